@@ -1,0 +1,58 @@
+"""The compiler: ONNX model -> fused kernels -> loops -> machine code -> Executable.
+
+    exe = compiler.build("resnet18.onnx")        # default schedules
+    exe.save("resnet18.tuned")
+    exe = compiler.load("resnet18.tuned")
+    outputs = exe.run({"x": array})
+
+`load` needs NumPy and llvmlite only; what `build` needs is imported when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compiler.graph.ir import Graph
+    from compiler.kernels.kernel import FusedKernel
+    from compiler.pipeline import ScheduleChoice
+    from compiler.runtime.executable import Executable
+    from compiler.stages import DumpAfter
+    from compiler.target import Target
+
+# Part of every record's key: change it when the code generated for a schedule changes.
+VERSION = "1"
+
+
+def build(
+    model: str | PathLike[str] | Graph,
+    choose_schedule: Callable[[FusedKernel], ScheduleChoice | None] | None = None,
+    *,
+    target: Target | None = None,
+    threads: int = 1,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dump_after: DumpAfter = None,
+) -> Executable:
+    """Compile a model and load it, see `compiler.pipeline.build`."""
+    from compiler.pipeline import build as build_model
+
+    return build_model(
+        model,
+        choose_schedule,
+        target=target,
+        threads=threads,
+        shapes=shapes,
+        dump_after=dump_after,
+    )
+
+
+def load(path: str | PathLike[str], threads: int | None = None) -> Executable:
+    """Load a built model, see `compiler.runtime.executable.load`."""
+    from compiler.runtime.executable import load as load_artefact
+
+    return load_artefact(path, threads)
+
+
+__all__ = ["VERSION", "build", "load"]

@@ -1,0 +1,58 @@
+"""One tree of errors: what was attempted, why it failed, the program at that point, what to try.
+
+The base and the errors that `configs` and `db` raise are defined in `configs.errors`.
+"""
+
+from __future__ import annotations
+
+from configs.errors import DatabaseError, SettingsError, TunefarmError
+
+__all__ = [
+    "ArtefactError",
+    "DatabaseError",
+    "ImportModelError",
+    "LoweringError",
+    "MeasureError",
+    "ScheduleError",
+    "SettingsError",
+    "ShapeError",
+    "TunefarmError",
+    "UnsupportedOperatorError",
+    "VerifyError",
+]
+
+
+class ImportModelError(TunefarmError):
+    """The ONNX file cannot be read or does not say what it must."""
+
+
+class UnsupportedOperatorError(ImportModelError):
+    """The model uses operators, attributes or element types that no converter covers."""
+
+
+class ShapeError(ImportModelError):
+    """A type or shape rule is violated, or a shape is not known before run time."""
+
+
+class VerifyError(TunefarmError):
+    """A program broke a rule of its representation: a bug in the pass that made it."""
+
+
+class ScheduleError(TunefarmError):
+    """A schedule step does not fit the kernel it is applied to."""
+
+
+class LoweringError(TunefarmError):
+    """A kernel and its schedule could not be turned into loops or machine code."""
+
+
+class ArtefactError(TunefarmError):
+    """An artefact on disk is damaged, of another version, or not for this CPU."""
+
+
+class MeasureError(TunefarmError):
+    """The measuring machinery itself failed (a candidate's failure is a value, not this)."""
+
+
+class InputError(TunefarmError):
+    """An array given to a built model does not fit its inputs."""

@@ -1,0 +1,153 @@
+"""FusedKernel: what one kernel computes, as a small DAG of tensor expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler.dtypes import DType
+from compiler.graph.ir import Array, TensorType
+from compiler.kernels.expr import Axis, Expr, Load, Stage, index
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An input of a kernel; `constant` says that its contents are known when the model is built."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    constant: bool = False
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.dtype, self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernel:
+    """Inputs and stages in topological order; the last stage is the only output.
+
+    Every stage's result is a tensor named after the stage, indexed by its axes. `name` is for people
+    ("conv2d_add_relu") and no part of the workload key. `anchor` names the stage that decides the
+    loop structure (the contraction or reduction; the last stage for an elementwise kernel). Stages
+    before the anchor are its prologue, those after it (at most one) its epilogue.
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+    anchor: str
+
+    @property
+    def output(self) -> Stage:
+        return self.stages[-1]
+
+    def stage(self, name: str) -> Stage:
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
+
+    def buffer(self, name: str) -> Buffer:
+        for buffer in self.inputs:
+            if buffer.name == name:
+                return buffer
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A handle on an input or stage, used while a kernel is built: `tensor[i, j]` is a load."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def __getitem__(self, indices: Expr | tuple[Expr, ...]) -> Expr:
+        if not isinstance(indices, tuple):
+            indices = (indices,)
+        if len(indices) != len(self.shape):
+            raise TypeError(f"{self.name} has {len(self.shape)} axes, indexed with {len(indices)}")
+        return Load(self.dtype, self.name, indices)
+
+
+class KernelBuilder:
+    """Collects inputs and stages while the operators of a fusion group are turned into expressions.
+
+    Names are given in order of creation ("in0", "in1"; "conv2d", "conv2d_1"), so that equal groups
+    give equal kernels whatever the model calls its values.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: list[Buffer] = []
+        self.stages: list[Stage] = []
+        self._used: dict[str, int] = {}
+
+    def input(self, type: TensorType, constant: bool = False) -> Tensor:
+        """Declare the next input."""
+        name = f"in{len(self.inputs)}"
+        self.inputs.append(Buffer(name, type.dtype, type.shape, constant))
+        return Tensor(name, type.dtype, type.shape)
+
+    def stage(
+        self,
+        hint: str,
+        axes: Sequence[tuple[str, int]],
+        body: Callable[..., Expr],
+        *,
+        reduce: Sequence[tuple[str, int]] = (),
+        combiner: str = "",
+    ) -> Tensor:
+        """Add the stage `hint[axes] = combiner over reduce of body(*axes, *reduce)`.
+
+        `body` is called with one index expression per axis, then one per reduce axis.
+        """
+        count = self._used.get(hint, 0)
+        self._used[hint] = count + 1
+        name = hint if count == 0 else f"{hint}_{count}"
+        names = [axis for axis, _ in axes] + [axis for axis, _ in reduce]
+        if len(set(names)) != len(names):
+            raise ValueError(f"stage {name}: axis names repeat: {names}")
+        expression = body(*(index(axis) for axis in names))
+        stage = Stage(
+            name,
+            tuple(Axis(axis, extent) for axis, extent in axes),
+            tuple(Axis(axis, extent) for axis, extent in reduce),
+            combiner,
+            expression,
+        )
+        self.stages.append(stage)
+        return Tensor(name, stage.dtype, stage.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One kernel of a program: `outputs = kernel(inputs)`, values by their graph names."""
+
+    kernel: FusedKernel
+    key: str  # workload key
+    inputs: tuple[str, ...]
+    output: str
+    sources: tuple[str, ...]  # names of the ONNX nodes it came from
+    operators: tuple[str, ...]  # graph operators in the group, in order
+
+
+@dataclass(frozen=True, slots=True)
+class ViewCall:
+    """`output` is `input`'s memory under another shape: no code runs."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProgram:
+    """A model after fusion: kernel calls and views in execution order."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    calls: tuple[KernelCall | ViewCall, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]

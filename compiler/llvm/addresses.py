@@ -1,0 +1,212 @@
+"""Addresses: from a load's indices to a pointer, computed once per loop level.
+
+A flattened index is an affine form. Its terms are added outermost variable first, each in the header
+of the scope that defines the variable, so that inner loops only add constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from compiler.dtypes import DType
+from compiler.kernels.expr import Expr, Index, Load
+from compiler.llvm.writer import FunctionWriter, Value
+from compiler.loops.affine import Affine, Ranges, affine
+from compiler.loops.ir import Memory, Store, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The flattened index of an access, in elements."""
+
+    form: Affine
+
+
+@dataclass(slots=True)
+class Storage:
+    """A buffer in this function: its base pointer and whether anything writes it."""
+
+    memory: Memory
+    pointer: str
+    read_only: bool
+
+
+class Addresses:
+    """Knows the variables and buffers of one function and emits pointers into the buffers."""
+
+    def __init__(self, writer: FunctionWriter, scalar: ScalarIndexEmitter) -> None:
+        self.writer = writer
+        self.scalar = scalar
+        scalar.addresses = self
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.names: dict[str, str] = {}  # loop variable -> SSA name
+        self.storages: dict[str, Storage] = {}
+        # Flattened forms over symbolic unrolled variables, so that an unrolled instance only adds.
+        self.unrolled: dict[str, tuple[int, int]] = {}
+        self._forms: dict[int, tuple[Affine, bool]] = {}
+        self._terms: dict[int, tuple[Affine, tuple[tuple[str, int], ...]]] = {}
+
+    def of(self, access: Load | Store | Update) -> Address:
+        """The flattened index under the current values of the unrolled variables."""
+        known = self._terms.get(id(access))
+        if known is None:
+            form = self._flatten(access, {**self.ranges, **self.unrolled})
+            simple = all(type(atom) is Index for atom, _ in form.terms)
+            if not simple:
+                return Address(self._flatten(access, self.ranges))
+            varying = tuple(
+                (atom.name, coefficient)
+                for atom, coefficient in form.terms
+                if isinstance(atom, Index) and atom.name in self.unrolled
+            )
+            fixed = tuple(
+                (atom, coefficient)
+                for atom, coefficient in form.terms
+                if isinstance(atom, Index) and atom.name not in self.unrolled
+            )
+            known = self._terms[id(access)] = (Affine(form.constant, fixed), varying)
+        fixed_form, varying = known
+        if not varying:
+            return Address(fixed_form)
+        constant = fixed_form.constant
+        for name, coefficient in varying:
+            constant += coefficient * self.ranges[name][0]
+        return Address(Affine(constant, fixed_form.terms))
+
+    def _flatten(self, access: Load | Store | Update, ranges: Ranges) -> Affine:
+        shape = self.storages[access.buffer].memory.shape
+        result = Affine(0, ())
+        stride = 1
+        for extent, item in zip(reversed(shape), reversed(access.indices), strict=True):
+            result = result.plus(affine(item, ranges), stride)
+            stride *= extent
+        return result
+
+    @contextmanager
+    def fixed(self, variable: str, value: int) -> Iterator[None]:
+        """Within, `variable` has this value and no lane."""
+        ranges, unrolled, terms = self.ranges, self.unrolled, self._terms
+        self.ranges = {**ranges, variable: (value, value)}
+        self.unrolled = {**unrolled, variable: (value, value)}
+        self._terms = {}
+        try:
+            yield
+        finally:
+            self.ranges, self.unrolled, self._terms = ranges, unrolled, terms
+
+    def variable(self, name: str) -> str:
+        """The operand text of a loop variable."""
+        low, high = self.ranges[name]
+        return str(low) if low == high else self.names[name]
+
+    def pointer(self, buffer: str, form: Affine) -> str:
+        """A pointer to the element."""
+        storage = self.storages[buffer]
+        size = storage.memory.dtype.bytes
+        pointer = self._base(storage, form.terms, size)
+        if form.constant == 0:
+            return pointer
+        return self.writer.emit(
+            f"getelementptr inbounds i8, ptr {pointer}, i64 {form.constant * size}"
+        )
+
+    def _base(self, storage: Storage, terms: tuple[tuple[Expr, int], ...], size: int) -> str:
+        """The pointer without the constant part."""
+        if not terms:
+            return storage.pointer
+        key = (storage.memory.name, terms)
+        known = self.writer.lookup(key)
+        if known is not None:
+            return known
+        pointer = storage.pointer
+        loose = [(atom, c) for atom, c in terms if type(atom) is not Index]
+        levels: dict[int, list[tuple[str, int]]] = {}
+        for atom, coefficient in terms:
+            if isinstance(atom, Index):
+                depth = self.writer.depths.get(atom.name, 0)
+                levels.setdefault(depth, []).append((atom.name, coefficient))
+        prefix: tuple[tuple[str, int], ...] = ()
+        for depth in sorted(levels):
+            for name, coefficient in levels[depth]:
+                prefix = (*prefix, (name, coefficient))
+                prefix_key = ("prefix", storage.memory.name, prefix)
+                step = self.writer.scopes[depth].cache.get(prefix_key)
+                if step is None:
+                    scaled = self._scaled(depth, name, coefficient * size)
+                    step = self.writer.emit_in(
+                        depth, f"getelementptr inbounds i8, ptr {pointer}, i64 {scaled}"
+                    )
+                    self.writer.scopes[depth].cache[prefix_key] = step
+                pointer = step
+        for atom, coefficient in loose:
+            value = self.scalar.index(atom)
+            scaled = self.writer.emit(f"mul i64 {value}, {coefficient * size}")
+            pointer = self.writer.emit(f"getelementptr inbounds i8, ptr {pointer}, i64 {scaled}")
+        depth = len(self.writer.scopes) - 1 if loose else max(levels, default=0)
+        self.writer.scopes[depth].cache[key] = pointer
+        return pointer
+
+    def _scaled(self, depth: int, name: str, factor: int) -> str:
+        key = ("scaled", name, factor)
+        known = self.writer.scopes[depth].cache.get(key)
+        if known is None:
+            known = self.writer.emit_in(depth, f"mul nsw i64 {self.names[name]}, {factor}")
+            self.writer.scopes[depth].cache[key] = known
+        return known
+
+    def guarded_pointer(self, buffer: str, form: Affine, mask: Value) -> str:
+        """A pointer to the element if the scalar mask is set, else to the buffer's first element."""
+        storage = self.storages[buffer]
+        offset = self.offset(form)
+        safe = self.writer.emit(f"select {mask.typed}, i64 {offset}, i64 0")
+        scaled = self.writer.emit(f"mul i64 {safe}, {storage.memory.dtype.bytes}")
+        return self.writer.emit(
+            f"getelementptr inbounds i8, ptr {storage.pointer}, i64 {scaled}"
+        )
+
+    def offset(self, form: Affine) -> str:
+        """The flattened index as an i64 operand."""
+        result = str(form.constant)
+        for atom, coefficient in form.terms:
+            if isinstance(atom, Index):
+                value = self.variable(atom.name)
+            else:
+                value = self.scalar.index(atom)
+            term = self.writer.emit(f"mul i64 {value}, {coefficient}")
+            result = self.writer.emit(f"add i64 {result}, {term}")
+        return result
+
+    # Loads that were made already ----------------------------------------------------------------
+
+    def recall(self, buffer: str, key: object) -> Value | None:
+        """An earlier load of the same element of a read-only buffer."""
+        return self.writer.lookup_value(key) if self.storages[buffer].read_only else None
+
+    def keep(self, buffer: str, key: object, value: Value) -> None:
+        """Remember a load of a read-only buffer."""
+        if self.storages[buffer].read_only:
+            self.writer.scopes[-1].values[key] = value
+
+    def remember(self, key: object, value: Value) -> None:
+        """Remember a value for as long as the current scope lasts."""
+        self.writer.scopes[-1].values[key] = value
+
+    def forget_values(self) -> dict[object, Value]:
+        """Drop the current scope's remembered values, and give a copy of them."""
+        old = dict(self.writer.scopes[-1].values)
+        self.writer.scopes[-1].values.clear()
+        return old
+
+
+class ScalarIndexEmitter:
+    """Emits index expressions that are not affine; tied to an expression emitter after creation."""
+
+    addresses: Addresses
+    emit: object
+
+    def index(self, atom: Expr) -> str:
+        value = self.emit(atom)  # type: ignore[operator]
+        assert isinstance(value, Value) and value.dtype is DType.I64 and value.width == 0
+        return value.text

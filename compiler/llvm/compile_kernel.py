@@ -1,0 +1,45 @@
+"""Kernel + schedule -> machine code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.llvm.emit_kernel import emit_kernel
+from compiler.llvm.machine import object_code
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.loops.ir import For, LoopKind, LoopNest, walk
+from compiler.schedule.steps import PackLayout, Schedule
+from compiler.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """Object code of one kernel, and what its caller must provide."""
+
+    symbol: str
+    object_code: bytes
+    workspace_bytes: int
+    constant_layouts: tuple[tuple[str, PackLayout], ...]
+    parallel: bool
+
+
+def compile_kernel(
+    kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str = "kernel"
+) -> CompiledKernel:
+    """Lower, emit and compile; `ScheduleError` or `LoweringError` if the two do not fit."""
+    nest = lower_kernel(kernel, schedule)
+    text, workspace = emit_kernel(nest, target, symbol)
+    layouts = tuple(
+        (step.buffer, step) for step in schedule.steps if isinstance(step, PackLayout)
+    )
+    return CompiledKernel(
+        symbol, object_code(text, target), workspace, layouts, _is_parallel(nest)
+    )
+
+
+def _is_parallel(nest: LoopNest) -> bool:
+    return any(
+        isinstance(statement, For) and statement.kind is LoopKind.PARALLEL
+        for statement in walk(nest.body)
+    )

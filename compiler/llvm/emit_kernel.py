@@ -1,0 +1,421 @@
+"""LoopNest -> LLVM IR text: one statement at a time, one to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from compiler.dtypes import DType
+from compiler.errors import LoweringError
+from compiler.llvm import scalar_ops
+from compiler.llvm.addresses import Addresses, ScalarIndexEmitter, Storage
+from compiler.llvm.expressions import ExpressionEmitter, Lane
+from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
+from compiler.loops.affine import decide
+from compiler.loops.ir import (
+    Allocate,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopNest,
+    Memory,
+    Scope,
+    Stmt,
+    Store,
+    Update,
+)
+from compiler.loops.rewrite import axes_of
+from compiler.target import Target
+
+ALIGNMENT = 64
+
+
+def emit_kernel(nest: LoopNest, target: Target, symbol: str) -> tuple[str, int]:
+    """The module's text and the bytes of workspace that the kernel needs.
+
+    The kernel is `void symbol(ptr buffers, ptr workspace, ptr runtime)`; `buffers` holds the inputs
+    in order, then the output. A parallel loop is a function of its own that all threads run.
+    """
+    emitter = _KernelEmitter(nest, target, symbol)
+    return emitter.run(), emitter.workspace_bytes
+
+
+class _KernelEmitter:
+    def __init__(self, nest: LoopNest, target: Target, symbol: str) -> None:
+        self.nest = nest
+        self.target = target
+        self.symbol = symbol
+        self.declarations: set[str] = set()
+        self.functions: list[str] = []
+        self.workspace_bytes = 0
+        self.workspace: dict[str, tuple[Memory, int]] = {}
+        self.parallel_bodies = 0
+
+    def run(self) -> str:
+        body = _FunctionEmitter(self, FunctionWriter(self.declarations), "%buffers", "%workspace")
+        body.statements(self.nest.body)
+        body.writer.line("ret void")
+        self.functions.append(
+            f"define void @{self.symbol}(ptr %buffers, ptr %workspace, ptr %runtime) "
+            f"nounwind {{\nentry:\n{body.writer.text()}\n}}"
+        )
+        return "\n".join([*sorted(self.declarations), *self.functions])
+
+
+class _FunctionEmitter:
+    """Emits statements into one function."""
+
+    def __init__(
+        self, kernel: _KernelEmitter, writer: FunctionWriter, buffers: str, workspace: str
+    ) -> None:
+        self.kernel = kernel
+        self.writer = writer
+        self.workspace = workspace
+        scalar = ScalarIndexEmitter()
+        self.addresses = Addresses(writer, scalar)
+        self.expressions = ExpressionEmitter(writer, self.addresses, kernel.target.has_fma)
+        scalar.emit = self.expressions.value
+        self.lane: Lane | None = None
+        self._reduce_only: dict[int, bool] = {}
+        self._verdict_axes: dict[int, frozenset[str]] = {}
+        self._verdicts: dict[tuple[int, tuple[int, ...]], bool | None] = {}
+        for position, memory in enumerate((*kernel.nest.inputs, kernel.nest.output)):
+            slot = writer.emit_entry(f"getelementptr inbounds ptr, ptr {buffers}, i64 {position}")
+            pointer = writer.emit_entry(f"load ptr, ptr {slot}, align 8")
+            read_only = position < len(kernel.nest.inputs)
+            self.addresses.storages[memory.name] = Storage(memory, pointer, read_only)
+        for memory, offset in kernel.workspace.values():
+            self._place_in_workspace(memory, offset)
+        self._rules: dict[type[Stmt], Callable[[Stmt], None]] = {
+            For: self._for,
+            Let: self._let,
+            If: self._if,
+            Store: self._store,
+            Update: self._update,
+            Allocate: self._allocate,
+        }  # type: ignore[dict-item]
+
+    def statements(self, body: Iterable[Stmt]) -> None:
+        for statement in body:
+            self._rules[type(statement)](statement)
+
+    # Loops ---------------------------------------------------------------------------------------
+
+    def _for(self, loop: For) -> None:
+        if loop.kind is LoopKind.PARALLEL:
+            self._parallel(loop)
+        elif loop.kind is LoopKind.VECTORISED:
+            self._vectorised(loop)
+        elif loop.kind is LoopKind.UNROLLED:
+            self._unrolled(loop)
+        else:
+            self._serial(loop, str(loop.start), str(loop.stop))
+
+    def _serial(self, loop: For, start: str, stop: str) -> None:
+        """A loop that runs at least once, tested at the end."""
+        writer, variable = self.writer, loop.variable
+        before = writer.block
+        head, done = writer.label("loop"), writer.label("done")
+        counter, following = writer.fresh("i"), writer.fresh("n")
+        writer.line(f"br label %{head}")
+        writer.begin_block(head)
+        # The latch is not known yet: its label is filled in when the body has been emitted.
+        phi: list[object] = []
+        writer._out.append(phi)
+        self.addresses.ranges = {**self.addresses.ranges, variable: (loop.start, loop.stop - 1)}
+        self.addresses.names[variable] = counter
+        with writer.scope(variable):
+            self.statements(loop.body)
+        del self.addresses.ranges[variable]
+        phi.append(f"{counter} = phi i64 [ {start}, %{before} ], [ {following}, %{writer.block} ]")
+        writer.line(f"{following} = add nsw i64 {counter}, 1")
+        finished = writer.emit(f"icmp slt i64 {following}, {stop}")
+        writer.line(f"br i1 {finished}, label %{head}, label %{done}")
+        writer.begin_block(done)
+
+    def _unrolled(self, loop: For) -> None:
+        addresses, variable = self.addresses, loop.variable
+        forget = self._is_reduce_only(loop)
+        outer_ranges, outer_unrolled = addresses.ranges, addresses.unrolled
+        addresses.unrolled = {**outer_unrolled, variable: (loop.start, loop.stop - 1)}
+        for value in range(loop.start, loop.stop):
+            addresses.ranges = {**outer_ranges, variable: (value, value)}
+            if forget:
+                # Loads of one reduction step are not kept for the next: registers are scarce.
+                addresses.forget_values()
+            self.statements(loop.body)
+        addresses.ranges, addresses.unrolled = outer_ranges, outer_unrolled
+
+    def _is_reduce_only(self, loop: For) -> bool:
+        known = self._reduce_only.get(id(loop))
+        if known is None:
+            targets = _store_axes(loop.body)
+            known = self._reduce_only[id(loop)] = loop.variable not in targets
+        return known
+
+    def _vectorised(self, loop: For) -> None:
+        width = loop.stop - loop.start
+        if self.lane is not None:
+            raise LoweringError("a vectorised loop cannot surround another")
+        addresses = self.addresses
+        outer_ranges = addresses.ranges
+        addresses.ranges = {**outer_ranges, loop.variable: (loop.start, loop.stop - 1)}
+        addresses.unrolled = {**addresses.unrolled, loop.variable: (loop.start, loop.stop - 1)}
+        self.lane = Lane(loop.variable, width)
+        # The lane's variable stays symbolic in addresses: it is the contiguous axis.
+        del addresses.unrolled[loop.variable]
+        self.statements(loop.body)
+        self.lane = None
+        addresses.ranges = outer_ranges
+
+    def _parallel(self, loop: For) -> None:
+        """Outline the loop; threads draw chunk numbers from a shared counter until none is left."""
+        kernel, writer = self.kernel, self.writer
+        if len(writer.scopes) > 1:
+            raise LoweringError("only an outermost loop can run in parallel")
+        name = f"{kernel.symbol}.parallel{kernel.parallel_bodies}"
+        kernel.parallel_bodies += 1
+        kernel.functions.append(self._outlined(loop, name))
+        extent = loop.stop - loop.start
+        context = writer.emit_entry("alloca { ptr, ptr, i64, i64 }, align 8")
+        slots = [
+            writer.emit(f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr {context}, i32 0, i32 {i}")
+            for i in range(4)
+        ]
+        parallel = writer.emit("load ptr, ptr %runtime, align 8")
+        slot = writer.emit("getelementptr inbounds i8, ptr %runtime, i64 8")
+        threads = writer.emit(f"load i32, ptr {slot}, align 4")
+        absent = writer.emit(f"icmp eq ptr {parallel}, null")
+        single = writer.emit(f"icmp sle i32 {threads}, 1")
+        serial = writer.emit(f"or i1 {absent}, {single}")
+        wide = writer.emit(f"sext i32 {threads} to i64")
+        wanted = writer.emit(f"mul i64 {wide}, {loop.chunks}")
+        smaller = writer.emit(f"icmp slt i64 {wanted}, {extent}")
+        capped = writer.emit(f"select i1 {smaller}, i64 {wanted}, i64 {extent}")
+        chunks = writer.emit(f"select i1 {serial}, i64 1, i64 {capped}")
+        for slot, stored in zip(
+            slots, ("ptr %buffers", "ptr %workspace", "i64 0", f"i64 {chunks}"), strict=True
+        ):
+            writer.line(f"store {stored}, ptr {slot}, align 8")
+        alone, together, done = writer.label("alone"), writer.label("team"), writer.label("done")
+        writer.line(f"br i1 {serial}, label %{alone}, label %{together}")
+        writer.begin_block(alone)
+        writer.line(f"call void @{name}(ptr {context})")
+        writer.line(f"br label %{done}")
+        writer.begin_block(together)
+        writer.line(f"call void {parallel}(ptr @{name}, ptr {context}, i32 {threads}, i32 0)")
+        writer.line(f"br label %{done}")
+        writer.begin_block(done)
+
+    def _outlined(self, loop: For, name: str) -> str:
+        writer = FunctionWriter(self.kernel.declarations)
+        slots = [
+            writer.emit_entry(
+                f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr %context, i32 0, i32 {i}"
+            )
+            for i in range(4)
+        ]
+        buffers = writer.emit_entry(f"load ptr, ptr {slots[0]}, align 8")
+        workspace = writer.emit_entry(f"load ptr, ptr {slots[1]}, align 8")
+        chunks = writer.emit_entry(f"load i64, ptr {slots[3]}, align 8")
+        inner = _FunctionEmitter(self.kernel, writer, buffers, workspace)
+        extent = loop.stop - loop.start
+        draw, work, leave = writer.label("draw"), writer.label("work"), writer.label("leave")
+        writer.line(f"br label %{draw}")
+        writer.begin_block(draw)
+        number = writer.emit(f"atomicrmw add ptr {slots[2]}, i64 1 monotonic, align 8")
+        left = writer.emit(f"icmp slt i64 {number}, {chunks}")
+        writer.line(f"br i1 {left}, label %{work}, label %{leave}")
+        writer.begin_block(work)
+        bounds = []
+        for base in (number, writer.emit(f"add nsw i64 {number}, 1")):
+            scaled = writer.emit(f"mul nsw i64 {base}, {extent}")
+            share = writer.emit(f"udiv i64 {scaled}, {chunks}")
+            bounds.append(writer.emit(f"add nsw i64 {share}, {loop.start}"))
+        inner._serial(loop, bounds[0], bounds[1])
+        writer.line(f"br label %{draw}")
+        writer.begin_block(leave)
+        writer.line("ret void")
+        return f"define internal void @{name}(ptr %context) nounwind {{\nentry:\n{writer.text()}\n}}"
+
+    # Other statements ----------------------------------------------------------------------------
+
+    def _let(self, let: Let) -> None:
+        self.expressions.begin_statement(None)
+        value = self.expressions.value(let.value)
+        from compiler.loops.affine import expr_range
+
+        self.addresses.names[let.variable] = value.text
+        outer = self.addresses.ranges
+        self.addresses.ranges = {**outer, let.variable: expr_range(let.value, outer)}
+        with self.writer.scope(let.variable):
+            self.statements(let.body)
+        self.addresses.ranges = outer
+
+    def _if(self, statement: If) -> None:
+        verdict = self._decide(statement)
+        if verdict is False:
+            return
+        if verdict is True:
+            self.statements(statement.body)
+            return
+        self.expressions.begin_statement(self.lane)
+        condition = self.expressions.value(statement.condition)
+        if condition.width:
+            raise LoweringError("a vectorised loop's condition differs between lanes")
+        writer = self.writer
+        then, done = writer.label("then"), writer.label("done")
+        writer.line(f"br i1 {condition.text}, label %{then}, label %{done}")
+        writer.begin_block(then)
+        with writer.scope():
+            self.statements(statement.body)
+        writer.line(f"br label %{done}")
+        writer.begin_block(done)
+
+    def _decide(self, statement: If) -> bool | None:
+        axes = self._verdict_axes.get(id(statement))
+        if axes is None:
+            axes = self._verdict_axes[id(statement)] = frozenset(axes_of(statement.condition))
+        ranges = self.addresses.ranges
+        key = (id(statement), tuple(ranges[axis][0] for axis in sorted(axes)))
+        if key not in self._verdicts:
+            self._verdicts[key] = decide(statement.condition, ranges)
+        return self._verdicts[key]
+
+    def _allocate(self, statement: Allocate) -> None:
+        memory = statement.memory
+        if statement.scope is Scope.WORKSPACE:
+            if len(self.writer.scopes) > 1:
+                raise LoweringError("workspace can only be allocated outside of loops")
+            offset = self.kernel.workspace_bytes
+            self.kernel.workspace_bytes += -(-memory.bytes // ALIGNMENT) * ALIGNMENT
+            self.kernel.workspace[memory.name] = (memory, offset)
+            self._place_in_workspace(memory, offset)
+        else:
+            element = "i8" if memory.dtype is DType.BOOL else type_of(memory.dtype, 0)
+            pointer = self.writer.emit_entry(
+                f"alloca [{memory.size} x {element}], align {ALIGNMENT}"
+            )
+            self.addresses.storages[memory.name] = Storage(memory, pointer, False)
+        self.statements(statement.body)
+
+    def _place_in_workspace(self, memory: Memory, offset: int) -> None:
+        pointer = self.writer.emit_entry(
+            f"getelementptr inbounds i8, ptr {self.workspace}, i64 {offset}"
+        )
+        self.addresses.storages[memory.name] = Storage(memory, pointer, False)
+
+    def _store(self, statement: Store) -> None:
+        self.expressions.begin_statement(self.lane)
+        self._write(statement, self.expressions.vector(statement.value))
+
+    def _update(self, statement: Update) -> None:
+        expressions = self.expressions
+        expressions.begin_statement(self.lane)
+        value = expressions.vector(statement.value)
+        pointer, width = self._target(statement)
+        if width == -1:
+            raise LoweringError("a vectorised reduction must be contiguous in its result")
+        old = self._read(statement.buffer, pointer, width)
+        value, old = expressions.common(value, old)
+        combined = self._combine(statement.combiner, old, value)
+        self._put(statement.buffer, pointer, combined)
+
+    def _combine(self, combiner: str, old: Value, value: Value) -> Value:
+        if combiner == "sum" and value.dtype.is_float and self.kernel.target.has_fma:
+            product = self._product_of(value)
+            if product is not None:
+                name = self.writer.intrinsic(
+                    f"llvm.fma.{suffix_of(value.dtype, value.width)}",
+                    value.type,
+                    [f"{value.type} {product[0]}", f"{value.type} {product[1]}", old.typed],
+                )
+                return Value(name, value.dtype, value.width)
+        op = {"sum": "add", "prod": "mul"}.get(combiner, combiner)
+        return scalar_ops.binary(self.writer, op, old, value)
+
+    def _product_of(self, value: Value) -> tuple[str, str] | None:
+        """The factors of the product that was emitted last, which is then taken back."""
+        out = self.writer._out
+        line = out[-1] if out else None
+        prefix = f"{value.text} = fmul {value.type} "
+        if isinstance(line, str) and line.startswith(prefix):
+            left, right = _split_operands(line[len(prefix) :])
+            out.pop()
+            return left, right
+        return None
+
+    def _target(self, statement: Store | Update) -> tuple[str, int]:
+        """Pointer and width of an access to the result; width -1: one address per lane."""
+        form = self.addresses.of(statement).form
+        if self.lane is None:
+            return self.addresses.pointer(statement.buffer, form), 0
+        stride = form.coefficient(self.lane.variable)
+        if stride != 1:
+            return "", -1
+        start = self.addresses.ranges[self.lane.variable][0]
+        rest = tuple(
+            term for term in form.terms if getattr(term[0], "name", None) != self.lane.variable
+        )
+        form = type(form)(form.constant + start, rest)
+        return self.addresses.pointer(statement.buffer, form), self.lane.width
+
+    def _write(self, statement: Store, value: Value) -> None:
+        pointer, width = self._target(statement)
+        if width != -1:
+            self._put(statement.buffer, pointer, value)
+            return
+        assert self.lane is not None
+        lane = self.lane
+        start = self.addresses.ranges[lane.variable][0]
+        for i in range(lane.width):
+            element = self.writer.emit(f"extractelement {value.typed}, i64 {i}")
+            with self.addresses.fixed(lane.variable, start + i):
+                form = self.addresses.of(statement).form
+                pointer = self.addresses.pointer(statement.buffer, form)
+            self._put(statement.buffer, pointer, Value(element, value.dtype, 0))
+
+    def _read(self, buffer: str, pointer: str, width: int) -> Value:
+        dtype = self.addresses.storages[buffer].memory.dtype
+        if dtype is not DType.BOOL:
+            type_name = type_of(dtype, width)
+            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {dtype.bytes}")
+            return Value(name, dtype, width)
+        byte_type = type_of(DType.U8, width)
+        loaded = self.writer.emit(f"load {byte_type}, ptr {pointer}, align 1")
+        zero = "zeroinitializer" if width else "0"
+        return Value(self.writer.emit(f"icmp ne {byte_type} {loaded}, {zero}"), dtype, width)
+
+    def _put(self, buffer: str, pointer: str, value: Value) -> None:
+        dtype = self.addresses.storages[buffer].memory.dtype
+        if dtype is DType.BOOL:
+            byte_type = type_of(DType.U8, value.width)
+            widened = self.writer.emit(f"zext {value.typed} to {byte_type}")
+            self.writer.line(f"store {byte_type} {widened}, ptr {pointer}, align 1")
+            return
+        self.writer.line(f"store {value.typed}, ptr {pointer}, align {dtype.bytes}")
+
+
+def _store_axes(body: tuple[Stmt, ...]) -> set[str]:
+    """The variables that the stores of a body are indexed with."""
+    result: set[str] = set()
+    for statement in body:
+        if isinstance(statement, Store | Update):
+            for item in statement.indices:
+                result |= axes_of(item)
+        elif isinstance(statement, For | Let | If | Allocate):
+            result |= _store_axes(statement.body)
+    return result
+
+
+def _split_operands(text: str) -> tuple[str, str]:
+    """The two operands of `a, b`, where a may be a vector literal with commas of its own."""
+    depth = 0
+    for position, character in enumerate(text):
+        if character in "(<":
+            depth += 1
+        elif character in ")>":
+            depth -= 1
+        elif character == "," and depth == 0:
+            return text[:position], text[position + 2 :]
+    raise ValueError(text)

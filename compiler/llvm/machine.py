@@ -1,0 +1,68 @@
+"""LLVM itself: target machine, the short list of passes, object code, assembly."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from compiler.errors import LoweringError
+from compiler.target import Target
+
+_local = threading.local()
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def target_machine(target: Target) -> llvm.TargetMachine:
+    """A target machine for `target`; one per thread and target, as LLVM wants it."""
+    _initialize()
+    machines: dict[str, llvm.TargetMachine] = _local.__dict__.setdefault("machines", {})
+    machine = machines.get(target.key)
+    if machine is None:
+        features = ",".join(f"+{feature}" for feature in target.features)
+        machine = llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="default"
+        )
+        machines[target.key] = machine
+    return machine
+
+
+def parse(text: str, target: Target) -> llvm.ModuleRef:
+    """Text -> verified module."""
+    _initialize()
+    machine = target_machine(target)
+    header = f'target triple = "{target.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+    try:
+        module = llvm.parse_assembly(header + text)
+        module.verify()
+    except RuntimeError as error:
+        raise LoweringError(f"LLVM refuses the generated code: {error}", program=text) from None
+    return module
+
+
+def optimise(module: llvm.ModuleRef, target: Target) -> None:
+    """Registers for stack slots, and common subexpressions: all that the generated code needs."""
+    builder = llvm.create_pass_builder(target_machine(target), llvm.PipelineTuningOptions())
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.run(module, builder)
+
+
+def object_code(text: str, target: Target) -> bytes:
+    """Text -> relocatable object code for `target`."""
+    module = parse(text, target)
+    optimise(module, target)
+    return bytes(target_machine(target).emit_object(module))
+
+
+def assembly(text: str, target: Target) -> str:
+    """Text -> the assembly that `object_code` would hold."""
+    module = parse(text, target)
+    optimise(module, target)
+    return str(target_machine(target).emit_assembly(module))

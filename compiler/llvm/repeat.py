@@ -1,0 +1,42 @@
+"""A loop that calls a kernel n times: what the timer runs, so that no Python is in a sample."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from compiler.target import Target
+
+REPEAT_SYMBOL = "tunefarm_repeat"
+
+_IR = f"""
+define void @{REPEAT_SYMBOL}(ptr %kernel, ptr %buffers, ptr %workspace, ptr %runtime, i64 %n) {{
+entry:
+  %any = icmp sgt i64 %n, 0
+  br i1 %any, label %loop, label %done
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  call void %kernel(ptr %buffers, ptr %workspace, ptr %runtime)
+  %next = add nuw nsw i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+"""
+
+
+@cache
+def repeat_call_object(target: Target) -> bytes:
+    """Object code of `void tunefarm_repeat(kernel, buffers, workspace, runtime, int64 n)`."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(_IR)
+    module.triple = target.triple
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        opt=1, reloc="pic", codemodel="default"
+    )
+    module.data_layout = str(machine.target_data)
+    code: bytes = machine.emit_object(module)
+    return code

@@ -1,0 +1,174 @@
+"""FunctionWriter: LLVM IR text with scopes, so that addresses are computed once and as far out as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from compiler.dtypes import DType
+
+TYPE_NAMES = {
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.I8: "i8",
+    DType.U8: "i8",
+    DType.I16: "i16",
+    DType.U16: "i16",
+    DType.I32: "i32",
+    DType.U32: "i32",
+    DType.I64: "i64",
+    DType.U64: "i64",
+    DType.BOOL: "i1",
+}
+SUFFIXES = {DType.F32: "f32", DType.F64: "f64"}
+
+
+def type_of(dtype: DType, width: int) -> str:
+    """The LLVM type of a value: a scalar for width 0, else a vector."""
+    name = TYPE_NAMES[dtype]
+    return f"<{width} x {name}>" if width else name
+
+
+def suffix_of(dtype: DType, width: int) -> str:
+    """The mangled type in an intrinsic's name: v8f32, i64."""
+    scalar = SUFFIXES.get(dtype) or TYPE_NAMES[dtype]
+    return f"v{width}{scalar}" if width else scalar
+
+
+class Value(NamedTuple):
+    """An SSA value or literal; `width` 0 is a scalar. `scalar` is what a splat was made of."""
+
+    text: str
+    dtype: DType
+    width: int
+
+    @property
+    def type(self) -> str:
+        return type_of(self.dtype, self.width)
+
+    @property
+    def typed(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+@dataclass(slots=True)
+class Scope:
+    """A region of code with its variables; `header` is where its loop-invariant code goes."""
+
+    header: list[object] = field(default_factory=list)
+    cache: dict[object, str] = field(default_factory=dict)
+    values: dict[object, Value] = field(default_factory=dict)
+
+
+class FunctionWriter:
+    """Collects one function's text.
+
+    Lines are appended at the current point, or to the header of an enclosing scope. Headers precede
+    all other code of their scope and may only use what outer scopes and earlier header lines define.
+    """
+
+    def __init__(self, declarations: set[str]) -> None:
+        self.declarations = declarations
+        self.entry: list[object] = []
+        self._lines: list[object] = []
+        self._out = self._lines
+        self._next = 0
+        self.block = "entry"
+        self.scopes: list[Scope] = [Scope()]
+        self._lines.append(self.entry)
+        self._lines.append(self.scopes[0].header)
+        self.depths: dict[str, int] = {}  # loop variable -> index of its scope
+
+    def text(self) -> str:
+        return "\n".join(_flatten(self._lines))
+
+    def fresh(self, hint: str = "v") -> str:
+        self._next += 1
+        return f"%{hint}{self._next}"
+
+    def line(self, text: str) -> None:
+        self._out.append(text)
+
+    def emit(self, operation: str) -> str:
+        """Append `%fresh = operation` and return the name."""
+        self._next += 1
+        name = f"%v{self._next}"
+        self._out.append(f"{name} = {operation}")
+        return name
+
+    def emit_in(self, depth: int, operation: str) -> str:
+        """Append an operation to the header of scope `depth`."""
+        self._next += 1
+        name = f"%h{self._next}"
+        self.scopes[depth].header.append(f"{name} = {operation}")
+        return name
+
+    def emit_entry(self, operation: str) -> str:
+        """Append an operation to the entry block: allocations."""
+        self._next += 1
+        name = f"%a{self._next}"
+        self.entry.append(f"{name} = {operation}")
+        return name
+
+    def begin_block(self, label: str) -> None:
+        """Start a basic block."""
+        self._out.append(f"{label}:")
+        self.block = label
+
+    def label(self, hint: str) -> str:
+        self._next += 1
+        return f"{hint}{self._next}"
+
+    @contextmanager
+    def scope(self, *variables: str) -> Iterator[None]:
+        """A new scope from here on; `variables` are defined just before it."""
+        inner = Scope()
+        self._out.append(inner.header)
+        self.scopes.append(inner)
+        for variable in variables:
+            self.depths[variable] = len(self.scopes) - 1
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+            for variable in variables:
+                del self.depths[variable]
+
+    def lookup(self, key: object) -> str | None:
+        """A cached name that dominates this point."""
+        for scope in reversed(self.scopes):
+            name = scope.cache.get(key)
+            if name is not None:
+                return name
+        return None
+
+    def lookup_value(self, key: object) -> Value | None:
+        """A cached value that dominates this point."""
+        for scope in reversed(self.scopes):
+            value = scope.values.get(key)
+            if value is not None:
+                return value
+        return None
+
+    def intrinsic(self, name: str, result: str, arguments: list[str]) -> str:
+        """Call an intrinsic or library function; `arguments` are typed operands."""
+        types = ", ".join(_type_part(argument) for argument in arguments)
+        self.declarations.add(f"declare {result} @{name}({types})")
+        return self.emit(f"call {result} @{name}({', '.join(arguments)})")
+
+
+def _type_part(argument: str) -> str:
+    if argument.startswith("<"):
+        return argument[: argument.index(">") + 1]
+    return argument.split(" ", 1)[0]
+
+
+def _flatten(lines: list[object]) -> Iterator[str]:
+    for item in lines:
+        if isinstance(item, list):
+            yield from _flatten(item)
+        else:
+            assert isinstance(item, str)
+            yield item

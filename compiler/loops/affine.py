@@ -1,0 +1,223 @@
+"""Affine forms of index expressions, and their ranges.
+
+`affine(expr)` rewrites an i64 expression as constant + sum of coefficient * atom, where an atom is a
+variable or an expression that is not affine (a division, a load, a minimum). Divisions and
+remainders are resolved where the variables' ranges prove that nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.dtypes import DType
+from compiler.kernels.expr import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Unary,
+    add,
+    binary,
+    integer,
+    mul,
+)
+
+Ranges = Mapping[str, tuple[int, int]]  # inclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """constant + sum(coefficient * atom), terms in order of first appearance, no zero coefficient."""
+
+    constant: int
+    terms: tuple[tuple[Expr, int], ...]
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    def coefficient(self, variable: str) -> int:
+        for atom, coefficient in self.terms:
+            if isinstance(atom, Index) and atom.name == variable:
+                return coefficient
+        return 0
+
+    def to_expr(self) -> Expr:
+        """An expression with this value."""
+        result: Expr | None = None
+        for atom, coefficient in self.terms:
+            term = mul(atom, integer(coefficient))
+            result = term if result is None else add(result, term)
+        if result is None:
+            return integer(self.constant)
+        return add(result, integer(self.constant))
+
+    def plus(self, other: Affine, scale: int = 1) -> Affine:
+        if scale == 0:
+            return self
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms:
+            terms[atom] = terms.get(atom, 0) + scale * coefficient
+        kept = tuple((atom, coefficient) for atom, coefficient in terms.items() if coefficient)
+        return Affine(self.constant + scale * other.constant, kept)
+
+
+def affine(expr: Expr, ranges: Ranges) -> Affine:
+    """The affine form of an i64 expression."""
+    match expr:
+        case Const(value=value):
+            return Affine(int(value), ())
+        case Index():
+            bounds = ranges.get(expr.name)
+            if bounds is not None and bounds[0] == bounds[1]:
+                return Affine(bounds[0], ())
+            return Affine(0, ((expr, 1),))
+        case Binary(op="add", left=left, right=right):
+            return affine(left, ranges).plus(affine(right, ranges))
+        case Binary(op="sub", left=left, right=right):
+            return affine(left, ranges).plus(affine(right, ranges), -1)
+        case Unary(op="neg", operand=operand):
+            return Affine(0, ()).plus(affine(operand, ranges), -1)
+        case Binary(op="mul", left=left, right=right):
+            a, b = affine(left, ranges), affine(right, ranges)
+            if a.is_constant:
+                return Affine(0, ()).plus(b, a.constant)
+            if b.is_constant:
+                return Affine(0, ()).plus(a, b.constant)
+            return Affine(0, ((binary("mul", a.to_expr(), b.to_expr()), 1),))
+        case Binary(op=("floordiv" | "mod") as op, left=left, right=right):
+            return _divide(op, affine(left, ranges), affine(right, ranges), ranges)
+        case Binary(op=("min" | "max") as op, left=left, right=right):
+            return _extreme(op, affine(left, ranges), affine(right, ranges), ranges)
+        case _:
+            return Affine(0, ((expr, 1),))
+
+
+def _divide(op: str, dividend: Affine, divisor: Affine, ranges: Ranges) -> Affine:
+    if divisor.is_constant and divisor.constant > 0:
+        d = divisor.constant
+        whole = Affine(
+            dividend.constant // d * d,
+            tuple((atom, c) for atom, c in dividend.terms if c % d == 0),
+        )
+        rest = dividend.plus(whole, -1)
+        low, high = affine_range(rest, ranges)
+        if low >= 0 and high < d:
+            if op == "mod":
+                return rest
+            return Affine(whole.constant // d, tuple((atom, c // d) for atom, c in whole.terms))
+        if op == "mod":
+            return Affine(0, ((binary("mod", rest.to_expr(), integer(d)), 1),))
+        quotient = Affine(whole.constant // d, tuple((atom, c // d) for atom, c in whole.terms))
+        return quotient.plus(Affine(0, ((binary("floordiv", rest.to_expr(), integer(d)), 1),)))
+    return Affine(0, ((Binary(DType.I64, op, dividend.to_expr(), divisor.to_expr()), 1),))
+
+
+def _extreme(op: str, left: Affine, right: Affine, ranges: Ranges) -> Affine:
+    low, high = affine_range(left.plus(right, -1), ranges)
+    if high <= 0:
+        return left if op == "min" else right
+    if low >= 0:
+        return right if op == "min" else left
+    return Affine(0, ((Binary(DType.I64, op, left.to_expr(), right.to_expr()), 1),))
+
+
+_UNKNOWN = 1 << 62
+
+
+def affine_range(form: Affine, ranges: Ranges) -> tuple[int, int]:
+    """Smallest and largest value, inclusive; +-2**62 stands for unknown."""
+    low = high = form.constant
+    for atom, coefficient in form.terms:
+        a, b = expr_range(atom, ranges)
+        if coefficient < 0:
+            a, b = b, a
+        low += coefficient * a
+        high += coefficient * b
+    return max(low, -_UNKNOWN), min(high, _UNKNOWN)
+
+
+def expr_range(expr: Expr, ranges: Ranges) -> tuple[int, int]:
+    """Smallest and largest value of an i64 expression, inclusive."""
+    match expr:
+        case Const(value=value):
+            return int(value), int(value)
+        case Index(name=name):
+            return ranges.get(name, (-_UNKNOWN, _UNKNOWN))
+        case Binary(op="mod", right=Const(value=value)) if int(value) > 0:
+            return 0, int(value) - 1
+        case Binary(op="floordiv", left=left, right=Const(value=value)) if int(value) > 0:
+            low, high = expr_range(left, ranges)
+            return low // int(value), high // int(value)
+        case Binary(op="min", left=left, right=right):
+            a, b = expr_range(left, ranges), expr_range(right, ranges)
+            return min(a[0], b[0]), min(a[1], b[1])
+        case Binary(op="max", left=left, right=right):
+            a, b = expr_range(left, ranges), expr_range(right, ranges)
+            return max(a[0], b[0]), max(a[1], b[1])
+        case Binary(op="add" | "sub" | "mul"):
+            form = affine(expr, ranges)
+            if len(form.terms) == 1 and form.terms[0][0] == expr:
+                return -_UNKNOWN, _UNKNOWN
+            return affine_range(form, ranges)
+        case Cast(operand=operand) if operand.dtype in (DType.U8, DType.BOOL):
+            return 0, 255
+        case _:
+            return -_UNKNOWN, _UNKNOWN
+
+
+def decide(condition: Expr, ranges: Ranges) -> bool | None:
+    """The truth of an index condition if the ranges decide it, else None."""
+    match condition:
+        case Const(value=value):
+            return bool(value)
+        case Binary(op="and", left=left, right=right):
+            a, b = decide(left, ranges), decide(right, ranges)
+            if a is False or b is False:
+                return False
+            return True if a and b else None
+        case Binary(op="or", left=left, right=right):
+            a, b = decide(left, ranges), decide(right, ranges)
+            if a or b:
+                return True
+            return False if a is False and b is False else None
+        case Unary(op="not", operand=operand):
+            inner = decide(operand, ranges)
+            return None if inner is None else not inner
+        case Binary(op=op, left=left, right=right) if left.dtype is DType.I64 and op in _DECIDE:
+            low, high = affine_range(
+                affine(left, ranges).plus(affine(right, ranges), -1), ranges
+            )
+            return _DECIDE[op](low, high)
+        case _:
+            return None
+
+
+def _decide_lt(low: int, high: int) -> bool | None:
+    return True if high < 0 else False if low >= 0 else None
+
+
+def _decide_le(low: int, high: int) -> bool | None:
+    return True if high <= 0 else False if low > 0 else None
+
+
+def _decide_eq(low: int, high: int) -> bool | None:
+    if low == high == 0:
+        return True
+    return False if low > 0 or high < 0 else None
+
+
+def _negate(value: bool | None) -> bool | None:
+    return None if value is None else not value
+
+
+_DECIDE = {
+    "lt": _decide_lt,
+    "le": _decide_le,
+    "gt": lambda low, high: _negate(_decide_le(low, high)),
+    "ge": lambda low, high: _negate(_decide_lt(low, high)),
+    "eq": _decide_eq,
+    "ne": lambda low, high: _negate(_decide_eq(low, high)),
+}

@@ -1,0 +1,131 @@
+"""Loops: explicit loops over buffers; the last representation before LLVM.
+
+Expressions are those of `compiler.kernels.expr`; an `Index` names a loop variable or a let-bound
+one, and a `Load` reads a parameter or an allocated buffer (row-major, in elements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compiler.dtypes import DType
+from compiler.kernels.expr import Expr
+
+
+class LoopKind(StrEnum):
+    """How a loop runs."""
+
+    SERIAL = "for"
+    PARALLEL = "parallel for"
+    VECTORISED = "vector for"
+    UNROLLED = "unrolled for"
+
+
+class Scope(StrEnum):
+    """Where an allocated buffer lives."""
+
+    REGISTER = "register"  # indices are constants after unrolling
+    STACK = "stack"  # private to the thread
+    WORKSPACE = "workspace"  # memory that the caller gives, shared by all threads
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A buffer: a parameter of the kernel or an allocation."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stmt:
+    """Base of statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class For(Stmt):
+    """`for start <= variable < stop: body`; `chunks` per thread for a parallel loop."""
+
+    variable: str
+    start: int
+    stop: int
+    kind: LoopKind
+    body: tuple[Stmt, ...]
+    chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Let(Stmt):
+    """Bind an i64 variable in `body`."""
+
+    variable: str
+    value: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If(Stmt):
+    """Run `body` where the bool condition holds."""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Stmt):
+    """`buffer[indices] = value`."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Stmt):
+    """`buffer[indices] = combiner(buffer[indices], value)`; a sum may use fused multiply-add."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    combiner: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate(Stmt):
+    """A buffer with undefined contents that exists in `body`."""
+
+    memory: Memory
+    scope: Scope
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNest:
+    """A kernel as loops: parameters (inputs in order, packed; then the output) and a body."""
+
+    name: str
+    inputs: tuple[Memory, ...]
+    output: Memory
+    body: tuple[Stmt, ...]
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement of a body, outer before inner."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, For | Let | If | Allocate):
+            yield from walk(statement.body)

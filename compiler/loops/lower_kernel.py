@@ -1,0 +1,574 @@
+"""FusedKernel + Schedule -> LoopNest: generate the loops that the scheduled stages ask for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from compiler.dtypes import DType
+from compiler.errors import ScheduleError
+from compiler.kernels.expr import (
+    Binary,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Select,
+    Stage,
+    add,
+    binary,
+    const,
+    index,
+    integer,
+    mul,
+    sub,
+)
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.affine import affine, decide, expr_range
+from compiler.loops.apply_schedule import ScheduledKernel, apply_schedule
+from compiler.loops.ir import (
+    Allocate,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopNest,
+    Memory,
+    Scope,
+    Stmt,
+    Store,
+    Update,
+)
+from compiler.loops.pack import packed_indices, packed_shape
+from compiler.loops.region import Region, free_index, free_name, required_region
+from compiler.loops.rewrite import axes_of, conjuncts, loads, substitute, transform
+from compiler.loops.stage_state import Split, StageState
+from compiler.schedule.steps import Schedule
+
+RangeMap = dict[str, tuple[int, int]]
+
+
+def lower_kernel(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
+    """The loop nest of `kernel` under `schedule`; `ScheduleError` if they do not fit."""
+    return _Lowering(apply_schedule(kernel, schedule)).run()
+
+
+def reduction_identity(combiner: str, dtype: DType) -> Const:
+    """The neutral element of a combiner."""
+    if combiner in ("sum", "prod"):
+        return const(0 if combiner == "sum" else 1, dtype)
+    if combiner in ("and", "or"):
+        return const(combiner == "and", dtype)
+    if dtype.is_float:
+        return const(float("-inf") if combiner == "max" else float("inf"), dtype)
+    if dtype is DType.BOOL:
+        return const(combiner == "min", dtype)
+    bits = dtype.bytes * 8
+    if dtype.is_signed:
+        limits = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    else:
+        limits = (0, (1 << bits) - 1)
+    return const(limits[0] if combiner == "max" else limits[1], dtype)
+
+
+def split_guards(body: Expr, combiner: str) -> tuple[list[Expr], Expr]:
+    """Conditions outside of which a reduction's body is neutral, and the body under them.
+
+    sum: a factor `select(c, x, 0)` of a product is `x` under c; max, min: `select(c, x, identity)`.
+    """
+    if isinstance(body, Select) and isinstance(body.otherwise, Const):
+        if body.otherwise == reduction_identity(combiner, body.dtype):
+            guards, inner = split_guards(body.then, combiner)
+            return [*conjuncts(body.condition), *guards], inner
+    if combiner == "sum" and isinstance(body, Binary) and body.op == "mul":
+        left_guards, left = split_guards(body.left, combiner)
+        right_guards, right = split_guards(body.right, combiner)
+        if left_guards or right_guards:
+            return [*left_guards, *right_guards], binary("mul", left, right)
+    return [], body
+
+
+@dataclass(frozen=True, slots=True)
+class _Env:
+    """What is known on the way down a nest; changed only by `replace`."""
+
+    values: dict[str, Expr]  # bound axes of the current stage
+    extents: dict[str, int]  # extents of its axes, as far as known
+    bases: dict[str, Expr]  # where a shifted tile begins, by parent axis
+    ranges: RangeMap  # all loop variables in scope
+    locals: dict[str, tuple[Memory, tuple[Expr, ...]]]  # stage -> its part and where that begins
+    guards: tuple[Expr, ...] = ()  # conditions over root axes that no loop has decided yet
+
+
+class _Lowering:
+    def __init__(self, scheduled: ScheduledKernel) -> None:
+        self.scheduled = scheduled
+        self.kernel = scheduled.kernel
+        self.inputs = {buffer.name: buffer for buffer in self.kernel.inputs}
+        self._names = itertools.count(1)
+
+    def run(self) -> LoopNest:
+        output = self.scheduled.stages[-1]
+        if output.attachment is not None:
+            raise ScheduleError("the output stage cannot be computed inside another")
+        memories = tuple(
+            Memory(
+                buffer.name,
+                buffer.dtype,
+                packed_shape(buffer.shape, self.scheduled.layouts[buffer.name])
+                if buffer.name in self.scheduled.layouts
+                else buffer.shape,
+            )
+            for buffer in self.kernel.inputs
+        )
+        roots = [state for state in self.scheduled.stages if state.attachment is None]
+        body = self._roots(roots, _Env({}, {}, {}, {}, {}))
+        stage = output.stage
+        return LoopNest(
+            self.kernel.name, memories, Memory(stage.name, stage.dtype, stage.shape), body
+        )
+
+    def _roots(self, states: list[StageState], env: _Env) -> tuple[Stmt, ...]:
+        state, rest = states[0], states[1:]
+        stage = state.stage
+        memory = Memory(stage.name, stage.dtype, stage.shape)
+        zero = tuple(integer(0) for _ in stage.axes)
+        statements = self._stage(state, Region(zero, stage.shape), memory, env)
+        if not rest:
+            return statements
+        inner = replace(env, locals={**env.locals, stage.name: (memory, zero)})
+        return (Allocate(memory, Scope.WORKSPACE, (*statements, *self._roots(rest, inner))),)
+
+    def _stage(
+        self, state: StageState, region: Region, memory: Memory, env: _Env
+    ) -> tuple[Stmt, ...]:
+        """The loops that fill `memory` with `region` of the stage."""
+        stage = state.stage
+        extents = {
+            axis.name: extent for axis, extent in zip(stage.axes, region.extents, strict=True)
+        }
+        extents |= {axis.name: axis.extent for axis in stage.reduce_axes}
+        offsets = {
+            axis.name: base for axis, base in zip(stage.axes, region.base, strict=True)
+        }
+        start = replace(env, values={}, extents=extents, bases={}, guards=())
+        if not stage.reduce_axes:
+            leaf = self._leaf(state, memory, offsets, stage.body, "")
+            return self._loops(state, state.order, start, leaf, offsets)
+        return self._reduction(state, memory, offsets, start)
+
+    def _reduction(
+        self, state: StageState, memory: Memory, offsets: dict[str, Expr], env: _Env
+    ) -> tuple[Stmt, ...]:
+        """Outer loops; then the initial value and the updates, from the first reduce axis on."""
+        stage = state.stage
+        first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
+        outer, inner = state.order[:first], state.order[first:]
+        spatial = [axis for axis in inner if axis not in state.reduce]
+        guards, body = split_guards(stage.body, stage.combiner)
+        initial = reduction_identity(stage.combiner, stage.dtype)
+        fill = self._leaf(state, memory, offsets, initial, "", indices_only=True)
+        update = self._leaf(state, memory, offsets, body, stage.combiner)
+
+        def from_first_reduce_axis(env: _Env) -> tuple[Stmt, ...]:
+            updating = replace(env, guards=tuple(guards))
+            return (
+                *self._loops(state, spatial, env, fill, offsets, producers=False),
+                *self._loops(state, inner, updating, update, offsets),
+            )
+
+        return self._loops(state, outer, env, from_first_reduce_axis, offsets)
+
+    def _leaf(
+        self,
+        state: StageState,
+        memory: Memory,
+        offsets: dict[str, Expr],
+        body: Expr,
+        combiner: str,
+        indices_only: bool = False,
+    ) -> Callable[[_Env], tuple[Stmt, ...]]:
+        def leaf(env: _Env) -> tuple[Stmt, ...]:
+            indices = tuple(
+                affine(self._value(state, axis.name, env), env.ranges).to_expr()
+                for axis in state.stage.axes
+            )
+            value = body if indices_only else self._rewrite(state, body, offsets, env)
+            if combiner:
+                return (Update(memory.name, indices, combiner, value),)
+            return (Store(memory.name, indices, value),)
+
+        return leaf
+
+    def _rewrite(
+        self, state: StageState, body: Expr, offsets: dict[str, Expr], env: _Env
+    ) -> Expr:
+        """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
+        values = self._global_values(state, offsets, env)
+        memo: dict[Expr, Expr] = {}
+
+        def simple(item: Expr) -> Expr:
+            if item not in memo:
+                memo[item] = affine(item, env.ranges).to_expr()
+            return memo[item]
+
+        def visit(node: Expr) -> Expr | None:
+            if isinstance(node, Index):
+                return values.get(node.name)
+            if not isinstance(node, Load):
+                return None
+            indices = tuple(transform(item, visit) for item in node.indices)
+            if node.buffer in env.locals:
+                memory, base = env.locals[node.buffer]
+                indices = tuple(sub(i, b) for i, b in zip(indices, base, strict=True))
+                return Load(node.dtype, memory.name, tuple(map(simple, indices)))
+            layout = self.scheduled.layouts.get(node.buffer)
+            if layout is not None:
+                indices = packed_indices(tuple(map(simple, indices)), layout)
+            return Load(node.dtype, node.buffer, tuple(map(simple, indices)))
+
+        return transform(body, visit)
+
+    def _global_values(
+        self, state: StageState, offsets: dict[str, Expr], env: _Env
+    ) -> dict[str, Expr]:
+        values = {
+            axis.name: add(offsets[axis.name], self._value(state, axis.name, env))
+            for axis in state.stage.axes
+        }
+        for axis in state.stage.reduce_axes:
+            values[axis.name] = self._value(state, axis.name, env)
+        return values
+
+    def _value(self, state: StageState, axis: str, env: _Env) -> Expr:
+        """An axis over bound loop variables, or over a free variable where no loop bound it yet."""
+        if axis in env.values:
+            return env.values[axis]
+        split = state.splits.get(axis)
+        if split is None:
+            return free_index(axis)
+        base = env.bases.get(axis)
+        if base is None:
+            outer = self._value(state, split.outer, env)
+            if outer == free_index(split.outer):
+                return free_index(axis)
+            base = mul(outer, integer(self._factor(split, env)))
+        return add(base, self._value(state, split.inner, env))
+
+    @staticmethod
+    def _factor(split: Split, env: _Env) -> int:
+        return min(split.factor, env.extents[split.parent])
+
+    def _is_bound(self, state: StageState, axis: str, env: _Env) -> bool:
+        return not any(name.startswith("?") for name in axes_of(self._value(state, axis, env)))
+
+    # Loops ---------------------------------------------------------------------------------------
+
+    def _loops(
+        self,
+        state: StageState,
+        order: list[str],
+        env: _Env,
+        leaf: Callable[[_Env], tuple[Stmt, ...]],
+        offsets: dict[str, Expr],
+        producers: bool = True,
+    ) -> tuple[Stmt, ...]:
+        if not order:
+            return leaf(env)
+        axis, rest = order[0], order[1:]
+        kind = state.kinds.get(axis, LoopKind.SERIAL)
+        statements: list[Stmt] = []
+        for start, stop, extents in self._pieces(state, axis, env):
+
+            def inside(env: _Env) -> tuple[Stmt, ...]:
+                def deeper(env: _Env) -> tuple[Stmt, ...]:
+                    return self._loops(state, rest, env, leaf, offsets, producers)
+
+                if not producers:
+                    return deeper(env)
+                return self._guarded(
+                    state, env, offsets, lambda env: self._attached(state, axis, env, offsets, deeper)
+                )
+
+            piece = replace(env, extents={**env.extents, **extents})
+            if stop - start == 1:
+                statements += self._bind(state, axis, integer(start), piece, inside)
+                continue
+            variable = axis if axis not in env.ranges else f"{axis}.{next(self._names)}"
+            piece = replace(piece, ranges={**piece.ranges, variable: (start, stop - 1)})
+            body = self._bind(state, axis, index(variable), piece, inside)
+            if body:
+                parallel = kind is LoopKind.PARALLEL
+                statements.append(
+                    For(variable, start, stop, kind, body, state.chunks if parallel else 1)
+                )
+        return tuple(statements)
+
+    def _pieces(
+        self, state: StageState, axis: str, env: _Env
+    ) -> list[tuple[int, int, dict[str, int]]]:
+        """Ranges of a loop, and the extents of the tile inside for each."""
+        split = state.splits_by_outer.get(axis)
+        extents = self._enclosing_tile(state, split, env)
+        tail: list[tuple[int, int, dict[str, int]]] = []
+        if split is None:
+            stop = self._extent(state, axis, env)
+        else:
+            whole = self._extent(state, split.parent, env)
+            factor = min(split.factor, whole)
+            stop, rest = divmod(whole, factor)
+            tail_extents = {**extents, split.parent: whole, split.inner: rest}
+            extents = {**extents, split.parent: whole, split.inner: factor}
+            if rest and split.shift:
+                stop += 1
+            elif rest:
+                tail = [(stop, stop + 1, tail_extents)]
+        if axis in state.fusions:
+            for part in state.fusions[axis].parts:
+                part_split = state.splits_by_outer.get(part)
+                if part_split is not None:
+                    whole = self._extent(state, part_split.parent, env)
+                    factor = min(part_split.factor, whole)
+                    if whole % factor and not part_split.shift:
+                        raise ScheduleError(
+                            f"{part} is fused: its tile needs tail 'shift' ({whole} by {factor})"
+                        )
+                    extents |= self._enclosing_tile(state, part_split, env)
+                    extents |= {part_split.parent: whole, part_split.inner: factor}
+        first, last = state.partitions.get(axis, (0, 0))
+        if stop > first + last > 0:
+            bounds = [0, first, stop - last, stop]
+            main = [(a, b, extents) for a, b in itertools.pairwise(bounds) if a < b]
+            ends = [
+                (i, i + 1, extents)
+                for a, b, _ in main
+                if (a, b) != (first, stop - last)
+                for i in range(a, b)
+            ]
+            middle = [piece for piece in main if piece[:2] == (first, stop - last)]
+            return sorted([*ends, *middle], key=lambda piece: piece[0]) + tail
+        return [(0, stop, extents), *tail] if stop else tail
+
+    def _enclosing_tile(
+        self, state: StageState, split: Split | None, env: _Env
+    ) -> dict[str, int]:
+        """Where the loop's axis was split off the outer part of another tile: that tile's extents."""
+        above = state.splits_by_outer.get(split.parent) if split is not None else None
+        if above is None:
+            return {}
+        whole = self._extent(state, above.parent, env)
+        factor = min(above.factor, whole)
+        if whole % factor and not above.shift:
+            raise ScheduleError(f"{above.outer} is tiled again: {factor} does not divide {whole}")
+        return {
+            **self._enclosing_tile(state, above, env),
+            above.parent: whole,
+            above.inner: factor,
+        }
+
+    def _extent(self, state: StageState, axis: str, env: _Env) -> int:
+        if axis in state.fusions:
+            extent = 1
+            for part in state.fusions[axis].parts:
+                extent *= self._extent(state, part, env)
+            return extent
+        split = state.splits_by_outer.get(axis)
+        if split is not None:
+            whole = self._extent(state, split.parent, env)
+            return -(-whole // min(split.factor, whole))
+        if axis not in env.extents:
+            raise ScheduleError(f"loop {axis} of {state.name} is inside of its own tile's loop")
+        return env.extents[axis]
+
+    def _bind(
+        self,
+        state: StageState,
+        axis: str,
+        value: Expr,
+        env: _Env,
+        inside: Callable[[_Env], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Give an axis its value, with what follows: parts of a fused axis, shifted tiles."""
+        env = replace(env, values={**env.values, axis: value})
+        if axis in state.fusions:
+            return self._bind_parts(state, axis, value, env, inside)
+        split = state.splits_by_outer.get(axis)
+        if split is not None and split.shift:
+            whole = env.extents[split.parent]
+            factor = min(split.factor, whole)
+            if whole % factor:
+                begin = binary("min", mul(value, integer(factor)), integer(whole - factor))
+                return self._let(
+                    f"{split.parent}.start",
+                    begin,
+                    env,
+                    lambda base, env: inside(
+                        replace(env, bases={**env.bases, split.parent: base})
+                    ),
+                )
+        return inside(env)
+
+    def _bind_parts(
+        self,
+        state: StageState,
+        axis: str,
+        value: Expr,
+        env: _Env,
+        inside: Callable[[_Env], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        parts = state.fusions[axis].parts
+        extents = [self._extent(state, part, env) for part in parts]
+
+        def bind(position: int, remaining: Expr, env: _Env) -> tuple[Stmt, ...]:
+            if position == 0:
+                return self._bind(state, parts[0], remaining, env, inside)
+            extent = integer(extents[position])
+            return self._let(
+                parts[position],
+                binary("mod", remaining, extent),
+                env,
+                lambda part, env: self._bind(
+                    state,
+                    parts[position],
+                    part,
+                    env,
+                    lambda env: self._let(
+                        f"{axis}.{position}",
+                        binary("floordiv", remaining, extent),
+                        env,
+                        lambda left, env: bind(position - 1, left, env),
+                    ),
+                ),
+            )
+
+        return bind(len(parts) - 1, value, env)
+
+    def _let(
+        self,
+        name: str,
+        value: Expr,
+        env: _Env,
+        inside: Callable[[Expr, _Env], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Bind a name to `value`, or pass the value on where it is a constant or a variable."""
+        simple = affine(value, env.ranges).to_expr()
+        if isinstance(simple, Const | Index):
+            return inside(simple, env)
+        variable = name if name not in env.ranges else f"{name}.{next(self._names)}"
+        ranges = {**env.ranges, variable: expr_range(simple, env.ranges)}
+        body = inside(index(variable), replace(env, ranges=ranges))
+        return (Let(variable, simple, body),) if body else ()
+
+    # Guards and producers ------------------------------------------------------------------------
+
+    def _guarded(
+        self,
+        state: StageState,
+        env: _Env,
+        offsets: dict[str, Expr],
+        inside: Callable[[_Env], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Test each guard as soon as all of its axes are bound."""
+        if not env.guards:
+            return inside(env)
+        values = self._global_values(state, offsets, env)
+        pending: list[Expr] = []
+        conditions: list[Expr] = []
+        for guard in env.guards:
+            condition = substitute(guard, values)
+            verdict = decide(
+                condition, {**env.ranges, **self._free_ranges(state, env)}
+            )
+            if verdict is False:
+                return ()
+            if verdict is True:
+                continue
+            if any(name.startswith("?") for name in axes_of(condition)) or loads(condition):
+                pending.append(guard)
+            else:
+                conditions.append(condition)
+        body = inside(replace(env, guards=tuple(pending)))
+        if not body:
+            return ()
+        for condition in reversed(conditions):
+            body = (If(condition, body),)
+        return body
+
+    def _free_ranges(self, state: StageState, env: _Env) -> RangeMap:
+        """Ranges of the variables that stand for axes which no loop has bound yet."""
+        names = [axis.name for axis in (*state.stage.axes, *state.stage.reduce_axes)]
+        names += [split.inner for split in state.splits.values()]
+        return {
+            free_name(name): (0, env.extents[name] - 1) for name in names if name in env.extents
+        }
+
+    def _attached(
+        self,
+        state: StageState,
+        axis: str,
+        env: _Env,
+        offsets: dict[str, Expr],
+        deeper: Callable[[_Env], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Compute the producers that are attached to this loop, then go on."""
+        producers = [
+            other
+            for other in self.scheduled.stages
+            if other.attachment is not None
+            and other.attachment.consumer == state.name
+            and other.attachment.axis == axis
+        ]
+        if not producers:
+            return deeper(env)
+        regions = self._regions(state, producers, env, offsets)
+        return self._emit_producers(producers, regions, env, deeper)
+
+    def _regions(
+        self,
+        state: StageState,
+        producers: list[StageState],
+        env: _Env,
+        offsets: dict[str, Expr],
+    ) -> dict[str, Region]:
+        values = self._global_values(state, offsets, env)
+        free = self._free_ranges(state, env)
+        users: list[tuple[Stage, Callable[[str], Expr]]] = [(state.stage, values.__getitem__)]
+        regions: dict[str, Region] = {}
+        for producer in reversed(producers):
+            stage = producer.stage
+            region = required_region(stage, users, free, env.ranges)
+            regions[stage.name] = region
+            local: dict[str, Expr] = {}
+            for item, base, extent in zip(stage.axes, region.base, region.extents, strict=True):
+                name = free_name(f"{stage.name}.{item.name}")
+                free[name] = (0, extent - 1)
+                local[item.name] = add(base, index(name))
+            for item in stage.reduce_axes:
+                name = free_name(f"{stage.name}.{item.name}")
+                free[name] = (0, item.extent - 1)
+                local[item.name] = index(name)
+            users.append((stage, local.__getitem__))
+        return regions
+
+    def _emit_producers(
+        self,
+        producers: list[StageState],
+        regions: dict[str, Region],
+        env: _Env,
+        deeper: Callable[[_Env], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        if not producers:
+            return deeper(env)
+        producer, rest = producers[0], producers[1:]
+        region = regions[producer.name]
+        memory = Memory(producer.name, producer.stage.dtype, region.extents)
+        statements = self._stage(producer, region, memory, env)
+        inner = replace(env, locals={**env.locals, producer.name: (memory, region.base)})
+        return (
+            Allocate(
+                memory,
+                producer.scope,
+                (*statements, *self._emit_producers(rest, regions, inner, deeper)),
+            ),
+        )

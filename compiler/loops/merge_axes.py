@@ -1,0 +1,116 @@
+"""Merge adjacent axes that a kernel only ever walks together: [h, w] -> [h*w]."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.errors import ScheduleError
+from compiler.kernels.expr import Axis, Expr, Index, Load, Stage, index
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.affine import affine
+from compiler.loops.rewrite import axes_of, transform
+
+
+def merge_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:
+    """Merge the output stage's adjacent axes `first` and `second` into one, named after both.
+
+    Every tensor that is indexed with them is indexed `[..., first, second, ...]` over exactly those
+    extents; producers merge the same dimensions. `ScheduleError` where that is not so.
+
+    y[i, j] = x[i, j] + b[0]     ->     y[i_j] = x[i_j] + b[0]
+    """
+    merged: dict[str, int] = {}  # tensor -> its first merged dimension
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    shapes |= {stage.name: stage.shape for stage in kernel.stages}
+    output = kernel.output
+    names = [axis.name for axis in output.axes]
+    if first not in names or names.index(first) + 1 != _position(names, second):
+        raise ScheduleError(f"{first} and {second} are not adjacent axes of {output.name}")
+    pending = {output.name: names.index(first)}
+    stages: list[Stage] = []
+    for stage in reversed(kernel.stages):
+        dimension = pending.get(stage.name)
+        if dimension is None:
+            stages.append(stage)
+            continue
+        merged[stage.name] = dimension
+        stages.append(_merge_stage(stage, dimension, shapes, pending))
+    stages.reverse()
+    _check_other_users(stages, kernel, pending)
+    inputs = tuple(
+        replace(buffer, shape=_merge_shape(buffer.shape, pending[buffer.name]))
+        if buffer.name in pending
+        else buffer
+        for buffer in kernel.inputs
+    )
+    return replace(kernel, inputs=inputs, stages=tuple(stages))
+
+
+def _position(names: list[str], name: str) -> int:
+    return names.index(name) if name in names else -1
+
+
+def _merge_shape(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+    return (
+        *shape[:dimension],
+        shape[dimension] * shape[dimension + 1],
+        *shape[dimension + 2 :],
+    )
+
+
+def _merge_stage(
+    stage: Stage, dimension: int, shapes: dict[str, tuple[int, ...]], pending: dict[str, int]
+) -> Stage:
+    first, second = stage.axes[dimension], stage.axes[dimension + 1]
+    name = f"{first.name}_{second.name}"
+    ranges = {axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduce_axes)}
+    # Extents of one stay axes here, so that the pattern below is found.
+    ranges.pop(first.name, None)
+    ranges.pop(second.name, None)
+
+    def visit(node: Expr) -> Expr | None:
+        if isinstance(node, Index) and node.name in (first.name, second.name):
+            raise ScheduleError(f"{stage.name} uses the value of {node.name}")
+        if not isinstance(node, Load):
+            return None
+        plain = [affine(item, ranges).to_expr() for item in node.indices]
+        used = [{first.name, second.name} & axes_of(item) for item in plain]
+        if not any(used):
+            return None
+        where = next(i for i, names in enumerate(used) if names)
+        shape = shapes[node.buffer]
+        fits = (
+            where + 1 < len(plain)
+            and plain[where] == index(first.name)
+            and plain[where + 1] == index(second.name)
+            and not any(used[where + 2 :])
+            and shape[where : where + 2] == (first.extent, second.extent)
+            and pending.setdefault(node.buffer, where) == where
+        )
+        if not fits:
+            raise ScheduleError(f"{stage.name} reads {node.buffer} not along {name}")
+        return Load(node.dtype, node.buffer, (*plain[:where], index(name), *plain[where + 2 :]))
+
+    axes = (
+        *stage.axes[:dimension],
+        Axis(name, first.extent * second.extent),
+        *stage.axes[dimension + 2 :],
+    )
+    return replace(stage, axes=axes, body=transform(stage.body, visit))
+
+
+def _check_other_users(
+    stages: list[Stage], kernel: FusedKernel, pending: dict[str, int]
+) -> None:
+    """Every load of a merged tensor has the merged number of indices."""
+    ranks = {buffer.name: len(buffer.shape) for buffer in kernel.inputs}
+    ranks |= {stage.name: len(stage.axes) for stage in kernel.stages}
+
+    def visit(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in pending:
+            if len(node.indices) != ranks[node.buffer] - 1:
+                raise ScheduleError(f"{node.buffer} is also read in another way")
+        return None
+
+    for stage in stages:
+        transform(stage.body, visit)

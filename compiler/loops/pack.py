@@ -1,0 +1,51 @@
+"""Packed layouts of constant inputs: the shape, the index map and the packing itself agree here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.graph.ir import Array
+from compiler.kernels.expr import Expr, binary, integer
+from compiler.schedule.steps import PackLayout
+
+
+def packed_shape(shape: tuple[int, ...], layout: PackLayout) -> tuple[int, ...]:
+    """The physical shape of a constant of the logical `shape`."""
+    split = _split_shape(shape, layout)
+    return tuple(split[axis] for axis in layout.order)
+
+
+def packed_indices(indices: tuple[Expr, ...], layout: PackLayout) -> tuple[Expr, ...]:
+    """Physical indices of a logical element."""
+    factors = dict(layout.splits)
+    split: list[Expr] = []
+    for axis, item in enumerate(indices):
+        if axis in factors:
+            factor = integer(factors[axis])
+            split += [binary("floordiv", item, factor), binary("mod", item, factor)]
+        else:
+            split.append(item)
+    return tuple(split[axis] for axis in layout.order)
+
+
+def pack_constant(array: Array, layout: PackLayout) -> Array:
+    """The constant in its physical layout, C-contiguous; padding elements are zero."""
+    factors = dict(layout.splits)
+    pads = [
+        (0, -extent % factors[axis] if axis in factors else 0)
+        for axis, extent in enumerate(array.shape)
+    ]
+    padded = np.pad(array, pads) if any(after for _, after in pads) else array
+    split = padded.reshape(_split_shape(array.shape, layout))
+    return np.ascontiguousarray(split.transpose(layout.order))
+
+
+def _split_shape(shape: tuple[int, ...], layout: PackLayout) -> tuple[int, ...]:
+    factors = dict(layout.splits)
+    split: list[int] = []
+    for axis, extent in enumerate(shape):
+        if axis in factors:
+            split += [-(-extent // factors[axis]), factors[axis]]
+        else:
+            split.append(extent)
+    return tuple(split)

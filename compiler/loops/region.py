@@ -1,0 +1,96 @@
+"""Regions: which part of a producer one iteration of a consumer's loop needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.kernels.expr import Expr, Index, Stage, index
+from compiler.loops.affine import Affine, affine, affine_range
+from compiler.loops.rewrite import axes_of, loads, substitute
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box of a stage's result: per axis an index where it begins and an extent."""
+
+    base: tuple[Expr, ...]
+    extents: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Side:
+    """One dimension of a region while it is collected."""
+
+    outer: Affine
+    low: int
+    high: int
+
+
+def required_region(
+    producer: Stage,
+    users: list[tuple[Stage, Callable[[str], Expr]]],
+    free: dict[str, tuple[int, int]],
+    bound: dict[str, tuple[int, int]],
+) -> Region:
+    """The box of `producer` that the users read.
+
+    Each user gives its axes as expressions over `free` variables (which run over their range inside
+    the region) and `bound` variables (fixed there). A dimension whose index is not affine, or whose
+    fixed part differs between loads, is needed in full.
+    """
+    ranges = {**bound, **free}
+    sides: list[_Side | None] = [None] * len(producer.axes)
+    full = [False] * len(producer.axes)
+    for stage, value_of in users:
+        values = {axis.name: value_of(axis.name) for axis in (*stage.axes, *stage.reduce_axes)}
+        for load in loads(stage.body):
+            if load.buffer != producer.name:
+                continue
+            for dimension, item in enumerate(load.indices):
+                side = _side(affine(substitute(item, values), ranges), free)
+                if side is None:
+                    full[dimension] = True
+                    continue
+                known = sides[dimension]
+                if known is None:
+                    sides[dimension] = side
+                elif known.outer.terms != side.outer.terms:
+                    full[dimension] = True
+                else:
+                    known.low = min(known.low, side.low)
+                    known.high = max(known.high, side.high)
+    base: list[Expr] = []
+    extents: list[int] = []
+    for axis, side, whole in zip(producer.axes, sides, full, strict=True):
+        if whole or side is None or side.high - side.low + 1 >= axis.extent:
+            base.append(Affine(0, ()).to_expr())
+            extents.append(axis.extent)
+        else:
+            base.append(side.outer.plus(Affine(side.low, ())).to_expr())
+            extents.append(side.high - side.low + 1)
+    return Region(tuple(base), tuple(extents))
+
+
+def _side(form: Affine, free: dict[str, tuple[int, int]]) -> _Side | None:
+    """Separate the fixed part from the part that varies; None if they cannot be separated."""
+    outer: list[tuple[Expr, int]] = []
+    inner: list[tuple[Expr, int]] = []
+    for atom, coefficient in form.terms:
+        if isinstance(atom, Index):
+            (inner if atom.name in free else outer).append((atom, coefficient))
+        elif axes_of(atom) & free.keys() or loads(atom):
+            return None
+        else:
+            outer.append((atom, coefficient))
+    low, high = affine_range(Affine(form.constant, tuple(inner)), free)
+    return _Side(Affine(0, tuple(outer)), low, high)
+
+
+def free_name(axis: str) -> str:
+    """A variable that stands for any value of an axis that no loop has bound yet."""
+    return f"?{axis}"
+
+
+def free_index(axis: str) -> Index:
+    return index(free_name(axis))

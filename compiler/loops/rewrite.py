@@ -1,0 +1,91 @@
+"""Substitution and traversal of scalar expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from compiler.kernels.expr import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
+
+
+def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuild `expr` top down: where `visit` answers with an expression, that replaces the node.
+
+    Shared nodes are rebuilt once and stay shared.
+    """
+    memo: dict[int, Expr] = {}
+
+    def walk(node: Expr) -> Expr:
+        known = memo.get(id(node))
+        if known is None:
+            known = memo[id(node)] = visit(node) or _rebuild(node, walk)
+        return known
+
+    return walk(expr)
+
+
+def _rebuild(node: Expr, walk: Callable[[Expr], Expr]) -> Expr:
+    match node:
+        case Const() | Index():
+            return node
+        case Load(dtype=dtype, buffer=buffer, indices=indices):
+            return Load(dtype, buffer, tuple(walk(index) for index in indices))
+        case Unary(dtype=dtype, op=op, operand=operand):
+            return Unary(dtype, op, walk(operand))
+        case Binary(op=op, left=left, right=right):
+            return binary(op, walk(left), walk(right))
+        case Select(dtype=dtype, condition=condition, then=then, otherwise=otherwise):
+            return Select(dtype, walk(condition), walk(then), walk(otherwise))
+        case Cast(dtype=dtype, operand=operand):
+            return Cast(dtype, walk(operand))
+        case _:
+            raise TypeError(f"not an expression: {node!r}")
+
+
+def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """Replace axes by expressions."""
+    return transform(expr, lambda node: values.get(node.name) if isinstance(node, Index) else None)
+
+
+def children(node: Expr) -> tuple[Expr, ...]:
+    """The operands of a node."""
+    match node:
+        case Load(indices=indices):
+            return indices
+        case Unary(operand=operand) | Cast(operand=operand):
+            return (operand,)
+        case Binary(left=left, right=right):
+            return (left, right)
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            return (condition, then, otherwise)
+        case _:
+            return ()
+
+
+def nodes(expr: Expr) -> Iterator[Expr]:
+    """Every distinct node of an expression, each once."""
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        stack.extend(children(node))
+
+
+def loads(expr: Expr) -> list[Load]:
+    """Every load of an expression."""
+    return [node for node in nodes(expr) if isinstance(node, Load)]
+
+
+def axes_of(expr: Expr) -> set[str]:
+    """The axes that an expression mentions."""
+    return {node.name for node in nodes(expr) if isinstance(node, Index)}
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The parts of a conjunction."""
+    if isinstance(condition, Binary) and condition.op == "and":
+        return [*conjuncts(condition.left), *conjuncts(condition.right)]
+    return [condition]

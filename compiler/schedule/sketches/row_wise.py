@@ -1,0 +1,308 @@
+"""Sketch: one row after another, for everything that is no register tile.
+
+Pointwise and injective kernels are one vectorised loop; kernels with reductions over whole rows
+(softmax, layer normalisation, sums) compute each reduction for a row where the row is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.errors import ScheduleError
+from compiler.kernels.expr import Index, Load, Select, Stage
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.affine import affine
+from compiler.loops.merge_axes import merge_axes
+from compiler.loops.rewrite import axes_of, loads, nodes
+from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.steps import (
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Inline,
+    MergeAxes,
+    Parallelize,
+    Reorder,
+    Schedule,
+    SplitReduction,
+    Step,
+    Tile,
+    Unroll,
+    Vectorize,
+)
+from compiler.target import Target
+
+STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
+PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
+
+
+def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """The sketch for this kernel; always one."""
+    merged, merges = _merge_all(kernel)
+    plan = _plan(merged)
+    widths: list[int] = [1, 2, 4]
+    if not plan.vector:
+        widths = [1]
+    choices = [Choice("unroll", tuple(widths))]
+    default: list[ChoiceValue] = [widths[min(1, len(widths) - 1)]]
+    if plan.inlinable:
+        choices.append(Choice("padding", ("inline", "copy")))
+        default.append("inline")
+    if threads > 1 and _work(merged) >= PARALLEL_ELEMENTS:
+        choices.append(Choice("chunks", (1, 2, 4, 8)))
+        default.append(2)
+
+    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
+        return Schedule((*merges, *_steps(merged, plan, target, assignment)))
+
+    return [Sketch("row_wise", tuple(choices), build, tuple(default))]
+
+
+def _work(kernel: FusedKernel) -> int:
+    """Points of the largest iteration space."""
+    most = 0
+    for stage in kernel.stages:
+        points = 1
+        for axis in (*stage.axes, *stage.reduce_axes):
+            points *= axis.extent
+        most = max(most, points)
+    return most
+
+
+def _merge_all(kernel: FusedKernel) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:
+    """Merge as many adjacent output axes as the kernel allows, from the right."""
+    merges: list[MergeAxes] = []
+    position = len(kernel.output.axes) - 2
+    while position >= 0:
+        axes = kernel.output.axes
+        step = MergeAxes(axes[position].name, axes[position + 1].name)
+        try:
+            kernel = merge_axes(kernel, step.first, step.second)
+            merges.append(step)
+        except ScheduleError:
+            pass
+        position -= 1
+    return kernel, tuple(merges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the stages of a kernel are arranged round the output's loops."""
+
+    rows: tuple[str, ...]  # output axes that the attached stages share with it
+    free: tuple[str, ...]  # the other output axes, inside of the rows
+    attached: tuple[str, ...]  # stages computed per row
+    inlinable: tuple[str, ...]  # prologue stages without reduction
+    vector: str  # the output axis that is vectorised, or ""
+    split: tuple[tuple[str, str], ...]  # (stage, reduce axis) summed in lanes
+    cache: bool  # the output itself is a reduction
+
+
+def _plan(kernel: FusedKernel) -> _Plan:
+    output = kernel.output
+    names = [axis.name for axis in output.axes]
+    cache = bool(output.reduce_axes)
+    producers = [stage for stage in kernel.stages[:-1]]
+    reductions = [stage for stage in producers if stage.reduce_axes]
+    shared: set[str] = set(names)
+    for stage in reductions:
+        used = _row_axes(stage, output, kernel)
+        if used is None:
+            return _Plan(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
+        shared &= used
+    if not reductions and not cache:
+        shared = set(names)
+    rows = tuple(name for name in names if name in shared)
+    free = tuple(name for name in names if name not in shared)
+    attachable = _attachable(kernel, set(rows)) if reductions else set()
+    attached = tuple(stage.name for stage in producers if stage.name in attachable)
+    inlinable = tuple(name for name in _prologue(kernel) if name not in attachable)
+    split = tuple(
+        (stage.name, axis)
+        for stage in (*reductions, *([output] if cache else []))
+        if (axis := _contiguous_reduce_axis(stage, kernel)) and (stage.name in attached or cache)
+    )
+    in_lanes = bool(split) and not free
+    vector = "" if in_lanes else _vector(list(free or rows))
+    return _Plan(rows, free, attached, inlinable, vector, split, cache)
+
+
+def _vector(names: list[str]) -> str:
+    return names[-1] if names else ""
+
+
+def _prologue(kernel: FusedKernel) -> tuple[str, ...]:
+    """Stages without a reduction that only depend on inputs: padding, mostly."""
+    stages = {stage.name for stage in kernel.stages}
+    return tuple(
+        stage.name
+        for stage in kernel.stages[:-1]
+        if not stage.reduce_axes and not any(load.buffer in stages for load in loads(stage.body))
+    )
+
+
+def _row_axes(stage: Stage, output: Stage, kernel: FusedKernel) -> set[str] | None:
+    """Output axes that index the stage's result, where every index is a plain axis; else None."""
+    result: set[str] = set()
+    direct = [load for load in loads(output.body) if load.buffer == stage.name]
+    if not direct:
+        users = [
+            other
+            for other in kernel.stages[:-1]
+            if any(load.buffer == stage.name for load in loads(other.body))
+        ]
+        shared = {axis.name for axis in stage.axes} & {axis.name for axis in output.axes}
+        return shared if users else None
+    for load in direct:
+        for item in load.indices:
+            if isinstance(item, Index):
+                result.add(item.name)
+            elif axes_of(item):
+                return None
+    return result
+
+
+def _attachable(kernel: FusedKernel, rows: set[str]) -> set[str]:
+    """Stages whose part for one row is small enough for the stack."""
+    result: set[str] = set()
+    prologue = set(_prologue(kernel))
+    for stage in kernel.stages[:-1]:
+        inside = 1
+        for axis in stage.axes:
+            inside *= 1 if axis.name in rows else axis.extent
+        if inside <= STACK_ELEMENTS and stage.name not in prologue:
+            result.add(stage.name)
+    return result
+
+
+def _contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
+    """The reduce axis along which every load that depends on it is contiguous, or ""."""
+    if stage.body.dtype.name == "BOOL" or any(
+        isinstance(node, Select) for node in nodes(stage.body)
+    ):
+        return ""
+    for axis in reversed(stage.reduce_axes):
+        strides = [_stride(load, axis.name) for load in loads(stage.body)]
+        if strides and all(stride in (0, 1) for stride in strides) and 1 in strides:
+            return axis.name
+    return ""
+
+
+def _stride(load: Load, axis: str) -> int:
+    holding = [i for i, item in enumerate(load.indices) if axis in axes_of(item)]
+    if not holding:
+        return 0
+    if holding != [len(load.indices) - 1]:
+        return 1 << 30
+    return affine(load.indices[-1], {}).coefficient(axis) or 1 << 30
+
+
+# Steps -------------------------------------------------------------------------------------------
+
+
+def _steps(
+    kernel: FusedKernel, plan: _Plan, target: Target, choice: Mapping[str, ChoiceValue]
+) -> list[Step]:
+    output = kernel.output.name
+    steps: list[Step] = []
+    if choice.get("padding") == "inline":
+        steps += [Inline(stage) for stage in reversed(plan.inlinable)]
+    attached = list(plan.attached)
+    stages = {stage.name: stage for stage in kernel.stages}
+    if plan.cache:
+        result = f"{output}.sum"
+        steps.append(CacheWrite(output, result))
+        attached.append(result)
+        stages[result] = stages[output]
+    split = {(f"{output}.sum" if name == output else name): axis for name, axis in plan.split}
+    unroll = int(str(choice["unroll"]))
+    parts, made, per_stage = _split_steps(attached, stages, split, target.lanes, plan)
+    steps += made
+    loops, output_steps = _output_steps(kernel, plan, target.lanes, unroll)
+    steps += output_steps
+    where = loops[-1] if loops else ""
+    parallel: list[Step] = []
+    if "chunks" in choice and loops:
+        parallel, where = _parallel_steps(output, loops, int(str(choice["chunks"])))
+    steps += parallel
+    if where:
+        steps += [ComputeAt(part, output, where, "stack") for part in reversed(parts)]
+    return steps + per_stage
+
+
+def _output_steps(
+    kernel: FusedKernel, plan: _Plan, lanes: int, unroll: int
+) -> tuple[list[str], list[Step]]:
+    """The output's loops outside of the vector, and the steps that make them."""
+    output = kernel.output.name
+    if not plan.vector:
+        return list(plan.rows), []
+    extent = next(axis.extent for axis in kernel.output.axes if axis.name == plan.vector)
+    axis = plan.vector
+    width = lanes * unroll if extent >= lanes * unroll else lanes
+    steps: list[Step] = [Tile(output, axis, width), Tile(output, f"{axis}.i", lanes)]
+    inner = (f"{axis}.i.o", f"{axis}.i.i")
+    if plan.free:
+        rest = tuple(name for name in plan.free if name != axis)
+        steps.append(Reorder(output, (*plan.rows, *rest, f"{axis}.o", *inner)))
+        loops = list(plan.rows)
+    else:
+        loops = [*(name for name in plan.rows if name != axis), f"{axis}.o"]
+        steps.append(Reorder(output, (*loops, *inner)))
+    steps += [Unroll(output, inner[0]), Vectorize(output, inner[1])]
+    return loops, steps
+
+
+def _split_steps(
+    attached: list[str],
+    stages: Mapping[str, Stage],
+    split: Mapping[str, str],
+    lanes: int,
+    plan: _Plan,
+) -> tuple[list[str], list[Step], list[Step]]:
+    """All parts that are computed per row, the steps that split reductions, the parts' own loops."""
+    parts: list[str] = []
+    made: list[Step] = []
+    loops: list[Step] = []
+    for name in attached:
+        stage = stages[name]
+        axis = split.get(name, "")
+        extent = next((a.extent for a in stage.reduce_axes if a.name == axis), 0)
+        names = [a.name for a in stage.axes]
+        if axis and extent >= lanes and (plan.free or not plan.vector):
+            others = [a.name for a in stage.reduce_axes if a.name != axis]
+            made.append(SplitReduction(name, axis, lanes))
+            lane = f"{axis}.l"
+            loops.append(Reorder(f"{name}.lanes", (*names, *others, f"{axis}.o", lane)))
+            loops.append(Vectorize(f"{name}.lanes", lane))
+            rest = extent % lanes
+            total = f"{name}.sum" if rest else name
+            loops.append(Unroll(total, lane))
+            parts += [f"{name}.lanes", total, *([f"{name}.tail", name] if rest else [])]
+            continue
+        parts.append(name)
+        reduce = [a.name for a in stage.reduce_axes]
+        if plan.vector and plan.vector in names:
+            outer = [n for n in names if n != plan.vector]
+            loops.append(Tile(name, plan.vector, lanes))
+            tiles = (f"{plan.vector}.o", f"{plan.vector}.i")
+            loops.append(Reorder(name, (*outer, tiles[0], *reduce, tiles[1])))
+            loops.append(Vectorize(name, tiles[1]))
+    return parts, made, loops
+
+
+def _parallel_steps(
+    output: str, loops: list[str], chunks: int
+) -> tuple[list[Step], str]:
+    """Run the outer loops in parallel: as one fused loop, except a tiled axis, which may have a tail."""
+    whole = [axis for axis in loops if not axis.endswith(".o")]
+    if not whole:
+        return [Parallelize(output, loops[0], chunks)], loops[-1]
+    if len(whole) == 1:
+        return [Parallelize(output, whole[0], chunks)], loops[-1]
+    fused: list[Step] = [
+        Fuse(output, tuple(whole), "parallel"),
+        Parallelize(output, "parallel", chunks),
+    ]
+    return fused, "parallel" if whole == loops else loops[-1]

@@ -1,0 +1,208 @@
+"""ScheduleSpace: the sketches of a kernel and the choices that each one leaves open."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import ScheduleError
+from compiler.schedule.steps import Schedule
+
+ChoiceValue: TypeAlias = int | str | tuple[int, ...] | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One open choice: its name and its domain, ordered so that neighbours are alike."""
+
+    name: str
+    values: tuple[ChoiceValue, ...]
+
+    def numbers(self, value: ChoiceValue) -> tuple[float, ...]:
+        """The value as numbers: integers as they are, others by position in the domain."""
+        if isinstance(value, int):
+            return (float(value),)
+        if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
+            return tuple(float(item) for item in value if isinstance(item, int))
+        return (float(self.values.index(value)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """Which steps are taken, as a function of the choices that stay open.
+
+    `build` turns a complete assignment into the schedule; every assignment of `choices` is legal.
+    `default` is the analytic pick: an assignment of the same choices.
+    """
+
+    name: str
+    choices: tuple[Choice, ...]
+    build: Callable[[Mapping[str, ChoiceValue]], Schedule]
+    default: tuple[ChoiceValue, ...]
+
+    @property
+    def size(self) -> int:
+        size = 1
+        for choice in self.choices:
+            size *= len(choice.values)
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A point of a space: a sketch and the position of each choice's value in its domain."""
+
+    sketch: str
+    positions: tuple[int, ...]
+
+
+class ScheduleSpace:
+    """All schedules of one kernel on one target that are worth measuring.
+
+    Points are `Candidate`s, numbered 0 <= number < size. The space is the disjoint union of its
+    sketches, and each sketch the product of its choices' domains.
+    """
+
+    def __init__(self, sketches: Sequence[Sketch]) -> None:
+        if not sketches:
+            raise ScheduleError("the schedule space has no sketch")
+        self.sketches = tuple(sketches)
+        self._by_name = {sketch.name: sketch for sketch in sketches}
+        self._width = max(
+            sum(len(choice.numbers(choice.values[0])) for choice in sketch.choices)
+            for sketch in sketches
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of candidates."""
+        return sum(sketch.size for sketch in self.sketches)
+
+    def sketch(self, name: str) -> Sketch:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            known = ", ".join(self._by_name)
+            raise ScheduleError(f"no sketch {name!r} in this space (it has: {known})") from None
+
+    def candidate(self, number: int) -> Candidate:
+        """The candidate with this number."""
+        if not 0 <= number < self.size:
+            raise IndexError(number)
+        for sketch in self.sketches:
+            if number < sketch.size:
+                positions = []
+                for choice in reversed(sketch.choices):
+                    number, position = divmod(number, len(choice.values))
+                    positions.append(position)
+                return Candidate(sketch.name, tuple(reversed(positions)))
+            number -= sketch.size
+        raise AssertionError("unreachable")
+
+    def number(self, candidate: Candidate) -> int:
+        """The inverse of `candidate`."""
+        offset = 0
+        for sketch in self.sketches:
+            if sketch.name == candidate.sketch:
+                number = 0
+                for choice, position in zip(sketch.choices, candidate.positions, strict=True):
+                    number = number * len(choice.values) + position
+                return offset + number
+            offset += sketch.size
+        raise ScheduleError(f"no sketch {candidate.sketch!r} in this space")
+
+    def default(self) -> Candidate:
+        """The analytic pick of the first sketch: what runs when nothing was measured."""
+        sketch = self.sketches[0]
+        return Candidate(
+            sketch.name,
+            tuple(
+                choice.values.index(value)
+                for choice, value in zip(sketch.choices, sketch.default, strict=True)
+            ),
+        )
+
+    def sample(self, rng: random.Random) -> Candidate:
+        """A candidate drawn uniformly: first the sketch, then each choice."""
+        sketch = rng.choice(self.sketches)
+        positions = tuple(rng.randrange(len(choice.values)) for choice in sketch.choices)
+        return Candidate(sketch.name, positions)
+
+    def mutate(self, candidate: Candidate, rng: random.Random) -> Candidate:
+        """A neighbour: one choice moved to an adjacent value, or (1 in 3) to any other value."""
+        sketch = self.sketch(candidate.sketch)
+        open_choices = [i for i, choice in enumerate(sketch.choices) if len(choice.values) > 1]
+        if not open_choices:
+            return self.sample(rng)
+        which = rng.choice(open_choices)
+        count = len(sketch.choices[which].values)
+        old = candidate.positions[which]
+        if rng.random() < 1 / 3:
+            new = rng.choice([position for position in range(count) if position != old])
+        else:
+            new = rng.choice([p for p in (old - 1, old + 1) if 0 <= p < count])
+        positions = (*candidate.positions[:which], new, *candidate.positions[which + 1 :])
+        return Candidate(candidate.sketch, positions)
+
+    def crossover(self, mother: Candidate, father: Candidate, rng: random.Random) -> Candidate:
+        """A child that takes each choice from either parent (`mother` if the sketches differ)."""
+        if mother.sketch != father.sketch:
+            return mother
+        pairs = zip(mother.positions, father.positions, strict=True)
+        return Candidate(mother.sketch, tuple(rng.choice(pair) for pair in pairs))
+
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        """All candidates with exactly one choice moved to an adjacent value."""
+        sketch = self.sketch(candidate.sketch)
+        result = []
+        for i, choice in enumerate(sketch.choices):
+            for new in (candidate.positions[i] - 1, candidate.positions[i] + 1):
+                if 0 <= new < len(choice.values):
+                    positions = (*candidate.positions[:i], new, *candidate.positions[i + 1 :])
+                    result.append(Candidate(candidate.sketch, positions))
+        return result
+
+    def choices(self, candidate: Candidate) -> dict[str, ChoiceValue]:
+        """The candidate's choices by name."""
+        sketch = self.sketch(candidate.sketch)
+        return {
+            choice.name: choice.values[position]
+            for choice, position in zip(sketch.choices, candidate.positions, strict=True)
+        }
+
+    def find(self, sketch_name: str, choices: Mapping[str, ChoiceValue]) -> Candidate | None:
+        """The candidate with these choices, or None if the space does not hold it."""
+        sketch = self._by_name.get(sketch_name)
+        if sketch is None or set(choices) != {choice.name for choice in sketch.choices}:
+            return None
+        positions = []
+        for choice in sketch.choices:
+            value = choices[choice.name]
+            value = tuple(value) if isinstance(value, list) else value
+            if value not in choice.values:
+                return None
+            positions.append(choice.values.index(value))
+        return Candidate(sketch_name, tuple(positions))
+
+    def schedule(self, candidate: Candidate) -> Schedule:
+        """The candidate's schedule."""
+        return self.sketch(candidate.sketch).build(self.choices(candidate))
+
+    def encode(self, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
+        """Choices as numbers, shape [len(candidates), 1 + width]; column 0 is the sketch's index.
+
+        Columns that a sketch does not use are NaN.
+        """
+        table = np.full((len(candidates), 1 + self._width), np.nan, dtype=np.float32)
+        for row, candidate in enumerate(candidates):
+            sketch = self.sketch(candidate.sketch)
+            numbers = [float(self.sketches.index(sketch))]
+            for choice, position in zip(sketch.choices, candidate.positions, strict=True):
+                numbers.extend(choice.numbers(choice.values[position]))
+            table[row, : len(numbers)] = numbers
+        return table

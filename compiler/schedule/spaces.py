@@ -1,0 +1,27 @@
+"""Kernel + target -> schedule space, and the schedule that is used when nothing was measured."""
+
+from __future__ import annotations
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.sketches.row_wise import row_wise_sketches
+from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
+from compiler.schedule.space import ScheduleSpace
+from compiler.schedule.steps import Schedule
+from compiler.target import Target
+
+
+def schedule_space(kernel: FusedKernel, target: Target, threads: int = 1) -> ScheduleSpace:
+    """All schedules of `kernel` that are worth measuring on `target` with `threads` threads."""
+    sketches = tiled_reduction_sketches(kernel, target, threads)
+    return ScheduleSpace(sketches or row_wise_sketches(kernel, target, threads))
+
+
+def default_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:
+    """The analytic pick: the first sketch with the choices that its rules prefer."""
+    space = schedule_space(kernel, target, threads)
+    return space.schedule(space.default())
+
+
+def naive_schedule() -> Schedule:
+    """No step at all: every stage a serial scalar loop nest, the meaning of the kernel."""
+    return Schedule(())

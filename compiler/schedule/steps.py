@@ -1,0 +1,254 @@
+"""Schedule steps: small frozen rewrites of a kernel's loop nest, serialisable and replayable from a log.
+
+Each step names a stage and its axes. `compiler.loops.apply_schedule` applies them; the docstrings
+show the loop nest before -> after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from compiler.errors import ScheduleError
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Base of schedule steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Step):
+    """Compute `stage` (no reduction) where it is used instead of storing it.
+
+    for i: pad[i] = select(0 < i, x[i-1], 0)         for i: y[i] = select(0 < i, x[i-1], 0) * 2
+    for i: y[i] = pad[i] * 2                     ->
+    """
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeAxes(Step):
+    """Make one axis `first_second` of two adjacent output axes that are only walked together.
+
+    for i < 4: for j < 5: y[i, j] = x[i, j] + 1     ->     for i_j < 20: y[i_j] = x[i_j] + 1
+
+    Comes before all other steps.
+    """
+
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite(Step):
+    """Split the output stage in two: `result` accumulates, `stage` copies it out.
+
+    for i: for k: y[i] += a[i, k]      ->      for i: for k: result[i] += a[i, k]
+                                               for i: y[i] = result[i]
+
+    `result` has the axes of `stage`; usually a `ComputeAt` in registers follows.
+    """
+
+    stage: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReduction(Step):
+    """Reduce in `lanes` independent partial results, then combine them: the vector form of a sum.
+
+    for i: for k < 19: s[i] += x[i, k]     ->     for i: for k.o < 2: for l < 8: s.lanes[i, l] += x[i, k.o*8 + l]
+                                                  for i: for l < 8: s.sum[i] += s.lanes[i, l]
+                                                  for i: for k.t < 3: s.tail[i] += x[i, 16 + k.t]
+                                                  for i: s[i] = s.sum[i] + s.tail[i]
+
+    Without a tail `s` itself combines the lanes. Needs extent >= lanes.
+    """
+
+    stage: str
+    axis: str
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tile(Step):
+    """Split `axis` into `axis.o` and `axis.i` of extent `factor`.
+
+    for i < 17: y[i]     ->     for i.o < 4: for i.i < 4: y[i.o*4 + i.i]     tail "peel"
+                                for i.i < 1: y[16 + i.i]
+
+                         ->     for i.o < 5: let s = min(i.o*4, 13)          tail "shift"
+                                  for i.i < 4: y[s + i.i]
+
+    "peel" repeats the inner nest for the rest; "shift" moves the last tile back so that it
+    overlaps its neighbour (not for reduce axes). A factor above the extent is cut to it.
+    """
+
+    stage: str
+    axis: str
+    factor: int
+    tail: str = "peel"
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse(Step):
+    """Make one axis `name` of adjacent axes, to give a parallel loop more iterations.
+
+    for i < 4: for j < 5: y[i, j]     ->     for f < 20: y[f // 5, f % 5]
+    """
+
+    stage: str
+    axes: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder(Step):
+    """Put the loops of `stage` in this order, outermost first; all its axes are named.
+
+    for i: for j: y[i, j]     ->     for j: for i: y[i, j]
+    """
+
+    stage: str
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorize(Step):
+    """Make `axis` the elements of a vector register.
+
+    for i < 8: y[i] = x[i] + 1     ->     y[0:8] = x[0:8] + 1
+    """
+
+    stage: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll(Step):
+    """Repeat the body once per value of `axis`, so that its indices become constants.
+
+    for i < 2: y[i] = x[i]     ->     y[0] = x[0]; y[1] = x[1]
+    """
+
+    stage: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelize(Step):
+    """Run `axis`, the outermost loop, on all threads in `chunks` pieces per thread.
+
+    for i: y[i]     ->     parallel for i: y[i]
+    """
+
+    stage: str
+    axis: str
+    chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Partition(Step):
+    """Split the loop's range so that `first` and `last` iterations stand alone.
+
+    for i < 9: body     ->     body(0); for 1 <= i < 8: body(i); body(8)
+
+    Guards of padding are then decided at compile time in the middle part.
+    """
+
+    stage: str
+    axis: str
+    first: int = 1
+    last: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAt(Step):
+    """Compute the part of `stage` that one iteration of `consumer`'s loop `axis` needs, there.
+
+    for i: t[i] = f(i)                         for i.o: for i.i: t'[i.i] = f(i.o*4 + i.i)
+    for i.o: for i.i: y[...] = t[...]     ->            for i.i: y[...] = t'[i.i]
+
+    `scope` is where t' lives: "register", or "stack".
+    """
+
+    stage: str
+    consumer: str
+    axis: str
+    scope: str = "stack"
+
+
+@dataclass(frozen=True, slots=True)
+class PackLayout(Step):
+    """Store a constant input in another layout, packed when the model is built.
+
+    Each (axis, factor) of `splits` divides a dimension into (ceil(n / factor), factor), padded with
+    zeros; `order` then permutes the resulting dimensions.
+
+    w[64, 32, 3, 3]     splits ((0, 8),), order (0, 2, 3, 4, 1)     ->     w[8, 32, 3, 3, 8]
+    """
+
+    buffer: str
+    splits: tuple[tuple[int, int], ...]
+    order: tuple[int, ...]
+
+
+STEPS: dict[str, type[Step]] = {
+    kind.__name__: kind
+    for kind in (
+        MergeAxes,
+        Inline,
+        CacheWrite,
+        SplitReduction,
+        Tile,
+        Fuse,
+        Reorder,
+        Vectorize,
+        Unroll,
+        Parallelize,
+        Partition,
+        ComputeAt,
+        PackLayout,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A tuple of steps, applied in order."""
+
+    steps: tuple[Step, ...]
+
+    def to_json(self) -> list[Any]:
+        """The steps as `[kind, argument, ...]` lists of JSON values."""
+        return [
+            [type(step).__name__, *(getattr(step, field.name) for field in fields(step))]
+            for step in self.steps
+        ]
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> Schedule:
+        """The inverse of `to_json`; `ScheduleError` for a step that this version does not know."""
+        steps = []
+        for entry in data:
+            if not isinstance(entry, list | tuple) or not entry or entry[0] not in STEPS:
+                raise ScheduleError(f"unknown schedule step {entry!r}")
+            kind = STEPS[entry[0]]
+            arguments = [_tuples(argument) for argument in entry[1:]]
+            if len(arguments) > len(fields(kind)):
+                raise ScheduleError(f"schedule step {entry[0]} has too many arguments: {entry!r}")
+            try:
+                steps.append(kind(*arguments))
+            except TypeError as error:
+                raise ScheduleError(f"schedule step {entry!r}: {error}") from None
+        return Schedule(tuple(steps))
+
+    def __str__(self) -> str:
+        return "\n".join(str(step) for step in self.steps)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value

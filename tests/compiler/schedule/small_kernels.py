@@ -1,0 +1,99 @@
+"""Small kernels of every family, and how to run one under a schedule, for tests of generated code."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.graph.extract_kernels import extract_kernels
+from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.kernels.kernel import FusedKernel, KernelCall
+from compiler.llvm import compile_kernel
+from compiler.loops.pack import pack_constant
+from compiler.operators.registry import infer_type
+from compiler.runtime.executable import LoadedCode
+from compiler.schedule import Schedule
+from compiler.target import Target, host_target
+
+
+def kernel_of(
+    inputs: Sequence[TensorType],
+    nodes: Sequence[tuple[str, Sequence[str], Mapping[str, Attribute]]],
+    constants: Sequence[str] = (),
+) -> FusedKernel:
+    """The fused kernel of a chain of nodes over inputs x0, x1, ...; node i's result is v{i}."""
+    types = {f"x{i}": type for i, type in enumerate(inputs)}
+    made = []
+    for i, (operator, operands, attributes) in enumerate(nodes):
+        node = Node(operator, tuple(operands), f"v{i}", MappingProxyType(dict(attributes)))
+        types[f"v{i}"] = infer_type(node, tuple(types[name] for name in operands))
+        made.append(node)
+    rng = np.random.default_rng(0)
+    values = {name: sample(types[name], rng) for name in constants}
+    graph = Graph(
+        "test",
+        tuple(name for name in types if name.startswith("x") and name not in constants),
+        (made[-1].output,),
+        tuple(made),
+        types,
+        values,
+    )
+    calls = [call for call in extract_kernels(graph).calls if isinstance(call, KernelCall)]
+    assert len(calls) == 1, [call.kernel.name for call in calls]
+    return calls[0].kernel
+
+
+def sample(type: TensorType, rng: np.random.Generator) -> Array:
+    """Small values of a type."""
+    if type.dtype.is_float:
+        return rng.standard_normal(type.shape).astype(type.dtype.numpy)
+    return rng.integers(0, 2 if type.dtype is DType.BOOL else 7, type.shape).astype(
+        type.dtype.numpy
+    )
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType(DType.F32, shape)
+
+
+def inputs_for(kernel: FusedKernel, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {buffer.name: sample(buffer.type, rng) for buffer in kernel.inputs}
+
+
+def run_kernel(
+    kernel: FusedKernel,
+    schedule: Schedule,
+    inputs: Mapping[str, Array],
+    target: Target | None = None,
+) -> Array:
+    """Compile and call a kernel serially; the result starts as NaN or a pattern."""
+    compiled = compile_kernel(kernel, schedule, target or host_target())
+    layouts = dict(compiled.constant_layouts)
+    arrays = [
+        pack_constant(inputs[buffer.name], layouts[buffer.name])
+        if buffer.name in layouts
+        else np.ascontiguousarray(inputs[buffer.name])
+        for buffer in kernel.inputs
+    ]
+    output = np.empty(kernel.output.shape, kernel.output.dtype.numpy)
+    output[...] = (
+        np.nan if kernel.output.dtype.is_float else 1
+    )
+    handle = LoadedCode([compiled.object_code], [compiled.symbol])
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+        handle.address(compiled.symbol)
+    )
+    pointers = (ctypes.c_void_p * (len(arrays) + 1))(
+        *(array.ctypes.data for array in arrays), output.ctypes.data
+    )
+    workspace = np.empty(compiled.workspace_bytes + 64, np.uint8)
+    runtime = (ctypes.c_int64 * 2)(0, 1)
+    function(
+        ctypes.addressof(pointers), workspace.ctypes.data, ctypes.addressof(runtime)
+    )
+    return output
