@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class DType(StrEnum):
     BOOL = "bool"
 
     @property
-    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+    def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype of an element in memory."""
         return _NUMPY[self]
 
@@ -45,7 +46,7 @@ class DType(StrEnum):
         return not self.is_float and self is not DType.BOOL
 
     @staticmethod
-    def from_numpy(dtype: np.dtype) -> DType:  # type: ignore[type-arg]
+    def from_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype; `ValueError` when there is none."""
         for candidate, numpy_dtype in _NUMPY.items():
             if numpy_dtype == dtype:
@@ -54,7 +55,7 @@ class DType(StrEnum):
         raise ValueError(f"element type {dtype} is not supported (supported: {supported})")
 
 
-_NUMPY: dict[DType, np.dtype] = {  # type: ignore[type-arg]
+_NUMPY: dict[DType, np.dtype[Any]] = {
     DType.F32: np.dtype(np.float32),
     DType.F64: np.dtype(np.float64),
     DType.I8: np.dtype(np.int8),

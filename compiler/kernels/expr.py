@@ -16,7 +16,9 @@ UNARY_OPS = frozenset(
 )
 # div: true division for floats, truncation toward zero for integers. floordiv and mod round toward
 # minus infinity (Python's), fmod truncates (C's).
-ARITHMETIC_OPS = frozenset("add sub mul div floordiv mod fmod max min pow and or xor shl shr".split())
+ARITHMETIC_OPS = frozenset(
+    "add sub mul div floordiv mod fmod max min pow and or xor shl shr".split()
+)
 COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
 COMBINERS = frozenset("sum prod max min and or".split())
 
@@ -95,7 +97,7 @@ class Axis:
 class Stage:
     """`name[axes] = combiner over reduce_axes of body`; with no reduce_axes just `body`.
 
-    Axis names are unique within a kernel's stage. `combiner` is "" exactly when `reduce_axes` is ().
+    Axis names are unique within a kernel's stage. `combiner` is "" exactly if `reduce_axes` is ().
     """
 
     name: str

@@ -28,10 +28,10 @@ class Buffer:
 class FusedKernel:
     """Inputs and stages in topological order; the last stage is the only output.
 
-    Every stage's result is a tensor named after the stage, indexed by its axes. `name` is for people
-    ("conv2d_add_relu") and no part of the workload key. `anchor` names the stage that decides the
-    loop structure (the contraction or reduction; the last stage for an elementwise kernel). Stages
-    before the anchor are its prologue, those after it (at most one) its epilogue.
+    Every stage's result is a tensor named after the stage, indexed by its axes. `name` is for
+    people ("conv2d_add_relu") and no part of the workload key. `anchor` names the stage that
+    decides the loop structure (the contraction or reduction; the last stage for an elementwise
+    kernel). Stages before the anchor are its prologue, those after it (at most one) its epilogue.
     """
 
     name: str

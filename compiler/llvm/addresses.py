@@ -1,7 +1,7 @@
 """Addresses: from a load's indices to a pointer, computed once per loop level.
 
-A flattened index is an affine form. Its terms are added outermost variable first, each in the header
-of the scope that defines the variable, so that inner loops only add constants.
+A flattened index is an affine form. Its terms are added outermost variable first, each in the
+header of the scope that defines the variable, so that inner loops only add constants.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Address:
 
 @dataclass(slots=True)
 class Storage:
-    """A buffer in this function: its base pointer and whether anything writes it."""
+    """A buffer in this function: its base pointer, and a number that changes with every store."""
 
     memory: Memory
     pointer: str
-    read_only: bool
+    version: int = 0
 
 
 class Addresses:
@@ -43,6 +43,7 @@ class Addresses:
         self.ranges: dict[str, tuple[int, int]] = {}
         self.names: dict[str, str] = {}  # loop variable -> SSA name
         self.storages: dict[str, Storage] = {}
+        self._versions = 0
         # Flattened forms over symbolic unrolled variables, so that an unrolled instance only adds.
         self.unrolled: dict[str, tuple[int, int]] = {}
         self._forms: dict[int, tuple[Affine, bool]] = {}
@@ -117,11 +118,11 @@ class Addresses:
         if not terms:
             return storage.pointer
         key = (storage.memory.name, terms)
-        known = self.writer.lookup(key)
+        loose = [(atom, c) for atom, c in terms if type(atom) is not Index]
+        known = self.writer.lookup(key) if not loose else None
         if known is not None:
             return known
         pointer = storage.pointer
-        loose = [(atom, c) for atom, c in terms if type(atom) is not Index]
         levels: dict[int, list[tuple[str, int]]] = {}
         for atom, coefficient in terms:
             if isinstance(atom, Index):
@@ -144,8 +145,9 @@ class Addresses:
             value = self.scalar.index(atom)
             scaled = self.writer.emit(f"mul i64 {value}, {coefficient * size}")
             pointer = self.writer.emit(f"getelementptr inbounds i8, ptr {pointer}, i64 {scaled}")
-        depth = len(self.writer.scopes) - 1 if loose else max(levels, default=0)
-        self.writer.scopes[depth].cache[key] = pointer
+        if not loose:
+            # An atom that is not affine may change with unrolled variables that its key hides.
+            self.writer.scopes[max(levels)].cache[key] = pointer
         return pointer
 
     def _scaled(self, depth: int, name: str, factor: int) -> str:
@@ -157,37 +159,36 @@ class Addresses:
         return known
 
     def guarded_pointer(self, buffer: str, form: Affine, mask: Value) -> str:
-        """A pointer to the element if the scalar mask is set, else to the buffer's first element."""
+        """A pointer to the element if the scalar mask is set, else to the buffer's first one."""
         storage = self.storages[buffer]
         offset = self.offset(form)
         safe = self.writer.emit(f"select {mask.typed}, i64 {offset}, i64 0")
         scaled = self.writer.emit(f"mul i64 {safe}, {storage.memory.dtype.bytes}")
-        return self.writer.emit(
-            f"getelementptr inbounds i8, ptr {storage.pointer}, i64 {scaled}"
-        )
+        return self.writer.emit(f"getelementptr inbounds i8, ptr {storage.pointer}, i64 {scaled}")
 
     def offset(self, form: Affine) -> str:
         """The flattened index as an i64 operand."""
         result = str(form.constant)
         for atom, coefficient in form.terms:
-            if isinstance(atom, Index):
-                value = self.variable(atom.name)
-            else:
-                value = self.scalar.index(atom)
+            value = self.variable(atom.name) if isinstance(atom, Index) else self.scalar.index(atom)
             term = self.writer.emit(f"mul i64 {value}, {coefficient}")
             result = self.writer.emit(f"add i64 {result}, {term}")
         return result
 
     # Loads that were made already ----------------------------------------------------------------
 
-    def recall(self, buffer: str, key: object) -> Value | None:
-        """An earlier load of the same element of a read-only buffer."""
-        return self.writer.lookup_value(key) if self.storages[buffer].read_only else None
+    def recall(self, buffer: str, key: tuple[object, ...]) -> Value | None:
+        """An earlier load of the same element, if nothing was stored to the buffer since."""
+        return self.writer.lookup_value((self.storages[buffer].version, key))
 
     def keep(self, buffer: str, key: object, value: Value) -> None:
-        """Remember a load of a read-only buffer."""
-        if self.storages[buffer].read_only:
-            self.writer.scopes[-1].values[key] = value
+        """Remember a load until the next store to the buffer."""
+        self.writer.scopes[-1].values[self.storages[buffer].version, key] = value
+
+    def written(self, buffer: str) -> None:
+        """Note a store to the buffer: what was loaded from it before is stale."""
+        self._versions += 1
+        self.storages[buffer].version = self._versions
 
     def remember(self, key: object, value: Value) -> None:
         """Remember a value for as long as the current scope lasts."""

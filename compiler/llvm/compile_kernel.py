@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import object_code
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.ir import For, LoopKind, LoopNest, walk
+from compiler.loops.lower_kernel import lower_kernel
 from compiler.schedule.steps import PackLayout, Schedule
 from compiler.target import Target
 
@@ -30,12 +30,8 @@ def compile_kernel(
     """Lower, emit and compile; `ScheduleError` or `LoweringError` if the two do not fit."""
     nest = lower_kernel(kernel, schedule)
     text, workspace = emit_kernel(nest, target, symbol)
-    layouts = tuple(
-        (step.buffer, step) for step in schedule.steps if isinstance(step, PackLayout)
-    )
-    return CompiledKernel(
-        symbol, object_code(text, target), workspace, layouts, _is_parallel(nest)
-    )
+    layouts = tuple((step.buffer, step) for step in schedule.steps if isinstance(step, PackLayout))
+    return CompiledKernel(symbol, object_code(text, target), workspace, layouts, _is_parallel(nest))
 
 
 def _is_parallel(nest: LoopNest) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from compiler.dtypes import DType
 from compiler.errors import LoweringError
@@ -10,7 +11,7 @@ from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, ScalarIndexEmitter, Storage
 from compiler.llvm.expressions import ExpressionEmitter, Lane
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
-from compiler.loops.affine import decide
+from compiler.loops.affine import decide, expr_range
 from compiler.loops.ir import (
     Allocate,
     For,
@@ -23,6 +24,7 @@ from compiler.loops.ir import (
     Stmt,
     Store,
     Update,
+    walk,
 )
 from compiler.loops.rewrite import axes_of
 from compiler.target import Target
@@ -77,23 +79,23 @@ class _FunctionEmitter:
         scalar.emit = self.expressions.value
         self.lane: Lane | None = None
         self._reduce_only: dict[int, bool] = {}
+        self._stores: dict[int, tuple[str, ...]] = {}
         self._verdict_axes: dict[int, frozenset[str]] = {}
         self._verdicts: dict[tuple[int, tuple[int, ...]], bool | None] = {}
         for position, memory in enumerate((*kernel.nest.inputs, kernel.nest.output)):
             slot = writer.emit_entry(f"getelementptr inbounds ptr, ptr {buffers}, i64 {position}")
             pointer = writer.emit_entry(f"load ptr, ptr {slot}, align 8")
-            read_only = position < len(kernel.nest.inputs)
-            self.addresses.storages[memory.name] = Storage(memory, pointer, read_only)
+            self.addresses.storages[memory.name] = Storage(memory, pointer)
         for memory, offset in kernel.workspace.values():
             self._place_in_workspace(memory, offset)
-        self._rules: dict[type[Stmt], Callable[[Stmt], None]] = {
+        self._rules: dict[type[Stmt], Callable[[Any], None]] = {
             For: self._for,
             Let: self._let,
             If: self._if,
             Store: self._store,
             Update: self._update,
             Allocate: self._allocate,
-        }  # type: ignore[dict-item]
+        }
 
     def statements(self, body: Iterable[Stmt]) -> None:
         for statement in body:
@@ -120,18 +122,31 @@ class _FunctionEmitter:
         writer.line(f"br label %{head}")
         writer.begin_block(head)
         # The latch is not known yet: its label is filled in when the body has been emitted.
-        phi: list[object] = []
-        writer._out.append(phi)
+        phi = writer.placeholder()
         self.addresses.ranges = {**self.addresses.ranges, variable: (loop.start, loop.stop - 1)}
         self.addresses.names[variable] = counter
+        # What the body stores is stale from its second round on, and after the loop.
+        stored = self._stored(loop)
+        for buffer in stored:
+            self.addresses.written(buffer)
         with writer.scope(variable):
             self.statements(loop.body)
+        for buffer in stored:
+            self.addresses.written(buffer)
         del self.addresses.ranges[variable]
         phi.append(f"{counter} = phi i64 [ {start}, %{before} ], [ {following}, %{writer.block} ]")
         writer.line(f"{following} = add nsw i64 {counter}, 1")
         finished = writer.emit(f"icmp slt i64 {following}, {stop}")
         writer.line(f"br i1 {finished}, label %{head}, label %{done}")
         writer.begin_block(done)
+
+    def _stored(self, loop: For) -> tuple[str, ...]:
+        """The buffers in scope here that the loop's body stores to."""
+        known = self._stores.get(id(loop))
+        if known is None:
+            names = {s.buffer for s in walk(loop.body) if isinstance(s, Store | Update)}
+            known = self._stores[id(loop)] = tuple(sorted(names))
+        return tuple(name for name in known if name in self.addresses.storages)
 
     def _unrolled(self, loop: For) -> None:
         addresses, variable = self.addresses, loop.variable
@@ -179,7 +194,9 @@ class _FunctionEmitter:
         extent = loop.stop - loop.start
         context = writer.emit_entry("alloca { ptr, ptr, i64, i64 }, align 8")
         slots = [
-            writer.emit(f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr {context}, i32 0, i32 {i}")
+            writer.emit(
+                f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr {context}, i32 0, i32 {i}"
+            )
             for i in range(4)
         ]
         parallel = writer.emit("load ptr, ptr %runtime, align 8")
@@ -236,15 +253,15 @@ class _FunctionEmitter:
         writer.line(f"br label %{draw}")
         writer.begin_block(leave)
         writer.line("ret void")
-        return f"define internal void @{name}(ptr %context) nounwind {{\nentry:\n{writer.text()}\n}}"
+        return (
+            f"define internal void @{name}(ptr %context) nounwind {{\nentry:\n{writer.text()}\n}}"
+        )
 
     # Other statements ----------------------------------------------------------------------------
 
     def _let(self, let: Let) -> None:
         self.expressions.begin_statement(None)
         value = self.expressions.value(let.value)
-        from compiler.loops.affine import expr_range
-
         self.addresses.names[let.variable] = value.text
         outer = self.addresses.ranges
         self.addresses.ranges = {**outer, let.variable: expr_range(let.value, outer)}
@@ -296,14 +313,14 @@ class _FunctionEmitter:
             pointer = self.writer.emit_entry(
                 f"alloca [{memory.size} x {element}], align {ALIGNMENT}"
             )
-            self.addresses.storages[memory.name] = Storage(memory, pointer, False)
+            self.addresses.storages[memory.name] = Storage(memory, pointer)
         self.statements(statement.body)
 
     def _place_in_workspace(self, memory: Memory, offset: int) -> None:
         pointer = self.writer.emit_entry(
             f"getelementptr inbounds i8, ptr {self.workspace}, i64 {offset}"
         )
-        self.addresses.storages[memory.name] = Storage(memory, pointer, False)
+        self.addresses.storages[memory.name] = Storage(memory, pointer)
 
     def _store(self, statement: Store) -> None:
         self.expressions.begin_statement(self.lane)
@@ -312,11 +329,11 @@ class _FunctionEmitter:
     def _update(self, statement: Update) -> None:
         expressions = self.expressions
         expressions.begin_statement(self.lane)
-        value = expressions.vector(statement.value)
         pointer, width = self._target(statement)
         if width == -1:
             raise LoweringError("a vectorised reduction must be contiguous in its result")
         old = self._read(statement.buffer, pointer, width)
+        value = expressions.vector(statement.value)
         value, old = expressions.common(value, old)
         combined = self._combine(statement.combiner, old, value)
         self._put(statement.buffer, pointer, combined)
@@ -336,14 +353,9 @@ class _FunctionEmitter:
 
     def _product_of(self, value: Value) -> tuple[str, str] | None:
         """The factors of the product that was emitted last, which is then taken back."""
-        out = self.writer._out
-        line = out[-1] if out else None
         prefix = f"{value.text} = fmul {value.type} "
-        if isinstance(line, str) and line.startswith(prefix):
-            left, right = _split_operands(line[len(prefix) :])
-            out.pop()
-            return left, right
-        return None
+        operands = self.writer.take_back(prefix)
+        return None if operands is None else _split_operands(operands)
 
     def _target(self, statement: Store | Update) -> tuple[str, int]:
         """Pointer and width of an access to the result; width -1: one address per lane."""
@@ -388,6 +400,7 @@ class _FunctionEmitter:
 
     def _put(self, buffer: str, pointer: str, value: Value) -> None:
         dtype = self.addresses.storages[buffer].memory.dtype
+        self.addresses.written(buffer)
         if dtype is DType.BOOL:
             byte_type = type_of(DType.U8, value.width)
             widened = self.writer.emit(f"zext {value.typed} to {byte_type}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from compiler.dtypes import DType
-from compiler.errors import LoweringError
 from compiler.kernels.expr import (
     COMPARE_OPS,
     Binary,
@@ -57,9 +57,10 @@ class ExpressionEmitter:
         self.has_fma = has_fma
         self.lane: Lane | None = None
         self.mask: Value | None = None
-        self._memo: dict[int, Value] = {}
-        self._axes: dict[int, frozenset[str]] = {}
-        self._rules: dict[type[Expr], Callable[[Expr], Value]] = {
+        # By identity, with the expression itself so that no identity is used again.
+        self._memo: dict[int, tuple[Expr, Value]] = {}
+        self._axes: dict[int, tuple[Expr, frozenset[str]]] = {}
+        self._rules: dict[type[Expr], Callable[[Any], Value]] = {
             Const: self._const,
             Index: self._index,
             Load: self._load,
@@ -67,7 +68,7 @@ class ExpressionEmitter:
             Binary: self._binary,
             Select: self._select,
             Cast: self._cast,
-        }  # type: ignore[dict-item]
+        }
 
     def begin_statement(self, lane: Lane | None) -> None:
         self.lane = lane
@@ -77,11 +78,12 @@ class ExpressionEmitter:
     def value(self, expr: Expr) -> Value:
         """The value of `expr`; a scalar where it does not depend on the lane."""
         known = self._memo.get(id(expr))
-        if known is None:
-            known = self._rules[type(expr)](expr)
-            if self.mask is None:
-                self._memo[id(expr)] = known
-        return known
+        if known is not None:
+            return known[1]
+        value = self._rules[type(expr)](expr)
+        if self.mask is None:
+            self._memo[id(expr)] = expr, value
+        return value
 
     def vector(self, expr: Expr) -> Value:
         """The value of `expr`, widened to the lane's width if there is a lane."""
@@ -100,9 +102,8 @@ class ExpressionEmitter:
             return known
         type_name = type_of(value.dtype, width)
         first = self.writer.emit(f"insertelement {type_name} poison, {value.typed}, i64 0")
-        splat = self.writer.emit(
-            f"shufflevector {type_name} {first}, {type_name} poison, <{width} x i32> zeroinitializer"
-        )
+        lanes = f"<{width} x i32> zeroinitializer"
+        splat = self.writer.emit(f"shufflevector {type_name} {first}, {type_name} poison, {lanes}")
         result = Value(splat, value.dtype, width)
         self.addresses.remember(key, result)
         return result
@@ -115,10 +116,10 @@ class ExpressionEmitter:
     def depends_on_lane(self, expr: Expr) -> bool:
         if self.lane is None:
             return False
-        axes = self._axes.get(id(expr))
-        if axes is None:
-            axes = self._axes[id(expr)] = frozenset(axes_of(expr))
-        return self.lane.variable in axes
+        known = self._axes.get(id(expr))
+        if known is None:
+            known = self._axes[id(expr)] = expr, frozenset(axes_of(expr))
+        return self.lane.variable in known[1]
 
     # Leaves --------------------------------------------------------------------------------------
 
@@ -151,14 +152,15 @@ class ExpressionEmitter:
 
     def _load_scalar(self, node: Load, form: Affine) -> Value:
         key = (node.buffer, form.constant, form.terms)
-        if self.mask is None and (known := self.addresses.recall(node.buffer, key)) is not None:
+        keeps = self.mask is None and all(type(atom) is Index for atom, _ in form.terms)
+        if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         if self.mask is None:
             pointer = self.addresses.pointer(node.buffer, form)
         else:
             pointer = self.addresses.guarded_pointer(node.buffer, form, self.mask)
         result = self._load_at(pointer, node.dtype)
-        if self.mask is None:
+        if keeps:
             self.addresses.keep(node.buffer, key, result)
         return result
 
@@ -171,7 +173,8 @@ class ExpressionEmitter:
 
     def _load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
         key = (node.buffer, form.constant, form.terms, lane.width)
-        if self.mask is None and (known := self.addresses.recall(node.buffer, key)) is not None:
+        keeps = self.mask is None and all(type(atom) is Index for atom, _ in form.terms)
+        if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         start = self.addresses.ranges[lane.variable][0]
         rest = tuple(term for term in form.terms if term[0] != Index(DType.I64, lane.variable))
@@ -180,7 +183,8 @@ class ExpressionEmitter:
         if self.mask is None:
             name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
             result = Value(name, node.dtype, lane.width)
-            self.addresses.keep(node.buffer, key, result)
+            if keeps:
+                self.addresses.keep(node.buffer, key, result)
             return result
         mask = self.widen(self.mask, lane.width)
         name = self.writer.intrinsic(
@@ -282,9 +286,3 @@ class ExpressionEmitter:
             return self.value(expr)
         finally:
             self.mask, self._memo = outer, memo
-
-
-def require(condition: bool, message: str) -> None:
-    """`LoweringError` unless the condition holds."""
-    if not condition:
-        raise LoweringError(message)

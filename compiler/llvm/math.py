@@ -1,7 +1,8 @@
 """f32 functions as vector polynomials.
 
 Coefficients are weighted least-squares fits, iterated towards minimax, over the reduced interval;
-tests/compiler/llvm/test_math.py bounds the error against float64. Other functions and f64 call libm.
+tests/compiler/llvm/test_math.py bounds the error against float64. Other functions and f64 call
+libm.
 """
 
 from __future__ import annotations
@@ -15,13 +16,46 @@ from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
 # exp(r) = 1 + r + r^2 p(r), |r| <= ln(2)/2
 _EXP = (0.5, 0.166665181517601, 0.04166620224714279, 0.008368969894945621, 0.0013950627762824297)
 # tanh(x) = x + x z p(z), z = x^2, |x| <= 0.625
-_TANH = (-0.3333328366279602, 0.13331490755081177, -0.05374349281191826, 0.020650576800107956, -0.0057170335203409195)  # fmt: skip
+_TANH = (
+    -0.3333328366279602,
+    0.13331490755081177,
+    -0.05374349281191826,
+    0.020650576800107956,
+    -0.0057170335203409195,
+)
 # erf(x) = x p(x^2), |x| <= 1
-_ERF_SMALL = (1.1283791065216064, -0.3761262595653534, 0.11283600330352783, -0.026854444295167923, 0.005189535208046436, -0.0008020841050893068, 7.889118569437414e-05)  # fmt: skip
+_ERF_SMALL = (
+    1.1283791065216064,
+    -0.3761262595653534,
+    0.11283600330352783,
+    -0.026854444295167923,
+    0.005189535208046436,
+    -0.0008020841050893068,
+    7.889118569437414e-05,
+)
 # erf(x) = 1 - exp(p(x)), 1 <= x <= 4
-_ERF_LARGE = (0.00020436030172277242, -1.129661202430725, -0.6330395936965942, -0.10863900184631348, 0.025373561307787895, -0.0042823851108551025, 0.00046378871775232255, -2.5314921003882773e-05, 2.513346260002436e-07)  # fmt: skip
+_ERF_LARGE = (
+    0.00020436030172277242,
+    -1.129661202430725,
+    -0.6330395936965942,
+    -0.10863900184631348,
+    0.025373561307787895,
+    -0.0042823851108551025,
+    0.00046378871775232255,
+    -2.5314921003882773e-05,
+    2.513346260002436e-07,
+)
 # log(1 + f) = f - f^2/2 + f^3 p(f), sqrt(1/2) <= 1 + f <= sqrt(2)
-_LOG = (0.33333316445350647, -0.25000810623168945, 0.2000228613615036, -0.16624553501605988, 0.14181196689605713, -0.13128772377967834, 0.128816157579422, -0.07859525829553604)  # fmt: skip
+_LOG = (
+    0.33333316445350647,
+    -0.25000810623168945,
+    0.2000228613615036,
+    -0.16624553501605988,
+    0.14181196689605713,
+    -0.13128772377967834,
+    0.128816157579422,
+    -0.07859525829553604,
+)
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 
 
@@ -102,7 +136,9 @@ class VectorMath:
         exponent = self._to_int(n)
         half = self.int_op("ashr", exponent, self.integer(1))
         rest = self.int_op("sub", exponent, half)
-        return self.op("fmul", self.op("fmul", p, self._power_of_two(half)), self._power_of_two(rest))
+        return self.op(
+            "fmul", self.op("fmul", p, self._power_of_two(half)), self._power_of_two(rest)
+        )
 
     def sigmoid(self, x: str) -> str:
         e = self.exp(self.writer.emit(f"fneg {self.type} {x}"))

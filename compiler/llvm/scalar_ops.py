@@ -18,7 +18,7 @@ _LIBM = frozenset(
     "exp log tanh erf sin cos tan asin acos atan sinh cosh asinh acosh atanh pow fmod".split()
 )
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INTEGER_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}  # fmt: skip
+_INTEGER_BINARY = {name: name for name in ("add", "sub", "mul", "and", "or", "xor", "shl")}
 _FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -146,8 +146,16 @@ def _compare(writer: FunctionWriter, op: str, a: Value, b: Value) -> str:
 
 
 def _extreme(writer: FunctionWriter, op: str, a: Value, b: Value) -> str:
-    """max or min as compare and select, which a CPU does in one instruction; a NaN in `a` stays."""
+    """max or min; a NaN on either side stays.
+
+    Against a literal, compare and select do: a CPU has one instruction for that.
+    """
+    if a.dtype.is_float and a.text.startswith("%") and b.text.startswith("%"):
+        name = f"llvm.{op}imum.{suffix_of(a.dtype, a.width)}"
+        return writer.intrinsic(name, a.type, [a.typed, b.typed], flags="nsz ")
     greater = "gt" if op == "max" else "lt"
+    if a.dtype.is_float and not a.text.startswith("%"):
+        a, b = b, a
     if a.dtype.is_float:
         condition = writer.emit(f"fcmp o{greater} {b.typed}, {a.text}")
     else:

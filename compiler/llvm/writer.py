@@ -1,4 +1,4 @@
-"""FunctionWriter: LLVM IR text with scopes, so that addresses are computed once and as far out as possible."""
+"""FunctionWriter: LLVM IR text with scopes; addresses are computed once, as far out as possible."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ class Scope:
 class FunctionWriter:
     """Collects one function's text.
 
-    Lines are appended at the current point, or to the header of an enclosing scope. Headers precede
-    all other code of their scope and may only use what outer scopes and earlier header lines define.
+    Lines are appended at the current point, or to the header of an enclosing scope. Headers
+    precede all other code of their scope and may only use what outer scopes and earlier header
+    lines define.
     """
 
     def __init__(self, declarations: set[str]) -> None:
         self.declarations = declarations
         self.entry: list[object] = []
-        self._lines: list[object] = []
-        self._out = self._lines
+        self._out: list[object] = []
         self._next = 0
         self.block = "entry"
         self.scopes: list[Scope] = [Scope()]
-        self._lines.append(self.entry)
-        self._lines.append(self.scopes[0].header)
+        self._out.append(self.entry)
+        self._out.append(self.scopes[0].header)
         self.depths: dict[str, int] = {}  # loop variable -> index of its scope
 
     def text(self) -> str:
-        return "\n".join(_flatten(self._lines))
+        return "\n".join(_flatten(self._out))
 
     def fresh(self, hint: str = "v") -> str:
         self._next += 1
@@ -111,6 +111,20 @@ class FunctionWriter:
         name = f"%a{self._next}"
         self.entry.append(f"{name} = {operation}")
         return name
+
+    def placeholder(self) -> list[object]:
+        """A place in the text that is filled in later."""
+        lines: list[object] = []
+        self._out.append(lines)
+        return lines
+
+    def take_back(self, prefix: str) -> str | None:
+        """Remove the last line if it starts with `prefix`, and give the rest of it."""
+        line = self._out[-1] if self._out else None
+        if not isinstance(line, str) or not line.startswith(prefix):
+            return None
+        self._out.pop()
+        return line[len(prefix) :]
 
     def begin_block(self, label: str) -> None:
         """Start a basic block."""
@@ -152,11 +166,11 @@ class FunctionWriter:
                 return value
         return None
 
-    def intrinsic(self, name: str, result: str, arguments: list[str]) -> str:
+    def intrinsic(self, name: str, result: str, arguments: list[str], flags: str = "") -> str:
         """Call an intrinsic or library function; `arguments` are typed operands."""
         types = ", ".join(_type_part(argument) for argument in arguments)
         self.declarations.add(f"declare {result} @{name}({types})")
-        return self.emit(f"call {result} @{name}({', '.join(arguments)})")
+        return self.emit(f"call {flags}{result} @{name}({', '.join(arguments)})")
 
 
 def _type_part(argument: str) -> str:

@@ -1,0 +1,1 @@
+"""Loops: explicit loops, vectors, register tiles and tails, made from a kernel and a schedule."""

@@ -1,13 +1,13 @@
 """Affine forms of index expressions, and their ranges.
 
-`affine(expr)` rewrites an i64 expression as constant + sum of coefficient * atom, where an atom is a
-variable or an expression that is not affine (a division, a load, a minimum). Divisions and
+`affine(expr)` rewrites an i64 expression as constant + sum of coefficient * atom, where an atom is
+a variable or an expression that is not affine (a division, a load, a minimum). Divisions and
 remainders are resolved where the variables' ranges prove that nothing is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compiler.dtypes import DType
@@ -29,7 +29,7 @@ Ranges = Mapping[str, tuple[int, int]]  # inclusive
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """constant + sum(coefficient * atom), terms in order of first appearance, no zero coefficient."""
+    """constant + sum(coefficient * atom): terms in order of first appearance, none of them 0."""
 
     constant: int
     terms: tuple[tuple[Expr, int], ...]
@@ -153,10 +153,12 @@ def expr_range(expr: Expr, ranges: Ranges) -> tuple[int, int]:
             return low // int(value), high // int(value)
         case Binary(op="min", left=left, right=right):
             a, b = expr_range(left, ranges), expr_range(right, ranges)
-            return min(a[0], b[0]), min(a[1], b[1])
+            middle = affine_range(_sum(left, right, ranges), ranges)[1] // 2
+            return min(a[0], b[0]), min(a[1], b[1], middle)
         case Binary(op="max", left=left, right=right):
             a, b = expr_range(left, ranges), expr_range(right, ranges)
-            return max(a[0], b[0]), max(a[1], b[1])
+            middle = -(-affine_range(_sum(left, right, ranges), ranges)[0] // 2)
+            return max(a[0], b[0], middle), max(a[1], b[1])
         case Binary(op="add" | "sub" | "mul"):
             form = affine(expr, ranges)
             if len(form.terms) == 1 and form.terms[0][0] == expr:
@@ -166,6 +168,11 @@ def expr_range(expr: Expr, ranges: Ranges) -> tuple[int, int]:
             return 0, 255
         case _:
             return -_UNKNOWN, _UNKNOWN
+
+
+def _sum(left: Expr, right: Expr, ranges: Ranges) -> Affine:
+    """min(a, b) <= (a + b) / 2 <= max(a, b): a reflection like min(i, 9 - i) is at most 4."""
+    return affine(left, ranges).plus(affine(right, ranges))
 
 
 def decide(condition: Expr, ranges: Ranges) -> bool | None:
@@ -187,9 +194,7 @@ def decide(condition: Expr, ranges: Ranges) -> bool | None:
             inner = decide(operand, ranges)
             return None if inner is None else not inner
         case Binary(op=op, left=left, right=right) if left.dtype is DType.I64 and op in _DECIDE:
-            low, high = affine_range(
-                affine(left, ranges).plus(affine(right, ranges), -1), ranges
-            )
+            low, high = affine_range(affine(left, ranges).plus(affine(right, ranges), -1), ranges)
             return _DECIDE[op](low, high)
         case _:
             return None
@@ -213,11 +218,11 @@ def _negate(value: bool | None) -> bool | None:
     return None if value is None else not value
 
 
-_DECIDE = {
+_DECIDE: dict[str, Callable[[int, int], bool | None]] = {
     "lt": _decide_lt,
     "le": _decide_le,
-    "gt": lambda low, high: _negate(_decide_le(low, high)),
-    "ge": lambda low, high: _negate(_decide_lt(low, high)),
+    "gt": lambda low, high: _decide_lt(-high, -low),
+    "ge": lambda low, high: _decide_le(-high, -low),
     "eq": _decide_eq,
     "ne": lambda low, high: _negate(_decide_eq(low, high)),
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from compiler.errors import ScheduleError
 from compiler.kernels.expr import (
     Axis,
     Expr,
-    Index,
     Load,
     Stage,
     add,
@@ -19,9 +19,11 @@ from compiler.kernels.expr import (
     mul,
 )
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads
+from compiler.kernels.winograd import apply_winograd
 from compiler.loops.ir import LoopKind, Scope
 from compiler.loops.merge_axes import merge_axes
-from compiler.loops.rewrite import loads, substitute, transform
+from compiler.loops.rewrite import substitute, transform
 from compiler.loops.stage_state import Attachment, Fusion, Split, StageState
 from compiler.schedule.steps import (
     CacheWrite,
@@ -39,6 +41,7 @@ from compiler.schedule.steps import (
     Tile,
     Unroll,
     Vectorize,
+    Winograd,
 )
 
 
@@ -74,6 +77,13 @@ def _merge_axes(scheduled: ScheduledKernel, step: MergeAxes) -> None:
     if scheduled.layouts or not all(state.is_untouched for state in scheduled.stages):
         raise ScheduleError("axes are merged before all other steps")
     scheduled.kernel = merge_axes(scheduled.kernel, step.first, step.second)
+    scheduled.stages = [StageState.of(stage) for stage in scheduled.kernel.stages]
+
+
+def _winograd(scheduled: ScheduledKernel, step: Winograd) -> None:
+    if scheduled.layouts or not all(state.is_untouched for state in scheduled.stages):
+        raise ScheduleError("the algorithm is chosen before all other steps")
+    scheduled.kernel = apply_winograd(scheduled.kernel, step.m)
     scheduled.stages = [StageState.of(stage) for stage in scheduled.kernel.stages]
 
 
@@ -241,12 +251,12 @@ def _compute_at(scheduled: ScheduledKernel, step: ComputeAt) -> None:
         raise ScheduleError(f"{step.stage} does not come before {step.consumer}")
     for later in scheduled.stages:
         uses = any(load.buffer == state.name for load in loads(later.stage.body))
-        if uses and later is not consumer and later.attachment != Attachment(
-            step.consumer, step.axis
-        ):
-            # A user attached at the same loop sees the part that is computed there.
-            if later.attachment is None or later.attachment.consumer != step.consumer:
-                raise ScheduleError(f"{step.stage} is also used by {later.name}, outside of there")
+        # A user attached at the same consumer sees the part that is computed there.
+        inside = later is consumer or (
+            later.attachment is not None and later.attachment.consumer == step.consumer
+        )
+        if uses and not inside:
+            raise ScheduleError(f"{step.stage} is also used by {later.name}, outside of there")
     state.attachment = Attachment(step.consumer, step.axis)
     state.scope = Scope(step.scope)
 
@@ -266,8 +276,9 @@ def _pack_layout(scheduled: ScheduledKernel, step: PackLayout) -> None:
     scheduled.layouts[step.buffer] = step
 
 
-_RULES: dict[type[Step], Callable[[ScheduledKernel, Step], None]] = {
+_RULES: dict[type[Step], Callable[[ScheduledKernel, Any], None]] = {
     MergeAxes: _merge_axes,
+    Winograd: _winograd,
     Inline: _inline,
     CacheWrite: _cache_write,
     SplitReduction: _split_reduction,
@@ -280,6 +291,4 @@ _RULES: dict[type[Step], Callable[[ScheduledKernel, Step], None]] = {
     Partition: _partition,
     ComputeAt: _compute_at,
     PackLayout: _pack_layout,
-}  # type: ignore[dict-item]
-
-__all__ = ["Index", "ScheduledKernel", "apply_schedule"]
+}

@@ -17,14 +17,17 @@ from compiler.kernels.expr import (
     Select,
     Stage,
     add,
+    all_of,
     binary,
     const,
     index,
     integer,
     mul,
+    select,
     sub,
 )
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads
 from compiler.loops.affine import affine, decide, expr_range
 from compiler.loops.apply_schedule import ScheduledKernel, apply_schedule
 from compiler.loops.ir import (
@@ -42,7 +45,7 @@ from compiler.loops.ir import (
 )
 from compiler.loops.pack import packed_indices, packed_shape
 from compiler.loops.region import Region, free_index, free_name, required_region
-from compiler.loops.rewrite import axes_of, conjuncts, loads, substitute, transform
+from compiler.loops.rewrite import axes_of, conjuncts, substitute, transform
 from compiler.loops.stage_state import Split, StageState
 from compiler.schedule.steps import Schedule
 
@@ -65,11 +68,9 @@ def reduction_identity(combiner: str, dtype: DType) -> Const:
     if dtype is DType.BOOL:
         return const(combiner == "min", dtype)
     bits = dtype.bytes * 8
-    if dtype.is_signed:
-        limits = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    else:
-        limits = (0, (1 << bits) - 1)
-    return const(limits[0] if combiner == "max" else limits[1], dtype)
+    highest = (1 << (bits - dtype.is_signed)) - 1
+    lowest = -highest - 1 if dtype.is_signed else 0
+    return const(lowest if combiner == "max" else highest, dtype)
 
 
 def split_guards(body: Expr, combiner: str) -> tuple[list[Expr], Expr]:
@@ -77,10 +78,9 @@ def split_guards(body: Expr, combiner: str) -> tuple[list[Expr], Expr]:
 
     sum: a factor `select(c, x, 0)` of a product is `x` under c; max, min: `select(c, x, identity)`.
     """
-    if isinstance(body, Select) and isinstance(body.otherwise, Const):
-        if body.otherwise == reduction_identity(combiner, body.dtype):
-            guards, inner = split_guards(body.then, combiner)
-            return [*conjuncts(body.condition), *guards], inner
+    if isinstance(body, Select) and body.otherwise == reduction_identity(combiner, body.dtype):
+        guards, inner = split_guards(body.then, combiner)
+        return [*conjuncts(body.condition), *guards], inner
     if combiner == "sum" and isinstance(body, Binary) and body.op == "mul":
         left_guards, left = split_guards(body.left, combiner)
         right_guards, right = split_guards(body.right, combiner)
@@ -149,9 +149,7 @@ class _Lowering:
             axis.name: extent for axis, extent in zip(stage.axes, region.extents, strict=True)
         }
         extents |= {axis.name: axis.extent for axis in stage.reduce_axes}
-        offsets = {
-            axis.name: base for axis, base in zip(stage.axes, region.base, strict=True)
-        }
+        offsets = {axis.name: base for axis, base in zip(stage.axes, region.base, strict=True)}
         start = replace(env, values={}, extents=extents, bases={}, guards=())
         if not stage.reduce_axes:
             leaf = self._leaf(state, memory, offsets, stage.body, "")
@@ -166,8 +164,14 @@ class _Lowering:
         first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
         outer, inner = state.order[:first], state.order[first:]
         spatial = [axis for axis in inner if axis not in state.reduce]
-        guards, body = split_guards(stage.body, stage.combiner)
         initial = reduction_identity(stage.combiner, stage.dtype)
+        guards, body = split_guards(stage.body, stage.combiner)
+        lanes = state.vector_roots()
+        per_lane = [guard for guard in guards if axes_of(guard) & lanes]
+        if per_lane:
+            # What differs between the lanes of a vector cannot be a branch.
+            guards = [guard for guard in guards if not axes_of(guard) & lanes]
+            body = select(all_of(*per_lane), body, initial)
         fill = self._leaf(state, memory, offsets, initial, "", indices_only=True)
         update = self._leaf(state, memory, offsets, body, stage.combiner)
 
@@ -201,9 +205,7 @@ class _Lowering:
 
         return leaf
 
-    def _rewrite(
-        self, state: StageState, body: Expr, offsets: dict[str, Expr], env: _Env
-    ) -> Expr:
+    def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: _Env) -> Expr:
         """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
         values = self._global_values(state, offsets, env)
         memo: dict[Expr, Expr] = {}
@@ -288,7 +290,10 @@ class _Lowering:
                 if not producers:
                     return deeper(env)
                 return self._guarded(
-                    state, env, offsets, lambda env: self._attached(state, axis, env, offsets, deeper)
+                    state,
+                    env,
+                    offsets,
+                    lambda env: self._attached(state, axis, env, offsets, deeper),
                 )
 
             piece = replace(env, extents={**env.extents, **extents})
@@ -350,10 +355,8 @@ class _Lowering:
             return sorted([*ends, *middle], key=lambda piece: piece[0]) + tail
         return [(0, stop, extents), *tail] if stop else tail
 
-    def _enclosing_tile(
-        self, state: StageState, split: Split | None, env: _Env
-    ) -> dict[str, int]:
-        """Where the loop's axis was split off the outer part of another tile: that tile's extents."""
+    def _enclosing_tile(self, state: StageState, split: Split | None, env: _Env) -> dict[str, int]:
+        """That tile's extents, where the loop's axis was split off another tile's outer part."""
         above = state.splits_by_outer.get(split.parent) if split is not None else None
         if above is None:
             return {}
@@ -403,9 +406,7 @@ class _Lowering:
                     f"{split.parent}.start",
                     begin,
                     env,
-                    lambda base, env: inside(
-                        replace(env, bases={**env.bases, split.parent: base})
-                    ),
+                    lambda base, env: inside(replace(env, bases={**env.bases, split.parent: base})),
                 )
         return inside(env)
 
@@ -477,9 +478,7 @@ class _Lowering:
         conditions: list[Expr] = []
         for guard in env.guards:
             condition = substitute(guard, values)
-            verdict = decide(
-                condition, {**env.ranges, **self._free_ranges(state, env)}
-            )
+            verdict = decide(condition, {**env.ranges, **self._free_ranges(state, env)})
             if verdict is False:
                 return ()
             if verdict is True:

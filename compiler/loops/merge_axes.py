@@ -99,17 +99,16 @@ def _merge_stage(
     return replace(stage, axes=axes, body=transform(stage.body, visit))
 
 
-def _check_other_users(
-    stages: list[Stage], kernel: FusedKernel, pending: dict[str, int]
-) -> None:
+def _check_other_users(stages: list[Stage], kernel: FusedKernel, pending: dict[str, int]) -> None:
     """Every load of a merged tensor has the merged number of indices."""
     ranks = {buffer.name: len(buffer.shape) for buffer in kernel.inputs}
     ranks |= {stage.name: len(stage.axes) for stage in kernel.stages}
 
     def visit(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in pending:
-            if len(node.indices) != ranks[node.buffer] - 1:
-                raise ScheduleError(f"{node.buffer} is also read in another way")
+        if not isinstance(node, Load) or node.buffer not in pending:
+            return None
+        if len(node.indices) != ranks[node.buffer] - 1:
+            raise ScheduleError(f"{node.buffer} is also read in another way")
         return None
 
     for stage in stages:

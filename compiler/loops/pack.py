@@ -6,11 +6,12 @@ import numpy as np
 
 from compiler.graph.ir import Array
 from compiler.kernels.expr import Expr, binary, integer
+from compiler.kernels.winograd import transform_filter
 from compiler.schedule.steps import PackLayout
 
 
 def packed_shape(shape: tuple[int, ...], layout: PackLayout) -> tuple[int, ...]:
-    """The physical shape of a constant of the logical `shape`."""
+    """The physical shape of a constant of the logical (for Winograd: transformed) `shape`."""
     split = _split_shape(shape, layout)
     return tuple(split[axis] for axis in layout.order)
 
@@ -30,6 +31,8 @@ def packed_indices(indices: tuple[Expr, ...], layout: PackLayout) -> tuple[Expr,
 
 def pack_constant(array: Array, layout: PackLayout) -> Array:
     """The constant in its physical layout, C-contiguous; padding elements are zero."""
+    if layout.winograd:
+        array = transform_filter(array, layout.winograd)
     factors = dict(layout.splits)
     pads = [
         (0, -extent % factors[axis] if axis in factors else 0)

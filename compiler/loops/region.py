@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.kernels.expr import Expr, Index, Stage, index
+from compiler.kernels.rewrite import loads
 from compiler.loops.affine import Affine, affine, affine_range
-from compiler.loops.rewrite import axes_of, loads, substitute
+from compiler.loops.rewrite import axes_of, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,11 @@ def _side(form: Affine, free: dict[str, tuple[int, int]]) -> _Side | None:
     for atom, coefficient in form.terms:
         if isinstance(atom, Index):
             (inner if atom.name in free else outer).append((atom, coefficient))
-        elif axes_of(atom) & free.keys() or loads(atom):
+        elif loads(atom):
+            return None
+        elif axes_of(atom) <= free.keys():
+            inner.append((atom, coefficient))
+        elif axes_of(atom) & free.keys():
             return None
         else:
             outer.append((atom, coefficient))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from compiler.kernels.expr import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
+from compiler.kernels.rewrite import postorder
 
 
 def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
@@ -46,42 +47,9 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     return transform(expr, lambda node: values.get(node.name) if isinstance(node, Index) else None)
 
 
-def children(node: Expr) -> tuple[Expr, ...]:
-    """The operands of a node."""
-    match node:
-        case Load(indices=indices):
-            return indices
-        case Unary(operand=operand) | Cast(operand=operand):
-            return (operand,)
-        case Binary(left=left, right=right):
-            return (left, right)
-        case Select(condition=condition, then=then, otherwise=otherwise):
-            return (condition, then, otherwise)
-        case _:
-            return ()
-
-
-def nodes(expr: Expr) -> Iterator[Expr]:
-    """Every distinct node of an expression, each once."""
-    seen: set[int] = set()
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        yield node
-        stack.extend(children(node))
-
-
-def loads(expr: Expr) -> list[Load]:
-    """Every load of an expression."""
-    return [node for node in nodes(expr) if isinstance(node, Load)]
-
-
 def axes_of(expr: Expr) -> set[str]:
     """The axes that an expression mentions."""
-    return {node.name for node in nodes(expr) if isinstance(node, Index)}
+    return {node.name for node in postorder(expr) if isinstance(node, Index)}
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -68,6 +68,18 @@ class StageState:
                 return axis
         raise KeyError(name)
 
+    def vector_roots(self) -> set[str]:
+        """The axes of the stage that run through a vector."""
+        parents = {split.inner: split.parent for split in self.splits.values()}
+        parents |= {split.outer: split.parent for split in self.splits.values()}
+        result = set()
+        for axis, kind in self.kinds.items():
+            if kind is LoopKind.VECTORISED:
+                while axis in parents:
+                    axis = parents[axis]
+                result.add(axis)
+        return result
+
     @property
     def is_untouched(self) -> bool:
         return not (self.splits or self.fusions or self.kinds or self.attachment)

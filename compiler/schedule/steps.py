@@ -1,4 +1,4 @@
-"""Schedule steps: small frozen rewrites of a kernel's loop nest, serialisable and replayable from a log.
+"""Schedule steps: small frozen rewrites of a kernel's loop nest, replayable from a log.
 
 Each step names a stage and its axes. `compiler.loops.apply_schedule` applies them; the docstrings
 show the loop nest before -> after.
@@ -43,6 +43,23 @@ class MergeAxes(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class Winograd(Step):
+    """Compute a 3x3 convolution by Winograd's minimal filtering in tiles of `m` x `m` outputs.
+
+    conv[oh, ow] += pad[oh + kh, ow + kw] * w[kh, kw]
+    ->
+    data.rows, data.both: B^T d B of each tile of pad
+    products[x, y, t] += data.both[x, y, t] * transformed w[x, y]
+    output.rows, conv: A^T products A
+
+    Comes before all other steps. The filter is transformed when the model is built. Rounding
+    differs from the direct form.
+    """
+
+    m: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheWrite(Step):
     """Split the output stage in two: `result` accumulates, `stage` copies it out.
 
@@ -60,10 +77,12 @@ class CacheWrite(Step):
 class SplitReduction(Step):
     """Reduce in `lanes` independent partial results, then combine them: the vector form of a sum.
 
-    for i: for k < 19: s[i] += x[i, k]     ->     for i: for k.o < 2: for l < 8: s.lanes[i, l] += x[i, k.o*8 + l]
-                                                  for i: for l < 8: s.sum[i] += s.lanes[i, l]
-                                                  for i: for k.t < 3: s.tail[i] += x[i, 16 + k.t]
-                                                  for i: s[i] = s.sum[i] + s.tail[i]
+    for i: for k < 19: s[i] += x[i, k]
+    ->
+    for i: for k.o < 2: for k.l < 8: s.lanes[i, k.l] += x[i, k.o*8 + k.l]
+    for i: for k.l < 8: s.sum[i] += s.lanes[i, k.l]
+    for i: for k.t < 3: s.tail[i] += x[i, 16 + k.t]
+    for i: s[i] = s.sum[i] + s.tail[i]
 
     Without a tail `s` itself combines the lanes. Needs extent >= lanes.
     """
@@ -188,18 +207,22 @@ class PackLayout(Step):
     Each (axis, factor) of `splits` divides a dimension into (ceil(n / factor), factor), padded with
     zeros; `order` then permutes the resulting dimensions.
 
+    With `winograd` m, a 3x3 filter [OC, IC, 3, 3] is first transformed to [m+2, m+2, OC, IC].
+
     w[64, 32, 3, 3]     splits ((0, 8),), order (0, 2, 3, 4, 1)     ->     w[8, 32, 3, 3, 8]
     """
 
     buffer: str
     splits: tuple[tuple[int, int], ...]
     order: tuple[int, ...]
+    winograd: int = 0
 
 
 STEPS: dict[str, type[Step]] = {
     kind.__name__: kind
     for kind in (
         MergeAxes,
+        Winograd,
         Inline,
         CacheWrite,
         SplitReduction,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.kernels.expr import Index, Load, Stage
+from compiler.kernels.expr import Load, Stage, index
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads
 from compiler.loops.affine import affine
-from compiler.loops.rewrite import axes_of, loads
+from compiler.loops.rewrite import axes_of
 from compiler.target import Target
 
 
@@ -40,16 +41,8 @@ def epilogue_is_plain(kernel: FusedKernel) -> bool:
         return True
     if output.axes != anchor.axes or output.reduce_axes or kernel.stages[-2] is not anchor:
         return False
-    own = tuple(Index(axis_index.dtype, axis_index.name) for axis_index in _indices(output))
-    return all(
-        load.indices == own for load in loads(output.body) if load.buffer == anchor.name
-    )
-
-
-def _indices(stage: Stage) -> list[Index]:
-    from compiler.kernels.expr import index
-
-    return [index(axis.name) for axis in stage.axes]
+    own = tuple(index(axis.name) for axis in output.axes)
+    return all(load.indices == own for load in loads(output.body) if load.buffer == anchor.name)
 
 
 def roles_of(kernel: FusedKernel, target: Target) -> Roles | None:
@@ -63,7 +56,7 @@ def roles_of(kernel: FusedKernel, target: Target) -> Roles | None:
     if not all(stride in (0, 1) for stride in strides):
         return None
     reduce = tuple(axis.name for axis in anchor.reduce_axes)
-    if anchor.axes[-1].extent == target.lanes and len(names) >= 3:
+    if anchor.axes[-1].extent == target.lanes and len(names) >= 4:
         # Blocked data: [n, block, ..., row, column, vector].
         block, column = names[1], names[-2]
         row = names[-3] if len(names) >= 5 else ""
@@ -91,9 +84,7 @@ def vector_stride(kernel: FusedKernel, load: Load, vector: str) -> int:
 
     A constant can be packed so that the dimension which holds the vector axis comes last: 1.
     """
-    holding = [
-        dimension for dimension, item in enumerate(load.indices) if vector in axes_of(item)
-    ]
+    holding = [dimension for dimension, item in enumerate(load.indices) if vector in axes_of(item)]
     if not holding:
         return 0
     coefficients = [affine(load.indices[d], {}).coefficient(vector) for d in holding]

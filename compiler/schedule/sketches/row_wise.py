@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from compiler.errors import ScheduleError
 from compiler.kernels.expr import Index, Load, Select, Stage
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads, postorder
 from compiler.loops.affine import affine
 from compiler.loops.merge_axes import merge_axes
-from compiler.loops.rewrite import axes_of, loads, nodes
+from compiler.loops.rewrite import axes_of
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps import (
     CacheWrite,
@@ -103,7 +104,7 @@ def _plan(kernel: FusedKernel) -> _Plan:
     output = kernel.output
     names = [axis.name for axis in output.axes]
     cache = bool(output.reduce_axes)
-    producers = [stage for stage in kernel.stages[:-1]]
+    producers = list(kernel.stages[:-1])
     reductions = [stage for stage in producers if stage.reduce_axes]
     shared: set[str] = set(names)
     for stage in reductions:
@@ -179,7 +180,7 @@ def _attachable(kernel: FusedKernel, rows: set[str]) -> set[str]:
 def _contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
     """The reduce axis along which every load that depends on it is contiguous, or ""."""
     if stage.body.dtype.name == "BOOL" or any(
-        isinstance(node, Select) for node in nodes(stage.body)
+        isinstance(node, Select) for node in postorder(stage.body)
     ):
         return ""
     for axis in reversed(stage.reduce_axes):
@@ -261,7 +262,7 @@ def _split_steps(
     lanes: int,
     plan: _Plan,
 ) -> tuple[list[str], list[Step], list[Step]]:
-    """All parts that are computed per row, the steps that split reductions, the parts' own loops."""
+    """The parts computed per row, the steps that split reductions, the parts' own loops."""
     parts: list[str] = []
     made: list[Step] = []
     loops: list[Step] = []
@@ -292,10 +293,8 @@ def _split_steps(
     return parts, made, loops
 
 
-def _parallel_steps(
-    output: str, loops: list[str], chunks: int
-) -> tuple[list[Step], str]:
-    """Run the outer loops in parallel: as one fused loop, except a tiled axis, which may have a tail."""
+def _parallel_steps(output: str, loops: list[str], chunks: int) -> tuple[list[Step], str]:
+    """Run the outer loops in parallel: as one fused loop, except a tiled axis (which may peel)."""
     whole = [axis for axis in loops if not axis.endswith(".o")]
     if not whole:
         return [Parallelize(output, loops[0], chunks)], loops[-1]

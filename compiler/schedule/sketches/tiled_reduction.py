@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.errors import ScheduleError
-from compiler.kernels.expr import Stage
+from compiler.kernels.expr import Select, Stage
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads, postorder
 from compiler.loops.affine import affine
 from compiler.loops.merge_axes import merge_axes
-from compiler.loops.rewrite import axes_of, loads
+from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.roles import Roles, roles_of
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps import (
@@ -71,10 +72,8 @@ class _Context:
         return -(-self.extent(self.roles.vector) // self.lanes)
 
 
-def tiled_reduction_sketches(
-    kernel: FusedKernel, target: Target, threads: int
-) -> list[Sketch]:
-    """The sketch for this kernel, once as it is and once with merged axes where that is possible."""
+def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """The sketch for this kernel: as it is, and with merged axes where that is possible."""
     sketches = []
     merged = _merge_spatial(kernel, target)
     if merged is not None:
@@ -107,9 +106,7 @@ def _sketch(
     roles = roles_of(kernel, target)
     if roles is None:
         return None
-    prologue = tuple(
-        stage.name for stage in kernel.stages[: -1] if stage.name != kernel.anchor
-    )
+    prologue = tuple(stage.name for stage in kernel.stages[:-1] if stage.name != kernel.anchor)
     context = _Context(kernel, merges, roles, target.lanes, threads, prologue)
     tiles = _tiles(context, target)
     orders = _reduce_orders(context)
@@ -156,11 +153,8 @@ def _can_inline(context: _Context) -> bool:
 
 
 def _guarded_axes(stage: Stage) -> set[str]:
-    from compiler.kernels.expr import Select
-    from compiler.loops.rewrite import nodes
-
     result: set[str] = set()
-    for node in nodes(stage.body):
+    for node in postorder(stage.body):
         if isinstance(node, Select):
             result |= axes_of(node.condition)
     return result
@@ -206,7 +200,7 @@ def _best_tile(context: _Context, tiles: Sequence[ChoiceValue]) -> ChoiceValue:
 
 def _reduce_orders(context: _Context) -> tuple[tuple[str, ...], ...]:
     """Orders of the reduce axes, outermost first: channels outside or inside of the window."""
-    axes = [axis for axis in context.roles.reduce]
+    axes = list(context.roles.reduce)
     window = [axis for axis in axes if axis.startswith("k") and len(axis) > 1]
     channels = [axis for axis in axes if axis not in window]
     if not window or not channels:
@@ -220,9 +214,7 @@ def _reduce_orders(context: _Context) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _unrolls(
-    context: _Context, orders: Sequence[tuple[str, ...]]
-) -> tuple[tuple[int, ...], ...]:
+def _unrolls(context: _Context, orders: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
     """(steps of the innermost reduce axis, steps of the one outside of it)."""
     inner = {order[-1] for order in orders}
     extents = sorted({context.extent(axis) for axis in inner})
@@ -282,8 +274,6 @@ def _steps(context: _Context, choice: Assignment) -> list[Step]:
     innermost = loops[-1]
     if context.threads > 1:
         steps += _parallel_steps(context, output, loops, int(str(choice["chunks"])))
-    if len(loops) > 1 and context.threads > 1 and _fused_all(context, loops):
-        innermost = "parallel"
     steps.append(ComputeAt(anchor, output, innermost, "register"))
     steps += _reduction_steps(context, anchor, choice, columns * vectors)
     return steps
@@ -318,10 +308,6 @@ def _parallel_loops(context: _Context, loops: Sequence[str]) -> list[str]:
     return result
 
 
-def _fused_all(context: _Context, loops: Sequence[str]) -> bool:
-    return len(_parallel_loops(context, loops)) == len(loops)
-
-
 def _parallel_steps(
     context: _Context, output: str, loops: Sequence[str], chunks: int
 ) -> list[Step]:
@@ -333,9 +319,7 @@ def _parallel_steps(
     return [Fuse(output, tuple(fused), "parallel"), Parallelize(output, "parallel", chunks)]
 
 
-def _reduction_steps(
-    context: _Context, anchor: str, choice: Assignment, tile: int
-) -> list[Step]:
+def _reduction_steps(context: _Context, anchor: str, choice: Assignment, tile: int) -> list[Step]:
     roles, lanes = context.roles, context.lanes
     order = choice["reduce"]
     unroll = choice["unroll"]
@@ -371,7 +355,7 @@ def _reduction_steps(
 
 
 def _pack_constants(context: _Context) -> list[Step]:
-    """Constants that the vector axis runs through: vectors contiguous, in the order they are read."""
+    """Constants that the vector axis runs through: whole vectors, in the order they are read."""
     steps: list[Step] = []
     seen: set[str] = set()
     constants = {buffer.name: buffer for buffer in context.kernel.inputs if buffer.constant}
@@ -403,5 +387,3 @@ def _pack_constants(context: _Context) -> list[Step]:
             )
         )
     return steps
-
-

@@ -1,0 +1,190 @@
+"""Brings the stages of a fusion group into the form that schedules know.
+
+- Without a reduction, one output stage.
+- With reductions: pointwise stages before the last reduction (the anchor) are inlined into their
+  readers, except padding ("pad", whose windows overlap) and expensive ones that would be evaluated
+  more than once per element; everything after the anchor becomes one epilogue stage, with the
+  anchor's axis names where it has the anchor's shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from compiler.dtypes import DType
+from compiler.kernels.bounds import simplify_division
+from compiler.kernels.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Stage,
+    Unary,
+    binary,
+    index,
+)
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads, postorder, rewrite
+from compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
+
+EXPENSIVE_FUNCTIONS = frozenset(
+    "exp log tanh erf sigmoid sin cos tan asin acos atan sinh cosh asinh acosh atanh pow".split()
+)
+
+
+def canonicalise(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:
+    """The kernel with pointwise stages inlined, unused inputs dropped and the rest renamed in0….
+
+    The anchor becomes the last reduction, or the only stage. Equal subexpressions become one node.
+    Also returns the old names of the inputs that are left, in order.
+    """
+    stages = _inline(kernel.stages)
+    reductions = [stage.name for stage in stages if stage.reduce_axes]
+    anchor = reductions[-1] if reductions else stages[-1].name
+    stages = _name_axes_like(stages, anchor)
+    renamed, kept = _rename_inputs(replace(kernel, stages=stages, anchor=anchor))
+    return kernel_from_json(kernel_to_json(renamed)), kept
+
+
+def with_literals(kernel: FusedKernel, literals: Mapping[str, Const]) -> FusedKernel:
+    """The kernel with every load of the given (one-element) inputs replaced by a literal."""
+
+    def rule(node: Expr) -> Expr:
+        return literals.get(node.buffer, node) if isinstance(node, Load) else node
+
+    stages = tuple(replace(stage, body=rewrite(stage.body, rule)) for stage in kernel.stages)
+    return replace(kernel, stages=stages)
+
+
+# --- what is inlined ----------------------------------------------------------------------------
+
+
+def _inline(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    inlined = _inlined_names(stages)
+    bodies: dict[str, Stage] = {}
+    kept: list[Stage] = []
+    for stage in stages:
+        body = _Inliner(stage, bodies).run()
+        if stage.name in inlined:
+            bodies[stage.name] = replace(stage, body=body)
+        else:
+            kept.append(replace(stage, body=body))
+    return tuple(kept)
+
+
+def _inlined_names(stages: tuple[Stage, ...]) -> set[str]:
+    """The pointwise stages to inline, decided from the last to the first: how often an inlined
+    stage is evaluated depends on what became of its readers."""
+    anchor = max((i for i, stage in enumerate(stages) if stage.reduce_axes), default=-1)
+    evaluations = {stages[-1].name: _iterations(stages[-1])}
+    inlined: set[str] = set()
+    for position in range(len(stages) - 2, -1, -1):
+        stage = stages[position]
+        reads = 0
+        for reader in stages[position + 1 :]:
+            count = sum(load.buffer == stage.name for load in loads(reader.body))
+            reads += count * evaluations[reader.name]
+        keep = bool(stage.reduce_axes)
+        if not keep and position < anchor:
+            again = reads > _iterations(stage)
+            keep = _is_padding(stage) or (_is_expensive(stage) and again)
+        evaluations[stage.name] = _iterations(stage) if keep else reads
+        if not keep:
+            inlined.add(stage.name)
+    return inlined
+
+
+def _iterations(stage: Stage) -> int:
+    return math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
+
+
+def _is_padding(stage: Stage) -> bool:
+    return stage.name == "pad" or stage.name.startswith("pad_")
+
+
+def _is_expensive(stage: Stage) -> bool:
+    return any(
+        isinstance(node, (Unary, Binary)) and node.op in EXPENSIVE_FUNCTIONS
+        for node in postorder(stage.body)
+    )
+
+
+class _Inliner:
+    """Replaces loads of inlined stages in one stage by their bodies at the load's indices."""
+
+    def __init__(self, stage: Stage, bodies: Mapping[str, Stage]) -> None:
+        self.stage = stage
+        self.bodies = bodies
+        self.extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
+        self.table = ExpressionTable()
+        self.instances: dict[tuple[str, tuple[int, ...]], Expr] = {}
+
+    def run(self) -> Expr:
+        return rewrite(self.stage.body, self._replace_load)
+
+    def _replace_load(self, node: Expr) -> Expr:
+        if not isinstance(node, Load) or node.buffer not in self.bodies:
+            return self._fold(node)
+        key = (node.buffer, tuple(self.table.add(position) for position in node.indices))
+        if key not in self.instances:
+            source = self.bodies[node.buffer]
+            positions = {
+                axis.name: position
+                for axis, position in zip(source.axes, node.indices, strict=True)
+            }
+            self.instances[key] = rewrite(
+                source.body,
+                lambda inner: (
+                    positions[inner.name] if isinstance(inner, Index) else self._fold(inner)
+                ),
+            )
+        return self.instances[key]
+
+    def _fold(self, node: Expr) -> Expr:
+        """Index arithmetic with literals folded, and divisions simplified."""
+        if not isinstance(node, Binary) or node.left.dtype is not DType.I64:
+            return node
+        divides = node.op in ("floordiv", "mod")
+        if divides and isinstance(node.right, Const) and int(node.right.value) > 0:
+            return simplify_division(node.op, node.left, int(node.right.value), self.extents)
+        return binary(node.op, node.left, node.right)
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def _name_axes_like(stages: tuple[Stage, ...], anchor: str) -> tuple[Stage, ...]:
+    """The epilogue's axes get the anchor's names, so that schedules can speak of both."""
+    *before, last = stages
+    model = next(stage for stage in stages if stage.name == anchor)
+    if last.name == anchor or last.shape != model.shape:
+        return stages
+    names = {old.name: new.name for old, new in zip(last.axes, model.axes, strict=True)}
+
+    def rule(node: Expr) -> Expr:
+        return index(names[node.name]) if isinstance(node, Index) else node
+
+    axes = tuple(Axis(names[axis.name], axis.extent) for axis in last.axes)
+    return (*before, replace(last, axes=axes, body=rewrite(last.body, rule)))
+
+
+def _rename_inputs(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:
+    used = {load.buffer for stage in kernel.stages for load in loads(stage.body)}
+    kept = [buffer for buffer in kernel.inputs if buffer.name in used]
+    names = {buffer.name: f"in{position}" for position, buffer in enumerate(kept)}
+
+    def rule(node: Expr) -> Expr:
+        if isinstance(node, Load) and node.buffer in names:
+            return replace(node, buffer=names[node.buffer])
+        return node
+
+    renamed = replace(
+        kernel,
+        inputs=tuple(replace(buffer, name=names[buffer.name]) for buffer in kept),
+        stages=tuple(replace(stage, body=rewrite(stage.body, rule)) for stage in kernel.stages),
+    )
+    return renamed, tuple(names)

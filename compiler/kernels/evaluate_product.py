@@ -1,0 +1,86 @@
+"""Sums of products by matrix multiplication, so that the reference of a convolution is fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.graph.ir import Array
+from compiler.kernels.expr import Binary, Expr
+
+_Values: TypeAlias = npt.NDArray[Any]
+
+
+def product_factors(body: Expr) -> tuple[Expr, ...]:
+    """The factors of a tree of multiplications; the body itself when it is none."""
+    if isinstance(body, Binary) and body.op == "mul":
+        return product_factors(body.left) + product_factors(body.right)
+    return (body,)
+
+
+def contract(
+    factors: Sequence[Array],
+    extents: tuple[int, ...],
+    outer: int,
+    dtype: np.dtype[Any],
+) -> _Values:
+    """The product of `factors`, summed over all but the first `outer` axes.
+
+    Each factor has one dimension per axis: the axis's extent, or 1 where it does not depend on it.
+    The result has the shape `extents[:outer]` and is computed in `dtype`.
+    """
+    arrays: list[_Values] = [factor.astype(dtype, copy=False) for factor in factors]
+    while len(arrays) > 2:
+        # Multiply the two smallest: scales and masks are small beside data and weights.
+        arrays.sort(key=lambda array: array.size)
+        arrays[:2] = [arrays[0] * arrays[1]]
+    left, right, repeats = _without_private_sums(arrays[0], arrays[1], extents, outer)
+    batch: list[int] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    absent: list[int] = []
+    for axis in range(outer):
+        in_left, in_right = left.shape[axis] > 1, right.shape[axis] > 1
+        if in_left == in_right:
+            (batch if in_left else absent).append(axis)
+        else:
+            (rows if in_left else columns).append(axis)
+    inner = list(range(outer, len(extents)))
+    product = _matrices(left, batch, rows, inner) @ _matrices(right, batch, inner, columns)
+    order = batch + rows + columns + absent
+    spread = [1 if axis in absent else extents[axis] for axis in order]
+    ordered = product.reshape(spread).transpose(np.argsort(order))
+    return np.broadcast_to(ordered * np.asarray(repeats, dtype), extents[:outer])
+
+
+def _without_private_sums(
+    left: _Values, right: _Values, extents: tuple[int, ...], outer: int
+) -> tuple[_Values, _Values, int]:
+    """Sum each factor over the reduce axes that it alone has; then both span the same ones.
+
+    The third value is the product of the extents of the reduce axes that neither factor has.
+    """
+    repeats = 1
+    for axis in range(outer, len(extents)):
+        in_left, in_right = left.shape[axis] > 1, right.shape[axis] > 1
+        if in_left and not in_right:
+            left = np.add.reduce(left, axis=axis, keepdims=True, dtype=left.dtype)
+        elif in_right and not in_left:
+            right = np.add.reduce(right, axis=axis, keepdims=True, dtype=right.dtype)
+        elif not in_left:
+            repeats *= extents[axis]
+    return left, right, repeats
+
+
+def _matrices(
+    array: _Values, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]
+) -> _Values:
+    """The array as a stack [batch, rows, columns]; the axes not named have the extent 1."""
+    named = [*batch, *rows, *columns]
+    rest = [axis for axis in range(array.ndim) if axis not in named]
+    shape = [math.prod(array.shape[axis] for axis in group) for group in (batch, rows, columns)]
+    return array.transpose([*named, *rest]).reshape(shape)

@@ -1,0 +1,139 @@
+"""Kernels as readable text.
+
+    kernel conv_relu (anchor conv)
+      input in0: f32[1, 64, 56, 56]
+      input in1: f32[64, 64, 3, 3] constant
+      pad[n=1, c=64, h=58, w=58]: f32 =
+        select(h >= 1 and h < 57 and w >= 1 and w < 57, in0[n, c, h - 1, w - 1], 0.0)
+      conv[n=1, oc=64, oh=56, ow=56]: f32 = sum over ic=64, kh=3, kw=3 of
+        pad[n, ic, oh + kh, ow + kw] * in1[oc, ic, kh, kw]
+
+A long expression that occurs more than once is printed once, as `where t0 = ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from compiler.kernels.expr import Axis, Expr, Stage
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.serialize import ExpressionTable
+
+_INFIX = {
+    "mul": ("*", 6),
+    "div": ("/", 6),
+    "floordiv": ("//", 6),
+    "mod": ("%", 6),
+    "add": ("+", 5),
+    "sub": ("-", 5),
+    "shl": ("<<", 4),
+    "shr": (">>", 4),
+    "eq": ("==", 3),
+    "ne": ("!=", 3),
+    "lt": ("<", 3),
+    "le": ("<=", 3),
+    "gt": (">", 3),
+    "ge": (">=", 3),
+    "and": ("and", 2),
+    "or": ("or", 1),
+}
+_ATOM = 9
+_LONG = 32  # a shared expression with a longer text gets a name
+
+
+def format_kernel(kernel: FusedKernel) -> str:
+    """The whole kernel, one stage after the other, ending with a newline."""
+    lines = [f"kernel {kernel.name} (anchor {kernel.anchor})"]
+    for buffer in kernel.inputs:
+        lines.append(f"  input {buffer.name}: {buffer.type}{' constant' * buffer.constant}")
+    for stage in kernel.stages:
+        lines.extend("  " + line for line in _stage_lines(stage))
+    return "\n".join(lines) + "\n"
+
+
+def format_stage(stage: Stage) -> str:
+    """One stage without the kernel around it."""
+    return "\n".join(_stage_lines(stage))
+
+
+def format_expression(expr: Expr) -> str:
+    """One expression on one line; shared parts are written out where they are long only once."""
+    lines = _expression_lines(expr)
+    return " ".join(line.strip() for line in lines)
+
+
+def _stage_lines(stage: Stage) -> list[str]:
+    head = f"{stage.name}[{_axes(stage.axes)}]: {stage.dtype} ="
+    if stage.reduce_axes:
+        head += f" {stage.combiner} over {_axes(stage.reduce_axes)} of"
+    return [head, *("  " + line for line in _expression_lines(stage.body))]
+
+
+def _axes(axes: Sequence[Axis]) -> str:
+    return ", ".join(f"{axis.name}={axis.extent}" for axis in axes)
+
+
+def _expression_lines(expr: Expr) -> list[str]:
+    table = ExpressionTable()
+    root = table.add(expr)
+    uses = [0] * len(table.rows)
+    for row in table.rows:
+        for operand in _operands(row):
+            uses[operand] += 1
+    texts: list[tuple[str, int]] = []
+    bindings: list[str] = []
+    for number, row in enumerate(table.rows):
+        text, precedence = _format_row(row, texts)
+        if uses[number] > 1 and len(text) > _LONG and number != root:
+            name = f"t{len(bindings)}"
+            bindings.append(f"where {name} = {text}")
+            text, precedence = name, _ATOM
+        texts.append((text, precedence))
+    return [texts[root][0], *bindings]
+
+
+def _operands(row: list[Any]) -> list[int]:
+    match row[0]:
+        case "load":
+            return list(row[3])
+        case "unary" | "binary":
+            return row[3:]
+        case "select":
+            return row[1:]
+        case "cast":
+            return row[2:]
+        case _:
+            return []
+
+
+def _format_row(row: list[Any], texts: list[tuple[str, int]]) -> tuple[str, int]:
+    match row[0]:
+        case "const":
+            text = str(row[2])
+            return text, _ATOM if not text.startswith("-") else 7
+        case "index":
+            return row[1], _ATOM
+        case "load":
+            return f"{row[2]}[{', '.join(texts[i][0] for i in row[3])}]", _ATOM
+        case "unary":
+            return f"{row[2]}({texts[row[3]][0]})", _ATOM
+        case "binary":
+            return _format_binary(row[2], texts[row[3]], texts[row[4]])
+        case "select":
+            return f"select({', '.join(texts[i][0] for i in row[1:])})", _ATOM
+        case _:
+            return f"{row[1]}({texts[row[2]][0]})", _ATOM
+
+
+def _format_binary(op: str, left: tuple[str, int], right: tuple[str, int]) -> tuple[str, int]:
+    if op not in _INFIX:
+        return f"{op}({left[0]}, {right[0]})", _ATOM
+    sign, precedence = _INFIX[op]
+    chains = precedence != _INFIX["eq"][1]
+    left_fits = left[1] > precedence or (chains and left[1] == precedence)
+    left_text = left[0] if left_fits else f"({left[0]})"
+    associative = op in ("and", "or")
+    right_fits = right[1] > precedence or (associative and right[1] == precedence)
+    right_text = right[0] if right_fits else f"({right[0]})"
+    return f"{left_text} {sign} {right_text}", precedence

@@ -1,0 +1,182 @@
+"""Canonical JSON of kernels: expressions become one table of distinct nodes.
+
+Equal kernels give equal JSON whatever objects their expressions share, and shared nodes are
+written once. Rows of the table, operands as row numbers:
+
+    ["const", dtype, value]            floats that JSON lacks are "inf", "-inf", "nan"
+    ["index", name]
+    ["load", dtype, buffer, indices]
+    ["unary", dtype, op, operand]
+    ["binary", dtype, op, left, right]
+    ["select", condition, then, otherwise]
+    ["cast", dtype, operand]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compiler.dtypes import DType
+from compiler.errors import TunefarmError
+from compiler.kernels.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Select,
+    Stage,
+    Unary,
+)
+from compiler.kernels.kernel import Buffer, FusedKernel
+from compiler.kernels.rewrite import children, postorder
+
+FORMAT = 1
+
+
+class ExpressionTable:
+    """Distinct expressions as JSON rows, operands before their users."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._objects: dict[int, int] = {}
+        self._keep: list[Expr] = []  # keeps the ids in `_objects` valid
+
+    def add(self, expr: Expr) -> int:
+        """The row number of `expr`, after adding what is missing."""
+        for node in postorder(expr):
+            if id(node) in self._objects:
+                continue
+            row = self._row(node)
+            key = repr(row)
+            number = self._numbers.setdefault(key, len(self.rows))
+            if number == len(self.rows):
+                self.rows.append(row)
+            self._objects[id(node)] = number
+            self._keep.append(node)
+        return self._objects[id(expr)]
+
+    def _row(self, node: Expr) -> list[Any]:
+        operands = [self._objects[id(operand)] for operand in children(node)]
+        match node:
+            case Const():
+                return ["const", str(node.dtype), number_to_json(node.value)]
+            case Index():
+                return ["index", node.name]
+            case Load():
+                return ["load", str(node.dtype), node.buffer, operands]
+            case Unary() | Binary():
+                kind = "unary" if isinstance(node, Unary) else "binary"
+                return [kind, str(node.dtype), node.op, *operands]
+            case Select():
+                return ["select", *operands]
+            case Cast():
+                return ["cast", str(node.dtype), *operands]
+            case _:
+                raise TypeError(f"no such expression: {type(node).__name__}")
+
+
+def number_to_json(value: int | float | bool) -> int | float | bool | str:
+    """A number as strict JSON can hold it, exactly."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value
+
+
+def number_from_json(value: int | float | bool | str) -> int | float | bool:
+    """The inverse of `number_to_json`."""
+    return float(value) if isinstance(value, str) else value
+
+
+def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
+    """The kernel as canonical JSON values; `kernel_from_json` rebuilds it without the model."""
+    table = ExpressionTable()
+    stages = [
+        [
+            stage.name,
+            _axes_to_json(stage.axes),
+            _axes_to_json(stage.reduce_axes),
+            stage.combiner,
+            table.add(stage.body),
+        ]
+        for stage in kernel.stages
+    ]
+    return {
+        "format": FORMAT,
+        "name": kernel.name,
+        "inputs": [
+            [buffer.name, str(buffer.dtype), list(buffer.shape), buffer.constant]
+            for buffer in kernel.inputs
+        ],
+        "expressions": table.rows,
+        "stages": stages,
+        "anchor": kernel.anchor,
+    }
+
+
+def kernel_from_json(value: Any) -> FusedKernel:
+    """The kernel that `kernel_to_json` wrote; `TunefarmError` when the value is no such JSON."""
+    if not isinstance(value, Mapping) or value.get("format") != FORMAT:
+        found = value.get("format") if isinstance(value, Mapping) else type(value).__name__
+        raise TunefarmError(
+            f"kernel JSON of format {FORMAT} expected, found {found}",
+            hint="the record was written by another version",
+        )
+    try:
+        return _kernel_from_json(value)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise TunefarmError(f"damaged kernel JSON: {type(error).__name__}: {error}") from error
+
+
+def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
+    nodes: list[Expr] = []
+    for row in value["expressions"]:
+        nodes.append(_expression_from_row(row, nodes))
+    inputs = tuple(
+        Buffer(str(name), DType(dtype), _extents(shape), bool(constant))
+        for name, dtype, shape, constant in value["inputs"]
+    )
+    stages = tuple(
+        Stage(str(name), _axes_from_json(axes), _axes_from_json(reduce), str(combiner), nodes[body])
+        for name, axes, reduce, combiner, body in value["stages"]
+    )
+    return FusedKernel(str(value["name"]), inputs, stages, str(value["anchor"]))
+
+
+def _expression_from_row(row: Sequence[Any], nodes: Sequence[Expr]) -> Expr:
+    kind, *rest = row
+    match kind:
+        case "const":
+            return Const(DType(rest[0]), number_from_json(rest[1]))
+        case "index":
+            return Index(DType.I64, str(rest[0]))
+        case "load":
+            return Load(DType(rest[0]), str(rest[1]), tuple(nodes[number] for number in rest[2]))
+        case "unary":
+            return Unary(DType(rest[0]), str(rest[1]), nodes[rest[2]])
+        case "binary":
+            return Binary(DType(rest[0]), str(rest[1]), nodes[rest[2]], nodes[rest[3]])
+        case "select":
+            condition, then, otherwise = (nodes[number] for number in rest)
+            return Select(then.dtype, condition, then, otherwise)
+        case "cast":
+            return Cast(DType(rest[0]), nodes[rest[1]])
+        case _:
+            raise ValueError(f"no expression of kind {kind!r}")
+
+
+def _axes_to_json(axes: Sequence[Axis]) -> list[list[str | int]]:
+    return [[axis.name, axis.extent] for axis in axes]
+
+
+def _axes_from_json(axes: Sequence[Sequence[Any]]) -> tuple[Axis, ...]:
+    return tuple(Axis(str(name), int(extent)) for name, extent in axes)
+
+
+def _extents(shape: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in shape)

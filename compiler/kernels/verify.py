@@ -1,0 +1,204 @@
+"""The rules of a FusedKernel, checked before and after everything that rewrites one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.errors import VerifyError
+from compiler.kernels.bounds import index_range
+from compiler.kernels.expr import (
+    ARITHMETIC_OPS,
+    COMBINERS,
+    COMPARE_OPS,
+    UNARY_OPS,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Select,
+    Stage,
+    Unary,
+)
+from compiler.kernels.kernel import FusedKernel, Tensor
+from compiler.kernels.printer import format_expression, format_kernel
+from compiler.kernels.rewrite import children, loads, postorder
+
+_NUMERIC_UNARY = frozenset(("neg", "abs", "sign"))
+_BIT_OPS = frozenset(("and", "or", "xor"))
+
+
+def verify_kernel(kernel: FusedKernel) -> None:
+    """Check names, types, axes, arities and provable bounds; `VerifyError` with the program.
+
+    A load is out of bounds when interval arithmetic proves that some index leaves its extent. Loads
+    under a side of a select are exempt: their condition guards them.
+    """
+    problem = _first_problem(kernel)
+    if problem:
+        raise VerifyError(f"kernel {kernel.name}: {problem}", program=format_kernel(kernel))
+
+
+def _first_problem(kernel: FusedKernel) -> str:
+    tensors: dict[str, Tensor] = {}
+    for buffer in kernel.inputs:
+        if buffer.name in tensors:
+            return f"two inputs are named {buffer.name}"
+        if any(extent < 1 for extent in buffer.shape):
+            return f"input {buffer.name} has an extent below 1: {buffer.type}"
+        tensors[buffer.name] = Tensor(buffer.name, buffer.dtype, buffer.shape)
+    if not kernel.stages:
+        return "it has no stage"
+    used: set[str] = set()
+    for stage in kernel.stages:
+        if stage.name in tensors:
+            return f"the name {stage.name} is taken twice"
+        problem = _stage_problem(stage, tensors)
+        if problem:
+            return f"stage {stage.name}: {problem}"
+        used.update(load.buffer for load in loads(stage.body))
+        tensors[stage.name] = Tensor(stage.name, stage.dtype, stage.shape)
+    for stage in kernel.stages[:-1]:
+        if stage.name not in used:
+            return f"stage {stage.name} is not used"
+    if kernel.anchor not in {stage.name for stage in kernel.stages}:
+        return f"anchor {kernel.anchor} is not a stage"
+    return ""
+
+
+def _stage_problem(stage: Stage, tensors: Mapping[str, Tensor]) -> str:
+    axes = (*stage.axes, *stage.reduce_axes)
+    extents = {axis.name: axis.extent for axis in axes}
+    if len(extents) != len(axes):
+        return "axis names repeat"
+    for axis in axes:
+        if axis.extent < 1:
+            return f"axis {axis.name} has the extent {axis.extent}"
+    if bool(stage.reduce_axes) != bool(stage.combiner):
+        return "a combiner is needed exactly when there are reduce axes"
+    if stage.combiner and stage.combiner not in COMBINERS:
+        return f"unknown combiner {stage.combiner}"
+    if stage.combiner and (stage.combiner in ("and", "or")) != (stage.dtype is DType.BOOL):
+        return f"combiner {stage.combiner} does not combine {stage.dtype}"
+    for node in postorder(stage.body):
+        problem = _node_problem(node, extents, tensors)
+        if problem:
+            return f"{problem} in {format_expression(node)}"
+    return _bounds_problem(stage.body, extents, tensors)
+
+
+def _node_problem(node: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:
+    match node:
+        case Const():
+            return _const_problem(node)
+        case Index():
+            if node.dtype is not DType.I64:
+                return f"axis {node.name} has the type {node.dtype}"
+            return "" if node.name in extents else f"{node.name} is not an axis of the stage"
+        case Load():
+            return _load_problem(node, tensors)
+        case Unary():
+            return _unary_problem(node)
+        case Binary():
+            return _binary_problem(node)
+        case Select():
+            if node.condition.dtype is not DType.BOOL:
+                return f"select on {node.condition.dtype}"
+            same = node.then.dtype is node.otherwise.dtype is node.dtype
+            return "" if same else f"sides {node.then.dtype} and {node.otherwise.dtype} differ"
+        case Cast():
+            return ""
+        case _:
+            return f"unknown expression {type(node).__name__}"
+
+
+def _const_problem(node: Const) -> str:
+    expected = bool if node.dtype is DType.BOOL else float if node.dtype.is_float else int
+    if type(node.value) is not expected:
+        return f"literal of type {type(node.value).__name__} for {node.dtype}"
+    if node.dtype.is_integer:
+        limits = np.iinfo(node.dtype.numpy)
+        if not limits.min <= node.value <= limits.max:
+            return f"literal outside {node.dtype}"
+    return ""
+
+
+def _load_problem(node: Load, tensors: Mapping[str, Tensor]) -> str:
+    tensor = tensors.get(node.buffer)
+    if tensor is None:
+        return f"load of {node.buffer}, which is no input or earlier stage"
+    if tensor.dtype is not node.dtype:
+        return f"load of {tensor.dtype} data as {node.dtype}"
+    if len(node.indices) != len(tensor.shape):
+        return f"{len(node.indices)} indices for {len(tensor.shape)} axes"
+    for index in node.indices:
+        if index.dtype is not DType.I64:
+            return f"index of type {index.dtype}"
+    return ""
+
+
+def _unary_problem(node: Unary) -> str:
+    operand = node.operand.dtype
+    if node.op not in UNARY_OPS:
+        return f"unknown function {node.op}"
+    if node.dtype is not (DType.BOOL if node.op == "isnan" else operand):
+        return f"{node.op} of {operand} as {node.dtype}"
+    if node.op == "not":
+        return "not of a float" if operand.is_float else ""
+    if operand is DType.BOOL or not (operand.is_float or node.op in _NUMERIC_UNARY):
+        return f"{node.op} of {operand}"
+    return ""
+
+
+def _binary_problem(node: Binary) -> str:
+    if node.left.dtype is not node.right.dtype:
+        return f"operands {node.left.dtype} and {node.right.dtype}"
+    operand = node.left.dtype
+    if node.op in COMPARE_OPS:
+        return "" if node.dtype is DType.BOOL else f"comparison of type {node.dtype}"
+    if node.op not in ARITHMETIC_OPS:
+        return f"unknown function {node.op}"
+    if node.dtype is not operand:
+        return f"{node.op} of {operand} as {node.dtype}"
+    if node.op in _BIT_OPS:
+        return f"{node.op} of floats" if operand.is_float else ""
+    if node.op in ("shl", "shr"):
+        return "" if operand.is_integer else f"{node.op} of {operand}"
+    return f"{node.op} of bool" if operand is DType.BOOL else ""
+
+
+def _bounds_problem(body: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:
+    for node in _unguarded(body):
+        if not isinstance(node, Load):
+            continue
+        for index, extent in zip(node.indices, tensors[node.buffer].shape, strict=True):
+            found = index_range(index, extents)
+            if found is None:
+                continue
+            outside = found.low < 0 or found.high >= extent
+            disjoint = found.high < 0 or found.low >= extent
+            if disjoint or (outside and found.exact):
+                return (
+                    f"index {format_expression(index)} runs over {found.low}..{found.high}, "
+                    f"the extent is {extent}, in {format_expression(node)}"
+                )
+    return ""
+
+
+def _unguarded(body: Expr) -> list[Expr]:
+    """The nodes that are evaluated whatever the selects decide."""
+    seen: set[int] = set()
+    found: list[Expr] = []
+    work = [body]
+    while work:
+        node = work.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        found.append(node)
+        work.extend((node.condition,) if isinstance(node, Select) else children(node))
+    return found

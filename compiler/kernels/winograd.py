@@ -1,0 +1,285 @@
+"""Winograd's minimal filtering as a rewrite of a blocked 3x3 convolution.
+
+Y = A^T [(G g G^T) * (B^T d B)] A over tiles of m x m outputs (Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks", 2016, sections 4.1 to 4.3): (m + 2)^2 small matrix products instead
+of 9 m^2 multiply-adds per output, at the price of the transforms and of some rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.errors import ScheduleError
+from compiler.graph.ir import Array
+from compiler.kernels.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Stage,
+    add,
+    binary,
+    const,
+    index,
+    integer,
+    mul,
+    select,
+    unary,
+)
+from compiler.kernels.kernel import FusedKernel
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+def _matrix(text: str) -> Matrix:
+    return tuple(
+        tuple(Fraction(item) for item in row.split()) for row in text.strip().split("\n")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """The matrices of F(m, 3): data [m+2, m+2], filter [m+2, 3], output [m, m+2]."""
+
+    data: Matrix
+    filter: Matrix
+    output: Matrix
+
+
+TRANSFORMS = {
+    2: Transforms(
+        _matrix("1 0 -1 0\n0 1 1 0\n0 -1 1 0\n0 1 0 -1"),
+        _matrix("1 0 0\n1/2 1/2 1/2\n1/2 -1/2 1/2\n0 0 1"),
+        _matrix("1 1 1 0\n0 1 -1 -1"),
+    ),
+    4: Transforms(
+        _matrix(
+            "4 0 -5 0 1 0\n0 -4 -4 1 1 0\n0 4 -4 -1 1 0\n"
+            "0 -2 -1 2 1 0\n0 2 -1 -2 1 0\n0 4 0 -5 0 1"
+        ),
+        _matrix(
+            "1/4 0 0\n-1/6 -1/6 -1/6\n-1/6 1/6 -1/6\n1/24 1/12 1/6\n1/24 -1/12 1/6\n0 0 1"
+        ),
+        _matrix("1 1 1 1 1 0\n0 1 -1 2 -2 0\n0 1 1 4 4 0\n0 1 -1 8 -8 1"),
+    ),
+}
+
+
+def transform_filter(weight: Array, m: int) -> Array:
+    """G g G^T of weights [OC, IC, 3, 3]: [m+2, m+2, OC, IC], computed in f64."""
+    g = np.array([[float(item) for item in row] for row in TRANSFORMS[m].filter])
+    transformed = np.einsum("xh,yw,oihw->xyoi", g, g, weight.astype(np.float64), optimize=True)
+    return np.ascontiguousarray(transformed.astype(weight.dtype))
+
+
+def winograd_applies(kernel: FusedKernel) -> bool:
+    """The anchor is a blocked f32 convolution: 3x3, stride 1, one group, constant weights."""
+    anchor = kernel.stage(kernel.anchor)
+    names = [axis.name for axis in (*anchor.axes, *anchor.reduce_axes)]
+    if names != ["n", "ocb", "oh", "ow", "oci", "icb", "ici", "kh", "kw"]:
+        return False
+    extents = {axis.name: axis.extent for axis in anchor.reduce_axes}
+    if (extents["kh"], extents["kw"]) != (3, 3) or anchor.dtype is not DType.F32:
+        return False
+    factors = _factors(anchor)
+    if factors is None:
+        return False
+    data, weight = factors
+    taps = tuple(
+        binary("add", index(position), index(tap))
+        for position, tap in (("oh", "kh"), ("ow", "kw"))
+    )
+    plain = data.indices == (index("n"), index("icb"), *taps, index("ici"))
+    constant = {buffer.name for buffer in kernel.inputs if buffer.constant}
+    return plain and weight.buffer in constant
+
+
+def _factors(anchor: Stage) -> tuple[Load, Load] | None:
+    """Data and weight of a body data * weight."""
+    body = anchor.body
+    if not isinstance(body, Binary) or body.op != "mul":
+        return None
+    if not isinstance(body.left, Load) or not isinstance(body.right, Load):
+        return None
+    return body.left, body.right
+
+
+def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
+    """The same kernel with its convolution in Winograd's form.
+
+    The anchor becomes the stages `data.rows`, `data.both` (transformed data), `products`,
+    `output.rows` and, under its own name, the transformed-back output. The weight input becomes the
+    transformed filter [m+2, m+2, OC, IC]. The anchor of the result is `products`.
+    """
+    if m not in TRANSFORMS:
+        raise ScheduleError(f"no Winograd transform F({m}, 3)")
+    if not winograd_applies(kernel):
+        raise ScheduleError("Winograd needs a blocked 3x3 convolution of stride 1")
+    anchor = kernel.stage(kernel.anchor)
+    factors = _factors(anchor)
+    assert factors is not None
+    position = [stage.name for stage in kernel.stages].index(anchor.name)
+    before, source = _padded_to_tiles(kernel, anchor, m, position)
+    stages = _stages(anchor, source, factors[1], m)
+    weight = kernel.buffer(factors[1].buffer)
+    outputs, channels = weight.shape[:2]
+    inputs = tuple(
+        replace(buffer, shape=(m + 2, m + 2, outputs, channels))
+        if buffer.name == weight.name
+        else buffer
+        for buffer in kernel.inputs
+    )
+    return replace(
+        kernel,
+        inputs=inputs,
+        stages=(*before, *stages, *kernel.stages[position + 1 :]),
+        anchor="products",
+    )
+
+
+def _padded_to_tiles(
+    kernel: FusedKernel, anchor: Stage, m: int, position: int
+) -> tuple[tuple[Stage, ...], str]:
+    """The stages before the anchor, and the one with its data, which covers whole tiles."""
+    factors = _factors(anchor)
+    assert factors is not None
+    data = factors[0].buffer
+    height, width = (next(a.extent for a in anchor.axes if a.name == name) for name in ("oh", "ow"))
+    need = [-(-extent // m) * m + 2 for extent in (height, width)]
+    before = kernel.stages[:position]
+    for stage in before:
+        if stage.name == data:
+            names = [axis.name for axis in stage.axes]
+            body = stage.body
+            if [stage.shape[2], stage.shape[3]] != need:
+                body = _zero_outside(body, names[2:4], stage.shape[2:4])
+            axes = (
+                *stage.axes[:2],
+                Axis(names[2], need[0]),
+                Axis(names[3], need[1]),
+                stage.axes[4],
+            )
+            grown = replace(stage, axes=axes, body=body)
+            return tuple(grown if other is stage else other for other in before), data
+    shape = kernel.buffer(data).shape
+    load = Load(anchor.dtype, data, tuple(index(name) for name in ("n", "icb", "ih", "iw", "ici")))
+    axes = tuple(
+        Axis(name, extent)
+        for name, extent in zip(
+            ("n", "icb", "ih", "iw", "ici"), (shape[0], shape[1], *need, shape[4]), strict=True
+        )
+    )
+    body = _zero_outside(load, ["ih", "iw"], shape[2:4])
+    return (*before, Stage("pad", axes, (), "", body)), "pad"
+
+
+def _zero_outside(body: Expr, names: Sequence[str], extents: Sequence[int]) -> Expr:
+    conditions = [
+        Binary(DType.BOOL, "lt", index(name), integer(extent))
+        for name, extent in zip(names, extents, strict=True)
+    ]
+    both = Binary(DType.BOOL, "and", conditions[0], conditions[1])
+    return select(both, body, const(0, body.dtype))
+
+
+def combination(row: Sequence[Fraction], term: Callable[[int], Expr]) -> Expr:
+    """sum of row[i] * term(i), without the zeros and without multiplications by one."""
+    result: Expr | None = None
+    for i, factor in enumerate(row):
+        if factor == 0:
+            continue
+        value = term(i)
+        if result is None:
+            result = _scaled(value, factor)
+        elif factor == -1:
+            result = binary("sub", result, value)
+        else:
+            result = add(result, _scaled(value, factor))
+    assert result is not None
+    return result
+
+
+def _scaled(value: Expr, factor: Fraction) -> Expr:
+    if factor == 1:
+        return value
+    if factor == -1:
+        return unary("neg", value)
+    return mul(value, Const(value.dtype, float(factor)))
+
+
+def _rows(matrix: Matrix, row: Expr, term: Callable[[int], Expr]) -> Expr:
+    """The combination that the index `row` selects; unrolled, the choice is made at compile time."""
+    result = combination(matrix[-1], term)
+    for i in range(len(matrix) - 2, -1, -1):
+        condition = Binary(DType.BOOL, "eq", row, integer(i))
+        result = select(condition, combination(matrix[i], term), result)
+    return result
+
+
+def _stages(anchor: Stage, source: str, weight: Load, m: int) -> tuple[Stage, ...]:
+    transforms, size = TRANSFORMS[m], m + 2
+    extent = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
+    rows, columns = -(-extent["oh"] // m), -(-extent["ow"] // m)
+    dtype, lanes = anchor.dtype, extent["oci"]
+    n, icb, th, tw, x, y, ici = (index(i) for i in ("n", "icb", "th", "tw", "x", "y", "ici"))
+    ocb, t, oci, p = (index(i) for i in ("ocb", "t", "oci", "p"))
+    oh, ow = index("oh"), index("ow")
+
+    def axes(names: str, **extents: int) -> tuple[Axis, ...]:
+        known = {**extent, "th": rows, "tw": columns, "x": size, "y": size, "p": m, **extents}
+        known["t"] = rows * columns
+        return tuple(Axis(name, known[name]) for name in names.split())
+
+    def pixel(i: int) -> Expr:
+        row = add(mul(th, integer(m)), integer(i))
+        column = add(mul(tw, integer(m)), y)
+        return Load(dtype, source, (n, icb, row, column, ici))
+
+    by_rows = Stage(
+        "data.rows", axes("n icb th tw x y ici"), (), "", _rows(transforms.data, x, pixel)
+    )
+
+    def row_result(j: int) -> Expr:
+        return Load(dtype, "data.rows", (n, icb, th, tw, x, integer(j), ici))
+
+    both = Stage(
+        "data.both", axes("n x y icb th tw ici"), (), "", _rows(transforms.data, y, row_result)
+    )
+    position = (binary("floordiv", t, integer(columns)), binary("mod", t, integer(columns)))
+    oc = add(mul(ocb, integer(lanes)), oci)
+    ic = add(mul(icb, integer(lanes)), ici)
+    products = Stage(
+        "products",
+        axes("n x y ocb t oci"),
+        axes("icb ici"),
+        "sum",
+        mul(
+            Load(dtype, "data.both", (n, x, y, icb, *position, ici)),
+            Load(dtype, weight.buffer, (x, y, oc, ic)),
+        ),
+    )
+
+    def product(i: int) -> Expr:
+        return Load(dtype, "products", (n, integer(i), y, ocb, t, oci))
+
+    output_rows = Stage(
+        "output.rows", axes("n ocb t p y oci"), (), "", _rows(transforms.output, p, product)
+    )
+    tile = add(
+        mul(binary("floordiv", oh, integer(m)), integer(columns)),
+        binary("floordiv", ow, integer(m)),
+    )
+
+    def output_row(j: int) -> Expr:
+        inside = binary("mod", oh, integer(m))
+        return Load(dtype, "output.rows", (n, ocb, tile, inside, integer(j), oci))
+
+    back = _rows(transforms.output, binary("mod", ow, integer(m)), output_row)
+    final = Stage(anchor.name, anchor.axes, (), "", back)
+    return by_rows, both, products, output_rows, final

@@ -1,0 +1,60 @@
+"""Loop nests as readable text.
+
+kernel conv_relu(in0: f32[1, 2, 13, 7, 8], in1: f32[3, 2, 3, 3, 8, 8]) -> relu: f32[1, 3, 13, 7, 8]
+  for ocb.o in 0..2:
+    register conv: f32[1, 2, 1, 6, 8]
+    unrolled for ow in 0..6:
+      vector for oci in 0..8:
+        conv[0, 0, 0, ow, oci] = 0.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.kernels.expr import Expr
+from compiler.kernels.printer import format_expression
+from compiler.loops.ir import Allocate, For, If, Let, LoopNest, Memory, Stmt, Store, Update
+
+
+def format_loops(nest: LoopNest) -> str:
+    """The whole nest, ending with a newline."""
+    inputs = ", ".join(_memory(memory) for memory in nest.inputs)
+    lines = [f"kernel {nest.name}({inputs}) -> {_memory(nest.output)}"]
+    lines.extend(_lines(nest.body, 1))
+    return "\n".join(lines) + "\n"
+
+
+def _memory(memory: Memory) -> str:
+    return f"{memory.name}: {memory.dtype}[{', '.join(map(str, memory.shape))}]"
+
+
+def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
+    margin = "  " * depth
+    for statement in body:
+        match statement:
+            case For(variable=variable, start=start, stop=stop, kind=kind, body=inner):
+                yield f"{margin}{kind} {variable} in {start}..{stop}:"
+                yield from _lines(inner, depth + 1)
+            case Let(variable=variable, value=value, body=inner):
+                yield f"{margin}let {variable} = {format_expression(value)}"
+                yield from _lines(inner, depth)
+            case If(condition=condition, body=inner):
+                yield f"{margin}if {format_expression(condition)}:"
+                yield from _lines(inner, depth + 1)
+            case Allocate(memory=memory, scope=scope, body=inner):
+                yield f"{margin}{scope} {_memory(memory)}"
+                yield from _lines(inner, depth)
+            case Store(value=value):
+                yield f"{margin}{_access(statement)} = {format_expression(value)}"
+            case Update(combiner=combiner, value=value):
+                sign = {"sum": "+=", "prod": "*="}.get(combiner, f"{combiner}=")
+                yield f"{margin}{_access(statement)} {sign} {format_expression(value)}"
+
+
+def _access(statement: Store | Update) -> str:
+    return f"{statement.buffer}[{_list(statement.indices)}]"
+
+
+def _list(indices: tuple[Expr, ...]) -> str:
+    return ", ".join(map(format_expression, indices))

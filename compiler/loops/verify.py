@@ -1,0 +1,164 @@
+"""The rules of loop nests: every name is defined once where it is used, every index is in range."""
+
+from __future__ import annotations
+
+from compiler.dtypes import DType
+from compiler.errors import VerifyError
+from compiler.kernels.expr import COMBINERS, Binary, Expr, Index, Load, Select
+from compiler.kernels.rewrite import children
+from compiler.loops.affine import Ranges, affine, affine_range, expr_range
+from compiler.loops.ir import (
+    Allocate,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopNest,
+    Memory,
+    Scope,
+    Stmt,
+    Store,
+    Update,
+)
+from compiler.loops.printer import format_loops
+
+
+def verify_loops(nest: LoopNest) -> None:
+    """Raise `VerifyError`, with the printed nest, if a rule is broken.
+
+    Variables are bound once on each path; loops are not empty; a vectorised loop holds no loop but
+    unrolled ones; a parallel loop is outermost; workspace is allocated outside of loops; types
+    agree; indices are provably in range, except under a guard, whose meaning is not analysed.
+    """
+    problem = _Verifier(nest).body(nest.body, {}, guarded=False, loops=())
+    if problem:
+        raise VerifyError(f"loops of {nest.name}: {problem}", program=format_loops(nest))
+
+
+class _Verifier:
+    def __init__(self, nest: LoopNest) -> None:
+        self.read_only = {memory.name for memory in nest.inputs}
+        self.memories: dict[str, Memory] = {memory.name: memory for memory in nest.inputs}
+        self.memories[nest.output.name] = nest.output
+
+    def body(
+        self, body: tuple[Stmt, ...], ranges: Ranges, *, guarded: bool, loops: tuple[LoopKind, ...]
+    ) -> str:
+        """The first problem of a body, or ""."""
+        for statement in body:
+            problem = self._statement(statement, ranges, guarded, loops)
+            if problem:
+                return problem
+        return ""
+
+    def _statement(
+        self, statement: Stmt, ranges: Ranges, guarded: bool, loops: tuple[LoopKind, ...]
+    ) -> str:
+        match statement:
+            case For():
+                return self._for(statement, ranges, guarded, loops)
+            case Let(variable=variable, value=value, body=inner):
+                if variable in ranges:
+                    return f"{variable} is bound twice"
+                problem = self._value(value, ranges, guarded)
+                bound = {**ranges, variable: expr_range(value, ranges)}
+                return problem or self.body(inner, bound, guarded=guarded, loops=loops)
+            case If(condition=condition, body=inner):
+                problem = self._value(condition, ranges, guarded)
+                if condition.dtype is not DType.BOOL:
+                    problem = problem or f"a condition has the type {condition.dtype}"
+                return problem or self.body(inner, ranges, guarded=True, loops=loops)
+            case Allocate(memory=memory, scope=scope, body=inner):
+                return self._allocate(memory, scope, inner, ranges, guarded, loops)
+            case Store() | Update():
+                return self._store(statement, ranges, guarded)
+            case _:
+                return f"{type(statement).__name__} is no statement"
+
+    def _for(self, loop: For, ranges: Ranges, guarded: bool, loops: tuple[LoopKind, ...]) -> str:
+        if loop.variable in ranges:
+            return f"{loop.variable} is bound twice"
+        if loop.start >= loop.stop:
+            return f"loop {loop.variable} is empty"
+        if loop.kind is LoopKind.PARALLEL and loops:
+            return f"parallel loop {loop.variable} is inside another loop"
+        if LoopKind.VECTORISED in loops and loop.kind is not LoopKind.UNROLLED:
+            return f"vectorised loop round the {loop.kind} loop {loop.variable}"
+        inner = {**ranges, loop.variable: (loop.start, loop.stop - 1)}
+        return self.body(loop.body, inner, guarded=guarded, loops=(*loops, loop.kind))
+
+    def _allocate(
+        self,
+        memory: Memory,
+        scope: Scope,
+        inner: tuple[Stmt, ...],
+        ranges: Ranges,
+        guarded: bool,
+        loops: tuple[LoopKind, ...],
+    ) -> str:
+        if memory.name in self.memories:
+            return f"{memory.name} is allocated inside of itself"
+        if scope is Scope.WORKSPACE and loops:
+            return f"workspace {memory.name} is allocated inside a loop"
+        self.memories[memory.name] = memory
+        problem = self.body(inner, ranges, guarded=guarded, loops=loops)
+        del self.memories[memory.name]
+        return problem
+
+    def _store(self, statement: Store | Update, ranges: Ranges, guarded: bool) -> str:
+        memory = self.memories.get(statement.buffer)
+        if memory is None or statement.buffer in self.read_only:
+            return f"{statement.buffer} is stored to, but is no output or allocation"
+        if statement.value.dtype is not memory.dtype:
+            return f"{statement.buffer} of {memory.dtype} is given a {statement.value.dtype}"
+        if isinstance(statement, Update) and statement.combiner not in COMBINERS:
+            return f"unknown combiner {statement.combiner!r}"
+        return self._indices(memory, statement.indices, ranges, guarded) or self._value(
+            statement.value, ranges, guarded
+        )
+
+    def _indices(
+        self, memory: Memory, indices: tuple[Expr, ...], ranges: Ranges, guarded: bool
+    ) -> str:
+        if len(indices) != len(memory.shape):
+            return f"{memory.name} has {len(memory.shape)} axes, indexed with {len(indices)}"
+        for axis, (extent, item) in enumerate(zip(memory.shape, indices, strict=True)):
+            if item.dtype is not DType.I64:
+                return f"{memory.name} is indexed with a {item.dtype}"
+            low, high = affine_range(affine(item, ranges), ranges)
+            known = low > -(1 << 40) and high < 1 << 40
+            if known and not guarded and (low < 0 or high >= extent):
+                return f"{memory.name}: index {axis} runs over {low}..{high}, extent {extent}"
+        return ""
+
+    def _value(self, expr: Expr, ranges: Ranges, guarded: bool) -> str:
+        seen: set[tuple[int, bool]] = set()
+
+        def check(node: Expr, guarded: bool) -> str:
+            if (id(node), guarded) in seen:
+                return ""
+            seen.add((id(node), guarded))
+            problem = ""
+            if isinstance(node, Index) and node.name not in ranges:
+                problem = f"{node.name} is not bound"
+            elif isinstance(node, Load):
+                memory = self.memories.get(node.buffer)
+                if memory is None:
+                    problem = f"{node.buffer} is not defined"
+                elif memory.dtype is not node.dtype:
+                    problem = f"{node.buffer} of {memory.dtype} is loaded as {node.dtype}"
+                else:
+                    problem = self._indices(memory, node.indices, ranges, guarded)
+            elif isinstance(node, Binary) and node.left.dtype is not node.right.dtype:
+                problem = f"{node.op} of {node.left.dtype} and {node.right.dtype}"
+            elif isinstance(node, Select):
+                return (
+                    check(node.condition, guarded)
+                    or check(node.then, True)
+                    or check(node.otherwise, True)
+                )
+            for operand in children(node):
+                problem = problem or check(operand, guarded)
+            return problem
+
+        return check(expr, guarded)

@@ -1,0 +1,39 @@
+"""The base of the tree of errors, and the errors of settings and of tuning databases.
+
+They live here because `configs` is the one package that every other may import;
+`compiler.errors` re-exports them beside its own.
+"""
+
+from __future__ import annotations
+
+
+class TunefarmError(Exception):
+    """Base of every error that a user can cause or must read.
+
+    `message` is one readable sentence, `program` the printed program at that point (or empty),
+    `hint` what to do next (or empty). `str(error)` is the sentence and the hint.
+    """
+
+    def __init__(self, message: str, *, program: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.program = program
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.program, self.hint)
+
+
+def _rebuild(kind: type[TunefarmError], message: str, program: str, hint: str) -> TunefarmError:
+    return kind(message, program=program, hint=hint)
+
+
+class SettingsError(TunefarmError):
+    """A setting, option or configuration file is wrong."""
+
+
+class DatabaseError(TunefarmError):
+    """A tuning database cannot be opened, read or written."""
