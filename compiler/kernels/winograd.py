@@ -38,9 +38,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 
 def _matrix(text: str) -> Matrix:
-    return tuple(
-        tuple(Fraction(item) for item in row.split()) for row in text.strip().split("\n")
-    )
+    return tuple(tuple(Fraction(item) for item in row.split()) for row in text.strip().split("\n"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +58,9 @@ TRANSFORMS = {
     ),
     4: Transforms(
         _matrix(
-            "4 0 -5 0 1 0\n0 -4 -4 1 1 0\n0 4 -4 -1 1 0\n"
-            "0 -2 -1 2 1 0\n0 2 -1 -2 1 0\n0 4 0 -5 0 1"
+            "4 0 -5 0 1 0\n0 -4 -4 1 1 0\n0 4 -4 -1 1 0\n0 -2 -1 2 1 0\n0 2 -1 -2 1 0\n0 4 0 -5 0 1"
         ),
-        _matrix(
-            "1/4 0 0\n-1/6 -1/6 -1/6\n-1/6 1/6 -1/6\n1/24 1/12 1/6\n1/24 -1/12 1/6\n0 0 1"
-        ),
+        _matrix("1/4 0 0\n-1/6 -1/6 -1/6\n-1/6 1/6 -1/6\n1/24 1/12 1/6\n1/24 -1/12 1/6\n0 0 1"),
         _matrix("1 1 1 1 1 0\n0 1 -1 2 -2 0\n0 1 1 4 4 0\n0 1 -1 8 -8 1"),
     ),
 }
@@ -92,8 +87,7 @@ def winograd_applies(kernel: FusedKernel) -> bool:
         return False
     data, weight = factors
     taps = tuple(
-        binary("add", index(position), index(tap))
-        for position, tap in (("oh", "kh"), ("ow", "kw"))
+        binary("add", index(position), index(tap)) for position, tap in (("oh", "kh"), ("ow", "kw"))
     )
     plain = data.indices == (index("n"), index("icb"), *taps, index("ici"))
     constant = {buffer.name for buffer in kernel.inputs if buffer.constant}
@@ -214,7 +208,7 @@ def _scaled(value: Expr, factor: Fraction) -> Expr:
 
 
 def _rows(matrix: Matrix, row: Expr, term: Callable[[int], Expr]) -> Expr:
-    """The combination that the index `row` selects; unrolled, the choice is made at compile time."""
+    """The combination that the index `row` selects; unrolled, that is decided at compile time."""
     result = combination(matrix[-1], term)
     for i in range(len(matrix) - 2, -1, -1):
         condition = Binary(DType.BOOL, "eq", row, integer(i))

@@ -141,8 +141,12 @@ class VectorMath:
         )
 
     def sigmoid(self, x: str) -> str:
-        e = self.exp(self.writer.emit(f"fneg {self.type} {x}"))
-        return self.op("fdiv", self.constant(1.0), self.op("fadd", e, self.constant(1.0)))
+        """1 / (1 + e^-x), for x < 0 as e^x / (1 + e^x), which does not overflow."""
+        magnitude = self.call("llvm.fabs", x)
+        e = self.exp(self.writer.emit(f"fneg {self.type} {magnitude}"))
+        one = self.constant(1.0)
+        numerator = self.select(self.compare("olt", x, self.constant(0.0)), e, one)
+        return self.op("fdiv", numerator, self.op("fadd", e, one))
 
     def tanh(self, x: str) -> str:
         z = self.op("fmul", x, x)
@@ -151,8 +155,8 @@ class VectorMath:
         e = self.exp(self.op("fadd", magnitude, magnitude))
         quotient = self.op("fdiv", self.constant(2.0), self.op("fadd", e, self.constant(1.0)))
         large = self.op("fsub", self.constant(1.0), quotient)
-        large = self.call("llvm.copysign", large, x)
-        return self.select(self.compare("ule", magnitude, self.constant(0.625)), small, large)
+        is_small = self.compare("ule", magnitude, self.constant(0.625))
+        return self.call("llvm.copysign", self.select(is_small, small, large), x)
 
     def erf(self, x: str) -> str:
         magnitude = self.call("llvm.fabs", x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from compiler.dtypes import DType
 from compiler.errors import LoweringError
 from compiler.llvm.math import float_literal
@@ -18,7 +20,8 @@ _LIBM = frozenset(
     "exp log tanh erf sin cos tan asin acos atan sinh cosh asinh acosh atanh pow fmod".split()
 )
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INTEGER_BINARY = {name: name for name in ("add", "sub", "mul", "and", "or", "xor", "shl")}
+_INTEGER_BINARY = {name: name for name in ("add", "sub", "mul", "and", "or", "xor")}
+_LITERAL = re.compile(r"(?:splat \(i\d+ )?(-?\d+)\)?")
 _FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -170,45 +173,91 @@ def _float_binary(writer: FunctionWriter, op: str, a: Value, b: Value) -> str:
         return writer.emit(f"{_FLOAT_BINARY[op]} {a.typed}, {b.text}")
     if op in ("pow", "fmod"):
         return _libm(writer, op, a, b)
-    if op in ("floordiv", "mod"):
+    if op == "floordiv":
         quotient = writer.emit(f"fdiv {a.typed}, {b.text}")
-        floor = writer.intrinsic(
-            f"llvm.floor.{suffix_of(a.dtype, a.width)}", a.type, [f"{a.type} {quotient}"]
-        )
-        if op == "floordiv":
-            return floor
-        product = writer.emit(f"fmul {a.type} {floor}, {b.text}")
-        return writer.emit(f"fsub {a.typed}, {product}")
+        name = f"llvm.floor.{suffix_of(a.dtype, a.width)}"
+        return writer.intrinsic(name, a.type, [f"{a.type} {quotient}"])
+    if op == "mod":
+        return _float_modulo(writer, a, b)
     raise LoweringError(f"operation {op} is not defined for element type {a.dtype}")
+
+
+def _float_modulo(writer: FunctionWriter, a: Value, b: Value) -> str:
+    """The remainder with the divisor's sign."""
+    remainder = Value(_libm(writer, "fmod", a, b), a.dtype, a.width)
+    condition, zero = type_of(DType.BOOL, a.width), constant(0.0, a)
+    below = writer.emit(f"fcmp olt {remainder.typed}, {zero}")
+    above = writer.emit(f"fcmp ogt {remainder.typed}, {zero}")
+    negative = writer.emit(f"fcmp olt {b.typed}, {zero}")
+    positive = writer.emit(f"fcmp ogt {b.typed}, {zero}")
+    low = writer.emit(f"and {condition} {below}, {positive}")
+    high = writer.emit(f"and {condition} {above}, {negative}")
+    differs = writer.emit(f"or {condition} {low}, {high}")
+    moved = writer.emit(f"fadd {remainder.typed}, {b.text}")
+    return writer.emit(f"select {condition} {differs}, {a.type} {moved}, {remainder.typed}")
+
+
+def _shift(writer: FunctionWriter, op: str, a: Value, b: Value) -> str:
+    """A shift; by the number of bits or more, what is shifted in is all that is left."""
+    bits = a.dtype.bytes * 8
+    condition = type_of(DType.BOOL, a.width)
+    fits = writer.emit(f"icmp ult {b.typed}, {constant(bits, b)}")
+    most = constant(bits - 1, b)
+    count = writer.emit(f"select {condition} {fits}, {b.typed}, {b.type} {most}")
+    if op == "shr" and a.dtype.is_signed:
+        return writer.emit(f"ashr {a.typed}, {count}")
+    shifted = writer.emit(f"{'shl' if op == 'shl' else 'lshr'} {a.typed}, {count}")
+    return writer.emit(f"select {condition} {fits}, {a.type} {shifted}, {a.type} {constant(0, a)}")
 
 
 def _integer_binary(writer: FunctionWriter, op: str, a: Value, b: Value) -> str:
     signed = a.dtype.is_signed
     if op in _INTEGER_BINARY:
         return writer.emit(f"{_INTEGER_BINARY[op]} {a.typed}, {b.text}")
-    if op == "shr":
-        return writer.emit(f"{'ashr' if signed else 'lshr'} {a.typed}, {b.text}")
+    if op in ("shl", "shr"):
+        return _shift(writer, op, a, b)
     if op == "pow":
         return _integer_power(writer, a, b)
     if op in ("div", "fmod") or (not signed and op in ("floordiv", "mod")):
         kind = "div" if op in ("div", "floordiv") else "rem"
-        return writer.emit(f"{'s' if signed else 'u'}{kind} {a.typed}, {_divisor(writer, b)}")
+        result = writer.emit(f"{'s' if signed else 'u'}{kind} {a.typed}, {_divisor(writer, a, b)}")
+        return _zero_where_undefined(writer, result, b) if kind == "div" else result
     if op in ("floordiv", "mod"):
         return _floor_division(writer, op, a, b)
     raise LoweringError(f"operation {op} is not defined for element type {a.dtype}")
 
 
-def _divisor(writer: FunctionWriter, b: Value) -> str:
-    """The divisor with zeros replaced by one: a division by zero must not trap."""
-    if not b.text.startswith("%"):
+def _is_safe_divisor(b: Value) -> bool:
+    """A literal that is neither 0 nor -1."""
+    literal = _LITERAL.fullmatch(b.text)
+    return literal is not None and int(literal[1]) not in (0, -1)
+
+
+def _divisor(writer: FunctionWriter, a: Value, b: Value) -> str:
+    """The divisor with one where a CPU traps: for x / 0, and the smallest integer / -1."""
+    if _is_safe_divisor(b):
         return b.text
+    condition = type_of(DType.BOOL, b.width)
+    traps = writer.emit(f"icmp eq {b.typed}, {constant(0, b)}")
+    if a.dtype.is_signed:
+        smallest = writer.emit(f"icmp eq {a.typed}, {constant(-(1 << (a.dtype.bytes * 8 - 1)), a)}")
+        negates = writer.emit(f"icmp eq {b.typed}, {constant(-1, b)}")
+        overflows = writer.emit(f"and {condition} {smallest}, {negates}")
+        traps = writer.emit(f"or {condition} {traps}, {overflows}")
+    return writer.emit(f"select {condition} {traps}, {b.type} {constant(1, b)}, {b.typed}")
+
+
+def _zero_where_undefined(writer: FunctionWriter, quotient: str, b: Value) -> str:
+    """x / 0 is 0, as in the meaning of tensor expressions."""
+    if _is_safe_divisor(b):
+        return quotient
+    condition = type_of(DType.BOOL, b.width)
     zero = writer.emit(f"icmp eq {b.typed}, {constant(0, b)}")
-    flag = Value(zero, DType.BOOL, b.width)
-    return writer.emit(f"select {flag.typed}, {b.type} {constant(1, b)}, {b.typed}")
+    return writer.emit(f"select {condition} {zero}, {b.type} {constant(0, b)}, {b.type} {quotient}")
 
 
 def _floor_division(writer: FunctionWriter, op: str, a: Value, b: Value) -> str:
-    divisor = _divisor(writer, b)
+    divisor = _divisor(writer, a, b)
     zero = constant(0, a)
     remainder = writer.emit(f"srem {a.typed}, {divisor}")
     mixed = writer.emit(f"xor {a.type} {remainder}, {divisor}")
@@ -221,7 +270,8 @@ def _floor_division(writer: FunctionWriter, op: str, a: Value, b: Value) -> str:
         return writer.emit(f"select {condition} {adjust}, {a.type} {moved}, {a.type} {remainder}")
     quotient = writer.emit(f"sdiv {a.typed}, {divisor}")
     lower = writer.emit(f"sub {a.type} {quotient}, {constant(1, a)}")
-    return writer.emit(f"select {condition} {adjust}, {a.type} {lower}, {a.type} {quotient}")
+    floor = writer.emit(f"select {condition} {adjust}, {a.type} {lower}, {a.type} {quotient}")
+    return _zero_where_undefined(writer, floor, b)
 
 
 def _integer_power(writer: FunctionWriter, a: Value, b: Value) -> str:

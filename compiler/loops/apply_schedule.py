@@ -19,7 +19,7 @@ from compiler.kernels.expr import (
     mul,
 )
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads
+
 from compiler.kernels.winograd import apply_winograd
 from compiler.loops.ir import LoopKind, Scope
 from compiler.loops.merge_axes import merge_axes
@@ -249,14 +249,6 @@ def _compute_at(scheduled: ScheduledKernel, step: ComputeAt) -> None:
     _position(consumer, step.axis)
     if scheduled.stages.index(state) >= scheduled.stages.index(consumer):
         raise ScheduleError(f"{step.stage} does not come before {step.consumer}")
-    for later in scheduled.stages:
-        uses = any(load.buffer == state.name for load in loads(later.stage.body))
-        # A user attached at the same consumer sees the part that is computed there.
-        inside = later is consumer or (
-            later.attachment is not None and later.attachment.consumer == step.consumer
-        )
-        if uses and not inside:
-            raise ScheduleError(f"{step.stage} is also used by {later.name}, outside of there")
     state.attachment = Attachment(step.consumer, step.axis)
     state.scope = Scope(step.scope)
 

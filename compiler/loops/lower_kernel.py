@@ -225,6 +225,8 @@ class _Lowering:
                 memory, base = env.locals[node.buffer]
                 indices = tuple(sub(i, b) for i, b in zip(indices, base, strict=True))
                 return Load(node.dtype, memory.name, tuple(map(simple, indices)))
+            if node.buffer not in self.inputs:
+                raise ScheduleError(f"{state.name} uses {node.buffer}, which is computed elsewhere")
             layout = self.scheduled.layouts.get(node.buffer)
             if layout is not None:
                 indices = packed_indices(tuple(map(simple, indices)), layout)
@@ -520,8 +522,18 @@ class _Lowering:
         ]
         if not producers:
             return deeper(env)
-        regions = self._regions(state, producers, env, offsets)
+        nested = [other for other in self.scheduled.stages if self._is_inside(other, state, axis)]
+        regions = self._regions(state, nested, env, offsets)
         return self._emit_producers(producers, regions, env, deeper)
+
+    def _is_inside(self, stage: StageState, consumer: StageState, axis: str) -> bool:
+        """The stage is computed in this loop of the consumer, itself or inside of another stage."""
+        attachment = stage.attachment
+        while attachment is not None and attachment.consumer != consumer.name:
+            attachment = self.scheduled.stage(attachment.consumer).attachment
+        return attachment is not None and consumer.order.index(
+            attachment.axis
+        ) >= consumer.order.index(axis)
 
     def _regions(
         self,

@@ -5,15 +5,25 @@ from __future__ import annotations
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.sketches.row_wise import row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
+from compiler.schedule.sketches.winograd_conv import winograd_sketches
 from compiler.schedule.space import ScheduleSpace
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
 
 
-def schedule_space(kernel: FusedKernel, target: Target, threads: int = 1) -> ScheduleSpace:
-    """All schedules of `kernel` that are worth measuring on `target` with `threads` threads."""
+def schedule_space(
+    kernel: FusedKernel, target: Target, threads: int = 1, numerics: str = "default"
+) -> ScheduleSpace:
+    """All schedules of `kernel` that are worth measuring on `target` with `threads` threads.
+
+    `numerics` "strict" leaves out algorithms that round differently (Winograd), "default" has them.
+    """
     sketches = tiled_reduction_sketches(kernel, target, threads)
-    return ScheduleSpace(sketches or row_wise_sketches(kernel, target, threads))
+    if not sketches:
+        return ScheduleSpace(row_wise_sketches(kernel, target, threads))
+    if numerics != "strict":
+        sketches += winograd_sketches(kernel, target, threads)
+    return ScheduleSpace(sketches)
 
 
 def default_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:

@@ -1,0 +1,219 @@
+"""Sketch: Winograd's minimal filtering, computed for one block of tile rows at a time.
+
+for row block: (parallel)
+    pad the rows; transform them: data.both[x, y, channels, tiles]       stays in the L2 cache
+    for block.o:
+        products[x, y] += data.both[x, y] * filter[x, y]                 register tile as in matmul
+        for tile: transform back; epilogue; store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.winograd import TRANSFORMS, apply_winograd, winograd_applies
+from compiler.schedule.sketches.roles import epilogue_is_plain
+from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.steps import (
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Inline,
+    PackLayout,
+    Parallelize,
+    Reorder,
+    Schedule,
+    Step,
+    Tile,
+    Unroll,
+    Vectorize,
+    Winograd,
+)
+from compiler.target import Target
+
+STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    kernel: FusedKernel  # in Winograd's form
+    m: int
+    lanes: int
+    threads: int
+    extents: Mapping[str, int]
+    prologue: tuple[str, ...]
+
+    @property
+    def output(self) -> str:
+        return self.kernel.output.name
+
+
+def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """One sketch per tile size, for the convolutions that Winograd's form exists for."""
+    if not winograd_applies(kernel) or not epilogue_is_plain(kernel):
+        return []
+    sketches = [_sketch(kernel, m, target, threads) for m in sorted(TRANSFORMS, reverse=True)]
+    return [sketch for sketch in sketches if sketch is not None]
+
+
+def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch | None:
+    anchor = kernel.stage(kernel.anchor)
+    extents = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
+    rewritten = apply_winograd(kernel, m)
+    names = [stage.name for stage in rewritten.stages]
+    prologue = tuple(names[: names.index("data.rows")])
+    context = _Context(rewritten, m, target.lanes, threads, extents, prologue)
+    rows = _row_blocks(context)
+    if not rows:
+        return None
+    tiles = _tiles(context, target)
+    choices = [
+        Choice("rows", rows),
+        Choice("tile", tiles),
+        Choice("unroll", tuple(step for step in (2, 4, 8, 16) if step <= target.lanes)),
+    ]
+    default: list[ChoiceValue] = [_default_rows(context, rows), tiles[-1], min(8, target.lanes)]
+    if threads > 1:
+        choices.append(Choice("chunks", (1, 2, 4)))
+        default.append(2)
+
+    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
+        return Schedule(tuple(_steps(context, assignment)))
+
+    return Sketch(f"winograd{m}", tuple(choices), build, tuple(default))
+
+
+def _row_blocks(context: _Context) -> tuple[int, ...]:
+    """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
+    m, extents = context.m, context.extents
+    rows, columns = -(-extents["oh"] // m), -(-extents["ow"] // m)
+    channels = extents["icb"] * extents["ici"]
+    result = []
+    for block in range(1, rows + 1):
+        transformed = (m + 2) ** 2 * channels * block * columns * 4
+        padded = channels * (block * m + 2) * (columns * m + 2) * 4
+        products = (m + 2) ** 2 * 4 * context.lanes * block * columns * 4
+        fits = transformed + padded + products <= STACK_BYTES
+        even = rows % block == 0
+        if fits and even:
+            result.append(block)
+    return tuple(result)
+
+
+def _default_rows(context: _Context, rows: tuple[int, ...]) -> int:
+    """Enough tiles to fill the register tile a few times, few enough to stay in the L2 cache."""
+    columns = -(-context.extents["ow"] // context.m)
+    enough = [block for block in rows if block * columns >= 12]
+    return enough[0] if enough else rows[-1]
+
+
+def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
+    """(tiles, vectors) pairs of the products' register tile."""
+    budget = target.vector_registers - 1
+    pairs = []
+    for vectors in (1, 4, 3, 2):
+        if vectors <= context.extents["ocb"]:
+            most = (budget - vectors) // vectors
+            pairs += [(count, vectors) for count in range(max(1, most // 2), most + 1)]
+    return tuple(pairs)
+
+
+def _steps(context: _Context, choice: Mapping[str, ChoiceValue]) -> list[Step]:
+    output, m = context.output, context.m
+    tile = choice["tile"]
+    assert isinstance(tile, tuple)
+    columns, vectors = int(tile[0]), int(tile[1])
+    conv = [stage.name for stage in context.kernel.stages][-2]
+    has_epilogue = conv != "output.rows"
+    steps: list[Step] = [Winograd(m)]
+    weight = next(
+        load
+        for load in context.kernel.inputs
+        if load.constant and len(load.shape) == 4 and load.shape[:2] == (m + 2, m + 2)
+    )
+    # [x][y][output block][input channel][lanes]
+    steps.append(PackLayout(weight.name, ((2, context.lanes),), (0, 1, 2, 4, 3), m))
+    if has_epilogue:
+        steps.append(Inline(conv))
+    rows = int(str(choice["rows"]))
+    steps += [
+        CacheWrite("products", "products.sum"),
+        Tile(output, "oh", m * rows),
+        Tile(output, "oh.i", m),
+        Tile(output, "ow", m),
+        Tile(output, "ocb", vectors),
+        Reorder(
+            output,
+            ("n", "oh.o", "ocb.o", "ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci"),
+        ),
+        Unroll(output, "oh.i.i"),
+        Unroll(output, "ow.i"),
+        Vectorize(output, "oci"),
+    ]
+    per_rows = "oh.o"
+    if context.threads > 1:
+        chunks = int(str(choice["chunks"]))
+        if context.extents["oh"] % (m * rows) == 0 and context.extents["n"] > 1:
+            steps += [Fuse(output, ("n", "oh.o"), "parallel")]
+            per_rows = "parallel"
+            steps.append(Parallelize(output, "parallel", chunks))
+        elif context.extents["n"] == 1:
+            steps.append(
+                Reorder(
+                    output,
+                    ("oh.o", "n", "ocb.o", "ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci"),
+                )
+            )
+            steps.append(Parallelize(output, "oh.o", chunks))
+            per_rows = "n"
+        else:
+            steps.append(Parallelize(output, "n", chunks))
+    steps += [
+        ComputeAt("output.rows", output, "ow.o"),
+        ComputeAt("products", output, "ocb.o"),
+        ComputeAt("data.both", output, per_rows),
+        *(ComputeAt(stage, output, per_rows) for stage in reversed(context.prologue)),
+    ]
+    return steps + _transform_steps(context) + _product_steps(int(str(choice["unroll"])), columns)
+
+
+def _transform_steps(context: _Context) -> list[Step]:
+    steps: list[Step] = []
+    for stage in context.prologue:
+        steps.append(Vectorize(stage, context.kernel.stage(stage).axes[-1].name))
+    return [
+        *steps,
+        Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
+        Unroll("data.both", "x"),
+        Unroll("data.both", "y"),
+        Vectorize("data.both", "ici"),
+        ComputeAt("data.rows", "data.both", "tw"),
+        Reorder("data.rows", ("n", "icb", "th", "tw", "y", "x", "ici")),
+        Unroll("data.rows", "x"),
+        Unroll("data.rows", "y"),
+        Vectorize("data.rows", "ici"),
+        Reorder("output.rows", ("n", "ocb", "t", "y", "p", "oci")),
+        Unroll("output.rows", "y"),
+        Unroll("output.rows", "p"),
+        Vectorize("output.rows", "oci"),
+    ]
+
+
+def _product_steps(unroll: int, columns: int) -> list[Step]:
+    """The small matrix products: one per position of the transformed tile."""
+    return [
+        Tile("products", "t", columns),
+        Reorder("products", ("n", "x", "y", "t.o", "t.i", "ocb", "oci")),
+        Unroll("products", "t.i"),
+        Unroll("products", "ocb"),
+        Vectorize("products", "oci"),
+        ComputeAt("products.sum", "products", "t.o", "register"),
+        Tile("products.sum", "ici", unroll),
+        Reorder("products.sum", ("n", "x", "y", "icb", "ici.o", "ici.i", "t", "ocb", "oci")),
+        Unroll("products.sum", "ici.i"),
+        Unroll("products.sum", "t"),
+        Unroll("products.sum", "ocb"),
+        Vectorize("products.sum", "oci"),
+    ]

@@ -1,0 +1,80 @@
+"""Kernels of a model -> tuning tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.kernels.serialize import kernel_to_json
+from compiler.schedule import schedule_space
+from compiler.schedule.space import Candidate
+from compiler.target import Target
+from configs.settings import Settings
+from tuner.apply_best import task_key
+from tuner.budget import TaskProgress
+from tuner.cost_model import CostModel
+from tuner.features import FeatureExtractor, FeatureLayout
+from tuner.sampler import Score, TaskSearch, make_sampler
+from tuner.tasks import TuningTask, plan
+
+
+def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int]]:
+    """Each distinct kernel and how often the model calls it, by workload key."""
+    found: dict[str, tuple[FusedKernel, int]] = {}
+    for call in program.calls:
+        if isinstance(call, KernelCall):
+            kernel, count = found.get(call.key, (call.kernel, 0))
+            found[call.key] = kernel, count + 1
+    return found
+
+
+def make_tasks(
+    kernels: Mapping[str, tuple[FusedKernel, int]],
+    target: Target,
+    settings: Settings,
+    model: CostModel,
+) -> list[TuningTask]:
+    """A task per distinct kernel; all share one cost model and one layout of features."""
+    search, threads = settings.search, settings.compile.threads
+    spaces = {
+        key: schedule_space(kernel, target, threads, settings.compile.numerics)
+        for key, (kernel, _) in kernels.items()
+    }
+    layout = FeatureLayout.of(list(spaces.values()))
+    tasks = []
+    for key, (kernel, occurrences) in kernels.items():
+        space = spaces[key]
+        extract = FeatureExtractor(space, kernel, target, layout)
+        seed = search.seed ^ int(key[:8], 16)
+        sampler = make_sampler(
+            search.sampler,
+            space,
+            _score(model, extract),
+            seed,
+            exploration=search.exploration,
+            pool=search.cost_model.pool,
+        )
+        default = plan(space, space.default())
+        tasks.append(
+            TuningTask(
+                kernel=kernel,
+                kernel_json=kernel_to_json(kernel),
+                key=task_key(key, target, threads, settings.compile.numerics),
+                space=space,
+                extract=extract,
+                search=TaskSearch(space, sampler, seed=seed, first=[default.candidate]),
+                progress=TaskProgress(occurrences),
+                default=default,
+            )
+        )
+    return tasks
+
+
+def _score(model: CostModel, extract: FeatureExtractor) -> Score:
+    def score(candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
+        return model.predict(extract(candidates))
+
+    return score
