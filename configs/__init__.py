@@ -1,0 +1,1 @@
+"""Settings: every knob of a job, and the named targets."""

@@ -1,0 +1,232 @@
+"""Settings: layers, presets, and one readable line for every mistake."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from configs.errors import SettingsError, TunefarmError
+from configs.settings import (
+    Settings,
+    load_settings,
+    load_target,
+    presets,
+    targets,
+)
+
+
+def load(
+    preset: str | None = None,
+    overrides: dict[str, object] | None = None,
+    environment: dict[str, str] | None = None,
+) -> Settings:
+    return load_settings(preset, overrides, environment=environment or {})
+
+
+def refusal(*arguments: Any, **keywords: Any) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(*arguments, **keywords)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_presets_are_quick_overnight_and_ci() -> None:
+    assert presets() == ("ci", "overnight", "quick")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_loads(name: str) -> None:
+    assert load(name) != load()
+
+
+def test_no_preset_gives_the_defaults() -> None:
+    assert load() == Settings()
+
+
+def test_quick_ends_within_ten_minutes() -> None:
+    quick = load("quick")
+    assert quick.search.minutes is not None
+    assert quick.search.minutes <= 9
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[search]\ntrials_per_task = 3\nseed = 4\nbatch_size = 5\n")
+    settings = load(
+        str(file),
+        {"search.batch_size": 7, "search.total_trials": None},
+        {"TUNEFARM_SEARCH__SEED": "6", "TUNEFARM_SEARCH__BATCH_SIZE": "6", "HOME": "/"},
+    )
+    assert settings.search.trials_per_task == 3
+    assert settings.search.seed == 6
+    assert settings.search.batch_size == 7
+    assert settings.search.total_trials is None
+
+
+def test_environment_values_are_toml_or_plain_strings() -> None:
+    settings = load(
+        environment={
+            "TUNEFARM_DATABASE__URL": "my records.db",
+            "TUNEFARM_SEARCH__COST_MODEL__LEARNING_RATE": "0.5",
+            "TUNEFARM_MEASURE__RUNNER": '"local"',
+        }
+    )
+    assert settings.database.url == "my records.db"
+    assert settings.search.cost_model.learning_rate == 0.5
+    assert settings.measure.runner == "local"
+
+
+def test_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFARM_MEASURE__SLOTS", "3")
+    assert load_settings().measure.slots == 3
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().search.seed = 3
+
+
+def test_settings_round_trip_through_json() -> None:
+    settings = load("quick", {"compile.threads": 2})
+    assert Settings.model_validate(settings.to_json()) == settings
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("search.trails_per_task", "search.trials_per_task"),
+        ("serch.seed", "search.seed"),
+        ("trials_per_task", "search.trials_per_task"),
+        ("search.cost_model.depth", "search.cost_model.max_depth"),
+        ("mesure", "measure"),
+    ],
+)
+def test_unknown_key_is_refused_with_the_nearest_one(key: str, nearest: str) -> None:
+    text = refusal(overrides={key: 1})
+    assert f"unknown key {key} " in text
+    assert text.endswith(f"(did you mean {nearest}?)")
+
+
+def test_unknown_key_in_a_file_names_file_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[measure]\nsample = 3\n")
+    text = refusal(str(file))
+    assert str(file) in text
+    assert "measure.sample " in text
+    assert "measure.samples" in text
+
+
+def test_unknown_variable_is_named() -> None:
+    text = refusal(environment={"TUNEFARM_MEASURE__SLOTSS": "3"})
+    assert text.startswith("TUNEFARM_MEASURE__SLOTSS: unknown key measure.slotss")
+    assert "measure.slots?" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("search.trials_per_task", "many", "valid integer"),
+        ("search.trials_per_task", 2.5, "valid integer"),
+        ("search.trials_per_task", True, "valid integer"),
+        ("search.trials_per_task", 0, "greater than or equal to 1"),
+        ("search.minutes", -1, "greater than 0"),
+        ("search.minutes", float("nan"), "finite"),
+        ("search.minutes", 10**400, "valid number"),
+        ("search.exploration", 1.5, "less than or equal to 1"),
+        ("search.sampler", "best", "'cost_model'"),
+        ("search.cost_model", 3, "section"),
+        ("compile.numerics", "fast", "'strict' or 'default'"),
+        ("measure.runner", 1, "'ray' or 'local'"),
+        ("database.url", "", "at least 1 character"),
+    ],
+)
+def test_wrong_value_is_one_line(key: str, value: object, reason: str) -> None:
+    text = refusal(overrides={key: value})
+    assert text.startswith(f"option: {key} = ")
+    assert reason in text
+
+
+def test_wrong_value_in_a_file_names_file_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[compile]\nthreads = "2"\n')
+    assert refusal(str(file)).startswith(f"{file}: compile.threads = '2': ")
+
+
+def test_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("search = 3\n")
+    assert f"{file}: search = 3: this is a section" in refusal(str(file))
+
+
+def test_unknown_preset_is_refused_with_the_nearest_one() -> None:
+    assert refusal("quik") == "unknown preset 'quik' (did you mean quick?)"
+    assert refusal("zzz") == "unknown preset 'zzz' (known: ci, overnight, quick)"
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "no such settings file" in refusal(str(tmp_path / "none.toml"))
+    assert "no such settings file" in refusal("none.toml")
+
+
+def test_folder_is_refused(tmp_path: Path) -> None:
+    assert "is a folder" in refusal(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[search\n", "not valid TOML"),
+        (b"\xff\xfe\x00", "not a text file"),
+        (b"search.seed = " + b"9" * 5000, "not valid TOML"),
+        (b"x = " + b"[" * 5000, "not valid TOML"),
+    ],
+)
+def test_damaged_file_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(content)
+    text = refusal(str(file))
+    assert reason in text
+    assert str(file) in text
+
+
+@pytest.mark.parametrize("key", ["", ".", "search.", "search..seed"])
+def test_malformed_key_is_refused(key: str) -> None:
+    assert "unknown key" in refusal(overrides={key: 3})
+
+
+@pytest.mark.parametrize("name", targets())
+def test_every_named_target_loads(name: str) -> None:
+    target = load_target(name)
+    assert target.l1_bytes < target.l2_bytes
+    assert list(target.features) == sorted(target.features)
+
+
+def test_unknown_target_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(SettingsError, match=r"unknown target 'x86-64-v9' \(did you mean x86-64-v"):
+        load_target("x86-64-v9")
+
+
+def test_incomplete_target_names_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    source = Path(__file__).parents[2] / "configs/targets/x86-64-v3.toml"
+    file.write_text(source.read_text().replace("lanes = 8\n", ""))
+    with pytest.raises(SettingsError, match=r"mine.toml: lanes is missing"):
+        load_target(str(file))
+
+
+def test_settings_error_belongs_to_the_tree_of_errors() -> None:
+    assert issubclass(SettingsError, TunefarmError)
+
+
+def test_presets_hold_nothing_that_equals_the_default() -> None:
+    defaults = Settings().to_json()
+    for name in presets():
+        text = (Path(__file__).parents[2] / f"configs/{name}.toml").read_text()
+        for section, values in tomllib.loads(text).items():
+            for key, value in values.items():
+                assert isinstance(value, dict) or defaults[section][key] != value, (name, key)

@@ -1,0 +1,292 @@
+"""The boundaries of the design: who may import whom, and the one home of each library.
+
+The rules are functions of a folder, so that they are tested on folders that break them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# A package may import itself and these.
+MAY_IMPORT = {
+    "configs": set[str](),
+    "compiler": {"configs"},
+    "measure": {"configs", "compiler"},
+    "db": {"configs"},
+    "tuner": {"configs", "compiler", "measure", "db"},
+}
+
+# A library may be imported by these files, or below these folders, and nowhere else.
+HOMES = {
+    "onnx": ("compiler/frontend/",),
+    "llvmlite": ("compiler/llvm/", "compiler/runtime/", "compiler/target.py"),
+    "ray": ("measure/ray_runner.py",),
+    "sqlalchemy": ("db/",),
+    "alembic": ("db/",),
+    "sqlite3": ("db/",),
+    "xgboost": ("tuner/cost_model.py",),
+    "optuna": ("tuner/sampler.py", "tuner/session.py"),
+    "pydantic": ("configs/",),
+    "tomllib": ("configs/",),
+    "typer": ("tuner/",),
+    "click": ("tuner/",),
+    "rich": ("tuner/",),
+    "onnxruntime": ("tuner/",),
+    "openvino": ("tuner/",),
+    "pytest": (),
+    "hypothesis": (),
+    "pickle": ("measure/",),  # between our own processes, never in a file that is kept
+}
+
+SETTINGS = "configs/settings.py"
+"""The only reader of the environment."""
+
+HANDS_ON_ENVIRONMENT = "measure/"
+"""May hand the environment on to a child process, whole or changed, without looking into it."""
+
+HANDING_ON = {"clear", "copy", "update", "setdefault", "pop"}
+EXTENDED = {"PYTHONPATH"}
+"""Variables that a child process gets with something added, and so may be read for it."""
+
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
+DYNAMIC_IMPORTS = {"__import__", "import_module", "exec", "eval"}
+LOOKS_UP_BY_NAME = {"measure/build_candidate.py"}
+"""A worker process finds the compile function by the name that its driver sent."""
+
+TOP_LEVEL = {
+    *MAY_IMPORT,
+    "tests",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    ".ci",
+    ".git",
+    ".gitignore",
+}
+LEFT_BY_TOOLS = {
+    "build",
+    "tunefarm.egg-info",
+    "__pycache__",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".hypothesis",
+    ".venv",
+}
+
+
+def violations(root: Path) -> list[str]:
+    """Every breach of the rules in the packages below `root`, as "file:line: what"."""
+    found = []
+    for package in MAY_IMPORT:
+        for path in sorted((root / package).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            tree = ast.parse(path.read_text(encoding="utf-8"), filename=name)
+            breaches = [*_import_breaches(name, tree), *_environment_breaches(name, tree)]
+            found += [f"{name}:{line}: {what}" for line, what in sorted(breaches)]
+    return found
+
+
+def unexpected_top_level(root: Path) -> list[str]:
+    """Names at the top level that the design does not have; tools' leavings are ignored."""
+    names = {path.name for path in root.iterdir()}
+    return sorted(names - TOP_LEVEL - LEFT_BY_TOOLS)
+
+
+def _import_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    package = name.split("/")[0]
+    for line, module in _imports(name, tree):
+        top = module.split(".")[0]
+        if top in MAY_IMPORT and top != package and top not in MAY_IMPORT[package]:
+            yield line, f"{package} must not import {top}"
+        elif top == "tests":
+            yield line, f"{package} must not import tests"
+        elif top in HOMES and not _is_at_home(name, HOMES[top]):
+            yield line, f"{top} has another home: {', '.join(HOMES[top]) or 'tests'}"
+    for node in ast.walk(tree):
+        if name in LOOKS_UP_BY_NAME or not isinstance(node, ast.Call):
+            continue
+        if _last_name(node.func) in DYNAMIC_IMPORTS:
+            yield node.lineno, f"{_last_name(node.func)} hides what is imported"
+
+
+def _imports(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Modules imported anywhere in the file, inside functions and type-checking blocks too."""
+    folder = name.split("/")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.ImportFrom):
+            above = folder[: len(folder) - node.level + 1]
+            if above:
+                yield node.lineno, above[0]
+            else:  # from .. import x: above the packages
+                for alias in node.names:
+                    yield node.lineno, node.module or alias.name
+
+
+def _environment_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    if name == SETTINGS:
+        return
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            for alias in node.names:
+                if alias.name in ENVIRONMENT:
+                    yield node.lineno, f"import os, not {alias.name} from it"
+        if not (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT):
+            continue
+        if name.startswith(HANDS_ON_ENVIRONMENT) and _is_handed_on(node, parents):
+            continue
+        yield node.lineno, f"os.{node.attr} is read in {SETTINGS} alone"
+
+
+def _is_handed_on(node: ast.Attribute, parents: dict[ast.AST, ast.AST]) -> bool:
+    """`{**os.environ}`, `dict(os.environ)`, `os.environ.update(…)` …, `os.environ[k] = v`."""
+    if node.attr != "environ":
+        return False
+    parent = parents[node]
+    match parent:
+        case ast.Dict(keys=keys, values=values):
+            return any(
+                key is None and value is node for key, value in zip(keys, values, strict=True)
+            )
+        case ast.Call(func=ast.Name(id="dict")):
+            return node in parent.args
+        case ast.Attribute(attr=method):
+            call = parents[parent]
+            if not isinstance(call, ast.Call):
+                return False
+            if method == "get":
+                return isinstance(call.args[0], ast.Constant) and call.args[0].value in EXTENDED
+            return method == "copy" or (
+                method in HANDING_ON and isinstance(parents[call], ast.Expr)
+            )
+        case ast.Subscript(ctx=ast.Store() | ast.Del()):
+            return True
+        case _:
+            return False
+
+
+def _is_at_home(name: str, homes: tuple[str, ...]) -> bool:
+    return any(name == home or (home.endswith("/") and name.startswith(home)) for home in homes)
+
+
+def _last_name(function: ast.expr) -> str:
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return function.attr if function.value.id in ("importlib", "builtins") else ""
+    return ""
+
+
+def test_sources_keep_the_boundaries(repository: Path) -> None:
+    assert violations(repository) == []
+
+
+def test_top_level_is_fixed(repository: Path) -> None:
+    assert unexpected_top_level(repository) == []
+
+
+def test_every_package_is_looked_at(repository: Path) -> None:
+    for package in MAY_IMPORT:
+        assert list((repository / package).rglob("*.py")), package
+
+
+def test_no_stray_package_markers_are_missing(repository: Path) -> None:
+    """A folder of sources without __init__.py would not be installed."""
+    for package in MAY_IMPORT:
+        for path in (repository / package).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), path
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "breach"),
+    [
+        ("compiler/a.py", "import db.store", "1: compiler must not import db"),
+        ("compiler/a.py", "import os, tuner", "1: compiler must not import tuner"),
+        ("compiler/a.py", "from measure import job", "1: compiler must not import measure"),
+        ("measure/a.py", "from db.store import Store", "1: measure must not import db"),
+        ("db/a.py", "from compiler.errors import X", "1: db must not import compiler"),
+        ("configs/a.py", "import compiler", "1: configs must not import compiler"),
+        ("db/a.py", "from .. import compiler", "1: db must not import compiler"),
+        ("tuner/a.py", "import tests.examples", "1: tuner must not import tests"),
+        (
+            "compiler/a.py",
+            "def f():\n    if True:\n        import onnx.helper",
+            "3: onnx has another home: compiler/frontend/",
+        ),
+        (
+            "compiler/a.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tuner",
+            "3: compiler must not import tuner",
+        ),
+        (
+            "compiler/a.py",
+            "try:\n    import llvmlite\nexcept ImportError:\n    pass",
+            "2: llvmlite has another home: compiler/llvm/, compiler/runtime/, compiler/target.py",
+        ),
+        ("compiler/target.pyx/a.py", "import llvmlite", "1: llvmlite has another home: "),
+        ("measure/a.py", "from ray import remote", "1: ray has another home: "),
+        ("tuner/a.py", "import xgboost as xgb", "1: xgboost has another home: "),
+        ("tuner/session.py", "import sqlalchemy", "1: sqlalchemy has another home: db/"),
+        ("tuner/cli.py", "import tomllib", "1: tomllib has another home: configs/"),
+        ("db/a.py", "import rich", "1: rich has another home: tuner/"),
+        ("db/a.py", "import pickle", "1: pickle has another home: measure/"),
+        ("db/a.py", "import pytest", "1: pytest has another home: tests"),
+        ("tuner/a.py", "import importlib\nimportlib.import_module('ray')", "2: import_module"),
+        ("tuner/a.py", "__import__('ray')", "1: __import__ hides what is imported"),
+        ("tuner/a.py", "import os\nos.environ['A']", "2: os.environ is read in configs/"),
+        ("tuner/a.py", "import os\nos.getenv('A')", "2: os.getenv is read in configs/"),
+        ("tuner/a.py", "import os as o\no.environ", "2: os.environ is read in configs/"),
+        ("tuner/a.py", "from os import environ", "1: import os, not environ from it"),
+        ("measure/a.py", "import os\nos.environ['A']", "2: os.environ is read in configs/"),
+        ("measure/a.py", "import os\nos.environ.get('A')", "2: os.environ is read in"),
+        ("measure/a.py", "import os\n'A' in os.environ", "2: os.environ is read in configs/"),
+        ("measure/a.py", "import os\nx = os.environ.pop('A')", "2: os.environ is read in"),
+        ("measure/a.py", "import os\nos.getenv('A')", "2: os.getenv is read in configs/"),
+    ],
+)
+def test_breach_is_found(tmp_path: Path, name: str, source: str, breach: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    (found,) = violations(tmp_path)
+    assert found.startswith(f"{name}:{breach}")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("compiler/frontend/zoo/a.py", "import onnx.helper"),
+        ("compiler/target.py", "from llvmlite import binding"),
+        ("tuner/a.py", "import compiler, measure, db, configs, numpy"),
+        ("tuner/session.py", "import optuna"),
+        ("db/a/b.py", "from ..schema import Base\nimport sqlalchemy"),
+        ("configs/settings.py", "import os\nos.environ['A']"),
+        ("measure/a.py", "import os\nenvironment = {**os.environ, 'A': '1'}"),
+        ("measure/a.py", "import os\nenvironment = dict(os.environ, A='1')"),
+        ("measure/a.py", "import os\nenvironment = os.environ.copy()"),
+        ("measure/a.py", "import os\npath = os.environ.get('PYTHONPATH')"),
+        ("measure/a.py", "import os\nos.environ['A'] = '1'\nos.environ.setdefault('A', '1')"),
+    ],
+)
+def test_what_is_allowed_passes(tmp_path: Path, name: str, source: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert violations(tmp_path) == []
+
+
+def test_unexpected_top_level_names_are_found(tmp_path: Path) -> None:
+    for name in ("compiler", "utils", ".pytest_cache"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "setup.py").touch()
+    assert unexpected_top_level(tmp_path) == ["setup.py", "utils"]
