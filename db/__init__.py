@@ -1,0 +1,1 @@
+"""Tuning databases: records of what was measured. Knows keys, JSON and numbers, no IR."""

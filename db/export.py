@@ -1,0 +1,291 @@
+"""Databases as JSON lines: a header, then targets, workloads, jobs and trials, one per line.
+
+    {"format": "tunefarm-records", "version": 1}
+    {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …}
+    {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …}
+
+Only JSON goes in and out, and every field of a line that comes in is checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+from configs.errors import DatabaseError
+from db import queries
+from db.records import (
+    JOB_STATES,
+    JobRecord,
+    JobTask,
+    TargetRecord,
+    TaskKey,
+    TrialRecord,
+    WorkloadRecord,
+)
+from db.store import Store
+
+FORMAT = "tunefarm-records"
+VERSION = 1
+_BATCH = 1000
+
+
+def export_records(store: Store, path: Path) -> int:
+    """Write everything to a new file; returns the number of trials.
+
+    Raises DatabaseError if the file exists already or cannot be written.
+    """
+    try:
+        file = path.open("x", encoding="utf-8")
+    except FileExistsError as error:
+        raise DatabaseError(f"{path} exists already", hint="nothing was changed") from error
+    except OSError as error:
+        raise DatabaseError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        with file:
+            return _write(store, file)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise DatabaseError(f"cannot write {path}: {error.strerror or error}") from error
+    except DatabaseError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _write(store: Store, file: TextIO) -> int:
+    count = 0
+    for line in _lines(store):
+        file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+        count += line.get("kind") == "trial"
+    return count
+
+
+def import_records(store: Store, path: Path) -> int:
+    """Add what a file holds and the store does not; returns the number of new trials.
+
+    The whole file is checked before anything is added. Raises DatabaseError with the line's
+    number for the first line that is not right.
+    """
+    for _ in _read(path):
+        pass  # checked to the end before the first record is added
+    new = 0
+    for kind, run in itertools.groupby(_read(path), key=type):
+        records: Iterator[Any] = iter(run)
+        while batch := list(itertools.islice(records, _BATCH)):
+            if kind is TargetRecord:
+                store.add_targets(batch)
+            elif kind is WorkloadRecord:
+                store.add_workloads(batch)
+            elif kind is JobRecord:
+                store.add_jobs(batch)
+            else:
+                new += store.record_trials(batch)
+    return new
+
+
+Record = TargetRecord | WorkloadRecord | JobRecord | TrialRecord
+
+
+def _lines(store: Store) -> Iterator[dict[str, Any]]:
+    yield {"format": FORMAT, "version": VERSION}
+    for target in queries.targets(store).values():
+        yield {"kind": "target", **asdict(target)}
+    for workload in queries.workloads(store).values():
+        yield {"kind": "workload", **asdict(workload)}
+    for job in reversed(queries.jobs(store)):
+        yield {"kind": "job", **asdict(job)}
+    for trial in queries.iterate_trials(store):
+        line = {"kind": "trial", **asdict(trial)}
+        del line["number"]
+        yield line
+
+
+def _read(path: Path) -> Iterator[Record]:
+    """The file's records. Raises DatabaseError at the first line that is not right."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            seen: set[tuple[str, str]] = set()
+            for number, text in enumerate(file, start=1):
+                try:
+                    value = json.loads(text, parse_constant=_no_constant)
+                    if number == 1:
+                        _check_header(value)
+                        continue
+                    record = _record(value)
+                    _check_references(record, seen)
+                except (ValueError, RecursionError) as error:
+                    raise DatabaseError(f"{path}:{number}: {error}") from error
+                yield record
+    except UnicodeDecodeError as error:
+        raise DatabaseError(f"{path} is not a text file (UTF-8)") from error
+    except OSError as error:
+        raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _check_header(value: object) -> None:
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise ValueError("this is not a file of records")
+    if value.get("version") != VERSION:
+        raise ValueError(f"version {value.get('version')!r} is not supported, only {VERSION}")
+
+
+def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
+    """What a record refers to must stand above it in the file."""
+    if isinstance(record, TargetRecord):
+        seen.add(("target", record.key))
+    elif isinstance(record, WorkloadRecord):
+        seen.add(("workload", record.key))
+    elif isinstance(record, JobRecord):
+        seen.add(("job", record.id))
+    keys = [record.key] if isinstance(record, TrialRecord) else []
+    if isinstance(record, JobRecord):
+        keys = [task.key for task in record.tasks]
+    needed = {("workload", key.workload) for key in keys}
+    needed |= {("target", key.target) for key in keys}
+    if isinstance(record, TrialRecord) and record.job is not None:
+        needed.add(("job", record.job))
+    for kind, key in needed - seen:
+        raise ValueError(f"{kind} {key!r} does not stand above this line")
+
+
+def _record(value: object) -> Record:
+    if not isinstance(value, dict):
+        raise ValueError("this is not an object")
+    kind = value.pop("kind", None)
+    if kind == "target":
+        return _build(TargetRecord, value, {"key": _text, "description": _any})
+    if kind == "workload":
+        return _build(WorkloadRecord, value, {"key": _text, "name": _text, "kernel": _any})
+    if kind == "job":
+        return _build(JobRecord, value, _JOB)
+    if kind == "trial":
+        trial = _build(TrialRecord, value, _TRIAL)
+        if trial.status == "ok" and not trial.is_ok:
+            raise ValueError("an ok trial needs a latency above zero")
+        return trial
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+_T = TypeVar("_T", TargetRecord, WorkloadRecord, JobRecord, TrialRecord, JobTask, TaskKey)
+Reader = Callable[[object], Any]
+
+
+def _build(cls: type[_T], value: object, readers: Mapping[str, Reader]) -> _T:
+    if not isinstance(value, dict):
+        raise ValueError(f"{cls.__name__} is not an object")
+    for name in value.keys() - readers.keys():
+        raise ValueError(f"unknown field {name!r}")
+    for name in readers.keys() - value.keys():
+        raise ValueError(f"field {name!r} is missing")
+    read = {}
+    for name, reader in readers.items():
+        try:
+            read[name] = reader(value[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return cls(**read)
+
+
+def _any(value: object) -> Any:
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    return float(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not an object")
+    return value
+
+
+def _optional(reader: Reader) -> Reader:
+    return lambda value: None if value is None else reader(value)
+
+
+def _list(reader: Reader) -> Reader:
+    def read(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f"{value!r} is not a list")
+        return tuple(reader(item) for item in value)
+
+    return read
+
+
+def _state(value: object) -> str:
+    if value not in JOB_STATES:
+        raise ValueError(f"{value!r} is no state of a job")
+    return str(value)
+
+
+def _task_key(value: object) -> TaskKey:
+    return _build(TaskKey, value, _TASK_KEY)
+
+
+def _job_task(value: object) -> JobTask:
+    return _build(JobTask, value, {"key": _task_key, "occurrences": _count})
+
+
+_READERS: dict[str, Reader] = {"str": _text, "int": _count, "float": _number}
+_TASK_KEY = {field.name: _READERS[str(field.type)] for field in fields(TaskKey)}
+_JOB: dict[str, Reader] = {
+    "id": _text,
+    "model_name": _text,
+    "model_hash": _text,
+    "settings": _any,
+    "state": _state,
+    "started": _number,
+    "updated": _number,
+    "finished": _optional(_number),
+    "progress": _any,
+    "tasks": _list(_job_task),
+}
+_TRIAL: dict[str, Reader] = {
+    "key": _task_key,
+    "request_id": _text,
+    "sketch": _text,
+    "choices": _object,
+    "schedule": _any,
+    "status": _text,
+    "latency": _optional(_number),
+    "samples": _list(_number),
+    "error": _text,
+    "build_seconds": _number,
+    "check_seconds": _number,
+    "run_seconds": _number,
+    "machine": _object,
+    "conditions": _object,
+    "job": _optional(_text),
+    "created": _number,
+}

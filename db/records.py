@@ -1,0 +1,128 @@
+"""What goes into a store and comes out of it: plain values, no database objects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
+JOB_STATES: tuple[JobState, ...] = ("running", "finished", "interrupted", "failed")
+OK = "ok"
+"""The status of a trial that was built, gave the right result and was timed."""
+
+
+def canonical_json(value: object) -> str:
+    """The value as JSON text: sorted keys, no spaces, finite numbers only (else ValueError)."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+
+
+def hash_json(value: object) -> str:
+    """16 hex characters of the SHA-256 of the canonical JSON; tuples count as lists."""
+    text = canonical_json(value).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKey:
+    """What a schedule was tuned for; records compare only within one key.
+
+    `workload` and `target` are keys of a WorkloadRecord and a TargetRecord.
+    """
+
+    workload: str
+    target: str
+    threads: int
+    numerics: str
+    compiler_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRecord:
+    """A distinct fused kernel. `kernel` is its canonical JSON value, enough to rebuild it."""
+
+    key: str
+    name: str
+    kernel: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecord:
+    """A processor that was compiled for; `description` is the target's JSON value."""
+
+    key: str
+    description: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One measured candidate.
+
+    `request_id` tells measurements of one schedule apart: a trial whose key, schedule and request
+    are in the store already is not recorded again. `latency` is the median of `samples` in
+    seconds, None unless there is one. `machine` is what stays the same from trial to trial on one
+    machine (its fingerprint) and is stored once; `conditions` is what does not (load, steal).
+    `job` is the id of a JobRecord or None, `created` seconds since the epoch; the store sets
+    it when it is 0. `number` is the record's id within its database, None before it is stored.
+    """
+
+    key: TaskKey
+    request_id: str
+    sketch: str
+    choices: Mapping[str, Any]
+    schedule: Any
+    status: str
+    latency: float | None = None
+    samples: tuple[float, ...] = ()
+    error: str = ""
+    build_seconds: float = 0.0
+    check_seconds: float = 0.0
+    run_seconds: float = 0.0
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    job: str | None = None
+    created: float = 0.0
+    number: int | None = None
+
+    @property
+    def schedule_hash(self) -> str:
+        """`hash_json` of the schedule."""
+        return hash_json(self.schedule)
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the trial may be applied: the right result and a finite latency above zero."""
+        return self.status == OK and self.latency is not None and 0 < self.latency < math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class JobTask:
+    """One distinct kernel of a job's model and how often it occurs there."""
+
+    key: TaskKey
+    occurrences: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One run of the tuner on one model.
+
+    `id` is unique over all databases. `settings` and `progress` are JSON values. Times are
+    seconds since the epoch; `finished` is None while the state is running.
+    """
+
+    id: str
+    model_name: str
+    model_hash: str
+    settings: Any
+    state: JobState
+    started: float
+    updated: float
+    finished: float | None
+    progress: Any
+    tasks: tuple[JobTask, ...] = ()

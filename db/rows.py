@@ -1,0 +1,148 @@
+"""Records to rows: ids by key, and the values of a row."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from configs.errors import DatabaseError
+from db import schema
+from db.records import OK, JobRecord, TaskKey, TrialRecord, canonical_json, hash_json
+
+_ERROR_CHARACTERS = 16_000
+
+
+class RowIds:
+    """Row ids by key for the length of one transaction; tasks and machines are added on demand."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[tuple[str, object], int] = {}
+
+    def task(self, key: TaskKey) -> int:
+        """Raises DatabaseError if the workload or the target is not in the database."""
+        return self._known.get(("task", key)) or self._remember("task", key, self._task(key))
+
+    def machine(self, description: Mapping[str, Any]) -> int:
+        key = hash_json(description)
+        known = self._known.get(("machine", key))
+        return known or self._remember("machine", key, self._machine(key, description))
+
+    def job(self, uid: str | None) -> int | None:
+        if uid is None:
+            return None
+        known = self._known.get(("job", uid))
+        return known or self._remember("job", uid, job_row(self._session, uid).id)
+
+    def _remember(self, kind: str, key: object, number: int) -> int:
+        self._known[kind, key] = number
+        return number
+
+    def _task(self, key: TaskKey) -> int:
+        values = {
+            "workload_id": self._required(schema.Workload, key.workload),
+            "target_id": self._required(schema.Target, key.target),
+            "threads": key.threads,
+            "numerics": key.numerics,
+            "compiler_version": key.compiler_version,
+        }
+        found = self._session.scalar(select(schema.Task.id).filter_by(**values))
+        return found if found is not None else self._insert(schema.Task(**values))
+
+    def _machine(self, key: str, description: Mapping[str, Any]) -> int:
+        found = self._session.scalar(select(schema.Machine.id).filter_by(key=key))
+        if found is not None:
+            return found
+        return self._insert(schema.Machine(key=key, description=dict(description)))
+
+    def _required(self, model: type[schema.Workload] | type[schema.Target], key: str) -> int:
+        found = self._session.scalar(select(model.id).where(model.key == key))
+        if found is None:
+            kind = model.__name__.lower()
+            raise DatabaseError(
+                f"{kind} {key!r} is not in the database", hint=f"add it first: Store.add_{kind}s"
+            )
+        return found
+
+    def _insert(self, row: schema.Task | schema.Machine) -> int:
+        self._session.add(row)
+        self._session.flush()
+        return row.id
+
+
+def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
+    """The columns of a trial's row. Raises DatabaseError for a trial that cannot be kept."""
+    try:
+        canonical_json([record.choices, record.samples, record.conditions, record.machine])
+        schedule_hash = record.schedule_hash
+    except (TypeError, ValueError) as error:
+        raise DatabaseError(f"trial {record.request_id} is not JSON: {error}") from error
+    if record.status == OK and not record.is_ok:
+        raise DatabaseError(f"trial {record.request_id} is ok but its latency is {record.latency}")
+    latency = record.latency
+    return {
+        "task_id": ids.task(record.key),
+        "job_id": ids.job(record.job),
+        "machine_id": ids.machine(record.machine),
+        "request_id": record.request_id,
+        "sketch": record.sketch,
+        "choices": dict(record.choices),
+        "schedule": record.schedule,
+        "schedule_hash": schedule_hash,
+        "status": str(record.status),
+        "latency": latency if latency is not None and math.isfinite(latency) else None,
+        "samples": list(record.samples),
+        "error": _printable(record.error),
+        "build_seconds": record.build_seconds,
+        "check_seconds": record.check_seconds,
+        "run_seconds": record.run_seconds,
+        "conditions": dict(record.conditions),
+        "created": record.created or time.time(),
+    }
+
+
+def _printable(text: str) -> str:
+    """What every database can hold: valid Unicode without NUL, the end cut off if very long."""
+    valid = text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+    return valid[:_ERROR_CHARACTERS]
+
+
+def job_row(session: Session, uid: str) -> schema.Job:
+    """The row of the job with this id. Raises DatabaseError if there is none."""
+    row = session.scalar(select(schema.Job).filter_by(uid=uid))
+    if row is None:
+        raise DatabaseError(f"job {uid!r} is not in the database")
+    return row
+
+
+def add_job(session: Session, ids: RowIds, record: JobRecord) -> None:
+    """Add a job and its tasks, unless its id is in the database already."""
+    if session.scalar(select(schema.Job.id).filter_by(uid=record.id)) is not None:
+        return
+    row = schema.Job(
+        uid=record.id,
+        model_name=_printable(record.model_name),
+        model_hash=record.model_hash,
+        settings=record.settings,
+        state=record.state,
+        started=record.started,
+        updated=record.updated,
+        finished=record.finished,
+        progress=record.progress,
+    )
+    session.add(row)
+    session.flush()
+    for position, task in enumerate(record.tasks):
+        session.add(
+            schema.JobTask(
+                job_id=row.id,
+                task_id=ids.task(task.key),
+                position=position,
+                occurrences=task.occurrences,
+            )
+        )

@@ -1,0 +1,176 @@
+"""The tables, as SQLAlchemy models. `db.migrations` makes exactly these.
+
+workloads ─┐
+           ├─ tasks (the key of a record) ─┬─ trials ─ machines
+targets  ──┘                               │      │
+                                           └─ job_tasks ─ jobs
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import (
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from db.records import OK, JobState
+
+REVISION = "0001"
+"""The Alembic revision that these models are."""
+
+
+class Json(TypeDecorator[Any]):
+    """A JSON value as compact text; NaN and infinities are refused."""
+
+    impl = Text
+    cache_ok = True
+    should_evaluate_none = True  # None is the JSON value null
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+class Base(DeclarativeBase):
+    """Base of the models; names of constraints are fixed so that migrations can name them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class Target(Base):
+    """A processor that was compiled for."""
+
+    __tablename__ = "targets"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), unique=True)
+    description: Mapped[Any] = mapped_column(Json)
+
+
+class Machine(Base):
+    """A machine that measured; `key` is the hash of its fingerprint."""
+
+    __tablename__ = "machines"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(String(64), unique=True)
+    description: Mapped[Any] = mapped_column(Json)
+
+
+class Workload(Base):
+    """A distinct fused kernel."""
+
+    __tablename__ = "workloads"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(Text)
+    kernel: Mapped[Any] = mapped_column(Json)
+
+
+class Task(Base):
+    """The key of a record: a workload on a target with threads, numerics and compiler version."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (
+        UniqueConstraint(
+            "workload_id",
+            "target_id",
+            "threads",
+            "numerics",
+            "compiler_version",
+            name="uq_tasks_key",
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"))
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), index=True)
+    threads: Mapped[int] = mapped_column(Integer)
+    numerics: Mapped[str] = mapped_column(String(32))
+    compiler_version: Mapped[str] = mapped_column(String(64))
+
+
+class Job(Base):
+    """One run of the tuner on one model."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    uid: Mapped[str] = mapped_column(String(32), unique=True)
+    model_name: Mapped[str] = mapped_column(Text)
+    model_hash: Mapped[str] = mapped_column(String(64), index=True)
+    settings: Mapped[Any] = mapped_column(Json)
+    state: Mapped[JobState] = mapped_column(String(16))
+    started: Mapped[float] = mapped_column(Float)
+    updated: Mapped[float] = mapped_column(Float)
+    finished: Mapped[float | None] = mapped_column(Float)
+    progress: Mapped[Any] = mapped_column(Json)
+
+
+class JobTask(Base):
+    """A task of a job, in the model's order, and how often the kernel occurs in the model."""
+
+    __tablename__ = "job_tasks"
+
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, index=True)
+    position: Mapped[int] = mapped_column(Integer)
+    occurrences: Mapped[int] = mapped_column(Integer)
+
+
+class Trial(Base):
+    """One measured candidate. The unique index also answers "which schedules are measured"."""
+
+    __tablename__ = "trials"
+    __table_args__ = (
+        UniqueConstraint("task_id", "schedule_hash", "request_id", name="uq_trials_key"),
+        Index(
+            "ix_trials_best",
+            "task_id",
+            "latency",
+            sqlite_where=text(f"status = '{OK}'"),
+            postgresql_where=text(f"status = '{OK}'"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    machine_id: Mapped[int] = mapped_column(ForeignKey("machines.id"))
+    request_id: Mapped[str] = mapped_column(String(64))
+    sketch: Mapped[str] = mapped_column(Text)
+    choices: Mapped[Any] = mapped_column(Json)
+    schedule: Mapped[Any] = mapped_column(Json)
+    schedule_hash: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(32))
+    latency: Mapped[float | None] = mapped_column(Float)
+    samples: Mapped[Any] = mapped_column(Json)
+    error: Mapped[str] = mapped_column(Text)
+    build_seconds: Mapped[float] = mapped_column(Float)
+    check_seconds: Mapped[float] = mapped_column(Float)
+    run_seconds: Mapped[float] = mapped_column(Float)
+    conditions: Mapped[Any] = mapped_column(Json)
+    created: Mapped[float] = mapped_column(Float)

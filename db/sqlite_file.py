@@ -1,0 +1,180 @@
+"""SQLite files: what is one of ours, how connections are set up, backups.
+
+A file of ours carries APPLICATION_ID in its header (https://www.sqlite.org/fileformat2.html,
+section 1.3). Everything else that exists is left untouched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from configs.errors import DatabaseError
+
+APPLICATION_ID = int.from_bytes(b"tune", "big")
+BUSY_SECONDS = 30.0
+WRITE = "tunefarm_write"
+"""Execution option of connections whose transactions take the write lock when they begin."""
+
+SqliteError = sqlite3.Error
+_MAGIC = b"SQLite format 3\0"
+_SMALLEST_PAGE = 512
+_WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
+"""Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
+_QUICK_CHECK_BYTES = 64 << 20
+"""Larger files are checked at open only where it is cheap, or opening would take seconds."""
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is not an intact database of ours, without changing it.
+
+    A missing or an empty file passes: it can become one. Raises DatabaseError, and OSError for a
+    path that cannot be looked at.
+    """
+    if path.is_dir():
+        raise DatabaseError(f"{path} is a folder, not a database file")
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    if path.stat().st_size < _SMALLEST_PAGE:
+        raise _foreign(path)
+    try:
+        application = _application_id(path)
+    except sqlite3.Error as error:
+        raise _refusal(path, error) from error
+    if application != APPLICATION_ID:
+        raise DatabaseError(
+            f"{path} is a database of another application", hint="nothing was changed"
+        )
+
+
+def _application_id(path: Path) -> int:
+    """What the header says, read without rolling back a transaction that was cut short."""
+    location = f"{path.resolve().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(location, uri=True, timeout=BUSY_SECONDS)) as connection:
+            connection.execute("BEGIN")
+            application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+            if application == APPLICATION_ID:
+                _check_size(path, connection)
+            return application
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":
+            raise
+    # Reading the file by itself would drop this process's locks on it (POSIX drops them when any
+    # descriptor is closed), but a writer that died left nobody here who could hold one.
+    with path.open("rb") as file:
+        header = file.read(100)
+    return int.from_bytes(header[68:72], "big") if header.startswith(_MAGIC) else 0
+
+
+def _check_size(path: Path, connection: sqlite3.Connection) -> None:
+    """Find the loss of a part of the last page, which SQLite reads as zeros."""
+    pages, page_size, mode = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "page_size", "journal_mode")
+    )
+    size = path.stat().st_size
+    if mode != "wal" and size < pages * page_size:
+        raise damaged(path, f"it has {size} of {pages * page_size} bytes")
+
+
+def _refusal(path: Path, error: sqlite3.Error) -> DatabaseError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_NOTADB"):
+        return _foreign(path)
+    if name.startswith("SQLITE_CORRUPT"):
+        return damaged(path, str(error))
+    return DatabaseError(f"cannot open {path}: {error}")
+
+
+def _foreign(path: Path) -> DatabaseError:
+    return DatabaseError(f"{path} is not a tuning database", hint="nothing was changed")
+
+
+def damaged(path: Path, reason: str) -> DatabaseError:
+    """The error for a file that is one of ours but cannot be relied on."""
+    hint = "nothing was changed; restore a backup"
+    return DatabaseError(f"{path} is damaged: {reason}", hint=hint)
+
+
+def make_engine(path: Path | None, *, read_only: bool) -> Engine:
+    """An engine for the file, or for a database in memory if `path` is None."""
+    if path is None:
+        engine = create_engine(
+            "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
+        )
+    else:
+        mode = "rw" if read_only else "rwc"  # a reader too must roll back after a crash
+        location = f"{path.resolve().as_uri()}?mode={mode}"
+
+        def connect() -> sqlite3.Connection:
+            return sqlite3.connect(
+                location, uri=True, timeout=BUSY_SECONDS, check_same_thread=False
+            )
+
+        engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+    event.listen(engine, "connect", _set_up_connection)
+    if read_only:
+        event.listen(engine, "connect", _forbid_writing)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _set_up_connection(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # `_begin` says when a transaction begins, not the driver
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _forbid_writing(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA query_only = ON")
+
+
+def _begin(connection: Connection) -> None:
+    write = connection.get_execution_options().get(WRITE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def set_journal_mode(engine: Engine) -> None:
+    """Write-ahead log where the linked SQLite is safe with it, else a rollback journal."""
+    wanted = "wal" if _WAL_IS_SAFE else "delete"
+    with closing(engine.raw_connection()) as connection:
+        cursor = connection.cursor()
+        mode = cursor.execute("PRAGMA journal_mode").fetchone()[0]
+        if mode not in (wanted, "memory"):
+            cursor.execute(f"PRAGMA journal_mode = {wanted}")
+
+
+def quick_check(engine: Engine, size: int, tables: tuple[str, ...]) -> list[str]:
+    """What SQLite finds wrong with the file; [] if nothing.
+
+    A large file is checked by its small `tables` alone; `db.check` reads everything.
+    """
+    pragmas = ["PRAGMA quick_check(5)"]
+    if size > _QUICK_CHECK_BYTES:
+        pragmas = [f"PRAGMA quick_check('{table}')" for table in tables]
+    problems = []
+    with closing(engine.raw_connection()) as connection:
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            lines = [line for row in cursor.execute(pragma) for line in row[0].splitlines()]
+            problems += [line for line in lines if line != "ok" and not line.startswith("***")]
+    return problems
+
+
+def back_up(engine: Engine, target: Path) -> None:
+    """Copy the database to a new file. Raises FileExistsError if there is one."""
+    target.touch(exist_ok=False)
+    with (
+        closing(sqlite3.connect(target)) as copy,
+        closing(engine.raw_connection()) as connection,
+    ):
+        source = connection.driver_connection
+        assert isinstance(source, sqlite3.Connection)
+        source.backup(copy)

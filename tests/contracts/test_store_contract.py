@@ -1,0 +1,244 @@
+"""What every store does, whatever holds its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.errors import DatabaseError
+from db import queries
+from db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord, hash_json
+from db.store import Store
+from tests.db.examples import KEY, TARGET, WORKLOAD, failed, populate, trial
+
+KINDS = ("file", "memory", "url")
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    location = {
+        "file": str(tmp_path / "tuning.db"),
+        "memory": ":memory:",
+        "url": f"sqlite:///{tmp_path / 'tuning.db'}",
+    }[request.param]
+    with Store.open(location) as store:
+        populate(store)
+        yield store
+
+
+def stored(record: TrialRecord, number: int) -> TrialRecord:
+    """What the record is once it has been stored."""
+    return replace(record, number=number)
+
+
+def test_trial_comes_back_as_it_went_in(store: Store) -> None:
+    assert store.record_trials([trial(1)]) == 1
+    assert queries.trials(store, KEY) == [stored(trial(1), 1)]
+    assert queries.trial(store, 1) == stored(trial(1), 1)
+    assert queries.trial(store, 2) is None
+
+
+def test_failed_trial_keeps_its_error(store: Store) -> None:
+    store.record_trials([failed(1, "wrong_result", "output 3 differs\nat [0, 7]")])
+    (record,) = queries.trials(store, KEY)
+    assert record == stored(failed(1, "wrong_result", "output 3 differs\nat [0, 7]"), 1)
+    assert not record.is_ok
+
+
+def test_tuples_come_back_as_lists_and_hash_alike(store: Store) -> None:
+    record = trial(1, choices={"tile": (3, 4)}, schedule=(("Tile", (3, 4)),))
+    store.record_trials([record])
+    (found,) = queries.trials(store, KEY)
+    assert found.choices == {"tile": [3, 4]}
+    assert found.schedule == [["Tile", [3, 4]]]
+    assert found.schedule_hash == record.schedule_hash == hash_json([["Tile", [3, 4]]])
+
+
+def test_same_trial_is_recorded_once(store: Store) -> None:
+    assert store.record_trials([trial(1), trial(2)]) == 2
+    assert store.record_trials([trial(2, 0.1), trial(3)]) == 1
+    assert store.record_trials([trial(4), trial(4)]) == 1
+    assert [record.latency for record in queries.trials(store, KEY)] == [1.0] * 4
+
+
+def test_same_schedule_measured_again_is_another_trial(store: Store) -> None:
+    again = trial(1, 0.5, request_id="second look")
+    assert store.record_trials([trial(1), again]) == 2
+    assert queries.measured_hashes(store, KEY) == {again.schedule_hash}
+
+
+def test_best_trial_is_the_fastest_ok_one(store: Store) -> None:
+    assert queries.best_trial(store, KEY) is None
+    slow_and_wrong = [trial(1, 2.0), failed(2), trial(3, 0.5, status="unstable")]
+    store.record_trials([*slow_and_wrong, trial(4, 1.0), trial(5, 1.0)])
+    assert queries.best_trial(store, KEY) == stored(trial(4, 1.0), 4)
+
+
+@pytest.mark.parametrize(
+    "other_key",
+    [
+        replace(KEY, workload="0" * 16),
+        replace(KEY, target="other"),
+        replace(KEY, threads=2),
+        replace(KEY, numerics="strict"),
+        replace(KEY, compiler_version="2"),
+    ],
+)
+def test_every_part_of_the_key_separates_trials(store: Store, other_key: TaskKey) -> None:
+    store.add_workloads([WorkloadRecord(other_key.workload, "other", {})])
+    store.add_targets([TargetRecord(other_key.target, {})])
+    store.record_trials([trial(1, 0.5), trial(2, 2.0, key=other_key)])
+    assert queries.best_trials(store, [KEY, other_key]) == {
+        KEY: stored(trial(1, 0.5), 1),
+        other_key: stored(trial(2, 2.0, key=other_key), 2),
+    }
+    assert queries.measured_hashes(store, other_key) == {trial(2).schedule_hash}
+    assert queries.count_trials(store, KEY) == {"ok": 1}
+    assert queries.count_trials(store) == {"ok": 2}
+
+
+def test_unknown_key_has_no_trials(store: Store) -> None:
+    store.record_trials([trial(1)])
+    nobody = replace(KEY, workload="unknown")
+    assert queries.best_trial(store, nobody) is None
+    assert queries.best_trials(store, [nobody]) == {}
+    assert queries.trials(store, nobody) == []
+    assert queries.measured_hashes(store, nobody) == set()
+    assert queries.count_trials(store, nobody) == {}
+
+
+def test_limit_keeps_the_newest_trials_in_order(store: Store) -> None:
+    store.record_trials([trial(1), trial(2), failed(3), trial(4)])
+    numbers = [record.number for record in queries.trials(store, KEY, limit=2)]
+    assert numbers == [3, 4]
+    numbers = [record.number for record in queries.trials(store, KEY, only_ok=True, limit=2)]
+    assert numbers == [2, 4]
+
+
+def test_trials_of_target_span_its_workloads(store: Store) -> None:
+    other_workload = replace(KEY, workload="w2")
+    other_target = replace(KEY, target="t2")
+    store.add_workloads([WorkloadRecord("w2", "pool", {})])
+    store.add_targets([TargetRecord("t2", {})])
+    store.record_trials(
+        [trial(1), trial(2, key=other_workload), trial(3, key=other_target), failed(4)]
+    )
+    found = queries.trials_of_target(store, KEY.target)
+    assert [record.number for record in found] == [1, 2, 4]
+    found = queries.trials_of_target(store, KEY.target, only_ok=True, limit=1)
+    assert [record.number for record in found] == [2]
+
+
+def test_unknown_workload_target_or_job_adds_nothing(store: Store) -> None:
+    strangers = [
+        trial(2, key=replace(KEY, workload="unknown")),
+        trial(2, key=replace(KEY, target="unknown")),
+        trial(2, job="unknown"),
+    ]
+    for stranger in strangers:
+        with pytest.raises(DatabaseError, match="'unknown' is not in the database"):
+            store.record_trials([trial(1), stranger])
+    assert queries.count_trials(store) == {}
+
+
+@pytest.mark.parametrize("latency", [None, float("inf"), float("nan"), 0.0, -1.0])
+def test_ok_trial_without_a_latency_is_refused(store: Store, latency: float | None) -> None:
+    with pytest.raises(DatabaseError, match="its latency is"):
+        store.record_trials([trial(1), trial(2, latency)])
+    assert queries.count_trials(store) == {}
+
+
+def test_infinite_latency_of_a_failed_trial_is_none(store: Store) -> None:
+    store.record_trials([trial(1, float("inf"), status="crashed")])
+    assert queries.trials(store, KEY)[0].latency is None
+
+
+@pytest.mark.parametrize("field", ["choices", "machine", "conditions"])
+@pytest.mark.parametrize("value", [float("nan"), object(), b"bytes"])
+def test_values_that_are_not_json_are_refused(store: Store, field: str, value: Any) -> None:
+    changes: dict[str, Any] = {field: {"value": value}}
+    with pytest.raises(DatabaseError, match="is not JSON"):
+        store.record_trials([trial(1), trial(2, **changes)])
+    assert queries.count_trials(store) == {}
+
+
+def test_any_error_text_can_be_stored(store: Store) -> None:
+    store.record_trials([failed(1, error="a\0b\udcffc"), failed(2, error="x" * 1_000_000)])
+    first, second = queries.trials(store, KEY)
+    assert first.error == "a\\x00b\\udcffc"
+    assert second.error == "x" * 16_000
+
+
+def test_adding_again_keeps_the_first(store: Store) -> None:
+    store.add_workloads([WorkloadRecord(KEY.workload, "another name", {}), WORKLOAD])
+    store.add_targets([TargetRecord(KEY.target, None)])
+    store.add_workloads([])
+    assert queries.workloads(store) == {KEY.workload: WORKLOAD}
+    assert queries.targets(store) == {KEY.target: TARGET}
+    assert queries.workloads(store, [KEY.workload, "unknown"]) == {KEY.workload: WORKLOAD}
+    assert queries.workloads(store, ["unknown"]) == {}
+
+
+def test_job_goes_from_running_to_finished(store: Store) -> None:
+    job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
+    assert queries.job(store, job.id) == job
+    assert (job.state, job.finished, job.tasks) == ("running", None, (JobTask(KEY, 4),))
+    store.update_job(job.id, {"trials": 5})
+    store.record_trials([trial(1, job=job.id)])
+    store.finish_job(job.id, "finished")
+    found = queries.job(store, job.id)
+    assert found is not None
+    assert (found.state, found.progress) == ("finished", {"trials": 5})
+    assert found.finished is not None
+    assert found.finished >= found.started
+    assert queries.trials(store, KEY)[0].job == job.id
+
+
+def test_jobs_are_listed_newest_first(store: Store) -> None:
+    first = store.start_job("a", "hash-a", {})
+    second = store.start_job("b", "hash-b", {})
+    third = store.start_job("a", "hash-a", {})
+    assert [job.id for job in queries.jobs(store)] == [third.id, second.id, first.id]
+    assert [job.id for job in queries.jobs(store, model_hash="hash-a", limit=1)] == [third.id]
+    assert queries.jobs(store, model_hash="unknown") == []
+
+
+def test_unknown_job_is_an_error(store: Store) -> None:
+    assert queries.job(store, "unknown") is None
+    with pytest.raises(DatabaseError, match="'unknown' is not in the database"):
+        store.update_job("unknown", {})
+    with pytest.raises(DatabaseError, match="'unknown' is not in the database"):
+        store.finish_job("unknown", "failed")
+
+
+def test_unknown_job_state_is_refused(store: Store) -> None:
+    job = store.start_job("a", "hash-a", {})
+    with pytest.raises(DatabaseError, match="no such state"):
+        store.finish_job(job.id, "done")  # type: ignore[arg-type]
+
+
+def test_summary_has_one_line_per_task(store: Store) -> None:
+    two_threads = replace(KEY, threads=2)
+    store.record_trials([trial(1, 2.0), trial(2, 0.5), failed(3), failed(4)])
+    store.record_trials([failed(5), trial(6, 0.1, key=two_threads, status="unstable")])
+    assert queries.summary(store) == [
+        queries.TaskSummary(KEY, "conv_relu", 5, 2, 0.5, 1005.0),
+        queries.TaskSummary(two_threads, "conv_relu", 1, 0, None, 1006.0),
+    ]
+    assert queries.summary(store, KEY.workload) == queries.summary(store)
+    assert queries.summary(store, "unknown") == []
+
+
+def test_iteration_gives_every_trial_in_order(store: Store) -> None:
+    store.record_trials(trial(number) for number in range(1, 2502))
+    numbers = [record.number for record in queries.iterate_trials(store)]
+    assert numbers == list(range(1, 2502))
+
+
+def test_nothing_to_record_is_fine(store: Store) -> None:
+    assert store.record_trials([]) == 0
+    assert list(queries.iterate_trials(store)) == []

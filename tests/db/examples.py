@@ -1,0 +1,45 @@
+"""Records for the tests of stores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from db.store import Store
+
+KEY = TaskKey("89abcdef01234567", "x86-64-v3/8", 1, "default", "1")
+WORKLOAD = WorkloadRecord(KEY.workload, "conv_relu", {"stages": [["conv", 1.5, None]]})
+TARGET = TargetRecord(KEY.target, {"cpu": "x86-64-v3", "lanes": 8})
+
+
+def populate(store: Store) -> None:
+    """Add what trials of KEY refer to."""
+    store.add_workloads([WORKLOAD])
+    store.add_targets([TARGET])
+
+
+def trial(number: int, latency: float | None = 1.0, **changes: Any) -> TrialRecord:
+    """An ok trial of KEY; another `number` is another schedule and another request."""
+    record = TrialRecord(
+        key=KEY,
+        request_id=f"request-{number}",
+        sketch="direct",
+        choices={"tile": [number, 4], "order": "nhwc"},
+        schedule=[["Tile", "oc", number], ["Vectorize", "oci"]],
+        status="ok",
+        latency=latency,
+        samples=(1.0, 1.25, 0.75),
+        build_seconds=0.5,
+        check_seconds=0.25,
+        run_seconds=0.125,
+        machine={"cpu": "Example 3000", "cores": 2},
+        conditions={"load": 0.5},
+        created=1000.0 + number,
+    )
+    return replace(record, **changes)
+
+
+def failed(number: int, status: str = "crashed", error: str = "signal 11") -> TrialRecord:
+    """A trial that ended without a latency."""
+    return trial(number, None, samples=(), status=status, error=error)

@@ -1,0 +1,132 @@
+"""Export and import as JSON lines: same content, and nothing unchecked comes in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.errors import DatabaseError
+from db import queries
+from db.export import export_records, import_records
+from db.records import JobTask
+from db.store import Store
+from tests.db.examples import KEY, failed, populate, trial
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """An export of a store with a job and three trials."""
+    path = tmp_path / "records.jsonl"
+    with Store.open(":memory:") as store:
+        populate(store)
+        job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
+        store.record_trials([trial(1, 0.5, job=job.id), failed(2, error="a\nb"), trial(3)])
+        store.finish_job(job.id, "interrupted", {"done": 0.5})
+        assert export_records(store, path) == 3
+    return path
+
+
+def content(store: Store) -> list[object]:
+    return [
+        queries.targets(store),
+        queries.workloads(store),
+        queries.jobs(store),
+        list(queries.iterate_trials(store)),
+    ]
+
+
+def test_import_gives_what_was_exported(file: Path, tmp_path: Path) -> None:
+    with Store.open(":memory:") as store:
+        assert import_records(store, file) == 3
+        again = tmp_path / "again.jsonl"
+        assert export_records(store, again) == 3
+        assert again.read_text() == file.read_text()
+        (job,) = queries.jobs(store)
+        assert (job.state, job.progress, job.tasks) == (
+            "interrupted",
+            {"done": 0.5},
+            (JobTask(KEY, 4),),
+        )
+
+
+def test_import_twice_adds_nothing(file: Path) -> None:
+    with Store.open(":memory:") as store:
+        import_records(store, file)
+        before = content(store)
+        assert import_records(store, file) == 0
+        assert content(store) == before
+
+
+def test_import_adds_to_what_is_there(file: Path) -> None:
+    with Store.open(":memory:") as store:
+        populate(store)
+        store.record_trials([trial(3), trial(4)])
+        assert import_records(store, file) == 2
+        assert queries.count_trials(store) == {"ok": 3, "crashed": 1}
+
+
+def test_export_overwrites_nothing(file: Path) -> None:
+    before = file.read_text()
+    with Store.open(":memory:") as store, pytest.raises(DatabaseError, match="exists already"):
+        export_records(store, file)
+    assert file.read_text() == before
+
+
+def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
+    """Edit the line with this index, as JSON."""
+
+    def apply(text: str) -> str:
+        lines = text.splitlines()
+        value = json.loads(lines[number])
+        edit(value)
+        lines[number] = json.dumps(value)
+        return "\n".join(lines)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda text: text[:-20], ":7: "),
+        (lambda text: "[]\n" + text, ":1: this is not a file of records"),
+        (lambda text: text.replace('"version":1}', '"version":2}', 1), ":1: version 2 is not"),
+        (lambda text: text.replace("0.5", "NaN"), "NaN is not a JSON number"),
+        (lambda text: text.splitlines()[0] + "\n3", ":2: this is not an object"),
+        (change(5, lambda line: line.update(kind="x")), ":6: unknown kind 'x'"),
+        (change(5, lambda line: line.update(speed=1)), ":6: unknown field 'speed'"),
+        (change(5, lambda line: line.pop("samples")), ":6: field 'samples' is missing"),
+        (change(5, lambda line: line.update(samples=["1"])), ":6: samples: '1' is not a finite"),
+        (change(4, lambda line: line.update(latency=None)), ":5: an ok trial needs a latency"),
+        (change(4, lambda line: line.update(latency=10**400)), "is not a finite number"),
+        (change(4, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),
+        (change(4, lambda line: line["key"].update(threads=True)), ":5: key: threads: True is not"),
+        (change(4, lambda line: line["key"].update(target="t")), "target 't' does not stand above"),
+        (change(3, lambda line: line.update(state="lost")), ":4: state: 'lost' is no state"),
+        (change(3, lambda line: line.update(tasks=[3])), ":4: tasks: JobTask is not an object"),
+    ],
+)
+def test_damaged_file_is_refused_as_a_whole(
+    file: Path, damage: Callable[[str], str], reason: str
+) -> None:
+    file.write_text(damage(file.read_text()))
+    with Store.open(":memory:") as store:
+        with pytest.raises(DatabaseError) as caught:
+            import_records(store, file)
+        assert str(file) in str(caught.value)
+        assert reason in str(caught.value)
+        assert content(store) == [{}, {}, [], []]
+
+
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with Store.open(":memory:") as store:
+        with pytest.raises(DatabaseError, match="not a text file"):
+            import_records(store, path)
+        with pytest.raises(DatabaseError, match="cannot read"):
+            import_records(store, tmp_path / "nowhere.jsonl")

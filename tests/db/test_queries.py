@@ -1,0 +1,48 @@
+"""Queries use the indices that were made for them."""
+
+from __future__ import annotations
+
+from sqlalchemy import event
+
+from db import queries
+from db.store import Store
+from tests.db.examples import KEY, populate, trial
+
+
+def plan(question: str) -> str:
+    """SQLite's plan for the last statement of a query."""
+    with Store.open(":memory:") as store:
+        populate(store)
+        store.record_trials([trial(1)])
+        statements = []
+
+        def remember(_connection: object, _cursor: object, *statement: object) -> None:
+            statements.append(statement[:2])
+
+        event.listen(store._engine, "before_cursor_execute", remember)
+        getattr(queries, question)(store, KEY)
+        event.remove(store._engine, "before_cursor_execute", remember)
+        text, parameters = statements[-1]
+        assert isinstance(text, str)
+        assert isinstance(parameters, tuple)
+        with store.reading() as session:
+            rows = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
+            return "\n".join(row[3] for row in rows)
+
+
+def test_best_trial_reads_one_row_of_the_partial_index() -> None:
+    steps = plan("best_trial")
+    assert "INDEX ix_trials_best (task_id=?)" in steps
+    assert "SCAN" not in steps
+    assert "TEMP B-TREE" not in steps
+
+
+def test_measured_hashes_come_from_the_unique_index_alone() -> None:
+    steps = plan("measured_hashes")
+    assert "SEARCH trials USING COVERING INDEX" in steps
+    assert "SCAN" not in steps
+    assert "TEMP B-TREE" not in steps
+
+
+def test_trials_of_a_task_are_found_by_index() -> None:
+    assert "SCAN" not in plan("trials")
