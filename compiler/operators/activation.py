@@ -1,0 +1,180 @@
+"""Activation functions, each one pointwise expression of its operand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.errors import ShapeError
+from compiler.kernels.expr import Expr, add, binary, cast, const, mul, select, sub, unary
+from compiler.operators.elementwise import register_unary
+from compiler.operators.registry import Attributes
+from compiler.operators.rules import (
+    FLOATS,
+    NUMBERS,
+    SIGNED,
+    check,
+    choice_attribute,
+    float_attribute,
+)
+
+SELU_ALPHA = 1.67326319217681884765625
+SELU_GAMMA = 1.05070102214813232421875
+
+
+def _constant(attributes: Attributes, name: str, x: Expr) -> Expr:
+    return const(float_attribute(attributes, name), x.dtype)
+
+
+def _max(left: Expr, right: Expr) -> Expr:
+    return binary("max", left, right)
+
+
+def _min(left: Expr, right: Expr) -> Expr:
+    return binary("min", left, right)
+
+
+def _relu(attributes: Attributes, x: Expr) -> Expr:
+    return _max(x, const(0, x.dtype))
+
+
+def _leaky_relu(attributes: Attributes, x: Expr) -> Expr:
+    scaled = mul(x, _constant(attributes, "alpha", x))
+    if 0 <= float_attribute(attributes, "alpha") <= 1:
+        return _max(x, scaled)
+    return select(binary("lt", x, const(0, x.dtype)), scaled, x)
+
+
+def _exp_minus_one(x: Expr) -> Expr:
+    return sub(unary("exp", x), const(1, x.dtype))
+
+
+def _elu(attributes: Attributes, x: Expr) -> Expr:
+    negative = mul(_constant(attributes, "alpha", x), _exp_minus_one(x))
+    return select(binary("lt", x, const(0, x.dtype)), negative, x)
+
+
+def _selu(attributes: Attributes, x: Expr) -> Expr:
+    return mul(_constant(attributes, "gamma", x), _elu(attributes, x))
+
+
+def _celu(attributes: Attributes, x: Expr) -> Expr:
+    alpha = float_attribute(attributes, "alpha")
+    zero = const(0, x.dtype)
+    negative = mul(const(alpha, x.dtype), _exp_minus_one(mul(x, const(1 / alpha, x.dtype))))
+    return add(_max(x, zero), _min(negative, zero))
+
+
+def _softplus(attributes: Attributes, x: Expr) -> Expr:
+    # log(1 + e^x) = max(x, 0) + log(1 + e^-|x|) does not overflow.
+    tail = unary("log", add(unary("exp", unary("neg", unary("abs", x))), const(1, x.dtype)))
+    return add(_max(x, const(0, x.dtype)), tail)
+
+
+def _softsign(attributes: Attributes, x: Expr) -> Expr:
+    return binary("div", x, add(unary("abs", x), const(1, x.dtype)))
+
+
+def _unit_ramp(x: Expr, slope: float, offset: float) -> Expr:
+    line = add(mul(x, const(slope, x.dtype)), const(offset, x.dtype))
+    return _max(_min(line, const(1, x.dtype)), const(0, x.dtype))
+
+
+def _hard_sigmoid(attributes: Attributes, x: Expr) -> Expr:
+    alpha, beta = float_attribute(attributes, "alpha"), float_attribute(attributes, "beta")
+    return _unit_ramp(x, alpha, beta)
+
+
+def _hard_swish(attributes: Attributes, x: Expr) -> Expr:
+    return mul(x, _unit_ramp(x, 1 / 6, 0.5))
+
+
+def _gelu(attributes: Attributes, x: Expr) -> Expr:
+    """Hendrycks and Gimpel, Gaussian Error Linear Units: x P(X <= x), or its tanh form."""
+    half, one = const(0.5, x.dtype), const(1, x.dtype)
+    if choice_attribute(attributes, "approximate", ("none", "tanh")) == "none":
+        inner = unary("erf", mul(x, const(math.sqrt(0.5), x.dtype)))
+    else:
+        # sqrt(2/pi) (x + 0.044715 x^3), as x (a + b x^2)
+        scale = math.sqrt(2 / math.pi)
+        cubic = mul(mul(x, x), const(scale * 0.044715, x.dtype))
+        inner = unary("tanh", mul(x, add(cubic, const(scale, x.dtype))))
+    return mul(mul(x, half), add(inner, one))
+
+
+def _mish(attributes: Attributes, x: Expr) -> Expr:
+    return mul(x, unary("tanh", _softplus(attributes, x)))
+
+
+def _thresholded_relu(attributes: Attributes, x: Expr) -> Expr:
+    return select(binary("gt", x, _constant(attributes, "alpha", x)), x, const(0, x.dtype))
+
+
+def _swish(attributes: Attributes, x: Expr) -> Expr:
+    alpha = float_attribute(attributes, "alpha")
+    scaled = x if alpha == 1 else mul(x, const(alpha, x.dtype))
+    return mul(x, unary("sigmoid", scaled))
+
+
+def _shrink(attributes: Attributes, x: Expr) -> Expr:
+    lambd, bias = float_attribute(attributes, "lambd"), float_attribute(attributes, "bias")
+    wide = x if x.dtype.is_float else cast(DType.F64, x)  # integers meet float thresholds
+    zero, offset = const(0, wide.dtype), const(bias, wide.dtype)
+    above = select(binary("gt", wide, const(lambd, wide.dtype)), sub(wide, offset), zero)
+    below = binary("lt", wide, const(-lambd, wide.dtype))
+    return cast(x.dtype, select(below, add(wide, offset), above))
+
+
+def _clip(attributes: Attributes, x: Expr) -> Expr:
+    low, high = _clip_bound(attributes, "min"), _clip_bound(attributes, "max")
+    if x.dtype.is_float:
+        smallest, largest = -math.inf, math.inf
+    else:
+        limits = np.iinfo(x.dtype.numpy)
+        smallest, largest = int(limits.min), int(limits.max)
+    if low is not None and low > smallest:
+        x = _max(x, const(min(low, largest), x.dtype))
+    if high is not None and high < largest:
+        x = _min(x, const(max(high, smallest), x.dtype))
+    return x
+
+
+def _clip_bound(attributes: Attributes, name: str) -> int | float | None:
+    value = attributes[name]
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise ShapeError(f"attribute {name} must be a number or absent, not {value!r}")
+    return value
+
+
+def _check_clip(attributes: Attributes) -> None:
+    _clip_bound(attributes, "min")
+    _clip_bound(attributes, "max")
+
+
+def _check_celu(attributes: Attributes) -> None:
+    check(float_attribute(attributes, "alpha") != 0, "attribute alpha must not be 0")
+
+
+def _check_gelu(attributes: Attributes) -> None:
+    choice_attribute(attributes, "approximate", ("none", "tanh"))
+
+
+register_unary("relu", SIGNED, _relu)
+register_unary("leaky_relu", FLOATS, _leaky_relu, alpha=0.01)
+register_unary("elu", FLOATS, _elu, alpha=1.0)
+register_unary("selu", FLOATS, _selu, alpha=SELU_ALPHA, gamma=SELU_GAMMA)
+register_unary("celu", FLOATS, _celu, validate=_check_celu, alpha=1.0)
+register_unary("softplus", FLOATS, _softplus)
+register_unary("softsign", FLOATS, _softsign)
+register_unary("hard_sigmoid", FLOATS, _hard_sigmoid, alpha=0.2, beta=0.5)
+register_unary("hard_swish", FLOATS, _hard_swish)
+register_unary("gelu", FLOATS, _gelu, validate=_check_gelu, approximate="none")
+register_unary("mish", FLOATS, _mish)
+register_unary("thresholded_relu", FLOATS, _thresholded_relu, alpha=1.0)
+register_unary("swish", FLOATS, _swish, alpha=1.0)
+register_unary("shrink", NUMBERS, _shrink, lambd=0.5, bias=0.0)
+register_unary("clip", NUMBERS, _clip, validate=_check_clip, min=None, max=None)

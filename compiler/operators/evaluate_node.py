@@ -1,0 +1,53 @@
+"""The value of one node in NumPy, through its own tensor expression."""
+
+from __future__ import annotations
+
+from compiler.dtypes import DType
+from compiler.graph.ir import Array, Node, TensorType
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.operators.registry import Pattern, add_expression, infer_type, operator
+
+
+def node_kernel(
+    node: Node, types: tuple[TensorType | None, ...], constant: tuple[bool, ...] = ()
+) -> FusedKernel:
+    """The kernel of one node alone; `constant` marks the inputs known when the model is built.
+
+    Absent inputs are no buffers. The anchor is the last stage that reduces, if there is one.
+    Raises `ShapeError` for illegal types and `ValueError` for a view, which has no kernel.
+    """
+    result = infer_type(node, types)
+    builder = KernelBuilder()
+    marks = constant or (False,) * len(types)
+    tensors = tuple(
+        None if type is None else builder.input(type, mark)
+        for type, mark in zip(types, marks, strict=True)
+    )
+    output = add_expression(builder, node, tensors, result)
+    if not builder.stages or builder.stages[-1].name != output.name:
+        raise ValueError(f"{node.operator} did not end with the stage of its result")
+    reducing = [stage.name for stage in builder.stages if stage.reduce_axes]
+    anchor = reducing[-1] if reducing else output.name
+    return FusedKernel(node.operator, tuple(builder.inputs), tuple(builder.stages), anchor)
+
+
+def evaluate_node(node: Node, inputs: tuple[Array | None, ...]) -> Array:
+    """The node's output for these inputs (None where one is absent), as a C-contiguous array.
+
+    Raises `ShapeError` for inputs of illegal types.
+    """
+    types = tuple(
+        None if array is None else TensorType(DType.from_numpy(array.dtype), array.shape)
+        for array in inputs
+    )
+    if operator(node.operator).pattern is Pattern.VIEW:
+        source = inputs[0] if inputs else None
+        type = infer_type(node, types)
+        if source is None:
+            raise ValueError(f"{node.operator} has no input")
+        return source.reshape(type.shape).copy()
+    kernel = node_kernel(node, types)
+    present = [array for array in inputs if array is not None]
+    buffers = {buffer.name: array for buffer, array in zip(kernel.inputs, present, strict=True)}
+    return evaluate_kernel(kernel, buffers)

@@ -1,0 +1,76 @@
+"""Blocked activations: NCHW data as [N, C/b, H, W, b], with the channels' tail padded by zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.graph.ir import TensorType
+from compiler.kernels.expr import Expr, add, binary, const, integer, mul, select
+from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.operators.registry import (
+    REQUIRED,
+    Attributes,
+    Pattern,
+    Tensors,
+    Types,
+    register,
+)
+from compiler.operators.rules import check, given, int_attribute, pointwise, present
+
+
+def _infer_to_blocked(attributes: Attributes, types: Types) -> TensorType:
+    type = present(types, 0)
+    block = int_attribute(attributes, "block")
+    check(block >= 1, f"the block must be at least 1, not {block}")
+    check(len(type.shape) >= 2, f"the data needs the axes N and C, not the shape {type.shape}")
+    batch, channels, *spatial = type.shape
+    return TensorType(type.dtype, (batch, -(-channels // block), *spatial, block))
+
+
+def _to_blocked(
+    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
+) -> Tensor:
+    data = given(inputs, 0)
+    block, channels = int_attribute(attributes, "block"), data.shape[1]
+
+    def value(indices: Sequence[Expr]) -> Expr:
+        batch, outer, *spatial, inner = indices
+        channel = add(mul(outer, integer(block)), inner)
+        element = data[(batch, channel, *spatial)]
+        if channels % block == 0:
+            return element
+        return select(binary("lt", channel, integer(channels)), element, const(0, data.dtype))
+
+    return pointwise(builder, "to_blocked", type.shape, value)
+
+
+def _infer_from_blocked(attributes: Attributes, types: Types) -> TensorType:
+    type = present(types, 0)
+    channels = int_attribute(attributes, "channels")
+    check(len(type.shape) >= 3, f"{type} is not blocked: it needs the axes N, C and a block")
+    batch, blocks, *spatial, block = type.shape
+    check(
+        (blocks - 1) * block < channels <= blocks * block,
+        f"{blocks} blocks of {block} do not hold {channels} channels",
+    )
+    return TensorType(type.dtype, (batch, channels, *spatial))
+
+
+def _from_blocked(
+    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
+) -> Tensor:
+    data = given(inputs, 0)
+    block = integer(data.shape[-1])
+
+    def value(indices: Sequence[Expr]) -> Expr:
+        batch, channel, *spatial = indices
+        outer, inner = binary("floordiv", channel, block), binary("mod", channel, block)
+        return data[(batch, outer, *spatial, inner)]
+
+    return pointwise(builder, "from_blocked", type.shape, value)
+
+
+register("to_blocked", Pattern.INJECTIVE, 1, _infer_to_blocked, _to_blocked, block=REQUIRED)
+register(
+    "from_blocked", Pattern.INJECTIVE, 1, _infer_from_blocked, _from_blocked, channels=REQUIRED
+)

@@ -1,0 +1,160 @@
+"""Cases of the operators that move elements: views, shape changes, gathers and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.compiler.operators.cases import ALL, Case, Values, array, case, reference, runtime
+
+
+def _ints(*values: int) -> Values:
+    return np.array(values, "int64")
+
+
+def _shapes() -> Iterator[Case]:
+    for dtype in ALL:
+        x = array(1, (2, 7, 3), dtype)
+        yield case(
+            dtype, "transpose", [x], reference("Transpose", x, perm=[2, 0, 1]), perm=(2, 0, 1)
+        )
+        parts = [array(seed, (2, extent, 3), dtype) for seed, extent in enumerate((1, 7, 13))]
+        yield case(dtype, "concat", parts, reference("Concat", *parts, axis=1), axis=1)
+    x = array(1, (2, 1, 13))
+    for perm in ((0, 1, 2), (1, 2, 0)):
+        expected = reference("Transpose", x, perm=list(perm))
+        yield case(f"{perm}", "transpose", [x], expected, perm=perm)
+    many = [array(seed, (1 + seed % 3, 2)) for seed in range(40)]
+    yield case("forty", "concat", many, reference("Concat", *many, axis=0), axis=0)
+    yield case("one", "concat", [x], lambda: x, axis=2)
+    for shape in ((26,), (13, 2), (1, 26, 1)):
+        yield case(f"{shape}", "reshape", [x], reference("Reshape", x, _ints(*shape)), shape=shape)
+    scalar = array(1, (1, 1))
+    yield case("scalar", "reshape", [scalar], lambda: scalar.reshape(()), shape=())
+
+
+def _slices() -> Iterator[Case]:
+    x = array(2, (7, 13))
+    windows: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
+        ((1, 2), (5, 13), (1, 1)),
+        ((0, 0), (7, 13), (3, 5)),
+        ((6, 12), (-8, 3), (-1, -2)),
+        ((3, 12), (4, 13), (1, 1)),
+    )
+    for starts, ends, steps in windows:
+        expected = reference("Slice", x, _ints(*starts), _ints(*ends), _ints(0, 1), _ints(*steps))
+        shape = expected().shape
+        yield case(
+            f"{starts}-{steps}", "slice", [x], expected, starts=starts, steps=steps, shape=shape
+        )
+
+
+def _repeats() -> Iterator[Case]:
+    x = array(3, (1, 7, 1))
+    for shape in ((2, 7, 3), (1, 1, 13), (5, 1, 1, 1), (7, 1)):
+        yield case(f"{shape}", "expand", [x], reference("Expand", x, _ints(*shape)), shape=shape)
+    for repeats in ((1, 1, 1), (2, 3, 4), (1, 2, 1)):
+        expected = reference("Tile", x, _ints(*repeats))
+        yield case(f"{repeats}", "tile", [x], expected, repeats=repeats)
+    square = array(4, (2, 7, 5))
+    for upper in (0, 1):
+        for k in (-6, -1, 0, 2, 9):
+            expected = reference("Trilu", square, np.array(k), upper=upper)
+            yield case(f"{upper}-{k}", "trilu", [square], expected, upper=bool(upper), k=k)
+
+
+def _pads() -> Iterator[Case]:
+    x = array(5, (3, 7))
+    for mode in ("constant", "reflect", "edge", "wrap"):
+        for pads in ((1, 2, 0, 3), (0, 0, 0, 0), (2, 6, 2, 6), (0, 4, 1, 0)):
+            expected = reference("Pad", x, _ints(*pads), mode=mode)
+            yield case(f"{mode}-{pads}", "pad", [x], expected, pads=pads, mode=mode)
+    for pads in ((-1, 2, 0, -3), (0, -2, -1, 0)):
+        expected = runtime("Pad", x, _ints(*pads))
+        yield case(f"crop-{pads}", "pad", [x], expected, pads=pads)
+    for dtype in ALL:
+        y, value = array(6, (2, 3), dtype), np.array(1, dtype)
+        expected = reference("Pad", y, _ints(0, 1, 2, 0), value)
+        yield case(f"tensor-{dtype}", "pad", [y, value], expected, pads=(0, 1, 2, 0))
+        yield case(f"value-{dtype}", "pad", [y, None], expected, pads=(0, 1, 2, 0), value=1)
+    row = array(7, (1, 3))
+    for mode in ("reflect", "edge", "wrap"):
+        expected = _numpy_pad(row, mode)
+        yield case(f"{mode}-single", "pad", [row], expected, pads=(2, 7, 1, 8), mode=mode)
+
+
+def _numpy_pad(x: Values, mode: Any) -> Callable[[], Values]:
+    return lambda: np.pad(x, ((2, 1), (7, 8)), mode=mode)
+
+
+def _gathers() -> Iterator[Case]:
+    x = array(8, (5, 7, 3))
+    for type in ("int32", "int64"):
+        for axis in range(3):
+            extent = x.shape[axis]
+            picks = np.random.default_rng(axis).integers(-extent, extent, (2, 4)).astype(type)
+            expected = reference("Gather", x, picks, axis=axis)
+            yield case(f"{type}-{axis}", "gather", [x, picks], expected, axis=axis)
+            shape = [2 if other == axis else 3 for other in range(3)]
+            elements = np.random.default_rng(axis).integers(-extent, extent, shape).astype(type)
+            expected = runtime("GatherElements", x, elements, axis=axis)
+            id = f"{type}-{axis}"
+            yield case(id, "gather_elements", [x, elements], expected, axis=axis)
+    single = np.array(-1)
+    yield case("scalar", "gather", [x, single], reference("Gather", x, single, axis=1), axis=1)
+    for dtype in ALL:
+        y = array(9, (4, 2), dtype)
+        rows = _ints(3, -4, 0)
+        yield case(dtype, "gather", [y, rows], reference("Gather", y, rows))
+    nd: tuple[tuple[tuple[int, ...], int], ...] = (
+        ((2, 1), 0),
+        ((3, 2), 0),
+        ((2, 2, 3), 0),
+        ((5, 2), 1),
+        ((5, 7, 1), 2),
+    )
+    for picked, batch in nd:
+        picks = np.random.default_rng(3).integers(-3, 3, picked)
+        expected = runtime("GatherND", x, picks, batch_dims=batch)
+        yield case(f"{picked}-{batch}", "gather_nd", [x, picks], expected, batch_dims=batch)
+    outside = _ints(7, -9)
+    yield case("outside", "gather", [x, outside], lambda: x[:, [6, 0]], axis=1)
+
+
+def _one_hots() -> Iterator[Case]:
+    for dtype in ("int64", "int32", "float32", "uint8"):
+        picks = array(10, (2, 7), dtype)
+        values = np.array([-1, 5], "float32")
+        for axis in range(3):
+            expected = runtime("OneHot", picks.astype("int64"), _ints(6), values, axis=axis)
+            yield case(f"{dtype}-{axis}", "one_hot", [picks, values], expected, depth=6, axis=axis)
+
+
+def _blocks() -> Iterator[Case]:
+    for channels in (1, 7, 8, 13):
+        x = array(11, (2, channels, 3, 5))
+        blocks = -(-channels // 8)
+        padded = np.zeros((2, blocks * 8, 3, 5), "float32")
+        padded[:, :channels] = x
+        blocked = np.ascontiguousarray(padded.reshape(2, blocks, 8, 3, 5).transpose(0, 1, 3, 4, 2))
+        yield case(f"{channels}", "to_blocked", [x], _constant(blocked), block=8)
+        yield case(f"{channels}", "from_blocked", [blocked], _constant(x), channels=channels)
+
+
+def _constant(value: Values) -> Callable[[], Values]:
+    return lambda: value
+
+
+def movement_cases() -> list[Case]:
+    """All cases of this file."""
+    return [
+        *_shapes(),
+        *_slices(),
+        *_repeats(),
+        *_pads(),
+        *_gathers(),
+        *_one_hots(),
+        *_blocks(),
+    ]

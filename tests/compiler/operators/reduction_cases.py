@@ -1,0 +1,162 @@
+"""Cases of reductions, softmax and normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.compiler.operators.cases import (
+    FLOATS,
+    NUMBERS,
+    Case,
+    Values,
+    array,
+    case,
+    reference,
+    runtime,
+)
+
+REDUCTIONS: dict[str, Callable[..., Values]] = {
+    "reduce_sum": np.sum,
+    "reduce_mean": np.mean,
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+    "reduce_prod": np.prod,
+}
+SHAPES = (
+    ((7, 1, 13), (0,)),
+    ((7, 1, 13), (1, 2)),
+    ((7, 1, 13), (0, 1, 2)),
+    ((13,), (0,)),
+    ((), ()),
+)
+
+
+def _reduced(
+    function: Callable[..., Values], x: Values, axes: tuple[int, ...], keep: bool
+) -> Callable[[], Values]:
+    def run() -> Values:
+        wide = x.astype("float64") if x.dtype.kind == "f" else x
+        value = function(wide, axis=axes, keepdims=keep) if axes else wide
+        if x.dtype.kind != "f" and function is np.mean and axes:
+            value = np.trunc(value)
+        return np.asarray(value).astype(x.dtype)
+
+    return run
+
+
+def _reductions() -> Iterator[Case]:
+    for operator, function in REDUCTIONS.items():
+        for dtype in NUMBERS:
+            shapes = SHAPES if dtype in ("float32", "int32") else SHAPES[:1]
+            for shape, axes in shapes:
+                small = operator == "reduce_mean" and dtype in ("int8", "uint8")
+                x = array(1, shape, dtype) // 9 if small else array(1, shape, dtype)
+                for keep in (True, False):
+                    id = f"{dtype}-{shape}-{axes}-{keep}"
+                    expected = _reduced(function, x, axes, keep)
+                    yield case(id, operator, [x], expected, axes=axes, keepdims=keep)
+    flags = array(2, (7, 3), "bool")
+    for operator, name in (("reduce_max", "ReduceMax"), ("reduce_min", "ReduceMin")):
+        expected = reference(name, flags, np.array([1]))
+        yield case("bool", operator, [flags], expected, axes=(1,))
+
+
+def _positions() -> Iterator[Case]:
+    for operator, name in (("arg_max", "ArgMax"), ("arg_min", "ArgMin")):
+        for dtype in NUMBERS:
+            x = array(3, (7, 13, 2), dtype).round()
+            for axis in (0, 1, 2):
+                for last in (0, 1):
+                    flags = {"keepdims": (axis + last) % 2, "select_last_index": last}
+                    expected = reference(name, x, axis=axis, **flags)
+                    id = f"{dtype}-{axis}-{last}"
+                    yield case(id, operator, [x], expected, axis=axis, **flags)
+    infinite = np.full((3,), -np.inf, "float32")
+    yield case("infinite", "arg_max", [infinite], reference("ArgMax", infinite, axis=0))
+    undefined = np.array([1, np.nan, 3, np.nan], "float32")
+    yield case("nan", "arg_max", [undefined], reference("ArgMax", undefined, axis=0))
+
+
+def _sums() -> Iterator[Case]:
+    for dtype in NUMBERS:
+        x = array(4, (3, 7), dtype)
+        for axis in (0, 1):
+            for exclusive in (0, 1):
+                for reverse in (0, 1):
+                    flags = {"exclusive": exclusive, "reverse": reverse}
+                    expected = reference("CumSum", x, np.array(axis), **flags)
+                    id = f"{dtype}-{axis}-{exclusive}{reverse}"
+                    yield case(id, "cumsum", [x], expected, axis=axis, **flags)
+
+
+def _softmaxes() -> Iterator[Case]:
+    for dtype in FLOATS:
+        for shape in ((13,), (7, 1, 5), (2, 3, 97)):
+            x = array(5, shape, dtype) * 30
+            for axis in range(len(shape)):
+                id = f"{dtype}-{shape}-{axis}"
+                for operator, name in (("softmax", "Softmax"), ("log_softmax", "LogSoftmax")):
+                    tight = 2e-6 if dtype == "float32" else 1e-12
+                    expected = runtime(name, x, axis=axis)
+                    yield case(id, operator, [x], expected, tight, axis=axis)
+
+
+def _layer_norms() -> Iterator[Case]:
+    x = array(6, (2, 7, 13)) + np.float32(100)
+    for axis in range(3):
+        scale, bias = array(7, x.shape[axis:]), array(8, x.shape[axis:])
+        for parts in ((scale, bias), (scale,)):
+            expected = runtime("LayerNormalization", x, *parts, axis=axis, epsilon=1e-3)
+            yield case(
+                f"{axis}-{len(parts)}",
+                "layer_norm",
+                [x, *parts],
+                expected,
+                1e-4,
+                axis=axis,
+                epsilon=1e-3,
+            )
+    wide = array(6, (3, 5), "float64")
+    scale = array(7, (1, 5), "float64")
+    yield case("float64", "layer_norm", [wide, scale], _layer_norm(wide, scale), axis=1)
+
+
+def _layer_norm(x: Values, scale: Values) -> Callable[[], Values]:
+    centred = x - x.mean(axis=1, keepdims=True)
+    return lambda: centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * scale
+
+
+def _channel_norms() -> Iterator[Case]:
+    for shape in ((2, 7), (2, 7, 13), (1, 7, 3, 3)):
+        for dtype in FLOATS:
+            x = array(9, shape, dtype)
+            scale, bias, mean = (array(seed, (7,), dtype) for seed in (1, 2, 3))
+            variance = array(4, (7,), dtype, 0.5)
+            inputs = [x, scale, bias, mean, variance]
+            expected = reference("BatchNormalization", *inputs, epsilon=1e-3, opset=15)
+            id = f"{dtype}-{shape}"
+            yield case(id, "batch_norm", inputs, expected, 2e-6, epsilon=1e-3)
+    x = array(10, (2, 7, 5, 3))
+    for size in (1, 3, 5):
+        flags: dict[str, Any] = {"alpha": 0.02, "beta": 0.6, "bias": 2.0}
+        expected = runtime("LRN", x, size=size, **flags)
+        yield case(f"{size}", "lrn", [x], expected, 1e-5, size=size, **flags)
+    # Channels c-1 to c+2: the longer half of an even window lies after the channel.
+    padded = np.pad(x, ((0, 0), (1, 2), (0, 0), (0, 0)))
+    squares = np.square([padded[:, tap : tap + 7] for tap in range(4)]).sum(axis=0)
+    yield case("even", "lrn", [x], lambda: x / (1 + 1e-4 / 4 * squares) ** 0.75, 1e-5, size=4)
+
+
+def reduction_cases() -> list[Case]:
+    """All cases of this file."""
+    return [
+        *_reductions(),
+        *_positions(),
+        *_sums(),
+        *_softmaxes(),
+        *_layer_norms(),
+        *_channel_norms(),
+    ]

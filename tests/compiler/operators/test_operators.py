@@ -1,0 +1,46 @@
+"""Every operator gives what the ONNX reference, onnxruntime or NumPy gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.dtypes import DType
+from compiler.graph.ir import TensorType
+from compiler.kernels.verify import verify_kernel
+from compiler.operators.evaluate_node import evaluate_node, node_kernel
+from compiler.operators.registry import Pattern, all_operators, infer_type, operator
+from tests.compiler.operators.cases import Case, Values
+from tests.compiler.operators.movement_cases import movement_cases
+from tests.compiler.operators.pointwise_cases import pointwise_cases
+from tests.compiler.operators.reduction_cases import reduction_cases
+from tests.compiler.operators.window_cases import window_cases
+
+CASES = [*pointwise_cases(), *movement_cases(), *reduction_cases(), *window_cases()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_operator_agrees_with_another_implementation(case: Case) -> None:
+    expected = case.expected()
+    types = tuple(
+        None if array is None else TensorType(DType.from_numpy(array.dtype), array.shape)
+        for array in case.inputs
+    )
+    inferred = infer_type(case.node, types)
+    assert inferred == TensorType(DType.from_numpy(expected.dtype), expected.shape)
+    if operator(case.node.operator).pattern is not Pattern.VIEW:
+        verify_kernel(node_kernel(case.node, types))
+    actual: Values = evaluate_node(case.node, case.inputs)
+    assert actual.flags.c_contiguous
+    relative = case.relative
+    if relative is None:
+        relative = 1e-6 if actual.dtype == np.float32 else 1e-12
+    if actual.dtype.kind == "f":
+        np.testing.assert_allclose(actual, expected, rtol=relative, atol=relative, strict=True)
+    else:
+        np.testing.assert_array_equal(actual, expected, strict=True)
+
+
+def test_every_registered_operator_has_a_case() -> None:
+    tested = {case.node.operator for case in CASES}
+    assert [item.name for item in all_operators() if item.name not in tested] == []
