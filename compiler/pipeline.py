@@ -1,0 +1,263 @@
+"""THE MAP: how a model becomes an executable, stage by stage. Read `compile_model` first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TypeAlias
+
+from compiler.errors import LoweringError, ScheduleError, VerifyError
+from compiler.frontend.import_onnx import import_onnx
+from compiler.graph.extract_kernels import extract_kernels
+from compiler.graph.ir import Graph
+from compiler.graph.optimise import PASSES, optimise
+from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.llvm import CompiledKernel, compile_kernel
+from compiler.llvm.machine import object_code
+from compiler.runtime.entry import entry_ir
+from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ExecutableSpec, KernelReport, ObjectPart
+from compiler.runtime.memory_plan import plan_memory
+from compiler.runtime.pack_constants import pack_constants
+from compiler.runtime.run_steps import run_steps
+from compiler.schedule import default_schedule
+from compiler.schedule.steps import Schedule
+from compiler.stages import DumpAfter, Stages
+from compiler.target import Target, host_target
+
+Model: TypeAlias = str | PathLike[str] | Graph
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+STAGES = (
+    "import",
+    *(name for name, _ in PASSES),
+    "optimise",
+    "extract_kernels",
+    "choose_schedules",
+    "compile_kernels",
+    "pack_constants",
+    "plan_memory",
+    "run_steps",
+    "entry",
+    "entry_code",
+)
+
+# LLVM releases the interpreter lock but holds one of its own: the second thread lowers a kernel in
+# Python while the first one's machine code is made, and a third would only wait.
+_COMPILE_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChoice:
+    """A schedule for a kernel and where it came from.
+
+    `source` is "tuned" or "relative"; `latency` is the measured time in seconds, if known.
+    """
+
+    schedule: Schedule
+    source: str
+    record_id: str | None = None
+    latency: float | None = None
+
+
+ChooseSchedule: TypeAlias = Callable[[FusedKernel], ScheduleChoice | None]
+
+
+def build(
+    model: Model,
+    choose_schedule: ChooseSchedule | None = None,
+    *,
+    target: Target | None = None,
+    threads: int = 1,
+    shapes: Shapes | None = None,
+    dump_after: DumpAfter = None,
+) -> Executable:
+    """Compile a model and load it into this process; the arguments are `compile_model`'s."""
+    spec = compile_model(
+        model,
+        choose_schedule,
+        target=target,
+        threads=threads,
+        shapes=shapes,
+        dump_after=dump_after,
+    )
+    return Executable(spec)
+
+
+def compile_model(
+    model: Model,
+    choose_schedule: ChooseSchedule | None = None,
+    *,
+    target: Target | None = None,
+    threads: int = 1,
+    shapes: Shapes | None = None,
+    dump_after: DumpAfter = None,
+) -> ExecutableSpec:
+    """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
+
+    `choose_schedule` gives a kernel's schedule, None for the default one. `shapes` fixes symbolic
+    dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
+    printed to stderr, or is a function of (stage, text). Raises `ImportModelError` and its kinds
+    for models that cannot be compiled; a schedule that does not fit is reported, not raised.
+    """
+    target = host_target() if target is None else target
+    stages = Stages(STAGES, dump_after)
+    graph, program = _to_kernels(model, target, shapes, stages)
+    schedules = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
+    built = stages.run("compile_kernels", lambda: compile_kernels(schedules, target, threads))
+    compiled = {key: item.compiled for key, item in built.items()}
+    constants = stages.run("pack_constants", lambda: pack_constants(program, compiled))
+    plan = stages.run("plan_memory", lambda: plan_memory(program, _workspaces(program, compiled)))
+    steps = stages.run("run_steps", lambda: run_steps(program, compiled, constants, plan))
+    entry = stages.run("entry", lambda: entry_ir(steps))
+    entry_code = stages.run("entry_code", lambda: object_code(entry, target))
+    return ExecutableSpec(
+        name=program.name,
+        target=target,
+        threads=threads,
+        inputs=tuple((name, program.types[name]) for name in program.inputs),
+        outputs=tuple((name, graph.types[name]) for name in graph.outputs),
+        arena_bytes=plan.arena_bytes,
+        arena_lower_bound=plan.lower_bound,
+        steps=steps,
+        constants=constants.arrays,
+        kernels=_reports(program, built),
+        objects=tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values()),
+        entry=entry_code,
+    )
+
+
+def kernels_of(
+    model: Model,
+    target: Target | None = None,
+    shapes: Shapes | None = None,
+    dump_after: DumpAfter = None,
+) -> KernelProgram:
+    """The fused kernels of a model, in order: what a tuner tunes."""
+    target = host_target() if target is None else target
+    return _to_kernels(model, target, shapes, Stages(STAGES, dump_after))[1]
+
+
+def _to_kernels(
+    model: Model, target: Target, shapes: Shapes | None, stages: Stages
+) -> tuple[Graph, KernelProgram]:
+    """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
+
+    The program's outputs are the graph's in order; one that is an input too has a name of its own.
+    """
+    graph = stages.run(
+        "import", lambda: model if isinstance(model, Graph) else import_onnx(Path(model), shapes)
+    )
+    graph = stages.run("optimise", lambda: optimise(graph, target.lanes, stages.observe))
+    return graph, stages.run("extract_kernels", lambda: extract_kernels(graph))
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSchedule:
+    """A distinct kernel with the schedule to try first; `choice` is None for the default."""
+
+    kernel: FusedKernel
+    choice: ScheduleChoice | None
+
+    def __str__(self) -> str:
+        if self.choice is None:
+            return f"{self.kernel.name}: default"
+        steps = "; ".join(map(str, self.choice.schedule.steps))
+        return f"{self.kernel.name}: {self.choice.source} {self.choice.record_id or ''}: {steps}"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A distinct kernel's code; `choice` is None if it has the default schedule, `note` says why
+    when another one had been chosen."""
+
+    compiled: CompiledKernel
+    choice: ScheduleChoice | None
+    note: str
+
+    def __str__(self) -> str:
+        source = "default" if self.choice is None else self.choice.source
+        code = self.compiled
+        text = f"{code.symbol}: {source} schedule, {len(code.object_code)} bytes of object code"
+        if code.workspace_bytes:
+            text += f", {code.workspace_bytes} bytes of workspace"
+        return f"{text} ({self.note})" if self.note else text
+
+
+def choose_schedules(
+    program: KernelProgram, choose: ChooseSchedule | None
+) -> dict[str, ChosenSchedule]:
+    """Ask for the schedule of each distinct kernel; the result is by workload key."""
+    chosen: dict[str, ChosenSchedule] = {}
+    for call in program.calls:
+        if isinstance(call, KernelCall) and call.key not in chosen:
+            choice = None if choose is None else choose(call.kernel)
+            chosen[call.key] = ChosenSchedule(call.kernel, choice)
+    return chosen
+
+
+def compile_kernels(
+    chosen: Mapping[str, ChosenSchedule], target: Target, threads: int
+) -> dict[str, BuiltKernel]:
+    """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key."""
+
+    def compile_one(item: tuple[str, ChosenSchedule]) -> BuiltKernel:
+        key, scheduled = item
+        return _compile_or_default(key, scheduled, target, threads)
+
+    with ThreadPoolExecutor(_COMPILE_THREADS) as pool:
+        return dict(zip(chosen, pool.map(compile_one, chosen.items()), strict=True))
+
+
+def _compile_or_default(
+    key: str, chosen: ChosenSchedule, target: Target, threads: int
+) -> BuiltKernel:
+    """Compile with the chosen schedule, or with the default one where that does not fit."""
+    symbol = f"kernel_{key}"
+    note = ""
+    if chosen.choice is not None:
+        try:
+            code = compile_kernel(chosen.kernel, chosen.choice.schedule, target, symbol)
+            return BuiltKernel(code, chosen.choice, "")
+        except (ScheduleError, LoweringError, VerifyError) as error:
+            record = f" of record {chosen.choice.record_id}" if chosen.choice.record_id else ""
+            note = f"the {chosen.choice.source} schedule{record} does not fit: {error}"
+    schedule = default_schedule(chosen.kernel, target, threads)
+    return BuiltKernel(compile_kernel(chosen.kernel, schedule, target, symbol), None, note)
+
+
+def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) -> list[int]:
+    """Workspace bytes of every call of the program."""
+    return [
+        compiled[call.key].workspace_bytes if isinstance(call, KernelCall) else 0
+        for call in program.calls
+    ]
+
+
+def _reports(program: KernelProgram, built: Mapping[str, BuiltKernel]) -> tuple[KernelReport, ...]:
+    """One report per distinct kernel, in order of first use."""
+    calls: dict[str, list[KernelCall]] = {}
+    for call in program.calls:
+        if isinstance(call, KernelCall):
+            calls.setdefault(call.key, []).append(call)
+    return tuple(_report(calls[key], item) for key, item in built.items())
+
+
+def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
+    choice = item.choice
+    return KernelReport(
+        name=calls[0].kernel.name,
+        key=calls[0].key,
+        occurrences=len(calls),
+        schedule_source="default" if choice is None else choice.source,
+        record_id=None if choice is None else choice.record_id,
+        latency=None if choice is None else choice.latency,
+        note=item.note,
+        parallel=item.compiled.parallel,
+        workspace_bytes=item.compiled.workspace_bytes,
+        operators=calls[0].operators,
+        sources=tuple(source for call in calls for source in call.sources),
+    )

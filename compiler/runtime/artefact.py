@@ -1,0 +1,220 @@
+"""Artefact: a compiled model as one file of machine code, packed weights and a JSON manifest.
+
+    bytes 0-7     magic "TUNEFARM"
+    8-11          format version (all numbers little endian)
+    12-15         zero
+    16-23         bytes of the manifest
+    24-31         bytes of the file
+    32-63         SHA-256 of the manifest
+    64-           manifest (JSON), then zeros up to a multiple of 64
+    then          the parts: entry function, kernels' object code, constants; each starts at a
+                  multiple of 64, with zeros between, and the manifest has the SHA-256 of each
+
+Every byte is covered by a check, the same model gives the same bytes, and constants are mapped
+into memory rather than read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from compiler.errors import ArtefactError
+from compiler.graph.ir import Array
+from compiler.runtime.check_target import check_target
+from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, ObjectPart
+from compiler.runtime.manifest import (
+    Manifest,
+    Part,
+    manifest_from_json,
+    manifest_of,
+    manifest_to_json,
+)
+
+FORMAT = 1
+MAGIC = b"TUNEFARM"
+_HEADER = struct.Struct("<8sIIQQ32s")
+_REBUILD = "build the model again"
+
+
+def save(spec: ExecutableSpec, path: str | PathLike[str]) -> None:
+    """Write an executable to `path`, replacing a file there only when the new one is complete.
+
+    Raises `ArtefactError` when the file cannot be written; what was at `path` is then unchanged.
+    """
+    path = Path(path)
+    contents = _contents(spec)
+    parts: list[Part] = []
+    end = 0
+    for content in contents:
+        start = _aligned(end)
+        parts.append(Part(start, len(content), hashlib.sha256(content).hexdigest()))
+        end = start + len(content)
+    manifest = json.dumps(
+        manifest_to_json(manifest_of(spec, parts)), sort_keys=True, separators=(",", ":")
+    ).encode()
+    data_start = _aligned(_HEADER.size + len(manifest))
+    header = _HEADER.pack(
+        MAGIC, FORMAT, 0, len(manifest), data_start + end, hashlib.sha256(manifest).digest()
+    )
+    try:
+        _write_atomically(path, header + manifest, data_start, parts, contents)
+    except OSError as error:
+        raise ArtefactError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _contents(spec: ExecutableSpec) -> list[bytes | memoryview]:
+    """The parts' bytes in order: entry, objects, constants."""
+    return [
+        spec.entry,
+        *(part.code for part in spec.objects),
+        *(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in spec.constants),
+    ]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _write_atomically(
+    path: Path,
+    head: bytes,
+    data_start: int,
+    parts: Sequence[Part],
+    contents: Sequence[bytes | memoryview],
+) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(head)
+            for part, content in zip(parts, contents, strict=True):
+                file.write(bytes(data_start + part.offset - file.tell()))
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    """The process's file mode mask (it can only be read by setting it)."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def read(path: str | PathLike[str]) -> ExecutableSpec:
+    """Read and check an artefact; its constants stay memory-mapped.
+
+    Raises `ArtefactError` when the file cannot be read, is no artefact, of another format, damaged,
+    or made for another kind of machine.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ArtefactError(f"{path} is empty, not a tunefarm artefact")
+            mapped = np.frombuffer(
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
+            )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArtefactError(f"cannot read {path}: {reason}") from error
+    manifest, data_start = _read_manifest(path, mapped)
+    check_target(manifest.target)
+    contents = _check_parts(path, mapped, manifest, data_start)
+    objects_end = 1 + len(manifest.object_symbols)
+    return ExecutableSpec(
+        name=manifest.name,
+        target=manifest.target,
+        threads=manifest.threads,
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
+        arena_bytes=manifest.arena_bytes,
+        arena_lower_bound=manifest.arena_lower_bound,
+        steps=manifest.steps,
+        constants=_constants(path, manifest, contents[objects_end:]),
+        kernels=manifest.kernels,
+        objects=tuple(
+            ObjectPart(symbol, code.tobytes())
+            for symbol, code in zip(manifest.object_symbols, contents[1:objects_end], strict=True)
+        ),
+        entry=contents[0].tobytes(),
+    )
+
+
+def _read_manifest(path: Path, mapped: Array) -> tuple[Manifest, int]:
+    """The checked manifest, and where the data starts."""
+    head = mapped[: _HEADER.size].tobytes()
+    if head[: len(MAGIC)] != MAGIC:
+        raise ArtefactError(f"{path} is not a tunefarm artefact")
+    if len(head) < _HEADER.size:
+        raise ArtefactError(f"{path} is truncated", hint=_REBUILD)
+    _, version, reserved, manifest_bytes, file_bytes, digest = _HEADER.unpack(head)
+    if version > FORMAT:
+        raise ArtefactError(
+            f"{path} has the artefact format {version}, this version reads {FORMAT}",
+            hint="update tunefarm, or build the model again",
+        )
+    if version < FORMAT or reserved:
+        raise ArtefactError(f"{path} is damaged: its header is not valid", hint=_REBUILD)
+    if mapped.size < file_bytes:
+        raise ArtefactError(
+            f"{path} is truncated: {mapped.size} of {file_bytes} bytes", hint=_REBUILD
+        )
+    data_start = _aligned(_HEADER.size + manifest_bytes)
+    if mapped.size > file_bytes or data_start > file_bytes:
+        raise ArtefactError(f"{path} is damaged: its size is not what it says", hint=_REBUILD)
+    text = mapped[_HEADER.size : _HEADER.size + manifest_bytes].tobytes()
+    if (
+        hashlib.sha256(text).digest() != digest
+        or mapped[_HEADER.size + manifest_bytes : data_start].any()
+    ):
+        raise ArtefactError(f"{path} is damaged: its manifest has changed", hint=_REBUILD)
+    try:
+        return manifest_from_json(json.loads(text)), data_start
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtefactError(f"{path} has a manifest that is not valid: {error}") from error
+
+
+def _check_parts(path: Path, mapped: Array, manifest: Manifest, data_start: int) -> list[Array]:
+    """The bytes of every part, once their hashes and the zeros between them have been checked."""
+    expected = 1 + len(manifest.object_symbols) + len(manifest.constant_types)
+    if len(manifest.parts) != expected:
+        raise ArtefactError(f"{path} lacks a part: {len(manifest.parts)} of {expected}")
+    contents = []
+    end = data_start
+    for number, part in enumerate(manifest.parts):
+        start = data_start + part.offset
+        content = mapped[start : start + part.bytes]
+        if start % ALIGNMENT or start < end or content.size != part.bytes:
+            raise ArtefactError(f"{path} lacks part {number}", hint=_REBUILD)
+        if mapped[end:start].any() or hashlib.sha256(content.data).hexdigest() != part.sha256:
+            raise ArtefactError(f"{path} is damaged: part {number} has changed", hint=_REBUILD)
+        contents.append(content)
+        end = start + part.bytes
+    if end != mapped.size:
+        raise ArtefactError(f"{path} is damaged: bytes follow the last part", hint=_REBUILD)
+    return contents
+
+
+def _constants(path: Path, manifest: Manifest, contents: Sequence[Array]) -> tuple[Array, ...]:
+    """The constants as arrays over the mapped file."""
+    constants = []
+    for type, content in zip(manifest.constant_types, contents, strict=True):
+        if content.size != type.bytes:
+            raise ArtefactError(f"{path}: a constant of type {type} has {content.size} bytes")
+        constants.append(content.view(type.dtype.numpy).reshape(type.shape))
+    return tuple(constants)

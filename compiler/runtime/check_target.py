@@ -1,0 +1,32 @@
+"""Whether this machine can run code made for a target; checked before any code runs."""
+
+from __future__ import annotations
+
+from compiler.errors import ArtefactError
+from compiler.target import Target, host_target
+
+
+def check_target(target: Target, host: Target | None = None) -> None:
+    """Raise `ArtefactError` unless `host` (this machine) can run code made for `target`."""
+    host = host_target() if host is None else host
+    made_for, here = _platform(target), _platform(host)
+    if made_for != here:
+        raise ArtefactError(
+            f"the model was built for {made_for}, this machine is {here}",
+            hint="build it again for this machine",
+        )
+    missing = sorted(set(target.features) - set(host.features))
+    if missing:
+        raise ArtefactError(
+            f"the model was built for {target.cpu} and needs CPU features that this "
+            f"{host.cpu} lacks: {', '.join(missing)}",
+            hint="build it again on this machine or for an older target",
+        )
+
+
+def _platform(target: Target) -> str:
+    """Architecture and operating system, e.g. `x86_64 linux`; versions and vendor left out."""
+    parts = target.triple.split("-")
+    architecture = {"arm64": "aarch64", "amd64": "x86_64"}.get(parts[0], parts[0])
+    system = (parts[2] if len(parts) > 2 else "unknown").rstrip("0123456789.")
+    return f"{architecture} {system}"

@@ -1,0 +1,96 @@
+"""The entry function: one function per model that calls every kernel, with no Python between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from compiler.runtime.executable_spec import (
+    ENTRY_SYMBOL,
+    CallStep,
+    CopyStep,
+    Location,
+    Place,
+    RunStep,
+)
+
+_TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
+
+
+def entry_ir(steps: Sequence[RunStep]) -> str:
+    """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
+
+    The first three are arrays of buffer pointers, `arena` is the planned memory, `runtime` is
+    passed on to the kernels. One array on the stack holds the pointers of the call being made.
+    """
+    calls = [step for step in steps if isinstance(step, CallStep)]
+    widest = max((len(call.buffers) for call in calls), default=1)
+    body = _Body()
+    body.line(f"%buffers = alloca [{widest} x ptr], align 16")
+    for step in steps:
+        if isinstance(step, CallStep):
+            _emit_call(body, step)
+        else:
+            _emit_copy(body, step)
+    body.line("ret void")
+    declarations = "\n".join(
+        f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
+    )
+    return (
+        f"{declarations}\n"
+        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
+        f"define void @{ENTRY_SYMBOL}"
+        "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"
+        f"{body}\n}}\n"
+    )
+
+
+class _Body:
+    """Lines of the function, and fresh names for its values."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._count = 0
+
+    def line(self, text: str) -> None:
+        self._lines.append(f"  {text}")
+
+    def value(self, text: str) -> str:
+        name = f"%v{self._count}"
+        self._count += 1
+        self.line(f"{name} = {text}")
+        return name
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _pointer(body: _Body, location: Location) -> str:
+    if location.place is Place.ARENA:
+        return body.value(f"getelementptr i8, ptr %arena, i64 {location.number}")
+    table = _TABLES[location.place]
+    slot = body.value(f"getelementptr ptr, ptr {table}, i64 {location.number}")
+    return body.value(f"load ptr, ptr {slot}")
+
+
+def _emit_call(body: _Body, step: CallStep) -> None:
+    for position, location in enumerate(step.buffers):
+        pointer = _pointer(body, location)
+        slot = body.value(f"getelementptr ptr, ptr %buffers, i64 {position}")
+        body.line(f"store ptr {pointer}, ptr {slot}")
+    workspace = "null"
+    if step.workspace is not None:
+        workspace = _pointer(body, Location(Place.ARENA, step.workspace))
+    body.line(f"call void @{step.symbol}(ptr %buffers, ptr {workspace}, ptr %runtime)")
+
+
+def _emit_copy(body: _Body, step: CopyStep) -> None:
+    source = _pointer(body, step.source)
+    destination = _pointer(body, step.destination)
+    body.line(
+        "call void @llvm.memcpy.p0.p0.i64"
+        f"(ptr {destination}, ptr {source}, i64 {step.bytes}, i1 false)"
+    )

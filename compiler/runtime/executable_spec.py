@@ -1,0 +1,122 @@
+"""What an executable is made of, as plain data: what the pipeline makes and an artefact stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from compiler.graph.ir import Array, TensorType
+from compiler.target import Target
+
+ALIGNMENT = 64  # bytes; every buffer that a kernel sees starts at a multiple of it
+ENTRY_SYMBOL = "tunefarm_run"
+
+
+class Place(StrEnum):
+    """Where a buffer lives while the model runs."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    CONSTANT = "constant"
+    ARENA = "arena"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A buffer: the n-th input, output or constant, or `number` bytes into the arena."""
+
+    place: Place
+    number: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}+{self.number}"
+            if self.place is Place.ARENA
+            else (f"{self.place}[{self.number}]")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallStep:
+    """Run the kernel `symbol` on `buffers` (its inputs, then its output).
+
+    `workspace` is the arena offset of the kernel's scratch memory, None when it needs none.
+    """
+
+    symbol: str
+    buffers: tuple[Location, ...]
+    workspace: int | None
+
+    def __str__(self) -> str:
+        *inputs, output = map(str, self.buffers)
+        scratch = "" if self.workspace is None else f" workspace arena+{self.workspace}"
+        return f"{output} = {self.symbol}({', '.join(inputs)}){scratch}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep:
+    """Copy `bytes` bytes: a model output that no kernel writes."""
+
+    source: Location
+    destination: Location
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.destination} = copy({self.source}, {self.bytes} bytes)"
+
+
+RunStep: TypeAlias = CallStep | CopyStep
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """How one distinct kernel was built.
+
+    `schedule_source` is "tuned", "relative" (tuned for a similar kernel) or "default", `record_id`
+    names the record it came from, `latency` is the measured time in seconds, if any, and `note`
+    says why a chosen schedule was not used. `sources` are the ONNX nodes of all occurrences.
+    """
+
+    name: str
+    key: str
+    occurrences: int
+    schedule_source: str
+    record_id: str | None
+    latency: float | None
+    note: str
+    parallel: bool
+    workspace_bytes: int
+    operators: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPart:
+    """The object code that defines one function."""
+
+    symbol: str
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableSpec:
+    """A compiled model before it is loaded into memory.
+
+    `threads` is the thread count it was scheduled for. `constants` are in the form the kernels
+    expect. `entry` is the code of the function `ENTRY_SYMBOL`, which carries out `steps`.
+    `arena_lower_bound` is what liveness says any plan needs, for reports.
+    """
+
+    name: str
+    target: Target
+    threads: int
+    inputs: tuple[tuple[str, TensorType], ...]
+    outputs: tuple[tuple[str, TensorType], ...]
+    arena_bytes: int
+    arena_lower_bound: int
+    steps: tuple[RunStep, ...]
+    constants: tuple[Array, ...]
+    kernels: tuple[KernelReport, ...]
+    objects: tuple[ObjectPart, ...]
+    entry: bytes

@@ -1,0 +1,238 @@
+"""Memory plan: which bytes of one arena every intermediate value and kernel workspace uses.
+
+A value lives from the step that writes it to the last step that reads it; two buffers that are
+never live at the same step may share bytes. Placing buffers optimally is bin packing (NP-hard);
+greedy best fit in a few orders reaches the liveness lower bound on the networks we know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from compiler.errors import VerifyError
+from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from compiler.runtime.executable_spec import ALIGNMENT, Location, Place
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLife:
+    """A buffer of `bytes` bytes that is live from step `first` to step `last`, both included."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+    def overlaps(self, other: BufferLife) -> bool:
+        """Whether there is a step at which both are live."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where every value of a program lives.
+
+    `storage` maps each value to the value whose memory it uses (itself unless it is a view).
+    `locations` has the place of every storage that is not a constant. `workspaces` has one arena
+    offset (or None) per call of the program. `copies` lists (value, output number) for model
+    outputs that no kernel can write in place: inputs, constants, and second names of one storage.
+    """
+
+    arena_bytes: int
+    lower_bound: int
+    buffers: tuple[BufferLife, ...]
+    offsets: tuple[int, ...]
+    storage: Mapping[str, str]
+    locations: Mapping[str, Location]
+    workspaces: tuple[int | None, ...]
+    copies: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"arena {self.arena_bytes} bytes, lower bound {self.lower_bound}, "
+            f"{len(self.buffers)} buffers"
+        ]
+        for buffer, offset in sorted(
+            zip(self.buffers, self.offsets, strict=True), key=lambda pair: (pair[0].first, pair[1])
+        ):
+            lines.append(
+                f"  {offset:>12} +{buffer.bytes:<12} steps {buffer.first}-{buffer.last}"
+                f"  {buffer.name}"
+            )
+        lines.extend(f"  copy {value} -> output {number}" for value, number in self.copies)
+        return "\n".join(lines)
+
+
+def aligned(size: int) -> int:
+    """`size` rounded up to a multiple of the buffers' alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def plan_memory(program: KernelProgram, workspace_bytes: Sequence[int]) -> MemoryPlan:
+    """Place the intermediate values and workspaces of a program in one arena.
+
+    `workspace_bytes` has one size per call of the program (0 for views). Model inputs, outputs and
+    constants stay outside the arena: an output is written by its kernel directly into the caller's
+    buffer. Raises `VerifyError` if the plan breaks its own rules (a bug here).
+    """
+    storage = storage_of(program)
+    made_by = {
+        call.output: step for step, call in enumerate(program.calls) if isinstance(call, KernelCall)
+    }
+    locations = {name: Location(Place.INPUT, i) for i, name in enumerate(program.inputs)}
+    copies: list[tuple[str, int]] = []
+    for number, name in enumerate(program.outputs):
+        root = storage[name]
+        if root in made_by and root not in locations:
+            locations[root] = Location(Place.OUTPUT, number)
+        else:
+            copies.append((name, number))
+
+    last_read = _last_reads(program, storage)
+    inner = [root for root in made_by if root not in locations]
+    buffers = [
+        BufferLife(
+            root, program.types[root].bytes, made_by[root], last_read.get(root, made_by[root])
+        )
+        for root in inner
+    ]
+    scratch = [step for step, size in enumerate(workspace_bytes) if size]
+    buffers += [
+        BufferLife(f"workspace of step {step}", workspace_bytes[step], step, step)
+        for step in scratch
+    ]
+    offsets = place_buffers(buffers)
+    verify_placement(buffers, offsets)
+
+    for root, offset in zip(inner, offsets, strict=False):
+        locations[root] = Location(Place.ARENA, offset)
+    scratch_offsets = dict(zip(scratch, offsets[len(inner) :], strict=True))
+    return MemoryPlan(
+        arena_bytes=_extent(buffers, offsets),
+        lower_bound=lower_bound(buffers),
+        buffers=tuple(buffers),
+        offsets=tuple(offsets),
+        storage=storage,
+        locations=locations,
+        workspaces=tuple(scratch_offsets.get(step) for step in range(len(program.calls))),
+        copies=tuple(copies),
+    )
+
+
+def storage_of(program: KernelProgram) -> dict[str, str]:
+    """The value whose memory each value uses: its own, unless it is a view."""
+    storage = {name: name for name in (*program.inputs, *program.constants)}
+    for call in program.calls:
+        storage[call.output] = storage[call.input] if isinstance(call, ViewCall) else call.output
+    return storage
+
+
+def _last_reads(program: KernelProgram, storage: Mapping[str, str]) -> dict[str, int]:
+    """The last step at which each storage is read."""
+    last: dict[str, int] = {}
+    for step, call in enumerate(program.calls):
+        if isinstance(call, KernelCall):
+            last.update((storage[name], step) for name in call.inputs)
+    return last
+
+
+def lower_bound(buffers: Sequence[BufferLife]) -> int:
+    """Bytes that any plan needs: the most that is live at one step, each buffer aligned."""
+    change: dict[int, int] = {}
+    for buffer in buffers:
+        change[buffer.first] = change.get(buffer.first, 0) + aligned(buffer.bytes)
+        change[buffer.last + 1] = change.get(buffer.last + 1, 0) - aligned(buffer.bytes)
+    live = most = 0
+    for step in sorted(change):
+        live += change[step]
+        most = max(most, live)
+    return most
+
+
+_ORDERS: tuple[Callable[[BufferLife], tuple[int, ...]], ...] = (
+    lambda buffer: (-buffer.bytes, buffer.first),
+    lambda buffer: (-buffer.bytes * (buffer.last - buffer.first + 1), buffer.first),
+    lambda buffer: (buffer.first, -buffer.bytes),
+    lambda buffer: (buffer.first - buffer.last, -buffer.bytes),
+)
+
+
+def place_buffers(buffers: Sequence[BufferLife]) -> list[int]:
+    """An offset per buffer, so that buffers live at the same step do not overlap.
+
+    Greedy best fit, tried in several orders (largest first, largest bytes x lifetime first, in
+    order of execution, longest-lived first) until one reaches the lower bound; else the smallest.
+    """
+    bound = lower_bound(buffers)
+    best: list[int] | None = None
+    best_bytes = 0
+    for order in _ORDERS:
+        offsets = _place_in_order(buffers, sorted(range(len(buffers)), key=_by(buffers, order)))
+        extent = _extent(buffers, offsets)
+        if best is None or extent < best_bytes:
+            best, best_bytes = offsets, extent
+        if best_bytes == bound:
+            break
+    assert best is not None
+    return best
+
+
+def _by(
+    buffers: Sequence[BufferLife], order: Callable[[BufferLife], tuple[int, ...]]
+) -> Callable[[int], tuple[int, ...]]:
+    return lambda i: (*order(buffers[i]), i)
+
+
+def _place_in_order(buffers: Sequence[BufferLife], order: Sequence[int]) -> list[int]:
+    """Give each buffer, in `order`, the smallest gap that holds it between those placed."""
+    offsets = [0] * len(buffers)
+    placed: list[int] = []
+    for i in order:
+        size = aligned(buffers[i].bytes)
+        taken = sorted(
+            (offsets[j], offsets[j] + aligned(buffers[j].bytes))
+            for j in placed
+            if buffers[j].overlaps(buffers[i])
+        )
+        best_gap = -1
+        end = 0
+        for start, stop in taken:
+            gap = start - end
+            if gap >= size and (best_gap < 0 or gap < best_gap):
+                best_gap, offsets[i] = gap, end
+            end = max(end, stop)
+        if best_gap < 0:
+            offsets[i] = end
+        placed.append(i)
+    return offsets
+
+
+def _extent(buffers: Sequence[BufferLife], offsets: Sequence[int]) -> int:
+    """Bytes of the arena that holds all buffers at these offsets."""
+    ends = (offset + aligned(buffer.bytes) for buffer, offset in zip(buffers, offsets, strict=True))
+    return max(ends, default=0)
+
+
+def verify_placement(buffers: Sequence[BufferLife], offsets: Sequence[int]) -> None:
+    """Raise `VerifyError` unless offsets are aligned and live buffers never share a byte.
+
+    Walks the steps and compares neighbours by offset among the buffers live at that step.
+    """
+    starting: dict[int, list[int]] = {}
+    for i, buffer in enumerate(buffers):
+        if offsets[i] < 0 or offsets[i] % ALIGNMENT:
+            raise VerifyError(f"memory plan: {buffer.name} is at offset {offsets[i]}")
+        starting.setdefault(buffer.first, []).append(i)
+    live: list[int] = []
+    for step in sorted(starting):
+        live = [i for i in live if buffers[i].last >= step] + starting[step]
+        live.sort(key=lambda i: (offsets[i], buffers[i].bytes))
+        for below, above in pairwise(live):
+            if offsets[below] + buffers[below].bytes > offsets[above]:
+                raise VerifyError(
+                    f"memory plan: {buffers[below].name} at {offsets[below]} "
+                    f"(+{buffers[below].bytes}) overlaps {buffers[above].name} at "
+                    f"{offsets[above]} at step {step}"
+                )

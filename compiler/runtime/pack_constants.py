@@ -1,0 +1,94 @@
+"""Pack constants: weights in the layout that the kernels' schedules ask for, at build time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compiler.errors import LoweringError
+from compiler.graph.ir import Array
+from compiler.kernels.kernel import KernelCall, KernelProgram
+from compiler.loops.pack import pack_constant
+from compiler.runtime.buffers import aligned_empty
+from compiler.runtime.memory_plan import storage_of
+from compiler.schedule.steps import PackLayout
+
+if TYPE_CHECKING:
+    from compiler.llvm import CompiledKernel
+
+# (constant, logical shape, layout); a constant that is read as it is has no shape and no layout
+_Use = tuple[str, tuple[int, ...] | None, PackLayout | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConstants:
+    """Constants as the kernels read them, 64-byte aligned; each (constant, layout) once.
+
+    `reads` maps (call number, input position) to an array's number, `outputs` maps a model output
+    that is a constant to one.
+    """
+
+    arrays: tuple[Array, ...]
+    reads: Mapping[tuple[int, int], int]
+    outputs: Mapping[str, int]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"constant[{number}]: {array.dtype}{list(array.shape)}"
+            for number, array in enumerate(self.arrays)
+        )
+
+
+def pack_constants(
+    program: KernelProgram, compiled: Mapping[str, CompiledKernel]
+) -> PackedConstants:
+    """Pack every constant that a kernel reads; `compiled` is by workload key.
+
+    Raises `LoweringError` when a kernel wants a packed input that is not a constant.
+    """
+    storage = storage_of(program)
+    arrays: list[Array] = []
+    numbers: dict[_Use, int] = {}
+
+    def number(use: _Use) -> int:
+        if use not in numbers:
+            numbers[use] = len(arrays)
+            arrays.append(_packed(program.constants[use[0]], use[1], use[2]))
+        return numbers[use]
+
+    reads: dict[tuple[int, int], int] = {}
+    for step, call in enumerate(program.calls):
+        if not isinstance(call, KernelCall):
+            continue
+        layouts = dict(compiled[call.key].constant_layouts)
+        for position, (value, buffer) in enumerate(
+            zip(call.inputs, call.kernel.inputs, strict=True)
+        ):
+            layout = layouts.get(buffer.name)
+            if storage[value] in program.constants:
+                shape = None if layout is None else buffer.shape
+                reads[step, position] = number((storage[value], shape, layout))
+            elif layout is not None:
+                raise LoweringError(
+                    f"kernel {call.kernel.name} wants its input {value} packed, "
+                    "but it is known only at run time"
+                )
+    outputs = {
+        name: number((storage[name], None, None))
+        for name in program.outputs
+        if storage[name] in program.constants
+    }
+    return PackedConstants(tuple(arrays), reads, outputs)
+
+
+def _packed(array: Array, shape: tuple[int, ...] | None, layout: PackLayout | None) -> Array:
+    """An aligned copy of a constant in its layout."""
+    if shape is not None and layout is not None:
+        array = pack_constant(array.reshape(shape), layout)
+    copy = aligned_empty(array.shape, array.dtype, array.nbytes)
+    np.copyto(copy, array)
+    copy.flags.writeable = False
+    return copy

@@ -1,0 +1,43 @@
+"""Run steps: every kernel call of a program with the places of its buffers filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from compiler.kernels.kernel import KernelCall, KernelProgram
+from compiler.runtime.executable_spec import CallStep, CopyStep, Location, Place, RunStep
+from compiler.runtime.memory_plan import MemoryPlan
+from compiler.runtime.pack_constants import PackedConstants
+
+if TYPE_CHECKING:
+    from compiler.llvm import CompiledKernel
+
+
+def run_steps(
+    program: KernelProgram,
+    compiled: Mapping[str, CompiledKernel],
+    constants: PackedConstants,
+    plan: MemoryPlan,
+) -> tuple[RunStep, ...]:
+    """The calls and copies that run the program, in order; `compiled` is by workload key."""
+    steps: list[RunStep] = []
+    for number, call in enumerate(program.calls):
+        if not isinstance(call, KernelCall):
+            continue
+        buffers = [
+            Location(Place.CONSTANT, constants.reads[number, position])
+            if (number, position) in constants.reads
+            else plan.locations[plan.storage[value]]
+            for position, value in enumerate(call.inputs)
+        ]
+        buffers.append(plan.locations[call.output])
+        steps.append(CallStep(compiled[call.key].symbol, tuple(buffers), plan.workspaces[number]))
+    for name, output in plan.copies:
+        source = (
+            Location(Place.CONSTANT, constants.outputs[name])
+            if name in constants.outputs
+            else plan.locations[plan.storage[name]]
+        )
+        steps.append(CopyStep(source, Location(Place.OUTPUT, output), program.types[name].bytes))
+    return tuple(steps)

@@ -1,0 +1,53 @@
+"""The rules of a KernelProgram: what the memory plan and the entry function rely on."""
+
+from __future__ import annotations
+
+from compiler.errors import VerifyError
+from compiler.graph.ir import TensorType
+from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram, ViewCall
+from compiler.kernels.verify import verify_kernel
+
+
+def verify_program(program: KernelProgram) -> None:
+    """Raise `VerifyError` at the first broken rule.
+
+    Values are defined before they are read and only once, calls fit their kernels' buffers, views
+    keep element type and size, equal keys mean equal kernels, every kernel is valid.
+    """
+    known = {*program.inputs, *program.constants}
+    kernels: dict[str, FusedKernel] = {}
+    for call in program.calls:
+        problem = _call_problem(program, call, known)
+        if problem:
+            raise VerifyError(f"program {program.name}: {call.output}: {problem}")
+        known.add(call.output)
+        if isinstance(call, KernelCall) and call.key not in kernels:
+            verify_kernel(call.kernel)
+            kernels[call.key] = call.kernel
+    for name in program.outputs:
+        if name not in known:
+            raise VerifyError(f"program {program.name}: output {name} is never computed")
+
+
+def _call_problem(program: KernelProgram, call: KernelCall | ViewCall, known: set[str]) -> str:
+    """Why a call is wrong, or nothing."""
+    inputs = (call.input,) if isinstance(call, ViewCall) else call.inputs
+    for name in inputs:
+        if name not in known:
+            return f"reads {name}, which is not computed before"
+    if call.output in known:
+        return "is computed twice"
+    result = program.types[call.output]
+    if isinstance(call, ViewCall):
+        source = program.types[call.input]
+        if source.dtype is not result.dtype or source.size != result.size:
+            return f"is a view of {call.input}: {source} as {result}"
+        return ""
+    kernel = call.kernel
+    if len(inputs) != len(kernel.inputs):
+        return f"kernel {kernel.name} takes {len(kernel.inputs)} inputs, not {len(inputs)}"
+    for name, buffer in zip(inputs, kernel.inputs, strict=True):
+        if program.types[name] != buffer.type:
+            return f"{name} is {program.types[name]}, kernel {kernel.name} takes {buffer.type}"
+    made = TensorType(kernel.output.dtype, kernel.output.shape)
+    return "" if made == result else f"kernel {kernel.name} makes {made}, not {result}"

@@ -1,0 +1,220 @@
+"""Artefacts: the same model comes back, and a damaged or foreign one is refused before it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import compiler
+from compiler.errors import ArtefactError
+from compiler.runtime import artefact
+from compiler.runtime.buffers import address_of
+from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec
+from compiler.runtime.manifest import Part
+from compiler.target import host_target
+from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+
+WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def spec() -> ExecutableSpec:
+    return chain_spec(WEIGHT)
+
+
+@pytest.fixture
+def path(spec: ExecutableSpec, tmp_path: Path) -> Path:
+    path = tmp_path / "chain.tuned"
+    artefact.save(spec, path)
+    return path
+
+
+def rewrite_manifest(path: Path, change: dict[str, object]) -> None:
+    """Replace manifest entries and make the header's hash right again."""
+    data = path.read_bytes()
+    size = struct.unpack_from("<Q", data, 16)[0]
+    manifest = json.loads(data[64 : 64 + size]) | change
+    text = json.dumps(manifest).encode()
+    start = -(-(64 + size) // 64) * 64
+    pad = bytes(-len(text) % 64)
+    body = text + pad + data[start:]
+    head = struct.pack(
+        "<8sIIQQ32s", b"TUNEFARM", 1, 0, len(text), 64 + len(body), hashlib.sha256(text).digest()
+    )
+    path.write_bytes(head + body)
+
+
+def test_loaded_model_computes_the_same(spec: ExecutableSpec, path: Path) -> None:
+    x = np.linspace(0, 1, COUNT, dtype=np.float32)
+    built, loaded = Executable(spec), compiler.load(path)
+    np.testing.assert_array_equal(loaded.run({"x": x})["y"], built.run({"x": x})["y"])
+    assert (loaded.inputs, loaded.outputs) == (built.inputs, built.outputs)
+    assert loaded.kernels == built.kernels
+    assert loaded.spec.steps == spec.steps
+    assert loaded.spec.target == spec.target
+
+
+def test_constants_are_mapped_read_only_and_aligned(path: Path) -> None:
+    loaded = artefact.read(path)
+    np.testing.assert_array_equal(loaded.constants[0], WEIGHT)
+    assert address_of(loaded.constants[0]) % ALIGNMENT == 0
+    assert not loaded.constants[0].flags.writeable
+
+
+def test_model_still_runs_when_its_file_is_removed_or_replaced(path: Path) -> None:
+    loaded = compiler.load(path)
+    path.unlink()
+    x = np.zeros(COUNT, np.float32)
+    np.testing.assert_allclose(loaded.run({"x": x})["y"], np.exp(4 * WEIGHT), rtol=1e-5)
+
+
+def test_same_model_gives_the_same_bytes(path: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.tuned"
+    Executable(chain_spec(WEIGHT)).save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_saving_what_was_loaded_gives_the_same_bytes(path: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.tuned"
+    compiler.load(path).save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_changed_byte_is_noticed(path: Path, data: st.DataObject) -> None:
+    contents = bytearray(path.read_bytes())
+    where = data.draw(st.integers(0, len(contents) - 1))
+    contents[where] ^= data.draw(st.integers(1, 255))
+    damaged = path.with_suffix(".damaged")
+    damaged.write_bytes(contents)
+    with pytest.raises(ArtefactError, match=r"damaged\b"):
+        artefact.read(damaged)
+
+
+def test_any_changed_header_byte_is_noticed(path: Path) -> None:
+    contents = path.read_bytes()
+    damaged = path.with_suffix(".damaged")
+    for where in range(64):
+        for flip in (1, 128):
+            damaged.write_bytes(
+                contents[:where] + bytes([contents[where] ^ flip]) + contents[where + 1 :]
+            )
+            with pytest.raises(ArtefactError):
+                artefact.read(damaged)
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 63, 64, 200, -1])
+def test_truncated_file_is_refused(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ArtefactError, match=r"truncated|not a tunefarm artefact"):
+        artefact.read(path)
+
+
+def test_bytes_after_the_end_are_refused(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(64))
+    with pytest.raises(ArtefactError, match="its size is not what it says"):
+        artefact.read(path)
+
+
+def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "model.onnx"
+    foreign.write_bytes(b"\x08\x07" * 100)
+    with pytest.raises(ArtefactError, match="is not a tunefarm artefact"):
+        compiler.load(foreign)
+    with pytest.raises(ArtefactError, match="No such file"):
+        compiler.load(tmp_path / "missing.tuned")
+    with pytest.raises(ArtefactError, match="Is a directory"):
+        compiler.load(tmp_path)
+
+
+def test_newer_format_is_refused(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    struct.pack_into("<I", contents, 8, artefact.FORMAT + 1)
+    path.write_bytes(contents)
+    with pytest.raises(ArtefactError, match=r"format 2, this version reads 1 \(update tunefarm"):
+        compiler.load(path)
+
+
+def test_missing_cpu_feature_is_refused_before_any_code_is_loaded(
+    spec: ExecutableSpec, path: Path
+) -> None:
+    target = host_target()
+    needs = replace(target, features=(*target.features, "avx1024f"))
+    artefact.save(replace(spec, target=needs), path)
+    with pytest.raises(ArtefactError, match=r"needs CPU features that this .* lacks: avx1024f"):
+        compiler.load(path)
+
+
+def test_other_architecture_is_refused(spec: ExecutableSpec, path: Path) -> None:
+    target = replace(host_target(), triple="riscv64-unknown-linux-gnu")
+    artefact.save(replace(spec, target=target), path)
+    with pytest.raises(ArtefactError, match="built for riscv64 linux, this machine is"):
+        compiler.load(path)
+
+
+def test_manifest_without_an_entry_is_refused(path: Path) -> None:
+    rewrite_manifest(path, {"parts": [[0]]})
+    with pytest.raises(ArtefactError, match="manifest that is not valid"):
+        compiler.load(path)
+
+
+def test_missing_part_is_refused(path: Path) -> None:
+    parts = [[part.offset, part.bytes, part.sha256] for part in manifest_parts(path)]
+    rewrite_manifest(path, {"parts": parts[:-1]})
+    with pytest.raises(ArtefactError, match="lacks a part: 3 of 4"):
+        compiler.load(path)
+    rewrite_manifest(path, {"parts": [*parts[:-1], [10**9 * 64, *parts[-1][1:]]]})
+    with pytest.raises(ArtefactError, match="lacks part 3"):
+        compiler.load(path)
+
+
+def manifest_parts(path: Path) -> tuple[Part, ...]:
+    mapped = np.frombuffer(path.read_bytes(), np.uint8)
+    return artefact._read_manifest(path, mapped)[0].parts
+
+
+def test_failed_save_leaves_the_old_file_and_no_other(
+    spec: ExecutableSpec, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+
+    def no_space(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(ArtefactError, match=r"cannot write .*chain.tuned: No space left"):
+        artefact.save(chain_spec(WEIGHT + 1), path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_save_into_a_missing_folder_is_refused(spec: ExecutableSpec, tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="cannot write"):
+        artefact.save(spec, tmp_path / "missing" / "x.tuned")
+
+
+def test_loading_needs_numpy_and_llvmlite_only(path: Path) -> None:
+    program = (
+        "import sys, compiler\n"
+        f"compiler.load({str(path)!r})\n"
+        "foreign = {'onnx', 'ray', 'xgboost', 'optuna', 'sqlalchemy', 'compiler.pipeline'}\n"
+        "sys.exit(', '.join(foreign & set(sys.modules)) or None)\n"
+    )
+    root = Path(compiler.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

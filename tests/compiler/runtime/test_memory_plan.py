@@ -1,0 +1,233 @@
+"""The memory plan: liveness, reuse, and that nothing live is ever overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.dtypes import DType
+from compiler.errors import VerifyError
+from compiler.graph.ir import TensorType
+from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from compiler.runtime.executable_spec import ALIGNMENT, Location, Place
+from compiler.runtime.memory_plan import (
+    BufferLife,
+    MemoryPlan,
+    lower_bound,
+    place_buffers,
+    plan_memory,
+    verify_placement,
+)
+
+Calls = list[KernelCall | ViewCall]
+
+
+def a_call(inputs: Sequence[str], output: str) -> KernelCall:
+    kernel = cast(Any, SimpleNamespace(name="k"))
+    return KernelCall(kernel, "key", tuple(inputs), output, (), ())
+
+
+def a_program(
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    calls: Sequence[KernelCall | ViewCall],
+    sizes: dict[str, int],
+    constants: Sequence[str] = (),
+) -> KernelProgram:
+    types = {name: TensorType(DType.U8, (size,)) for name, size in sizes.items()}
+    return KernelProgram(
+        "p", tuple(inputs), tuple(outputs), tuple(calls), types, cast(Any, dict.fromkeys(constants))
+    )
+
+
+def test_chain_needs_two_buffers_at_a_time() -> None:
+    names = [f"v{i}" for i in range(6)]
+    calls: Calls = [a_call([a], b) for a, b in zip(["x", *names], [*names, "y"], strict=True)]
+    program = a_program(["x"], ["y"], calls, dict.fromkeys(["x", "y", *names], 640))
+    plan = plan_memory(program, [0] * len(calls))
+    assert plan.arena_bytes == 2 * 640 == plan.lower_bound
+    assert plan.locations["x"] == Location(Place.INPUT, 0)
+    assert plan.locations["y"] == Location(Place.OUTPUT, 0)
+    assert plan.copies == ()
+
+
+def test_workspace_does_not_overlap_what_its_call_reads_and_writes() -> None:
+    calls: Calls = [a_call(["x"], "a"), a_call(["a"], "b"), a_call(["b"], "y")]
+    program = a_program(["x"], ["y"], calls, {"x": 64, "a": 64, "b": 64, "y": 64})
+    plan = plan_memory(program, [0, 1000, 0])
+    workspace = plan.workspaces[1]
+    assert plan.workspaces == (None, workspace, None)
+    assert workspace is not None
+    for name in ("a", "b"):
+        start = plan.locations[name].number
+        assert start + 64 <= workspace or workspace + 1000 <= start
+
+
+def test_view_keeps_its_source_alive_and_uses_its_memory() -> None:
+    calls: Calls = [
+        a_call(["x"], "a"),
+        ViewCall("a", "v"),
+        a_call(["x"], "b"),
+        a_call(["b", "v"], "y"),
+    ]
+    program = a_program(["x"], ["y"], calls, dict.fromkeys("xavby", 64))
+    plan = plan_memory(program, [0] * 4)
+    assert plan.storage["v"] == "a"
+    assert plan.locations["a"] != plan.locations["b"]
+    assert plan.arena_bytes == 128
+
+
+def test_output_that_is_a_view_is_written_in_place() -> None:
+    calls: Calls = [a_call(["x"], "a"), ViewCall("a", "y")]
+    plan = plan_memory(a_program(["x"], ["y"], calls, dict.fromkeys("xay", 64)), [0, 0])
+    assert plan.locations["a"] == Location(Place.OUTPUT, 0)
+    assert plan.copies == ()
+    assert plan.arena_bytes == 0
+
+
+def test_outputs_that_no_kernel_writes_are_copied() -> None:
+    calls: Calls = [a_call(["x"], "a"), ViewCall("a", "v"), ViewCall("x", "xv")]
+    program = a_program(
+        ["x"], ["a", "v", "x", "xv", "c"], calls, dict.fromkeys(["x", "a", "v", "xv", "c"], 64), "c"
+    )
+    plan = plan_memory(program, [0] * 3)
+    assert plan.locations["a"] == Location(Place.OUTPUT, 0)
+    assert plan.copies == (("v", 1), ("x", 2), ("xv", 3), ("c", 4))
+
+
+def test_overlap_is_refused() -> None:
+    buffers = [BufferLife("a", 100, 0, 2), BufferLife("b", 64, 2, 3)]
+    with pytest.raises(VerifyError, match=r"a at 0 .* overlaps b at 64 at step 2"):
+        verify_placement(buffers, [0, 64])
+    verify_placement(buffers, [0, 128])
+
+
+def test_overlap_under_a_third_buffer_is_refused() -> None:
+    buffers = [BufferLife("a", 512, 0, 9), BufferLife("b", 64, 0, 0), BufferLife("c", 64, 5, 5)]
+    with pytest.raises(VerifyError, match=r"a at 0 .* overlaps c at 448 at step 5"):
+        verify_placement(buffers, [0, 512, 448])
+
+
+def test_unaligned_offset_is_refused() -> None:
+    with pytest.raises(VerifyError, match="offset 8"):
+        verify_placement([BufferLife("a", 8, 0, 0)], [8])
+
+
+lives = st.lists(
+    st.builds(
+        lambda size, first, length: BufferLife(f"{size}@{first}", size, first, first + length),
+        st.integers(1, 5000),
+        st.integers(0, 30),
+        st.integers(0, 12),
+    ),
+    max_size=30,
+)
+
+
+@given(lives)
+def test_placed_buffers_never_share_a_byte_while_live(buffers: list[BufferLife]) -> None:
+    offsets = place_buffers(buffers)
+    owner: dict[tuple[int, int], int] = {}  # (step, 64-byte line) -> buffer
+    for i, (buffer, offset) in enumerate(zip(buffers, offsets, strict=True)):
+        assert offset % ALIGNMENT == 0
+        lines = range(offset // ALIGNMENT, -(-(offset + buffer.bytes) // ALIGNMENT))
+        for step in range(buffer.first, buffer.last + 1):
+            for line in lines:
+                assert owner.setdefault((step, line), i) == i
+    verify_placement(buffers, offsets)
+
+
+@given(lives)
+def test_lower_bound_is_the_most_bytes_live_at_a_step(buffers: list[BufferLife]) -> None:
+    most = max(
+        (
+            sum(-(-b.bytes // 64) * 64 for b in buffers if b.first <= step <= b.last)
+            for step in range(50)
+        ),
+        default=0,
+    )
+    assert lower_bound(buffers) == most
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[KernelProgram, list[int]]:
+    """Random programs with fan-out, views, dead values, and any values as outputs."""
+    sizes = {"x0": draw(st.integers(1, 300)), "x1": draw(st.integers(1, 300)), "c": 64}
+    calls: list[KernelCall | ViewCall] = []
+    workspaces = []
+    for i in range(draw(st.integers(1, 14))):
+        name = f"v{i}"
+        known = st.sampled_from(sorted(sizes))
+        if draw(st.integers(0, 3)) == 0:
+            source = draw(known)
+            sizes[name] = sizes[source]
+            calls.append(ViewCall(source, name))
+            workspaces.append(0)
+        else:
+            inputs = draw(st.lists(known, max_size=3))
+            sizes[name] = draw(st.integers(1, 300))
+            calls.append(a_call(inputs, name))
+            workspaces.append(draw(st.sampled_from([0, 0, 100])))
+    outputs = draw(st.lists(st.sampled_from(sorted(sizes)), min_size=1, max_size=4))
+    return a_program(["x0", "x1"], outputs, calls, sizes, ["c"]), workspaces
+
+
+@settings(max_examples=200)
+@given(programs())
+def test_executing_a_plan_never_reads_overwritten_memory(
+    case: tuple[KernelProgram, list[int]],
+) -> None:
+    program, workspaces = case
+    plan = plan_memory(program, workspaces)
+    memory = _Memory(program, plan)
+    for step, item in enumerate(program.calls):
+        if isinstance(item, ViewCall):
+            continue
+        scratch = plan.workspaces[step]
+        assert (scratch is None) == (workspaces[step] == 0)
+        if scratch is not None:
+            memory.write(Location(Place.ARENA, scratch), workspaces[step], f"scratch {step}")
+        memory.write(plan.locations[item.output], program.types[item.output].bytes, item.output)
+        for name in item.inputs:
+            memory.check(name)
+    for name, number in plan.copies:
+        memory.check(name)
+        contents = plan.storage[name]
+        memory.write(Location(Place.OUTPUT, number), program.types[name].bytes, contents)
+    for number, name in enumerate(program.outputs):
+        size = program.types[name].bytes
+        assert memory.read(Location(Place.OUTPUT, number), size) == {plan.storage[name]}
+
+
+class _Memory:
+    """Every byte holds the name of the value that was last written there."""
+
+    def __init__(self, program: KernelProgram, plan: MemoryPlan) -> None:
+        self.plan = plan
+        self.program = program
+        self.cells: dict[tuple[Place, int, int], str] = {}
+        for number, name in enumerate(program.inputs):
+            self.write(Location(Place.INPUT, number), program.types[name].bytes, name)
+
+    def _cells(self, location: Location, size: int) -> list[tuple[Place, int, int]]:
+        if location.place is Place.ARENA:
+            assert location.number + size <= self.plan.arena_bytes
+            return [(Place.ARENA, 0, location.number + i) for i in range(size)]
+        return [(location.place, location.number, i) for i in range(size)]
+
+    def write(self, location: Location, size: int, contents: str) -> None:
+        self.cells.update(dict.fromkeys(self._cells(location, size), contents))
+
+    def read(self, location: Location, size: int) -> set[str]:
+        return {self.cells[cell] for cell in self._cells(location, size)}
+
+    def check(self, name: str) -> None:
+        root = self.plan.storage[name]
+        if root in self.program.constants:
+            return
+        assert self.read(self.plan.locations[root], self.program.types[root].bytes) == {root}

@@ -1,0 +1,76 @@
+"""Programs of kernel calls: accepted and refused ones side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.dtypes import DType
+from compiler.errors import VerifyError
+from compiler.graph.ir import TensorType
+from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from compiler.runtime.verify_program import verify_program
+from tests.compiler.runtime.hand_kernels import add_kernel, call, make_program
+
+EIGHT = TensorType(DType.F32, (8,))
+
+
+def a_program() -> KernelProgram:
+    return make_program(
+        ["x"],
+        ["v"],
+        [call(add_kernel(8), "k", ("x", "w"), "y"), ViewCall("y", "v")],
+        {"x": EIGHT, "w": EIGHT, "y": EIGHT, "v": TensorType(DType.F32, (2, 4))},
+        {"w": np.zeros(8, np.float32)},
+    )
+
+
+def the_call(program: KernelProgram) -> KernelCall:
+    first = program.calls[0]
+    assert isinstance(first, KernelCall)
+    return first
+
+
+def test_valid_program_is_accepted() -> None:
+    verify_program(a_program())
+
+
+def test_value_read_before_it_is_computed_is_refused() -> None:
+    program = a_program()
+    with pytest.raises(VerifyError, match="reads y, which is not computed before"):
+        verify_program(replace(program, calls=program.calls[::-1]))
+
+
+def test_value_computed_twice_is_refused() -> None:
+    program = a_program()
+    with pytest.raises(VerifyError, match="y: is computed twice"):
+        verify_program(replace(program, calls=(*program.calls, program.calls[0])))
+
+
+def test_output_that_nothing_computes_is_refused() -> None:
+    with pytest.raises(VerifyError, match="output z is never computed"):
+        verify_program(replace(a_program(), outputs=("z",)))
+
+
+def test_view_of_another_size_is_refused() -> None:
+    program = a_program()
+    types = {**program.types, "v": TensorType(DType.F32, (9,))}
+    with pytest.raises(VerifyError, match=r"view of y: f32\[8\] as f32\[9\]"):
+        verify_program(replace(program, types=types))
+
+
+def test_call_with_too_few_inputs_is_refused() -> None:
+    program = a_program()
+    short = replace(the_call(program), inputs=("x",))
+    with pytest.raises(VerifyError, match="takes 2 inputs, not 1"):
+        verify_program(replace(program, calls=(short,)))
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_call_with_a_value_of_another_type_is_refused(name: str) -> None:
+    program = a_program()
+    types = {**program.types, name: TensorType(DType.F64, (8,))}
+    with pytest.raises(VerifyError, match=r"f64\[8\]"):
+        verify_program(replace(program, types=types))

@@ -1,0 +1,259 @@
+"""The whole pipeline: ONNX file in, right outputs out, and what the build says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import compiler
+from compiler.dtypes import DType
+from compiler.errors import ImportModelError, SettingsError
+from compiler.frontend.import_onnx import import_onnx
+from compiler.frontend.zoo import build_model
+from compiler.frontend.zoo.network import Size
+from compiler.graph.ir import Graph, TensorType
+from compiler.kernels.kernel import FusedKernel, KernelCall
+from compiler.pipeline import STAGES, ScheduleChoice, compile_model, kernels_of
+from compiler.runtime import artefact
+from compiler.runtime.executable import Executable
+from compiler.runtime.threads import find_openmp
+from compiler.schedule import default_schedule
+from compiler.schedule.steps import Schedule, Vectorize
+from compiler.target import host_target
+
+Vector = npt.NDArray[np.float32]
+
+
+def random_array(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Vector:
+    array: Vector = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+    return array
+
+
+def write_model(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, Vector],
+    shape: list[int],
+    result: list[int],
+) -> Path:
+    """A model from "x" to "y" with float weights."""
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def conv_net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two equal residual convolutions, a strided one, a pool, a flatten and a matmul."""
+    rng = np.random.default_rng(3)
+
+    def weight(*shape: int) -> Vector:
+        return random_array(rng, shape, float(np.prod(shape[1:])) ** -0.5)
+
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0", "b0"], ["c0"], name="stem", pads=[1, 1, 1, 1]),
+        node("Relu", ["c0"], ["r0"]),
+        node("Conv", ["r0", "w1", "b1"], ["c1"], name="block1", pads=[1, 1, 1, 1]),
+        node("Add", ["c1", "r0"], ["a1"]),
+        node("Relu", ["a1"], ["r1"]),
+        node("Conv", ["r1", "w2", "b2"], ["c2"], name="block2", pads=[1, 1, 1, 1]),
+        node("Add", ["c2", "r1"], ["a2"]),
+        node("Relu", ["a2"], ["r2"]),
+        node("Conv", ["r2", "w3"], ["c3"], name="down", strides=[2, 2]),
+        node("MaxPool", ["c3"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "w4", "b4"], ["y"], name="head", transB=1),
+    ]
+    weights = {
+        "w0": weight(16, 3, 3, 3),
+        "b0": weight(16),
+        "w1": weight(16, 16, 3, 3),
+        "b1": weight(16),
+        "w2": weight(16, 16, 3, 3),
+        "b2": weight(16),
+        "w3": weight(20, 16, 1, 1),
+        "w4": weight(7, 20 * 3 * 3),
+        "b4": weight(7),
+    }
+    path = tmp_path_factory.mktemp("models") / "conv_net.onnx"
+    return write_model(path, nodes, weights, [1, 3, 13, 13], [1, 7])
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers and a softmax."""
+    rng = np.random.default_rng(4)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["m0"], name="first"),
+        helper.make_node("Add", ["m0", "b0"], ["a0"]),
+        helper.make_node("Relu", ["a0"], ["r0"]),
+        helper.make_node("MatMul", ["r0", "w1"], ["m1"], name="second"),
+        helper.make_node("Softmax", ["m1"], ["y"], axis=-1),
+    ]
+    weights = {
+        "w0": random_array(rng, (31, 64), 1 / 6),
+        "b0": random_array(rng, (64,), 1),
+        "w1": random_array(rng, (64, 10), 1 / 8),
+    }
+    return write_model(
+        tmp_path_factory.mktemp("models") / "mlp.onnx", nodes, weights, [5, 31], [5, 10]
+    )
+
+
+def reference(path: Path, inputs: dict[str, Vector]) -> list[Vector]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    results: list[Vector] = session.run(None, inputs)
+    return results
+
+
+def assert_equals_reference(executable: Executable, path: Path) -> None:
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        inputs = {
+            name: rng.standard_normal(type.shape).astype(np.float32)
+            for name, type in executable.inputs.items()
+        }
+        outputs = list(executable.run(inputs).values())
+        for output, right in zip(outputs, reference(path, inputs), strict=True):
+            tolerance = 1e-4 * float(np.abs(right).max())
+            np.testing.assert_allclose(output, right, rtol=1e-3, atol=tolerance)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("model", ["conv_net", "mlp"])
+def test_built_and_loaded_model_equals_onnxruntime(
+    model: str, threads: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if threads > 1 and find_openmp() is None:
+        pytest.skip("no OpenMP runtime on this machine")
+    path: Path = request.getfixturevalue(model)
+    executable = compiler.build(path, threads=threads)
+    assert executable.threads == threads
+    assert_equals_reference(executable, path)
+    executable.save(tmp_path / "model.tuned")
+    assert_equals_reference(compiler.load(tmp_path / "model.tuned"), path)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_small_resnet18_equals_onnxruntime(threads: int, tmp_path: Path) -> None:
+    if threads > 1 and find_openmp() is None:
+        pytest.skip("no OpenMP runtime on this machine")
+    model = build_model("resnet18", size=Size(image=33, width=0.25, classes=10))
+    path = tmp_path / "resnet18.onnx"
+    onnx.save(model, path)
+    assert_equals_reference(compiler.build(path, threads=threads), path)
+
+
+def test_input_that_is_an_output_too_keeps_its_name() -> None:
+    graph = Graph("same", ("x",), ("x",), (), {"x": TensorType(DType.F32, (3,))}, {})
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(compiler.build(graph).run({"x": x})["x"], x)
+
+
+def test_equal_kernels_are_compiled_once_and_counted(conv_net: Path) -> None:
+    executable = compiler.build(conv_net)
+    block = next(report for report in executable.kernels if "block1" in report.sources)
+    assert block.occurrences == 2
+    assert "block2" in block.sources
+    assert len({report.key for report in executable.kernels}) == len(executable.kernels)
+    assert len(executable.spec.objects) == len(executable.kernels)
+
+
+def test_default_schedules_are_reported_as_default(mlp: Path) -> None:
+    executable = compiler.build(mlp)
+    assert {report.schedule_source for report in executable.kernels} == {"default"}
+    assert {report.note for report in executable.kernels} == {""}
+
+
+def test_schedule_is_asked_for_once_per_distinct_kernel(conv_net: Path) -> None:
+    program = kernels_of(conv_net)
+    asked: list[FusedKernel] = []
+
+    def choose(kernel: FusedKernel) -> None:
+        asked.append(kernel)
+
+    compile_model(conv_net, choose)
+    calls = [call for call in program.calls if isinstance(call, KernelCall)]
+    distinct = {call.key: call.kernel for call in calls}
+    assert len(distinct) < len(calls)
+    assert asked == list(distinct.values())
+
+
+def test_chosen_schedule_and_its_record_are_reported(mlp: Path) -> None:
+    def choose(kernel: FusedKernel) -> ScheduleChoice:
+        schedule = default_schedule(kernel, host_target(), 1)
+        return ScheduleChoice(schedule, "tuned", record_id="r7", latency=1e-5)
+
+    executable = compiler.build(mlp, choose)
+    for report in executable.kernels:
+        assert (report.schedule_source, report.record_id) == ("tuned", "r7")
+        assert (report.latency, report.note) == (1e-5, "")
+    assert_equals_reference(executable, mlp)
+
+
+def test_schedule_that_does_not_fit_gives_way_to_the_default_and_is_reported(mlp: Path) -> None:
+    misfit = Schedule((Vectorize("no_such_stage", "no_such_axis"),))
+
+    def choose(kernel: FusedKernel) -> ScheduleChoice:
+        return ScheduleChoice(misfit, "relative", record_id="r9", latency=1.0)
+
+    executable = compiler.build(mlp, choose)
+    for report in executable.kernels:
+        assert (report.schedule_source, report.record_id, report.latency) == ("default", None, None)
+        assert report.note.startswith("the relative schedule of record r9 does not fit: ")
+    assert_equals_reference(executable, mlp)
+
+
+def test_same_model_gives_the_same_artefact(conv_net: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        artefact.save(compile_model(conv_net), tmp_path / name)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+def test_memory_is_reused_between_layers(conv_net: Path) -> None:
+    spec = compile_model(conv_net)
+    assert spec.arena_lower_bound <= spec.arena_bytes <= 1.15 * spec.arena_lower_bound
+
+
+def test_stages_are_dumped_by_name(mlp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_model(mlp, dump_after="extract_kernels")
+    printed = capsys.readouterr().err
+    assert printed.startswith("after extract_kernels:\nprogram ")
+    assert "matmul" in printed
+
+
+def test_all_stages_run_in_the_order_of_the_map(mlp: Path) -> None:
+    dumped: list[str] = []
+    compile_model(mlp, dump_after=lambda stage, text: dumped.append(stage))
+    assert tuple(dumped) == STAGES
+
+
+def test_unknown_stage_is_refused_with_the_nearest(mlp: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no stage 'optimize'.*did you mean 'optimise'"):
+        compile_model(mlp, dump_after="optimize")
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImportModelError):
+        compiler.build(tmp_path / "missing.onnx")
+
+
+def test_graph_can_be_built_without_a_file(mlp: Path) -> None:
+    graph = import_onnx(mlp)
+    assert isinstance(graph, Graph)
+    assert_equals_reference(compiler.build(graph), mlp)
