@@ -1,0 +1,43 @@
+"""The only seam between tuning and compiling: kernel -> the best schedule in the database."""
+
+from __future__ import annotations
+
+import compiler
+from compiler.errors import DatabaseError, ScheduleError
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
+from compiler.pipeline import ChooseSchedule, ScheduleChoice
+from compiler.schedule.steps import Schedule
+from compiler.target import Target
+from db import queries
+from db.records import TaskKey
+from db.store import Store
+from tuner.records import best_record
+
+
+def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
+    """The key under which this version of the compiler keeps records of a workload."""
+    return TaskKey(workload, target.key, threads, numerics, compiler.VERSION)
+
+
+def choose_from(store: Store, target: Target, threads: int, numerics: str) -> ChooseSchedule:
+    """A function from a kernel to its best recorded schedule, None where there is no record.
+
+    It raises DatabaseError for a record whose schedule cannot be read.
+    """
+
+    def choose(kernel: FusedKernel) -> ScheduleChoice | None:
+        key = task_key(workload_key(kernel), target, threads, numerics)
+        record = best_record(queries.trials(store, key))
+        if record is None:
+            return None
+        try:
+            schedule = Schedule.from_json(record.schedule)
+        except ScheduleError as error:
+            raise DatabaseError(
+                f"{store.name}: record {record.number} holds no schedule: {error.message}",
+                hint="tune db check tells more",
+            ) from error
+        return ScheduleChoice(schedule, "tuned", str(record.number), record.latency)
+
+    return choose

@@ -1,0 +1,169 @@
+"""Splits the trials of a job over its tasks: the next batch goes where the model gains most.
+
+The gain expected of a task's next trial is its share of the model's latency (occurrences x best
+latency) times the relative improvement per trial. That rate is the larger of what the task's last
+trials showed and of an optimistic guess that falls with the number of trials, so that a task which
+was hardly tried is not given up. (The idea of a gradient over tasks: Zheng et al., "Ansor", OSDI
+2020, section 6.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+RATE_WINDOW = 16  # trials over which the recent improvement rate is taken
+FIRST_BATCH = 1  # a task's first trial is its default schedule: it shows what the task weighs
+OPTIMISM = 0.3  # the relative gain hoped for from doubling the trials of a task
+
+
+class End(StrEnum):
+    """Why a task, or the job, gets no more trials."""
+
+    PATIENCE = "no gain lately"
+    EXHAUSTED = "space exhausted"
+    TASK_TRIALS = "its trials used up"
+    TOTAL_TRIALS = "all trials used up"
+    TIME = "time used up"
+    FAILING = "no schedule works"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job may use; None is unlimited."""
+
+    trials: int | None = None  # of all tasks together, those known from earlier runs included
+    trials_per_task: int | None = None
+    minutes: float | None = None
+    patience: int | None = None  # trials of a task without a better latency
+    failing_after: int = 48  # a task without any success is given up after so many trials
+
+
+@dataclass(slots=True)
+class TaskProgress:
+    """What the budget knows of one task."""
+
+    occurrences: int
+    best: float = math.inf  # seconds per call
+    trials: int = 0  # finished, those of earlier runs included
+    pending: int = 0  # submitted, not yet answered
+    stale: int = 0  # trials since the best latency last fell
+    exhausted: bool = False
+    history: list[float] = field(default_factory=list)  # best latency after each trial
+
+    def record(self, latency: float) -> None:
+        """Count a finished trial; a failure has the latency infinity."""
+        self.trials += 1
+        self.stale = 0 if latency < self.best else self.stale + 1
+        self.best = min(self.best, latency)
+        self.history.append(self.best)
+
+    @property
+    def cost(self) -> float:
+        """Seconds that the model spends in this kernel, with the best schedule so far."""
+        return self.occurrences * self.best
+
+    @property
+    def recent_rate(self) -> float:
+        """Relative improvement per trial over the last `RATE_WINDOW` trials."""
+        window = self.history[-RATE_WINDOW - 1 :]
+        if len(window) < 2 or not math.isfinite(window[0]):
+            return 0.0
+        return (1.0 - window[-1] / window[0]) / (len(window) - 1)
+
+    def expected_gain(self, unknown_cost: float) -> float:
+        """Seconds of the model's latency expected from one more trial.
+
+        `unknown_cost` stands for the cost of a task in which nothing has succeeded yet.
+        """
+        tried = self.trials + self.pending
+        if tried == 0:
+            return math.inf
+        cost = self.cost if math.isfinite(self.best) else unknown_cost
+        return cost * max(self.recent_rate, OPTIMISM / (tried + 1))
+
+
+class Budget:
+    """Chooses the task of the next batch until the limits are reached."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def task_end(self, task: TaskProgress) -> End | None:
+        """Why this task gets no more trials, or None."""
+        limit = self.limits.trials_per_task
+        if task.exhausted:
+            return End.EXHAUSTED
+        if limit is not None and task.trials + task.pending >= limit:
+            return End.TASK_TRIALS
+        failing = not math.isfinite(task.best)
+        if failing and task.trials + task.pending >= self.limits.failing_after:
+            return End.FAILING
+        patience = self.limits.patience
+        if patience is not None and not failing and task.stale + task.pending >= patience:
+            return End.PATIENCE
+        return None
+
+    def job_end(self, tasks: Sequence[TaskProgress], seconds: float) -> End | None:
+        """Why the job submits no more trials `seconds` after its start, or None."""
+        minutes = self.limits.minutes
+        if minutes is not None and seconds >= 60.0 * minutes:
+            return End.TIME
+        if self.left(tasks) == 0:
+            return End.TOTAL_TRIALS
+        return None
+
+    def end(self, tasks: Sequence[TaskProgress], seconds: float) -> End:
+        """Why a job without anything left to do has ended."""
+        ends = (self.job_end(tasks, seconds), *map(self.task_end, tasks))
+        return next((end for end in ends if end is not None), End.EXHAUSTED)
+
+    def left(self, tasks: Sequence[TaskProgress]) -> int | None:
+        """Trials that may still be submitted, or None for no limit."""
+        if self.limits.trials is None:
+            return None
+        return max(0, self.limits.trials - sum(task.trials + task.pending for task in tasks))
+
+    def trials_left(self, tasks: Sequence[TaskProgress]) -> int | None:
+        """Upper bound of the trials still to come, or None for no limit."""
+        left = self.left(tasks)
+        limit = self.limits.trials_per_task
+        if limit is None:
+            return left
+        per_task = 0
+        for task in tasks:
+            if self.task_end(task) is None:
+                per_task += limit - task.trials - task.pending
+        return per_task if left is None else min(left, per_task)
+
+    def next_task(self, tasks: Sequence[TaskProgress], seconds: float) -> int | None:
+        """Index of the task whose next trials are expected to gain most, or None at the end.
+
+        Tasks that were never tried come first.
+        """
+        if self.job_end(tasks, seconds) is not None:
+            return None
+        open_tasks = [i for i, task in enumerate(tasks) if self.task_end(task) is None]
+        if not open_tasks:
+            return None
+
+        unknown_cost = max((t.cost for t in tasks if math.isfinite(t.best)), default=1.0)
+
+        def priority(i: int) -> tuple[float, int, int]:
+            task = tasks[i]
+            return (task.expected_gain(unknown_cost), -(task.trials + task.pending), -i)
+
+        return max(open_tasks, key=priority)
+
+    def batch(self, tasks: Sequence[TaskProgress], index: int, size: int) -> int:
+        """How many of `size` trials the task may get within the limits."""
+        task = tasks[index]
+        left = self.left(tasks)
+        size = size if task.trials + task.pending else min(size, FIRST_BATCH)
+        allowed = size if left is None else min(size, left)
+        if self.limits.trials_per_task is not None:
+            allowed = min(allowed, self.limits.trials_per_task - task.trials - task.pending)
+        return max(0, allowed)

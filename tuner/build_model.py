@@ -1,0 +1,141 @@
+"""Build a model from the best records of a database, and tell kernel by kernel what was used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any
+
+from rich.table import Table
+
+from compiler.errors import SettingsError, TunefarmError
+from compiler.graph.ir import Graph
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
+from compiler.pipeline import ScheduleChoice, compile_model
+from compiler.runtime.executable_spec import ExecutableSpec, KernelReport
+from compiler.target import Target, host_target
+from configs.settings import Settings, load_target
+from db.store import Store
+from tuner.apply_best import choose_from
+from tuner.features import kernel_bytes, kernel_flops
+from tuner.report import KEY_CHARACTERS, format_seconds, format_share
+
+# A coarse roofline of one core, only to weigh kernels against each other.
+_FLOPS_PER_SECOND = 50e9
+_BYTES_PER_SECOND = 8e9
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """One distinct kernel of a build; `share` is its share of the model's estimated time."""
+
+    report: KernelReport
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """Every distinct kernel, and the share of the estimated time that runs tuned schedules."""
+
+    kernels: tuple[KernelUse, ...]
+
+    @property
+    def tuned_share(self) -> float:
+        if not self.kernels:
+            return 1.0
+        return sum(use.share for use in self.kernels if use.report.schedule_source != "default")
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        kernels = [{**asdict(use.report), "share": use.share} for use in self.kernels]
+        return {"tuned_share": self.tuned_share, "kernels": kernels}
+
+
+def target_of(settings: Settings) -> Target:
+    """The target that the settings name; this machine if none."""
+    if settings.compile.target is None:
+        return host_target()
+    named = load_target(settings.compile.target)
+    return Target(**named.model_dump())
+
+
+def compile_from(
+    model: str | PathLike[str] | Graph,
+    store: Store | None,
+    settings: Settings,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    require_tuned: float = 0.0,
+) -> tuple[ExecutableSpec, BuildReport]:
+    """Compile `model` with the best records of `store` (None: default schedules).
+
+    Raises TunefarmError if less than `require_tuned` of the estimated time would run tuned.
+    """
+    if not 0.0 <= require_tuned <= 1.0:
+        raise SettingsError(f"require_tuned = {require_tuned}: must be between 0 and 1")
+    target, threads = target_of(settings), settings.compile.threads
+    choose = None
+    if store is not None:
+        choose = choose_from(store, target, threads, settings.compile.numerics)
+    kernels: dict[str, FusedKernel] = {}
+
+    def remember(kernel: FusedKernel) -> ScheduleChoice | None:
+        kernels[workload_key(kernel)] = kernel
+        return None if choose is None else choose(kernel)
+
+    spec = compile_model(model, remember, target=target, threads=threads, shapes=shapes)
+    report = _report(spec.kernels, kernels)
+    if report.tuned_share < require_tuned:
+        raise TunefarmError(
+            f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
+            f"{format_share(require_tuned)} is required",
+            hint=f"tune more: {untuned_names(report)} run default schedules",
+        )
+    return spec, report
+
+
+def untuned_names(report: BuildReport) -> str:
+    """The kernels with default schedules, a few by name."""
+    names = [use.report.name for use in report.kernels if use.report.schedule_source == "default"]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def build_table(report: BuildReport) -> Table:
+    """A row per distinct kernel, the costliest first."""
+    table = Table(header_style="bold")
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("key", no_wrap=True)
+    for name in ("times", "share", "schedule", "record", "latency"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for use in sorted(report.kernels, key=lambda use: -use.share):
+        kernel = use.report
+        table.add_row(
+            kernel.name,
+            kernel.key[:KEY_CHARACTERS],
+            str(kernel.occurrences),
+            format_share(use.share),
+            kernel.schedule_source,
+            kernel.record_id or "-",
+            "-" if kernel.latency is None else format_seconds(kernel.latency),
+            kernel.note,
+        )
+    return table
+
+
+def _report(reports: Sequence[KernelReport], kernels: Mapping[str, FusedKernel]) -> BuildReport:
+    seconds = [report.occurrences * _estimated_seconds(kernels[report.key]) for report in reports]
+    total = sum(seconds)
+    return BuildReport(
+        tuple(
+            KernelUse(report, cost / total if total else 0.0)
+            for report, cost in zip(reports, seconds, strict=True)
+        )
+    )
+
+
+def _estimated_seconds(kernel: FusedKernel) -> float:
+    return max(kernel_flops(kernel) / _FLOPS_PER_SECOND, kernel_bytes(kernel) / _BYTES_PER_SECOND)

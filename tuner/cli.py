@@ -1,0 +1,399 @@
+"""The command line: options in, one call into the module that does the work, results out.
+
+Progress goes to stderr, results to stdout. What a command needs is imported when it runs, so that
+`tune --help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from configs.errors import DatabaseError, SettingsError
+from tuner.command_line import (
+    UsageError,
+    check_output,
+    console,
+    named_values,
+    overrides,
+    run_command,
+    shapes_of,
+    write_json,
+)
+
+app = typer.Typer(
+    add_completion=False,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="--debug behind any command shows the traceback of an error.",
+)
+database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look after the records.")
+app.add_typer(database, name="db")
+
+ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX model.")]
+DbOption = Annotated[
+    str | None, typer.Option("--db", metavar="FILE", help="Tuning database [default: tuning.db].")
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
+]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE|PRESET", help="Settings: TOML file, quick, overnight."),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix an input's shape (repeatable)."),
+]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- stdout).")
+]
+UntunedOption = Annotated[
+    bool, typer.Option("--untuned", help="Default schedules only, without a database.")
+]
+
+
+@app.callback()
+def tune(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Option(metavar="FILE", help="ONNX model to tune.")] = None,
+    db: DbOption = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Most trials of the whole job.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.0, metavar="M", help="Most minutes of the whole job.")
+    ] = None,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="S", help="Random seed.")] = None,
+    shape: ShapeOption = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="A", help="Ray cluster to join [default: this machine].")
+    ] = None,
+    runner: Annotated[
+        str | None, typer.Option(metavar="ray|local", help="Who measures the candidates.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Tune the kernels of an ONNX model, then say how much faster the model has become."""
+    given = (model, db, trials, minutes, threads, config, seed, shape, address, runner, json)
+    if context.invoked_subcommand is not None:
+        if any(value is not None for value in given):
+            name = context.invoked_subcommand
+            raise UsageError(f"options of '{name}' go behind it: tune {name} --…")
+        return
+    if model is None:
+        raise UsageError("say what to tune: tune --model FILE (or see tune --help)")
+    shapes = shapes_of(shape)
+    check_output(json)
+    values = overrides(db, threads, trials, minutes, seed, runner, address)
+    _tune(model, config, values, shapes, json)
+
+
+def _tune(
+    model: str,
+    config: str | None,
+    values: dict[str, object],
+    shapes: dict[str, tuple[int, ...]],
+    json: str | None,
+) -> None:
+    from configs.settings import load_settings
+    from tuner.job import summary_lines, tune_model
+    from tuner.progress import make_progress
+    from tuner.report import task_table
+
+    settings = load_settings(config, values)
+    result = tune_model(model, settings, shapes=shapes, progress=make_progress())
+    write_json(json, result.to_json())
+    if json != "-":
+        console().print(task_table(result.tasks))
+    if result.interrupted:
+        command = shlex.join(["tune", *sys.argv[1:]])
+        print(f"interrupted; all results are kept. To go on: {command}", file=sys.stderr)
+        raise typer.Exit(130)
+    if json != "-":
+        for line in summary_lines(result, _build_command(model, settings, config, shapes)):
+            print(line)
+
+
+def _build_command(
+    model: str, settings: Any, config: str | None, shapes: dict[str, tuple[int, ...]]
+) -> str:
+    command = ["tune", "build", "--model", model, "--db", settings.database.url]
+    command += ["--output", Path(model).with_suffix(".tuned").name]
+    if settings.compile.threads != 1:
+        command += ["--threads", str(settings.compile.threads)]
+    if config is not None:
+        command += ["--config", config]
+    for name, shape in shapes.items():
+        command += ["--shape", f"{name}={','.join(map(str, shape))}"]
+    return shlex.join(command)
+
+
+@app.command()
+def build(
+    model: ModelOption,
+    output: Annotated[str, typer.Option(metavar="FILE", help="Where the built model goes.")],
+    db: DbOption = None,
+    require_tuned: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Fail if less of the time is tuned."),
+    ] = 0.0,
+    untuned: UntunedOption = False,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Build a model from the best records, and list for every kernel what it runs."""
+    shapes = shapes_of(shape)
+    check_output(output, inputs=[model, db])
+    check_output(json)
+    from compiler.runtime.artefact import save
+    from configs.settings import load_settings
+    from tuner.build_model import build_table, compile_from
+    from tuner.report import format_share
+
+    settings = load_settings(config, overrides(db, threads))
+    with _open_store(settings.database.url, untuned=untuned) as store:
+        spec, report = compile_from(model, store, settings, shapes, require_tuned=require_tuned)
+    save(spec, output)
+    write_json(json, {"output": output, **report.to_json()})
+    if json != "-":
+        console().print(build_table(report))
+        share = format_share(report.tuned_share)
+        print(f"{output}: {share} of the estimated time runs tuned schedules")
+        print(f"next: {shlex.join(['tune', 'run', output, '--repeat', '20'])}")
+
+
+@app.command()
+def run(
+    artefact: Annotated[str, typer.Argument(metavar="FILE", help="Built model.")],
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=FILE.npy", help="An input (repeatable); else random."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE.npz", help="Write the outputs there.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Timed runs.")] = 1,
+    threads: ThreadsOption = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Run a built model and time it."""
+    files = named_values(input, "--input", "NAME=FILE.npy")
+    check_output(output, inputs=[artefact, *files.values()])
+    check_output(json)
+    import compiler
+    from tuner.run_model import run_lines, run_model, write_outputs
+
+    executable = compiler.load(artefact, threads)
+    outputs, result = run_model(executable, files, repeat=repeat, seed=seed)
+    if output is not None:
+        write_outputs(outputs, output)
+    write_json(json, result.to_json())
+    if json != "-":
+        print("\n".join(run_lines(result)))
+
+
+@app.command()
+def bench(
+    model: ModelOption,
+    db: DbOption = None,
+    against: Annotated[
+        str, typer.Option(metavar="ENGINES", help="Separated by commas.")
+    ] = "onnxruntime",
+    untuned: UntunedOption = False,
+    rounds: Annotated[int, typer.Option(min=3, metavar="N", help="Samples of each.")] = 15,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Time the built model against other engines in interleaved runs."""
+    shapes = shapes_of(shape)
+    check_output(json, inputs=[model, db])
+    from compiler.runtime.executable import Executable
+    from configs.settings import load_settings
+    from tuner import bench as benchmark
+    from tuner.build_model import compile_from
+    from tuner.latency import LatencyOptions
+
+    engines = benchmark.parse_engines(against)
+    settings = load_settings(config, overrides(db, threads))
+    with _open_store(settings.database.url, untuned=untuned) as store:
+        spec, _ = compile_from(model, store, settings, shapes)
+    options = LatencyOptions(rounds=rounds)
+    result = benchmark.bench(model, Executable(spec), engines, options)
+    write_json(json, result.to_json())
+    if json != "-":
+        console().print(benchmark.bench_table(result))
+
+
+@app.command()
+def zoo(
+    name: Annotated[str, typer.Argument(help="Which network; an unknown name lists all of them.")],
+    output: Annotated[str, typer.Option(metavar="FILE", help="Where the ONNX file goes.")],
+) -> None:
+    """Write a well-known network with seeded random weights as an ONNX file."""
+    check_output(output)
+    from compiler.frontend.zoo import write_model
+
+    write_model(name, Path(output))
+    print(output)
+    print(f"next: {shlex.join(['tune', '--model', output, '--config', 'quick'])}")
+
+
+@app.command()
+def inspect(
+    model: ModelOption,
+    stage: Annotated[
+        str, typer.Option(metavar="STAGE", help="graph, kernels, space, loops, llvm or asm.")
+    ],
+    kernel: Annotated[
+        str | None, typer.Option(metavar="K", help="Only this one: its key or its name.")
+    ] = None,
+    db: DbOption = None,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+) -> None:
+    """Print a model's program at a stage of the compiler; with --db by the best records."""
+    shapes = shapes_of(shape)
+    from configs.settings import load_settings
+    from tuner.inspect_model import inspect_model
+
+    settings = load_settings(config, overrides(db, threads))
+    with _open_store(settings.database.url, untuned=db is None) as store:
+        print(inspect_model(model, stage, settings, kernel=kernel, shapes=shapes, store=store))
+
+
+@app.command()
+def report(
+    html: Annotated[str, typer.Option(metavar="FILE", help="Where the page goes.")],
+    db: DbOption = None,
+) -> None:
+    """Write a page about the jobs and kernels of a database."""
+    check_output(html, inputs=[db])
+    from tuner.html_report import html_report
+
+    with _database(db) as store:
+        page = html_report(store)
+    Path(html).write_text(page, encoding="utf-8")
+    print(html)
+
+
+@database.command("list")
+def db_list(db: DbOption = None, json: JsonOption = None) -> None:
+    """List what is recorded: a row per kernel, target and thread count."""
+    check_output(json, inputs=[db])
+    from tuner.database_commands import list_table, list_to_json
+
+    with _database(db) as store:
+        write_json(json, list_to_json(store) if json else None)
+        if json != "-":
+            console().print(list_table(store))
+
+
+@database.command("show")
+def db_show(
+    workload: Annotated[str, typer.Argument(metavar="KEY", help="Workload, or the start of it.")],
+    db: DbOption = None,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Trials to show.")] = 10,
+) -> None:
+    """Show one kernel, its best trials and the schedule that a build would use."""
+    from tuner.database_commands import show_lines
+
+    with _database(db) as store:
+        print("\n".join(show_lines(store, workload, top)))
+
+
+@database.command("export")
+def db_export(
+    output: Annotated[str, typer.Option(metavar="FILE", help="A new file of JSON lines.")],
+    db: DbOption = None,
+) -> None:
+    """Write all records to a new file of JSON lines."""
+    check_output(output, inputs=[db])
+    from db.export import export_records
+
+    with _database(db) as store:
+        print(f"{export_records(store, Path(output))} trials written to {output}")
+
+
+@database.command("import")
+def db_import(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Made by tune db export.")],
+    db: DbOption = None,
+) -> None:
+    """Add the records of an exported file that are not in the database yet."""
+    from db.export import import_records
+    from db.store import Store
+
+    if not Path(file).is_file():
+        raise DatabaseError(f"there is no file {file}")
+    with Store.open(db or "tuning.db") as store:
+        print(f"{import_records(store, Path(file))} new trials")
+
+
+@database.command("check")
+def db_check(db: DbOption = None) -> None:
+    """Check the database; exits with 1 if something is wrong."""
+    from db.check import check
+
+    with _database(db) as store:
+        problems = check(store)
+        print("\n".join(problems) if problems else f"{store.name}: no problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+@database.command("upgrade")
+def db_upgrade(db: DbOption = None) -> None:
+    """Bring an older database to this version's schema; a backup is made first."""
+    from db import schema
+    from db.store import Store
+
+    with Store.open(db or "tuning.db", create=False) as store:
+        print(f"{store.name} has schema {schema.REVISION}")
+
+
+def _database(db: str | None) -> Any:
+    """An existing database, open for reading."""
+    from db.store import Store
+
+    return Store.open(db or "tuning.db", create=False, read_only=True)
+
+
+def _open_store(url: str, *, untuned: bool) -> Any:
+    """The database to build from; a context manager of None for untuned builds."""
+    from contextlib import nullcontext
+
+    from db.store import Store
+
+    if untuned:
+        return nullcontext()
+    if not os.path.exists(url) and "://" not in url:
+        raise SettingsError(
+            f"no such database: {url}", hint="tune --model makes one; --untuned builds without"
+        )
+    return Store.open(url, create=False, read_only=True)
+
+
+def main() -> None:
+    """Entry point of the console script `tune`."""
+    sys.exit(run_command(app, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What every command needs: parsed values, checked output paths, JSON, and errors as one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from configs.errors import SettingsError, TunefarmError
+
+INTERRUPTED = 130
+UNTERMINATED_WIDTH = 160  # columns of a table that is not printed to a terminal
+
+
+class UsageError(typer.BadParameter):
+    """Options that make no sense together or cannot be read; exit code 2."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
+def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run a command line; the exit code. Every error becomes one line on stderr."""
+    debug = "--debug" in arguments
+    rest = [argument for argument in arguments if argument != "--debug"]
+    try:
+        code = typer.main.get_command(app).main(rest, prog_name="tune", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except TyperException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except TunefarmError as error:
+        if debug:
+            traceback.print_exc()
+            print(error.program, file=sys.stderr)
+        return _fail(str(error), 1)
+    except Exception as error:  # noqa: BLE001 - a bug of ours: the user gets one line as well
+        if debug:
+            traceback.print_exc()
+            return _fail(f"{type(error).__name__}: {error}", 1)
+        return _fail(f"unexpected {type(error).__name__}: {error}; {_keep_traceback()}", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(part.strip() for part in message.splitlines() if part.strip())
+    print(f"error: {line or 'no reason given'}", file=sys.stderr)
+    return code
+
+
+def _keep_traceback() -> str:
+    """Write the current traceback to a file; where it went."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="tune-", suffix=".log", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(traceback.format_exc())
+    except OSError:
+        return "--debug shows the traceback"
+    return f"the traceback is in {file.name}, --debug shows it"
+
+
+def overrides(
+    db: str | None,
+    threads: int | None,
+    trials: int | None = None,
+    minutes: float | None = None,
+    seed: int | None = None,
+    runner: str | None = None,
+    address: str | None = None,
+) -> dict[str, object]:
+    """Options as keys of the settings; None means "not given"."""
+    return {
+        "database.url": db,
+        "compile.threads": threads,
+        "search.total_trials": trials,
+        "search.minutes": minutes,
+        "search.seed": seed,
+        "measure.runner": runner,
+        "measure.address": address,
+    }
+
+
+def named_values(values: Iterable[str] | None, option: str, form: str) -> dict[str, str]:
+    """`NAME=VALUE` options by name."""
+    result: dict[str, str] = {}
+    for text in values or ():
+        name, equals, value = text.rpartition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"{option} {text}: give it as {form}")
+        if name in result:
+            raise UsageError(f"{option} {name} is given twice")
+        result[name] = value
+    return result
+
+
+def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
+    """`--shape` options as shapes by input name; `NAME=` alone would be a scalar and is refused."""
+    shapes = {}
+    for name, text in named_values(values, "--shape", "NAME=1,3,224,224").items():
+        try:
+            shape = tuple(int(extent) for extent in text.split(","))
+        except ValueError:
+            raise UsageError(f"--shape {name}={text}: extents must be integers") from None
+        if any(extent < 1 for extent in shape):
+            raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
+        shapes[name] = shape
+    return shapes
+
+
+def check_output(path: str | None, inputs: Iterable[str | None] = ()) -> None:
+    """Refuse a path that could not be written, before the long work starts.
+
+    `inputs` are files that the command reads: an output must not be one of them.
+    """
+    if path is None or path == "-":
+        return
+    if not path or "\0" in path:
+        raise SettingsError(f"{path!r} is not a file name")
+    target = Path(path)
+    if target.is_dir():
+        raise SettingsError(f"cannot write {path}: it is a folder")
+    if target.exists() and not target.is_file():
+        raise SettingsError(f"cannot write {path}: it is not a regular file")
+    if not target.parent.is_dir():
+        raise SettingsError(f"cannot write {path}: there is no folder {target.parent}")
+    writable = target if target.exists() else target.parent
+    if not os.access(writable, os.W_OK) or not os.access(target.parent, os.W_OK):
+        raise SettingsError(f"cannot write {path}: permission denied")
+    for name in inputs:
+        if name is not None and target.exists() and _same_file(name, target):
+            raise SettingsError(f"{path} is an input, it would be overwritten")
+
+
+def _same_file(name: str, target: Path) -> bool:
+    try:
+        return target.samefile(name)
+    except OSError:
+        return False
+
+
+def write_json(path: str | None, value: Any) -> None:
+    """Write a result as JSON; "-" is stdout, None writes nothing."""
+    if path is None:
+        return
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if path == "-":
+        print(text)
+    else:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def console() -> Any:
+    """A console on stdout; tables get room when it is no terminal."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else UNTERMINATED_WIDTH
+    return Console(width=width, highlight=False)

@@ -1,0 +1,82 @@
+"""What `tune db list` and `tune db show` print."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+from compiler.errors import DatabaseError
+from compiler.kernels.printer import format_kernel
+from compiler.kernels.serialize import kernel_from_json
+from db import queries
+from db.store import Store
+from tuner.records import best_record, latency_of, search_trials
+from tuner.report import format_seconds
+
+
+def list_table(store: Store) -> Table:
+    """A row per kernel, target and thread count."""
+    table = Table(header_style="bold")
+    table.add_column("workload", no_wrap=True)
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True)
+    for name in ("target", "threads", "numerics", "trials", "failed", "best", "last (UTC)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for task in queries.summary(store):
+        best = task.best_latency
+        table.add_row(
+            task.key.workload,
+            task.workload_name,
+            task.key.target,
+            str(task.key.threads),
+            task.key.numerics,
+            str(task.trials),
+            str(task.trials - task.ok_trials),
+            "-" if best is None else format_seconds(best),
+            datetime.fromtimestamp(task.last_created, UTC).strftime("%Y-%m-%d %H:%M"),
+        )
+    return table
+
+
+def list_to_json(store: Store) -> list[dict[str, Any]]:
+    """The same as JSON values."""
+    return [
+        {
+            "workload": task.key.workload,
+            "kernel": task.workload_name,
+            "target": task.key.target,
+            "threads": task.key.threads,
+            "numerics": task.key.numerics,
+            "compiler_version": task.key.compiler_version,
+            "trials": task.trials,
+            "failed": task.trials - task.ok_trials,
+            "best_seconds": task.best_latency,
+        }
+        for task in queries.summary(store)
+    ]
+
+
+def show_lines(store: Store, start: str, top: int) -> list[str]:
+    """A workload whose key begins with `start`: its kernel and, per task, its best trials."""
+    keys = [key for key in queries.workloads(store) if key.startswith(start)]
+    if len(keys) != 1:
+        found = f"{len(keys)} workloads begin" if keys else "no workload begins"
+        raise DatabaseError(f"{store.name}: {found} with {start!r}", hint="see tune db list")
+    record = queries.workloads(store, keys)[keys[0]]
+    lines = [f"workload {record.key}", format_kernel(kernel_from_json(record.kernel))]
+    for task in queries.summary(store, record.key):
+        key = task.key
+        records = queries.trials(store, key)
+        trials = search_trials(records)
+        lines += ["", f"{key.target}, {key.threads} thread(s), numerics {key.numerics}"]
+        for trial in sorted(trials, key=latency_of)[:top]:
+            latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
+            choices = json.dumps(trial.choices, separators=(",", ":"))
+            lines.append(f"  {trial.number:>8} {latency:>12}  {trial.sketch} {choices}")
+        best = best_record(records)
+        if best is not None:
+            lines.append(f"  a build uses record {best.number}")
+            lines += [f"    {json.dumps(step)}" for step in best.schedule]
+    return lines
