@@ -19,7 +19,6 @@ from compiler.kernels.expr import (
     mul,
 )
 from compiler.kernels.kernel import FusedKernel
-
 from compiler.kernels.winograd import apply_winograd
 from compiler.loops.ir import LoopKind, Scope
 from compiler.loops.merge_axes import merge_axes
