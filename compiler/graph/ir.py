@@ -13,7 +13,7 @@ import numpy.typing as npt
 from compiler.dtypes import DType
 
 Attribute: TypeAlias = (
-    int | float | str | bool | None | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+    int | float | str | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None
 )
 Array: TypeAlias = npt.NDArray[np.generic]
 
@@ -44,7 +44,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator application with one output. `inputs` has "" where an optional input is absent."""
+    """One operator application with one output; an absent optional input is ""."""
 
     operator: str
     inputs: tuple[str, ...]

@@ -61,6 +61,8 @@ def test_parentheses_follow_precedence() -> None:
 
 
 def test_long_shared_expression_is_printed_once() -> None:
-    long = unary("exp", unary("exp", mul(const(0.123456789123456, DType.F64), const(2.5, DType.F64))))
+    long = unary(
+        "exp", unary("exp", mul(const(0.123456789123456, DType.F64), const(2.5, DType.F64)))
+    )
     text = format_expression(add(long, mul(long, long)))
     assert text == "t0 + t0 * t0 where t0 = exp(exp(0.123456789123456 * 2.5))"

@@ -1,0 +1,34 @@
+"""Pass: infer every node's type anew from the types of inputs and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from compiler.errors import VerifyError
+from compiler.graph.ir import Graph, Node, TensorType
+from compiler.graph.printer import format_graph, format_node
+from compiler.operators.registry import infer_type
+
+
+def node_type(node: Node, types: Mapping[str, TensorType]) -> TensorType:
+    """The type of the node's output; `ShapeError` when the inputs' types do not fit."""
+    return infer_type(node, tuple(types[name] if name else None for name in node.inputs))
+
+
+def run(graph: Graph) -> Graph:
+    """The graph with inferred types.
+
+    A type that is declared already is checked: `VerifyError` when it is another one.
+    """
+    types = {name: graph.types[name] for name in (*graph.inputs, *graph.constants)}
+    for node in graph.nodes:
+        inferred = node_type(node, types)
+        declared = graph.types.get(node.output, inferred)
+        if inferred != declared:
+            raise VerifyError(
+                f"{format_node(node)}: declared {declared}, but it is {inferred}",
+                program=format_graph(graph),
+            )
+        types[node.output] = inferred
+    return replace(graph, types=types)

@@ -1,0 +1,64 @@
+"""The graph's passes in order, with verification before the first and after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from compiler.graph import (
+    choose_layouts,
+    common_subexpressions,
+    dead_code,
+    fold_batch_norm,
+    fold_constants,
+    infer_types,
+    simplify,
+)
+from compiler.graph.ir import Graph
+from compiler.graph.verify import verify_graph
+
+GraphPass: TypeAlias = Callable[[Graph, int | None], Graph]
+
+
+def _plain(run: Callable[[Graph], Graph]) -> GraphPass:
+    return lambda graph, block: run(graph)
+
+
+def _choose_layouts(graph: Graph, block: int | None) -> Graph:
+    return graph if block is None or block < 2 else choose_layouts.run(graph, block)
+
+
+# Name and pass, in order. A name that ends in a number is a later run of the same pass.
+PASSES: tuple[tuple[str, GraphPass], ...] = (
+    ("infer_types", _plain(infer_types.run)),
+    ("fold_constants", _plain(fold_constants.run)),
+    ("simplify", _plain(simplify.run)),
+    ("fold_batch_norm", _plain(fold_batch_norm.run)),
+    ("fold_constants_2", _plain(fold_constants.run)),
+    ("simplify_2", _plain(simplify.run)),
+    ("common_subexpressions", _plain(common_subexpressions.run)),
+    ("dead_code", _plain(dead_code.run)),
+    ("choose_layouts", _choose_layouts),
+    ("simplify_3", _plain(simplify.run)),
+    ("fold_constants_3", _plain(fold_constants.run)),
+    ("common_subexpressions_2", _plain(common_subexpressions.run)),
+    ("dead_code_2", _plain(dead_code.run)),
+)
+
+
+def optimise(
+    graph: Graph, block: int | None, observe: Callable[[str, Graph], None] | None = None
+) -> Graph:
+    """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
+
+    `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
+    data in NCHW. `observe` is called with the name and result of every pass. Raises `VerifyError`
+    if the graph, or the result of a pass, breaks a rule.
+    """
+    verify_graph(graph)
+    for name, run in PASSES:
+        graph = run(graph, block)
+        verify_graph(graph)
+        if observe is not None:
+            observe(name, graph)
+    return graph

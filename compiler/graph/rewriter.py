@@ -1,0 +1,154 @@
+"""The tool of the passes: copies a graph node by node while values are replaced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.graph.infer_types import node_type
+from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+
+
+class Rewriter:
+    """Builds the graph that takes `graph`'s place.
+
+    A pass walks `graph.nodes` in order and for each node calls `keep`, `emit` or `forward`. Inputs
+    and outputs of the graph keep their names and types; `finish` drops what became unused among
+    constants and types.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.types: dict[str, TensorType] = dict(graph.types)
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self.nodes: list[Node] = []
+        self.producers: dict[str, Node] = {}
+        self._forwarded: dict[str, str] = {}
+        self._taken = set(graph.types)
+
+    def value(self, name: str) -> str:
+        """The name that stands for the old graph's value `name` by now."""
+        return self._forwarded.get(name, name)
+
+    def resolve(self, node: Node) -> Node:
+        """The node with its inputs replaced by what stands for them."""
+        inputs = tuple(self.value(name) for name in node.inputs)
+        return node if inputs == node.inputs else replace(node, inputs=inputs)
+
+    def keep(self, node: Node) -> str:
+        """Append the node with its inputs replaced; the result's type is inferred anew."""
+        node = self.resolve(node)
+        self.types[node.output] = node_type(node, self.types)
+        self._taken.add(node.output)
+        self.nodes.append(node)
+        self.producers[node.output] = node
+        return node.output
+
+    def emit(
+        self,
+        operator: str,
+        inputs: tuple[str, ...],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        like: Node,
+        output: str = "",
+    ) -> str:
+        """Append a new node with the source of `like`; returns its output, a fresh name if ""."""
+        return self.keep(
+            Node(
+                operator,
+                inputs,
+                output or self.fresh(f"{like.output}_{operator}"),
+                MappingProxyType(dict(attributes or {})),
+                like.source,
+            )
+        )
+
+    def forward(self, old: str, new: str) -> None:
+        """From now on `new` stands for the old graph's value `old`."""
+        self._forwarded[old] = self.value(new)
+
+    def constant(self, array: Array, hint: str) -> str:
+        """Add a constant under a fresh name."""
+        name = self.fresh(hint)
+        self.constants[name] = frozen(array)
+        self.types[name] = TensorType(DType.from_numpy(array.dtype), array.shape)
+        return name
+
+    def replace_by_constant(self, node: Node, array: Array) -> None:
+        """The node's output becomes a constant of the same name."""
+        self.constants[node.output] = frozen(array)
+
+    def fresh(self, hint: str) -> str:
+        """A name like `hint` that no value has."""
+        name, count = hint, 0
+        while name in self._taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self._taken.add(name)
+        return name
+
+    def finish(self) -> Graph:
+        """The new graph. An output that was forwarded takes its name along, or is an identity."""
+        self._name_outputs()
+        graph = self.graph
+        used = {*graph.inputs, *graph.outputs}
+        for node in self.nodes:
+            used.update((*node.inputs, node.output))
+        types = {name: type for name, type in self.types.items() if name in used}
+        constants = {name: array for name, array in self.constants.items() if name in used}
+        return replace(graph, nodes=tuple(self.nodes), types=types, constants=constants)
+
+    def _name_outputs(self) -> None:
+        renamed: dict[str, str] = {}
+        copies: list[Node] = []
+        for name in dict.fromkeys(self.graph.outputs):
+            source = self.value(name)
+            if source == name:
+                continue
+            taken = source in renamed or source in self.graph.outputs
+            if source in self.producers and not taken:
+                renamed[source] = name
+            else:
+                copies.append(Node("identity", (source,), name))
+            self.types[name] = self.types[source]
+        self.nodes = [
+            replace(
+                node,
+                inputs=tuple(renamed.get(name, name) for name in node.inputs),
+                output=renamed.get(node.output, node.output),
+            )
+            for node in (*self.nodes, *copies)
+        ]
+
+
+def frozen(array: Array) -> Array:
+    """A read-only, C-contiguous version of the array (a copy unless it is one already)."""
+    if array.flags.c_contiguous and not array.flags.writeable:
+        return array
+    copy = np.array(array, order="C")
+    copy.flags.writeable = False
+    return copy
+
+
+def consumers(graph: Graph) -> dict[str, list[Node]]:
+    """The nodes that read each value, in order, each once."""
+    users: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in dict.fromkeys(node.inputs):
+            if name:
+                users.setdefault(name, []).append(node)
+    return users
+
+
+def use_counts(graph: Graph) -> Counter[str]:
+    """How often each value is read by nodes, plus once per appearance among the outputs."""
+    counts: Counter[str] = Counter(graph.outputs)
+    for node in graph.nodes:
+        counts.update(name for name in node.inputs if name)
+    return counts

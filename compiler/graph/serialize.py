@@ -1,0 +1,185 @@
+"""JSON round trip of graphs, and the structural hash that forgets what values are called."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.errors import TunefarmError
+from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.kernels.serialize import number_from_json, number_to_json
+
+FORMAT = 1
+
+
+def graph_to_json(graph: Graph, *, with_constants: bool = True) -> dict[str, Any]:
+    """The graph as JSON values. Constants are base64, or only their SHA-256 if not wanted."""
+    return {
+        "format": FORMAT,
+        "name": graph.name,
+        "inputs": list(graph.inputs),
+        "outputs": list(graph.outputs),
+        "types": {name: _type_to_json(type) for name, type in graph.types.items()},
+        "constants": {
+            name: _constant_to_json(array, with_constants)
+            for name, array in graph.constants.items()
+        },
+        "nodes": [
+            {
+                "operator": node.operator,
+                "inputs": list(node.inputs),
+                "output": node.output,
+                "attributes": attributes_to_json(node.attributes),
+                "source": node.source,
+            }
+            for node in graph.nodes
+        ],
+    }
+
+
+def graph_from_json(value: Any) -> Graph:
+    """The graph that `graph_to_json` wrote, constants included.
+
+    Raises `TunefarmError` when the value is no such JSON, lacks the constants' contents, or a
+    constant does not have the SHA-256 written beside it.
+    """
+    found = value.get("format") if isinstance(value, Mapping) else type(value).__name__
+    if found != FORMAT:
+        raise TunefarmError(f"graph JSON of format {FORMAT} expected, found {found}")
+    try:
+        types = {name: _type_from_json(type) for name, type in value["types"].items()}
+        return Graph(
+            str(value["name"]),
+            tuple(value["inputs"]),
+            tuple(value["outputs"]),
+            tuple(
+                Node(
+                    str(node["operator"]),
+                    tuple(node["inputs"]),
+                    str(node["output"]),
+                    attributes_from_json(node["attributes"]),
+                    str(node["source"]),
+                )
+                for node in value["nodes"]
+            ),
+            types,
+            {
+                name: _constant_from_json(name, constant, types[name])
+                for name, constant in value["constants"].items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error
+
+
+def attributes_to_json(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
+    """Attributes sorted by name; floats are tagged, so that 1.0 stays a float everywhere."""
+    return {name: _attribute_to_json(attributes[name]) for name in sorted(attributes)}
+
+
+def attributes_from_json(value: Mapping[str, Any]) -> Mapping[str, Attribute]:
+    """The inverse of `attributes_to_json`."""
+    return MappingProxyType({name: _attribute_from_json(item) for name, item in value.items()})
+
+
+def canonical_form(graph: Graph) -> dict[str, Any]:
+    """The graph with its values numbered instead of named: equal exactly for equal structures.
+
+    Values are numbered in the order in which a walk from the outputs needs them, so neither names,
+    sources nor the order of independent nodes matter. Nodes that no output needs are left out.
+    Constants count by type and contents.
+    """
+    producers = {node.output: node for node in graph.nodes}
+    numbers: dict[str, int] = {"": -1}
+    for name in graph.inputs:
+        numbers[name] = len(numbers) - 1
+    rows: list[Any] = []
+    work = list(reversed(graph.outputs))
+    while work:
+        name = work.pop()
+        if name in numbers:
+            continue
+        node = producers.get(name)
+        missing = [operand for operand in node.inputs if operand not in numbers] if node else []
+        if missing:
+            work += [name, *reversed(missing)]
+            continue
+        if node is None:
+            row: list[Any] = ["constant", _sha256(graph.constants[name])]
+        else:
+            operands = [numbers[operand] for operand in node.inputs]
+            row = [node.operator, operands, attributes_to_json(node.attributes)]
+        rows.append([_type_to_json(graph.types[name]), row])
+        numbers[name] = len(numbers) - 1
+    return {
+        "inputs": [_type_to_json(graph.types[name]) for name in graph.inputs],
+        "values": rows,
+        "outputs": [numbers[name] for name in graph.outputs],
+    }
+
+
+def structural_hash(graph: Graph) -> str:
+    """SHA-256 (hex) of the canonical form: what the graph computes, whatever it is called."""
+    text = json.dumps(canonical_form(graph), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def structurally_equal(left: Graph, right: Graph) -> bool:
+    """Do both graphs have the same structure, types, attributes and constants?"""
+    return canonical_form(left) == canonical_form(right)
+
+
+def _type_to_json(type: TensorType) -> list[Any]:
+    return [str(type.dtype), list(type.shape)]
+
+
+def _type_from_json(value: Any) -> TensorType:
+    dtype, shape = value
+    return TensorType(DType(dtype), tuple(int(extent) for extent in shape))
+
+
+def _attribute_to_json(value: Attribute) -> Any:
+    if isinstance(value, tuple):
+        return [_attribute_to_json(item) for item in value]
+    if isinstance(value, float):
+        return {"float": number_to_json(value)}
+    return value
+
+
+def _attribute_from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_attribute_from_json(item) for item in value)
+    if isinstance(value, dict):
+        return float(number_from_json(value["float"]))
+    return value
+
+
+def _sha256(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _constant_to_json(array: Array, with_contents: bool) -> dict[str, str]:
+    value = {"sha256": _sha256(array)}
+    if with_contents:
+        value["data"] = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return value
+
+
+def _constant_from_json(name: str, value: Mapping[str, str], type: TensorType) -> Array:
+    if "data" not in value:
+        raise TunefarmError(
+            f"the contents of constant {name} were left out of the graph JSON",
+            hint="write it with its constants",
+        )
+    data = base64.b64decode(value["data"], validate=True)
+    array = np.frombuffer(data, dtype=type.dtype.numpy).reshape(type.shape)
+    if _sha256(array) != value["sha256"]:
+        raise TunefarmError(f"constant {name} in the graph JSON is damaged: its SHA-256 differs")
+    return array

@@ -1,0 +1,290 @@
+"""Pass: remove what computes nothing, and merge moves of data with their neighbours.
+
+Each rule looks at one node whose inputs are simplified already and either names the value that
+stands for the result, or declines with None. Rules are exact, but for the sign of zero in x + 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.errors import ShapeError
+from compiler.graph import dead_code
+from compiler.graph.infer_types import node_type
+from compiler.graph.ir import Array, Attribute, Graph, Node
+from compiler.graph.rewriter import Rewriter
+from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.operators.rules import ints_attribute
+
+Rule: TypeAlias = Callable[[Rewriter, Node], "str | None"]
+_MAXIMUM_ROUNDS = 20
+_REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
+
+
+def run(graph: Graph) -> Graph:
+    """The simplified graph without dead code; rules are applied until none fits."""
+    for _ in range(_MAXIMUM_ROUNDS):
+        graph, changed = _round(graph)
+        if not changed:
+            break
+    return graph
+
+
+def _round(graph: Graph) -> tuple[Graph, bool]:
+    rewriter = Rewriter(graph)
+    changed = False
+    for node in graph.nodes:
+        resolved = rewriter.resolve(node)
+        replacement = _apply(rewriter, resolved)
+        if replacement is None:
+            rewriter.keep(resolved)
+        else:
+            rewriter.forward(node.output, replacement)
+            changed = True
+    return dead_code.run(rewriter.finish()), changed
+
+
+def _apply(rewriter: Rewriter, node: Node) -> str | None:
+    for rule in _RULES.get(node.operator, ()):
+        replacement = rule(rewriter, node)
+        if replacement is not None:
+            return replacement
+    if operator(node.operator).pattern is Pattern.ELEMENTWISE and len(node.inputs) > 1:
+        return _operand_without_expand(rewriter, node)
+    return None
+
+
+# --- what computes nothing ----------------------------------------------------------------------
+
+
+def _identity(rewriter: Rewriter, node: Node) -> str | None:
+    graph, source = rewriter.graph, node.inputs[0]
+    owned = source in rewriter.producers and source not in graph.outputs
+    # An output must stay a value of its own: that is what an identity there is for.
+    return source if owned or node.output not in graph.outputs else None
+
+
+def _same_type(rewriter: Rewriter, node: Node) -> str | None:
+    """For operators that do nothing exactly when they keep the type (reshape, expand, cast, …)."""
+    same = rewriter.types[node.inputs[0]] == rewriter.types[node.output]
+    return node.inputs[0] if same else None
+
+
+def _no_op_slice(rewriter: Rewriter, node: Node) -> str | None:
+    steps = _ints(node, "steps")
+    return _same_type(rewriter, node) if all(step == 1 for step in steps) else None
+
+
+def _no_op_pad(rewriter: Rewriter, node: Node) -> str | None:
+    return node.inputs[0] if not any(_ints(node, "pads")) else None
+
+
+def _no_op_clip(rewriter: Rewriter, node: Node) -> str | None:
+    attributes = complete_attributes(node)
+    unbounded = attributes["min"] is None and attributes["max"] is None
+    return node.inputs[0] if unbounded else None
+
+
+def _one_part(rewriter: Rewriter, node: Node) -> str | None:
+    return node.inputs[0] if len(node.inputs) == 1 else None
+
+
+def _neutral_operand(value: float, *, either_side: bool) -> Rule:
+    """x op value is x, if the other operand does not widen the shape."""
+
+    def rule(rewriter: Rewriter, node: Node) -> str | None:
+        pairs = [node.inputs, node.inputs[::-1]] if either_side else [node.inputs]
+        for kept, other in pairs:
+            constant = rewriter.constants.get(other)
+            same = rewriter.types[kept] == rewriter.types[node.output]
+            if constant is not None and same and np.all(constant == value):
+                return kept
+        return None
+
+    return rule
+
+
+def _reduction_of_unit_axes(rewriter: Rewriter, node: Node) -> str | None:
+    source, result = rewriter.types[node.inputs[0]], rewriter.types[node.output]
+    if source.size != result.size or source.dtype is not result.dtype:
+        return None
+    return _reshaped(rewriter, node, node.inputs[0])
+
+
+# --- merging ------------------------------------------------------------------------------------
+
+
+def _reshaped(rewriter: Rewriter, node: Node, source: str) -> str:
+    """`source` in the shape of the node's result."""
+    shape = rewriter.types[node.output].shape
+    return rewriter.emit("reshape", (source,), {"shape": shape}, like=node, output=node.output)
+
+
+def _reshape_of_reshape(rewriter: Rewriter, node: Node) -> str | None:
+    before = rewriter.producers.get(node.inputs[0])
+    if before is None or before.operator not in ("reshape", "identity"):
+        return None
+    return _reshaped(rewriter, node, before.inputs[0])
+
+
+def _transpose(rewriter: Rewriter, node: Node) -> str | None:
+    source, perm = node.inputs[0], _ints(node, "perm")
+    shape = rewriter.types[source].shape
+    moved = [axis for axis in perm if shape[axis] != 1]
+    if list(perm) == sorted(perm):
+        return source
+    if moved == sorted(moved):  # only axes of extent 1 change places
+        return _reshaped(rewriter, node, source)
+    before = rewriter.producers.get(source)
+    if before is None or before.operator != "transpose":
+        return None
+    first = _ints(before, "perm")
+    composed = tuple(first[axis] for axis in perm)
+    attributes: dict[str, Attribute] = {"perm": composed}
+    return rewriter.emit("transpose", before.inputs, attributes, like=node, output=node.output)
+
+
+def _division_by_power_of_two(rewriter: Rewriter, node: Node) -> str | None:
+    """x / 2^k is x * 2^-k exactly; multiplication is much faster."""
+    divisor = rewriter.constants.get(node.inputs[1])
+    if divisor is None or divisor.dtype not in (np.float32, np.float64):
+        return None
+    values = divisor.astype(np.float64)
+    mantissa, exponent = np.frexp(values)
+    limit = 125 if divisor.dtype == np.float32 else 1021  # the reciprocal stays a normal number
+    if np.any(np.abs(mantissa) != 0.5) or np.any(np.abs(exponent) > limit):
+        return None
+    factor = rewriter.constant((1 / values).astype(divisor.dtype), f"{node.inputs[1]}_reciprocal")
+    return rewriter.emit("mul", (node.inputs[0], factor), like=node, output=node.output)
+
+
+def _operand_without_expand(rewriter: Rewriter, node: Node) -> str | None:
+    """Pointwise operators broadcast by themselves: read the source of an expand where that fits."""
+    inputs = tuple(
+        before.inputs[0]
+        if (before := rewriter.producers.get(name)) is not None and before.operator == "expand"
+        else name
+        for name in node.inputs
+    )
+    if inputs == node.inputs:
+        return None
+    bare = replace(node, inputs=inputs)
+    try:
+        fits = node_type(bare, rewriter.types) == rewriter.types[node.output]
+    except ShapeError:
+        return None
+    return _emit_like(rewriter, bare, node.attributes) if fits else None
+
+
+def _inverse_layout(rewriter: Rewriter, node: Node) -> str | None:
+    """to_blocked after from_blocked and the reverse. The first drops lanes that pad channels, so
+    that pair is only removed where there are none."""
+    before = rewriter.producers.get(node.inputs[0])
+    inverse = {"to_blocked": "from_blocked", "from_blocked": "to_blocked"}[node.operator]
+    if before is None or before.operator != inverse:
+        return None
+    source = before.inputs[0]
+    if rewriter.types[source] != rewriter.types[node.output]:
+        return None
+    if node.operator == "to_blocked":
+        channels, block = rewriter.types[node.inputs[0]].shape[1], _attribute(node, "block")
+        if not isinstance(block, int) or channels % block:
+            return None
+    return source
+
+
+# --- explicit padding before windows ------------------------------------------------------------
+
+
+def _pad_before_window(rewriter: Rewriter, node: Node) -> str | None:
+    """conv(pad(x)) and pool(pad(x)) with the padding in the window operator's own pads.
+
+    The padding must be what the operator assumes outside of its data: 0 for conv, the lowest value
+    for max_pool, and for average_pool zeros that count.
+    """
+    pad = rewriter.producers.get(node.inputs[0])
+    attributes = complete_attributes(node)
+    if pad is None or pad.operator != "pad" or attributes["layout"] != "NCHW":
+        return None
+    if complete_attributes(pad)["mode"] != "constant":
+        return None
+    fill = _pad_value(rewriter, pad)
+    own = _padding_value(node, rewriter.types[node.inputs[0]].dtype.numpy)
+    pads = _ints(pad, "pads")
+    rank = len(pads) // 2
+    outer = (*pads[:2], *pads[rank : rank + 2])
+    if fill is None or fill != own or any(outer) or min(pads) < 0:
+        return None
+    merged: dict[str, Attribute] = dict(node.attributes)
+    spatial = (*pads[2:rank], *pads[rank + 2 :])
+    old = _ints(node, "pads") or (0,) * len(spatial)
+    if node.operator == "average_pool":
+        if any(old) and not attributes["count_include_pad"]:
+            return None
+        merged["count_include_pad"] = True
+    if any(begin < 0 for begin in old):
+        return None
+    merged["pads"] = tuple(a + b for a, b in zip(old, spatial, strict=True))
+    bare = replace(node, inputs=(pad.inputs[0], *node.inputs[1:]))
+    return _emit_like(rewriter, bare, merged)
+
+
+def _pad_value(rewriter: Rewriter, pad: Node) -> float | None:
+    """The constant that the node pads with; None if it is only known at run time."""
+    if len(pad.inputs) < 2 or not pad.inputs[1]:
+        value = complete_attributes(pad)["value"]
+        return float(value) if isinstance(value, (int, float)) else None
+    constant: Array | None = rewriter.constants.get(pad.inputs[1])
+    return None if constant is None else float(constant.reshape(-1)[0])
+
+
+def _padding_value(node: Node, dtype: np.dtype[np.generic]) -> float:
+    if node.operator != "max_pool":
+        return 0.0
+    if np.issubdtype(dtype, np.floating):
+        return -np.inf
+    return float(np.iinfo(dtype).min)  # type: ignore[type-var]
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def _emit_like(rewriter: Rewriter, node: Node, attributes: Mapping[str, Attribute]) -> str:
+    return rewriter.emit(node.operator, node.inputs, attributes, like=node, output=node.output)
+
+
+def _attribute(node: Node, name: str) -> Attribute:
+    return complete_attributes(node)[name]
+
+
+def _ints(node: Node, name: str) -> tuple[int, ...]:
+    return ints_attribute(complete_attributes(node), name)
+
+
+_RULES: dict[str, tuple[Rule, ...]] = {
+    "identity": (_identity,),
+    "add": (_neutral_operand(0, either_side=True),),
+    "sub": (_neutral_operand(0, either_side=False),),
+    "mul": (_neutral_operand(1, either_side=True),),
+    "div": (_neutral_operand(1, either_side=False), _division_by_power_of_two),
+    "pow": (_neutral_operand(1, either_side=False),),
+    "clip": (_no_op_clip,),
+    "cast": (_same_type,),
+    "reshape": (_same_type, _reshape_of_reshape),
+    "expand": (_same_type,),
+    "tile": (_same_type,),
+    "slice": (_no_op_slice,),
+    "pad": (_no_op_pad,),
+    "concat": (_one_part,),
+    "transpose": (_transpose,),
+    "to_blocked": (_inverse_layout,),
+    "from_blocked": (_inverse_layout,),
+    "conv": (_pad_before_window,),
+    "max_pool": (_pad_before_window,),
+    "average_pool": (_pad_before_window,),
+    **dict.fromkeys(_REDUCTIONS, (_reduction_of_unit_axes,)),
+}

@@ -1,0 +1,83 @@
+"""The rules of a Graph, checked before and after every pass."""
+
+from __future__ import annotations
+
+from compiler.errors import TunefarmError, VerifyError
+from compiler.graph.infer_types import node_type
+from compiler.graph.ir import Graph, Node
+from compiler.graph.printer import format_graph, format_node
+
+
+def verify_graph(graph: Graph) -> None:
+    """Check names, order, types and constants; `VerifyError` with the printed graph.
+
+    Every value has one definition before its first use, every node's result has the type that its
+    operator infers, constants are read-only, contiguous arrays of their declared type, and the
+    graph has at least one output.
+    """
+    problem = _values_problem(graph) or _nodes_problem(graph) or _outputs_problem(graph)
+    if problem:
+        raise VerifyError(f"graph {graph.name}: {problem}", program=format_graph(graph))
+
+
+def _values_problem(graph: Graph) -> str:
+    if len(set(graph.inputs)) != len(graph.inputs):
+        return "two inputs have the same name"
+    for name in graph.inputs:
+        if name in graph.constants:
+            return f"{name} is both an input and a constant"
+        if name not in graph.types:
+            return f"input {name} has no type"
+    for name, array in graph.constants.items():
+        declared = graph.types.get(name)
+        if declared is None:
+            return f"constant {name} has no type"
+        if array.shape != declared.shape or array.dtype != declared.dtype.numpy:
+            return f"constant {name} is {array.dtype}{list(array.shape)}, declared {declared}"
+        if not array.flags.c_contiguous:
+            return f"constant {name} is not C-contiguous"
+        if array.flags.writeable:
+            return f"constant {name} is writeable"
+    for name, type in graph.types.items():
+        if any(extent < 1 for extent in type.shape):
+            return f"{name} has an extent below 1: {type}"
+    return ""
+
+
+def _nodes_problem(graph: Graph) -> str:
+    defined = {*graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name and name not in defined:
+                return f"{name} is used before it is defined, in {format_node(node)}"
+        if not node.output or node.output in defined:
+            return f"{node.output!r} is defined twice, in {format_node(node)}"
+        defined.add(node.output)
+        problem = _type_problem(graph, node)
+        if problem:
+            return f"{problem}, in {format_node(node)}"
+    return ""
+
+
+def _type_problem(graph: Graph, node: Node) -> str:
+    declared = graph.types.get(node.output)
+    if declared is None:
+        return f"{node.output} has no type"
+    try:
+        inferred = node_type(node, graph.types)
+    except TunefarmError as error:
+        return str(error)
+    return "" if inferred == declared else f"declared {declared}, but it is {inferred}"
+
+
+def _outputs_problem(graph: Graph) -> str:
+    if not graph.outputs:
+        return "it has no output"
+    defined = {*graph.inputs, *graph.constants, *(node.output for node in graph.nodes)}
+    for name in graph.outputs:
+        if name not in defined:
+            return f"output {name} is not defined"
+    unknown = set(graph.types) - defined
+    if unknown:
+        return f"types of values that do not exist: {', '.join(sorted(unknown))}"
+    return ""

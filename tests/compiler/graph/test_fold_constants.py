@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.graph import fold_constants
+from compiler.graph.serialize import structurally_equal
+from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+
+
+def test_constant_nodes_become_constants() -> None:
+    maker = GraphMaker()
+    x = maker.input(4, 3)
+    weight = maker.node("transpose", maker.weights(3, 4), perm=(1, 0))
+    graph = maker.graph(maker.node("mul", x, maker.node("exp", weight)))
+    folded = fold_constants.run(graph)
+    assert operators(folded) == ["mul"]
+    assert_same_meaning(graph, folded)
+    assert structurally_equal(fold_constants.run(folded), folded)
+
+
+def test_what_depends_on_an_input_stays() -> None:
+    maker = GraphMaker()
+    x = maker.input(4)
+    graph = maker.graph(maker.node("add", maker.node("exp", x), maker.weights(4)))
+    assert operators(fold_constants.run(graph)) == ["exp", "add"]
+
+
+def test_large_growth_is_not_folded_but_small_is() -> None:
+    maker = GraphMaker()
+    one = maker.scalar(1.5)
+    large = maker.node("expand", one, shape=(1 << 19,))  # 2 MiB from 4 bytes
+    small = maker.node("expand", one, shape=(1 << 10,))
+    folded = fold_constants.run(maker.graph(large, small))
+    assert operators(folded) == ["expand"]
+    assert folded.outputs == (large, small)
+    assert small in folded.constants
+
+
+def test_large_results_of_large_constants_are_folded() -> None:
+    maker = GraphMaker()
+    weight = maker.constant(np.ones((1024, 512), np.float32))
+    graph = maker.graph(maker.node("transpose", weight, perm=(1, 0)))
+    folded = fold_constants.run(graph)
+    assert folded.nodes == ()
+    assert folded.outputs == graph.outputs
+    assert not folded.constants[graph.outputs[0]].flags.writeable

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.errors import TunefarmError
+from compiler.graph.ir import Graph
+from compiler.graph.serialize import (
+    graph_from_json,
+    graph_to_json,
+    structural_hash,
+    structurally_equal,
+)
+from compiler.graph.verify import verify_graph
+from tests.compiler.graph.graph_helpers import GraphMaker
+
+
+def example(prefix: str = "", weight: float = 1.0, alpha: float = 0.1) -> Graph:
+    maker = GraphMaker()
+    x = maker.input(2, 3)
+    w = maker.constant(np.full((3,), weight, np.float32))
+    left = maker.node("leaky_relu", x, alpha=alpha)
+    right = maker.node("clip", x, min=-math.inf, max=None)
+    graph = maker.graph(maker.node("add", maker.node("mul", left, w), right))
+    if not prefix:
+        return graph
+
+    def rename(name: str) -> str:
+        return f"{prefix}{name}"
+
+    return Graph(
+        "other",
+        tuple(map(rename, graph.inputs)),
+        tuple(map(rename, graph.outputs)),
+        tuple(
+            replace(node, inputs=tuple(map(rename, node.inputs)), output=rename(node.output))
+            for node in graph.nodes
+        ),
+        {rename(name): type for name, type in graph.types.items()},
+        {rename(name): array for name, array in graph.constants.items()},
+    )
+
+
+def test_round_trip_through_strict_json() -> None:
+    graph = example()
+    back = graph_from_json(json.loads(json.dumps(graph_to_json(graph), allow_nan=False)))
+    verify_graph(back)
+    assert back.nodes == graph.nodes
+    assert (back.inputs, back.outputs, back.types) == (graph.inputs, graph.outputs, graph.types)
+    np.testing.assert_array_equal(np.asarray(back.constants["c0"]), np.ones(3, np.float32))
+    assert structurally_equal(back, graph)
+
+
+def test_left_out_constants_are_an_error_when_read() -> None:
+    value = graph_to_json(example(), with_constants=False)
+    assert "data" not in value["constants"]["c0"]
+    with pytest.raises(TunefarmError, match="constant c0 were left out"):
+        graph_from_json(value)
+
+
+def test_damaged_constant_is_found() -> None:
+    value = graph_to_json(example())
+    value["constants"]["c0"]["data"] = "AAAAAAAAAAAAAAAA"
+    with pytest.raises(TunefarmError, match="SHA-256 differs"):
+        graph_from_json(value)
+
+
+@pytest.mark.parametrize("damage", [None, [], {}, {"format": 2}, {"format": 1, "types": 3}])
+def test_damaged_json_is_one_readable_error(damage: object) -> None:
+    with pytest.raises(TunefarmError, match="graph JSON"):
+        graph_from_json(damage)
+
+
+def test_structure_does_not_depend_on_names_sources_or_order() -> None:
+    graph = example()
+    other = example(prefix="layer/")
+    assert structural_hash(other) == structural_hash(graph)
+    left, right, mul, add = graph.nodes
+    reordered = replace(graph, nodes=(right, left, mul, replace(add, source="elsewhere")))
+    assert structurally_equal(reordered, graph)
+
+
+def test_structure_depends_on_constants_attributes_and_sharing() -> None:
+    graph = example()
+    assert not structurally_equal(example(weight=2.0), graph)
+    assert not structurally_equal(example(alpha=0.2), graph)
+    assert structural_hash(example(weight=2.0)) != structural_hash(graph)
+    maker = GraphMaker()
+    x = maker.input(4)
+    shared = maker.node("exp", x)
+    once = maker.graph(maker.node("add", shared, shared))
+    twice = maker.graph(maker.node("add", shared, maker.node("exp", x)))
+    assert structural_hash(once) != structural_hash(twice)
