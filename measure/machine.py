@@ -1,0 +1,106 @@
+"""What machine a measurement ran on, and what else the machine was doing meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def fingerprint() -> dict[str, Any]:
+    """The machine's unchanging facts: CPU model, its features (hashed), cores, kernel, governor."""
+    cpu, features = _cpu_info()
+    facts: dict[str, Any] = {
+        "cpu": cpu,
+        "features": hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:12],
+        "cores": os.cpu_count() or 1,
+        "kernel": platform.release(),
+        "governor": _governor(),
+    }
+    text = json.dumps(facts, sort_keys=True)
+    return {**facts, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def memory_bytes() -> int:
+    """Physical memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def oom_kills() -> int:
+    """How often the kernel's out-of-memory killer has struck since boot (0 if it does not tell)."""
+    for line in _read("/proc/vmstat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Counters at one moment; the difference of two moments tells what disturbed a run."""
+
+    seconds: float
+    steal_seconds: float  # taken by the hypervisor, over the watched cores
+    involuntary_switches: int  # of this process
+
+    def since(self, before: Activity) -> dict[str, float | int]:
+        """What happened between `before` and this moment, as recorded with a result."""
+        return {
+            "steal_seconds": round(self.steal_seconds - before.steal_seconds, 4),
+            "involuntary_switches": self.involuntary_switches - before.involuntary_switches,
+        }
+
+
+def activity(cores: Sequence[int]) -> Activity:
+    """The counters now, steal time summed over `cores`."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Activity(time.perf_counter(), _steal_seconds(cores), usage.ru_nivcsw)
+
+
+def load_average() -> float:
+    """Runnable processes, averaged over the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def _steal_seconds(cores: Sequence[int]) -> float:
+    names = {f"cpu{core}" for core in cores}
+    ticks = 0
+    for line in _read("/proc/stat").splitlines():
+        columns = line.split()
+        if columns and columns[0] in names and len(columns) > 8:
+            ticks += int(columns[8])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_info() -> tuple[str, tuple[str, ...]]:
+    model = ""
+    features: tuple[str, ...] = ()
+    for line in _read("/proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        match name.strip():
+            case "model name" if not model:
+                model = value.strip()
+            case "flags" | "Features" if not features:
+                features = tuple(value.split())
+    return model or platform.processor() or platform.machine(), features
+
+
+def _governor() -> str:
+    return _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip()
+
+
+def _read(path: str) -> str:
+    """The text of a kernel file; empty on systems that lack it."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

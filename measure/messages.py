@@ -1,0 +1,98 @@
+"""Frames between a supervisor and its worker process: length, checksum, JSON fields and a blob.
+
+The parent never unpickles what a worker says: a worker runs foreign code and may be damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from compiler.errors import MeasureError
+
+_MAGIC = b"tfm1"
+_SIZES = struct.Struct("<4sIQQ")  # magic, crc32 of the body, bytes of JSON, bytes of blob
+_HEADER = struct.Struct(f"<{_SIZES.size}sI")  # those, and their own crc32
+
+
+class MessageError(MeasureError):
+    """A frame is damaged: the stream cannot be trusted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """JSON-safe fields and raw bytes that belong to them."""
+
+    fields: Mapping[str, Any]
+    blob: bytes = field(default=b"", repr=False)
+
+
+def encode(message: Message) -> bytes:
+    """The message as one frame."""
+    text = json.dumps(message.fields, separators=(",", ":")).encode()
+    checksum = zlib.crc32(message.blob, zlib.crc32(text))
+    sizes = _SIZES.pack(_MAGIC, checksum, len(text), len(message.blob))
+    return _HEADER.pack(sizes, zlib.crc32(sizes)) + text + message.blob
+
+
+class Decoder:
+    """Cuts a byte stream into messages. `feed` what arrives, then take messages with `next`."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> Message | None:
+        """The next complete message, or None until more arrives; raises MessageError on damage."""
+        if len(self._buffer) < _HEADER.size:
+            return None
+        checksum, text_bytes, blob_bytes = _parse_header(bytes(self._buffer[: _HEADER.size]))
+        end = _HEADER.size + text_bytes + blob_bytes
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_HEADER.size : end])
+        del self._buffer[:end]
+        return _parse_body(body, text_bytes, checksum)
+
+
+def read_message(stream: BinaryIO) -> Message | None:
+    """Read one message from a blocking stream; None at its end."""
+    header = stream.read(_HEADER.size)
+    if not header:
+        return None
+    if len(header) < _HEADER.size:
+        raise MessageError("the stream ended inside a frame's header")
+    checksum, text_bytes, blob_bytes = _parse_header(header)
+    body = stream.read(text_bytes + blob_bytes)
+    if len(body) < text_bytes + blob_bytes:
+        raise MessageError("the stream ended inside a frame")
+    return _parse_body(body, text_bytes, checksum)
+
+
+def write_message(stream: BinaryIO, message: Message) -> None:
+    """Write one message to a blocking stream and flush it."""
+    stream.write(encode(message))
+    stream.flush()
+
+
+def _parse_header(header: bytes) -> tuple[int, int, int]:
+    sizes, own_checksum = _HEADER.unpack(header)
+    magic, checksum, text_bytes, blob_bytes = _SIZES.unpack(sizes)
+    if magic != _MAGIC or own_checksum != zlib.crc32(sizes):
+        raise MessageError(f"not the start of a frame: {header[:8]!r}")
+    return checksum, text_bytes, blob_bytes
+
+
+def _parse_body(body: bytes, text_bytes: int, checksum: int) -> Message:
+    if zlib.crc32(body) != checksum:
+        raise MessageError("a frame's checksum does not match its contents")
+    fields = json.loads(body[:text_bytes])
+    if not isinstance(fields, dict):
+        raise MessageError("a frame does not hold an object")
+    return Message(fields, body[text_bytes:])

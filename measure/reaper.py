@@ -1,0 +1,123 @@
+"""A small process that outlives a killed driver and ends what an embedded Ray left behind.
+
+Ray's own processes watch each other, but when the driver is killed soon after its start some of
+them stay for minutes. They are found in two ways: all inherit the environment variable
+`TAG_VARIABLE` with a value of this run alone, and those that overwrite their environment (as
+processes that set a title do) are noted as descendants of tagged ones while those live. Run as a
+script, without importing anything of ours, so that it starts in milliseconds and stays small.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+TAG_VARIABLE = "TUNEFARM_RUN"
+_GRACE_SECONDS = 3.0
+_KILL_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+
+
+class Process(NamedTuple):
+    """A process for certain: ids are used again, but not with the same start time."""
+
+    id: int
+    started: int
+
+
+class Reaper:
+    """Watches this process: when it dies or calls `close`, the run's processes are ended."""
+
+    def __init__(self, tag: str, scratch: str) -> None:
+        """Start watching. `scratch` is a directory that goes with the run."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, tag, scratch],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def note(self) -> None:
+        """Remember the run's processes as they are now."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(b"note\n")
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Tell the reaper that the run is over, and wait until no process is left."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def run_processes(tag: str, variable: str = TAG_VARIABLE) -> set[Process]:
+    """The processes that were started with this tag, and their descendants; not this one."""
+    wanted = f"{variable}={tag}".encode()
+    children: defaultdict[int, list[Process]] = defaultdict(list)
+    found: list[Process] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):  # it ended meanwhile, or is not ours to read
+            process, parent = _identify(int(entry.name))
+            children[parent].append(process)
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(process)
+    result: set[Process] = set()
+    while found:
+        process = found.pop()
+        if process not in result and process.id != os.getpid():
+            result.add(process)
+            found += children[process.id]
+    return result
+
+
+def end_run(tag: str, noted: set[Process]) -> None:
+    """Give the run's processes a moment to end by themselves, then kill them until none is left."""
+    start = time.monotonic()
+    while left := {process for process in noted | run_processes(tag) if is_alive(process)}:
+        waited = time.monotonic() - start
+        if waited > _GRACE_SECONDS:
+            for process in left:
+                with suppress(ProcessLookupError):
+                    os.kill(process.id, signal.SIGKILL)
+        if waited > _KILL_SECONDS:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _identify(process: int) -> tuple[Process, int]:
+    """The process with its start time, and its parent's id; raises OSError when it is gone."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    if fields[0] == "Z":
+        raise ProcessLookupError(process)
+    return Process(process, int(fields[19])), int(fields[1])
+
+
+def is_alive(process: Process) -> bool:
+    """Whether this very process runs; a zombie does not."""
+    with suppress(OSError):
+        return _identify(process.id)[0] == process
+    return False
+
+
+def main(tag: str, scratch: str) -> None:
+    """Serve the driver until its end of the pipe closes, then clean up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    noted: set[Process] = set()
+    for _ in sys.stdin:
+        noted |= run_processes(tag)
+    end_run(tag, noted)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

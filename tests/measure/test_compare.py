@@ -1,0 +1,67 @@
+"""Paired comparison and scatter: what is declared, and what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.errors import MeasureError
+from measure.compare import compare_paired
+from measure.stability import is_unstable, relative_mad
+
+
+def noisy(rng: np.random.Generator, scale: float, pairs: int) -> list[float]:
+    return list(scale * np.exp(rng.normal(0.0, 0.01, pairs)))
+
+
+def test_five_percent_slower_is_detected() -> None:
+    found = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        result = compare_paired(noisy(rng, 1.0, 9), noisy(rng, 1.05, 9), resamples=1000)
+        found += result.a_is_faster(effect=0.02)
+    assert found >= 36
+
+
+def test_equal_candidates_have_no_winner() -> None:
+    winners = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        result = compare_paired(noisy(rng, 1.0, 9), noisy(rng, 1.0, 9), resamples=1000)
+        winners += result.a_is_faster(effect=0.02) or result.b_is_faster(effect=0.02)
+    assert winners <= 5
+
+
+def test_drift_shared_by_a_pair_cancels() -> None:
+    drift = np.linspace(1.0, 3.0, 9)
+    result = compare_paired(list(drift), list(1.1 * drift))
+    assert result.ratio == pytest.approx(1 / 1.1)
+    assert result.low == pytest.approx(result.high)
+    assert result.a_is_faster(effect=0.02) and not result.b_is_faster()
+
+
+def test_comparison_is_the_inverse_with_sides_swapped() -> None:
+    rng = np.random.default_rng(3)
+    a, b = noisy(rng, 1.0, 11), noisy(rng, 1.2, 11)
+    assert compare_paired(b, a).ratio == pytest.approx(1 / compare_paired(a, b).ratio)
+    assert compare_paired(b, a).b_is_faster(effect=0.02)
+
+
+@pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
+def test_what_cannot_be_paired_is_refused(a: list[float], b: list[float]) -> None:
+    with pytest.raises(MeasureError):
+        compare_paired(a, b)
+
+
+def test_one_interrupted_sample_does_not_make_a_measurement_unstable() -> None:
+    assert not is_unstable([1.0, 1.01, 1.0, 9.0, 0.99, 1.0, 1.01])
+
+
+def test_scattered_samples_are_unstable() -> None:
+    samples = [1.0, 1.2, 0.9, 1.4, 1.1]
+    assert relative_mad(samples) == pytest.approx(0.1 / 1.1)
+    assert is_unstable(samples) and not is_unstable(samples, limit=0.5)
+
+
+def test_single_sample_has_no_scatter() -> None:
+    assert relative_mad([1.0]) == 0.0
