@@ -32,6 +32,17 @@ def default_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> S
     return space.schedule(space.default())
 
 
+def untiled_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:
+    """One vector at a time, without register tile or unrolling: what tuning is compared with."""
+    sketch = schedule_space(kernel, target, threads).sketches[0]
+    choices = dict(zip((choice.name for choice in sketch.choices), sketch.default, strict=True))
+    if "tile" in choices:
+        choices |= {"tile": (1, 1), "unroll": (1, 1)}
+    else:
+        choices |= {"unroll": 1}
+    return sketch.build(choices)
+
+
 def naive_schedule() -> Schedule:
     """No step at all: every stage a serial scalar loop nest, the meaning of the kernel."""
     return Schedule(())

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.models resnet18 --db tuning.db --threads 1
 
-Naive is every kernel as plain scalar loops, as the kernel is written down; untuned is the analytic
-default schedule. Outputs are compared before anything is timed. Prints JSON with `--json`.
+Naive is one vector at a time without register tile or unrolling; untuned is the analytic default
+schedule. Outputs are compared before anything is timed. Prints JSON with `--json`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import compiler
 from compiler.frontend.zoo import model_names, write_model
 from compiler.pipeline import ScheduleChoice
 from compiler.runtime.executable import Executable
-from compiler.schedule import naive_schedule
+from compiler.schedule import untiled_schedule
+from compiler.target import host_target
 from tuner import build as build_tuned
 from tuner.bench import ENGINES
 from tuner.latency import (
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--db", help="tuning database")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--naive", action="store_true", help="also time scalar loops (slow)")
+    parser.add_argument("--naive", action="store_true", help="also time naive schedules")
     parser.add_argument("--against", default="onnxruntime", help="engines, with commas between")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -55,7 +56,11 @@ def _measure(path: Path, options: argparse.Namespace) -> dict[str, list[float]]:
     executables: dict[str, Executable] = {}
     if options.naive:
         executables["naive"] = compiler.build(
-            path, lambda _: ScheduleChoice(naive_schedule(), "naive"), threads=options.threads
+            path,
+            lambda kernel: ScheduleChoice(
+                untiled_schedule(kernel, host_target(), options.threads), "naive"
+            ),
+            threads=options.threads,
         )
     executables["untuned"] = compiler.build(path, threads=options.threads)
     if options.db:
