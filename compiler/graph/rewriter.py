@@ -72,6 +72,7 @@ class Rewriter:
     def forward(self, old: str, new: str) -> None:
         """From now on `new` stands for the old graph's value `old`."""
         self._forwarded[old] = self.value(new)
+        self.constants.pop(old, None)
 
     def constant(self, array: Array, hint: str) -> str:
         """Add a constant under a fresh name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from compiler.dtypes import DType
 from compiler.kernels.expr import (
@@ -20,11 +21,13 @@ from compiler.kernels.expr import (
     Unary,
     add,
     binary,
+    index,
     integer,
     mul,
 )
 
 Ranges = Mapping[str, tuple[int, int]]  # inclusive
+Atom: TypeAlias = str | Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Affine:
     """constant + sum(coefficient * atom): terms in order of first appearance, none of them 0."""
 
     constant: int
-    terms: tuple[tuple[Expr, int], ...]
+    terms: tuple[tuple[Atom, int], ...]
 
     @property
     def is_constant(self) -> bool:
@@ -40,7 +43,7 @@ class Affine:
 
     def coefficient(self, variable: str) -> int:
         for atom, coefficient in self.terms:
-            if isinstance(atom, Index) and atom.name == variable:
+            if atom == variable:
                 return coefficient
         return 0
 
@@ -48,7 +51,8 @@ class Affine:
         """An expression with this value."""
         result: Expr | None = None
         for atom, coefficient in self.terms:
-            term = mul(atom, integer(coefficient))
+            variable = index(atom) if isinstance(atom, str) else atom
+            term = mul(variable, integer(coefficient))
             result = term if result is None else add(result, term)
         if result is None:
             return integer(self.constant)
@@ -73,7 +77,7 @@ def affine(expr: Expr, ranges: Ranges) -> Affine:
             bounds = ranges.get(expr.name)
             if bounds is not None and bounds[0] == bounds[1]:
                 return Affine(bounds[0], ())
-            return Affine(0, ((expr, 1),))
+            return Affine(0, ((expr.name, 1),))
         case Binary(op="add", left=left, right=right):
             return affine(left, ranges).plus(affine(right, ranges))
         case Binary(op="sub", left=left, right=right):
@@ -131,7 +135,10 @@ def affine_range(form: Affine, ranges: Ranges) -> tuple[int, int]:
     """Smallest and largest value, inclusive; +-2**62 stands for unknown."""
     low = high = form.constant
     for atom, coefficient in form.terms:
-        a, b = expr_range(atom, ranges)
+        if isinstance(atom, str):
+            a, b = ranges.get(atom, (-_UNKNOWN, _UNKNOWN))
+        else:
+            a, b = expr_range(atom, ranges)
         if coefficient < 0:
             a, b = b, a
         low += coefficient * a

@@ -78,7 +78,9 @@ def split_guards(body: Expr, combiner: str) -> tuple[list[Expr], Expr]:
 
     sum: a factor `select(c, x, 0)` of a product is `x` under c; max, min: `select(c, x, identity)`.
     """
-    if isinstance(body, Select) and body.otherwise == reduction_identity(combiner, body.dtype):
+    neutral = reduction_identity(combiner, body.dtype)
+    # A condition on data stays a select: only conditions on indices can be decided early.
+    if isinstance(body, Select) and body.otherwise == neutral and not loads(body.condition):
         guards, inner = split_guards(body.then, combiner)
         return [*conjuncts(body.condition), *guards], inner
     if combiner == "sum" and isinstance(body, Binary) and body.op == "mul":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compiler.kernels.expr import Expr, Index, Stage, index
 from compiler.kernels.rewrite import loads
-from compiler.loops.affine import Affine, affine, affine_range
+from compiler.loops.affine import Affine, Atom, affine, affine_range
 from compiler.loops.rewrite import axes_of, substitute
 
 
@@ -75,11 +75,11 @@ def required_region(
 
 def _side(form: Affine, free: dict[str, tuple[int, int]]) -> _Side | None:
     """Separate the fixed part from the part that varies; None if they cannot be separated."""
-    outer: list[tuple[Expr, int]] = []
-    inner: list[tuple[Expr, int]] = []
+    outer: list[tuple[Atom, int]] = []
+    inner: list[tuple[Atom, int]] = []
     for atom, coefficient in form.terms:
-        if isinstance(atom, Index):
-            (inner if atom.name in free else outer).append((atom, coefficient))
+        if isinstance(atom, str):
+            (inner if atom in free else outer).append((atom, coefficient))
         elif loads(atom):
             return None
         elif axes_of(atom) <= free.keys():

@@ -4,6 +4,7 @@ import numpy as np
 
 from compiler.graph import common_subexpressions
 from compiler.graph.serialize import structurally_equal
+from compiler.graph.verify import verify_graph
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
 
 
@@ -53,4 +54,14 @@ def test_two_equal_outputs_keep_their_names() -> None:
     graph = maker.graph(maker.node("exp", x), maker.node("exp", x))
     merged = common_subexpressions.run(graph)
     assert operators(merged) == ["exp", "identity"]
+    assert_same_meaning(graph, merged)
+
+
+def test_two_equal_constants_that_are_both_outputs_keep_their_names() -> None:
+    maker = GraphMaker()
+    first, second = (maker.constant(np.array([1.0, 2.0], np.float32)) for _ in range(2))
+    graph = maker.graph(first, second)
+    merged = common_subexpressions.run(graph)
+    verify_graph(merged)
+    assert merged.outputs == graph.outputs
     assert_same_meaning(graph, merged)

@@ -1,0 +1,1 @@
+"""ONNX models into graphs, and the model zoo. Everything that knows ONNX lives here."""

@@ -1,0 +1,52 @@
+"""AttributeProto -> Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from onnx import AttributeProto
+
+from compiler.errors import ImportModelError, UnsupportedOperatorError
+from compiler.frontend.onnx_node import AttributeValue
+from compiler.frontend.tensors import read_tensor
+
+
+def decode_attributes(
+    attributes: Iterable[AttributeProto], label: str, base_dir: Path | None
+) -> Mapping[str, AttributeValue]:
+    """The attributes of a node by name; `label` names the node for errors.
+
+    Raises UnsupportedOperatorError for kinds of attribute that no converter reads.
+    """
+    return MappingProxyType({a.name: _decode(a, label, base_dir) for a in attributes})
+
+
+def _decode(attribute: AttributeProto, label: str, base_dir: Path | None) -> AttributeValue:
+    what = f"{label}: the attribute {attribute.name!r}"
+    match attribute.type:
+        case AttributeProto.INT:
+            return int(attribute.i)
+        case AttributeProto.FLOAT:
+            return float(attribute.f)
+        case AttributeProto.STRING:
+            return _text(attribute.s, what)
+        case AttributeProto.INTS:
+            return tuple(int(value) for value in attribute.ints)
+        case AttributeProto.FLOATS:
+            return tuple(float(value) for value in attribute.floats)
+        case AttributeProto.STRINGS:
+            return tuple(_text(value, what) for value in attribute.strings)
+        case AttributeProto.TENSOR:
+            return read_tensor(attribute.t, what, base_dir)
+        case AttributeProto.GRAPH:
+            return attribute.g
+    raise UnsupportedOperatorError(f"{what} has a type that is not supported")
+
+
+def _text(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ImportModelError(f"{what} is not UTF-8 text") from error

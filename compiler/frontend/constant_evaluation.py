@@ -1,0 +1,112 @@
+"""Evaluates single nodes whose inputs are all constants, so that shape computations disappear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import NodeProto, TypeProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from compiler.dtypes import DType
+from compiler.errors import ImportModelError, UnsupportedOperatorError
+from compiler.frontend.element_types import onnx_number
+from compiler.frontend.graph_builder import Value
+from compiler.graph.ir import Array
+
+# Shape computations are small; larger constants are folded by the graph pass.
+_MAX_ELEMENTS = 4096
+_MAX_PRODUCT = 2**22
+
+# Operators whose output is bounded by the (outer) product of their inputs: none of these can make
+# a giant tensor out of a small one.
+_FOLDABLE = frozenset(
+    "Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot "
+    "BitwiseOr BitwiseXor Cast CastLike Ceil Clip Compress Concat Cos Cosh CumProd CumSum Div "
+    "Einsum Equal Erf Exp Flatten Floor Gather GatherElements GatherND Greater GreaterOrEqual "
+    "Identity IsInf IsNaN Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not Or "
+    "Pow Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
+    "ReduceProd ReduceSum ReduceSumSquare Relu Reshape ReverseSequence Round ScatterElements "
+    "ScatterND Sigmoid Sign Sin Sinh Softmax Softplus Split Sqrt Squeeze Sub Sum Tan Tanh "
+    "TopK Transpose Trilu Unique Unsqueeze Where Xor".split()
+)
+_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def can_evaluate(domain: str, operator: str) -> bool:
+    """Whether nodes of this operator are evaluated when their inputs are small constants."""
+    return not domain and operator in _FOLDABLE
+
+
+def is_small_constant(operator: str, inputs: Sequence[Value | None]) -> bool:
+    """Whether all inputs are constants, small enough to evaluate the node at import."""
+    sizes: list[int] = []
+    for value in inputs:
+        if value is None:
+            continue
+        if value.array is None:
+            return False
+        sizes.append(max(value.type.size, 1))
+    if not sizes or sum(sizes) > _MAX_ELEMENTS:
+        return False
+    return operator == "Concat" or math.prod(sizes) <= _MAX_PRODUCT
+
+
+def evaluate_node(
+    node: NodeProto, inputs: Sequence[Value | None], opset: int, label: str
+) -> tuple[Array, ...]:
+    """The node's outputs by ONNX's reference evaluator ("" outputs included, as empty arrays).
+
+    Raises ImportModelError when the evaluation fails, UnsupportedOperatorError when a result is no
+    tensor of a supported type.
+    """
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.domain = ""
+    feeds: dict[str, Array] = {}
+    for position, value in enumerate(inputs):
+        if value is not None and value.array is not None:
+            copy.input[position] = f"in{position}"
+            feeds[f"in{position}"] = value.array
+        else:
+            copy.input[position] = ""
+    for position, name in enumerate(node.output):
+        copy.output[position] = f"out{position}" if name else ""
+    types = [
+        helper.make_tensor_value_info(
+            name, onnx_number(DType.from_numpy(array.dtype)), list(array.shape)
+        )
+        for name, array in feeds.items()
+    ]
+    wanted = [name for name in copy.output if name]
+    graph = helper.make_graph(
+        [copy], "constant", types, [helper.make_value_info(name, TypeProto()) for name in wanted]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    try:
+        with np.errstate(all="ignore"):
+            computed = ReferenceEvaluator(model).run(None, feeds)
+    except _FAILURES as error:
+        raise ImportModelError(f"{label} cannot be evaluated: {error}") from error
+    results = dict(zip(wanted, computed, strict=True))
+    absent = np.empty(0, np.float32)
+    return tuple(_tensor(results[name], label) if name else absent for name in copy.output)
+
+
+def _tensor(result: object, label: str) -> Array:
+    array = np.asarray(result)
+    try:
+        DType.from_numpy(array.dtype)
+    except ValueError as error:
+        raise UnsupportedOperatorError(f"{label}: {error}") from error
+    return array

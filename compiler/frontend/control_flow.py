@@ -1,0 +1,168 @@
+"""If, Loop and Scan: branches that constants choose, and loops whose steps are known, unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from onnx import GraphProto
+
+from compiler.dtypes import DType
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+
+Results: TypeAlias = Sequence[Value | None]
+# Converts a subgraph with the given inputs; None when a recorded problem hides its outputs.
+Inline: TypeAlias = Callable[[GraphProto, Sequence[Value | None]], Results | None]
+ControlFlow: TypeAlias = Callable[[OnnxNode, GraphBuilder, Inline], Results | None]
+
+_MAX_STEPS = 1024
+
+
+def inline_if(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:
+    """The branch that a constant condition selects."""
+    condition = _constant_bool(node, node.input(0))
+    return inline(_body(node, "then_branch" if condition else "else_branch"), ())
+
+
+def unroll_scan(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:
+    """One copy of the body per position of the scanned axes."""
+    body, count = _body(node, "body"), node.integer("num_scan_inputs")
+    states = list(node.inputs[: len(node.inputs) - count])
+    scanned = [node.input(position) for position in range(len(states), len(node.inputs))]
+    if not scanned or len(body.input) != len(node.inputs):
+        raise node.invalid(f"num_scan_inputs is {count}, and the body has {len(body.input)} inputs")
+    axes = [
+        node.axis(axis, value.rank)
+        for axis, value in zip(node.integers("scan_input_axes", (0,) * count), scanned, strict=True)
+    ]
+    lengths = {value.shape[axis] for axis, value in zip(axes, scanned, strict=True)}
+    if len(lengths) != 1:
+        raise node.bad_shape(f"the scanned axes have the extents {sorted(lengths)}")
+    steps = lengths.pop()
+    _check_steps(node, steps)
+    backward = node.integers("scan_input_directions", (0,) * count)
+    collected: list[list[Value]] = [[] for _ in range(len(node.outputs) - len(states))]
+    for step in range(steps):
+        slices = [
+            _position(value, axis, steps - 1 - step if reverse else step, graph)
+            for value, axis, reverse in zip(scanned, axes, backward, strict=True)
+        ]
+        results = inline(body, [*states, *slices])
+        if results is None:
+            return None
+        states = list(results[: len(states)])
+        _collect(node, collected, results[len(states) :])
+    outputs = len(collected)
+    reverse = node.integers("scan_output_directions", (0,) * outputs)
+    output_axes = node.integers("scan_output_axes", (0,) * outputs)
+    stacked = [
+        _stacked(node, values[::-1] if backwards else values, axis, graph)
+        for values, backwards, axis in zip(collected, reverse, output_axes, strict=True)
+    ]
+    return [*states, *stacked]
+
+
+def unroll_loop(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:
+    """One copy of the body per iteration; trip count and conditions must be constants."""
+    body = _body(node, "body")
+    limit, condition = node.optional(0), node.optional(1)
+    trips = None if limit is None else node.constant_integer(0, "the trip count")
+    states = list(node.inputs[2:])
+    if len(body.input) != len(states) + 2:
+        raise node.invalid(f"the body has {len(body.input)} inputs for {len(states)} values")
+    collected: list[list[Value]] = [[] for _ in range(len(node.outputs) - len(states))]
+    step = 0
+    while (trips is None or step < trips) and (
+        condition is None or _constant_bool(node, condition)
+    ):
+        _check_steps(node, step + 1 if trips is None else trips)
+        number = graph.scalar(step, DType.I64)
+        going = condition or graph.scalar(True, DType.BOOL)
+        results = inline(body, [number, going, *states])
+        if results is None:
+            return None
+        # Without a condition input the loop does not end early, but the body still computes one.
+        condition = results[0] if condition is not None or limit is None else None
+        states = list(results[1 : len(states) + 1])
+        _collect(node, collected, results[len(states) + 1 :])
+        step += 1
+    return [*states, *(_stacked(node, values, 0, graph) for values in collected)]
+
+
+CONTROL_FLOW: dict[str, ControlFlow] = {
+    "If": inline_if,
+    "Loop": unroll_loop,
+    "Scan": unroll_scan,
+}
+
+
+def control_flow(domain: str, operator: str, since_version: int) -> ControlFlow | None:
+    """The function that takes a control flow operator apart; None for other operators.
+
+    Scan's version 8 had a batch axis and is not covered.
+    """
+    if domain or (operator == "Scan" and since_version < 9):
+        return None
+    return CONTROL_FLOW.get(operator)
+
+
+def _body(node: OnnxNode, name: str) -> GraphProto:
+    body = node.attributes.get(name)
+    if not isinstance(body, GraphProto):
+        raise node.invalid(f"the attribute {name} is no graph")
+    return body
+
+
+def _constant_bool(node: OnnxNode, condition: Value) -> bool:
+    if condition.array is None:
+        raise node.unsupported("a condition that is computed at run time")
+    if condition.array.size != 1:
+        raise node.bad_shape("the condition must have one element")
+    return bool(condition.array.reshape(-1)[0])
+
+
+def _check_steps(node: OnnxNode, steps: int) -> None:
+    if steps > _MAX_STEPS:
+        raise node.unsupported(f"a loop of more than {_MAX_STEPS} steps")
+
+
+def _collect(node: OnnxNode, collected: list[list[Value]], results: Results) -> None:
+    if len(results) != len(collected):
+        raise node.invalid(f"the body gives {len(results)} results for {len(collected)} outputs")
+    for values, value in zip(collected, results, strict=True):
+        if value is None:
+            raise node.invalid("an output of the body is missing")
+        values.append(value)
+
+
+def _position(value: Value, axis: int, position: int, graph: GraphBuilder) -> Value:
+    """One position of an axis, which goes away."""
+    shape = (*value.shape[:axis], *value.shape[axis + 1 :])
+    if value.array is not None:
+        return graph.constant(np.take(value.array, position, axis))
+    part = graph.emit(
+        "slice",
+        value,
+        starts=tuple(position if other == axis else 0 for other in range(value.rank)),
+        steps=(1,) * value.rank,
+        shape=(*value.shape[:axis], 1, *value.shape[axis + 1 :]),
+    )
+    return graph.emit("reshape", part, shape=shape)
+
+
+def _stacked(node: OnnxNode, values: Sequence[Value], axis: int, graph: GraphBuilder) -> Value:
+    """Values of equal shape along a new axis."""
+    if not values:
+        raise node.unsupported("a loop without steps that collects values")
+    rank = values[0].rank + 1
+    axis = node.axis(axis, rank)
+    arrays = [value.array for value in values if value.array is not None]
+    if len(arrays) == len(values):
+        return graph.constant(np.stack(arrays, axis))
+    rows = [
+        graph.emit("reshape", value, shape=(*value.shape[:axis], 1, *value.shape[axis:]))
+        for value in values
+    ]
+    return rows[0] if len(rows) == 1 else graph.emit("concat", *rows, axis=axis)

@@ -1,0 +1,132 @@
+"""Operators that are defined by other operators: schema functions and model-local functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+
+from compiler.errors import ImportModelError
+from compiler.frontend.element_types import onnx_number
+from compiler.frontend.graph_builder import Value
+from compiler.frontend.read_model import opset_versions
+from compiler.frontend.schemas import find_schema
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionBody:
+    """Nodes that compute `outputs` from `inputs`; attribute references are already resolved."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[NodeProto, ...]
+    opsets: Mapping[str, int]
+
+
+def schema_function(
+    node: NodeProto, domain: str, opset: int, inputs: Sequence[Value | None]
+) -> FunctionBody | None:
+    """The body that the operator's schema gives for this node, or None when it gives none."""
+    schema = find_schema(domain, node.op_type, opset)
+    if schema is None:
+        return None
+    defaults = {
+        name: attribute.default_value
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.name
+    }
+    version = _latest(schema.function_opset_versions, opset)
+    if version is not None:
+        data = schema.get_function_with_opset_version(version)
+        return _instantiate(_parse(data), node, defaults)
+    version = _latest(schema.context_dependent_function_opset_versions, opset)
+    if version is None:
+        return None
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    types = [_type_proto(value).SerializeToString() for value in inputs]
+    data = schema.get_context_dependent_function_with_opset_version(
+        version, copy.SerializeToString(), types
+    )
+    return _instantiate(_parse(data), node, defaults) if data else None
+
+
+def local_function(function: FunctionProto, node: NodeProto) -> FunctionBody:
+    """The body of a function of the model, for one call of it."""
+    defaults = {attribute.name: attribute for attribute in function.attribute_proto}
+    known = set(function.attribute) | set(defaults)
+    for attribute in node.attribute:
+        if attribute.name not in known:
+            raise ImportModelError(
+                f"the function {function.name} has no attribute {attribute.name!r}"
+            )
+    if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+        raise ImportModelError(
+            f"the function {function.name} takes {len(function.input)} inputs and has "
+            f"{len(function.output)} outputs, called with {len(node.input)} and "
+            f"{len(node.output)}"
+        )
+    return _instantiate(function, node, defaults)
+
+
+def _latest(versions: Sequence[int], opset: int) -> int | None:
+    return max((version for version in versions if version <= opset), default=None)
+
+
+def _parse(data: bytes) -> FunctionProto:
+    function = FunctionProto()
+    function.ParseFromString(data)
+    return function
+
+
+def _type_proto(value: Value | None) -> TypeProto:
+    proto = TypeProto()
+    if value is not None:
+        proto.tensor_type.elem_type = onnx_number(value.dtype)
+        proto.tensor_type.shape.SetInParent()
+        for extent in value.shape:
+            proto.tensor_type.shape.dim.add().dim_value = extent
+    return proto
+
+
+def _instantiate(
+    function: FunctionProto, node: NodeProto, defaults: Mapping[str, AttributeProto]
+) -> FunctionBody:
+    actual = dict(defaults) | {attribute.name: attribute for attribute in node.attribute}
+    return FunctionBody(
+        tuple(function.input),
+        tuple(function.output),
+        tuple(_resolved(inner, actual) for inner in function.node),
+        opset_versions(function.opset_import),
+    )
+
+
+def _resolved(node: NodeProto, actual: Mapping[str, AttributeProto]) -> NodeProto:
+    """The node with `ref_attr_name` replaced by the caller's attributes, in subgraphs, too."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    _resolve_attributes(copy, actual)
+    return copy
+
+
+def _resolve_attributes(node: NodeProto, actual: Mapping[str, AttributeProto]) -> None:
+    resolved: list[AttributeProto] = []
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            source = actual.get(attribute.ref_attr_name)
+            if source is None:
+                continue
+            copy = AttributeProto()
+            copy.CopyFrom(source)
+            copy.name = attribute.name
+            resolved.append(copy)
+            continue
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                _resolve_attributes(inner, actual)
+        copy = AttributeProto()
+        copy.CopyFrom(attribute)
+        resolved.append(copy)
+    del node.attribute[:]
+    node.attribute.extend(resolved)

@@ -1,0 +1,175 @@
+"""GraphBuilder: collects typed nodes and constants while a model is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.errors import ShapeError
+from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.operators.registry import infer_type
+
+MAX_TENSOR_BYTES = 2**40  # a larger tensor is taken for a mistake in the model
+MAX_MATERIALIZED_BYTES = 2**31  # the largest constant that the frontend itself computes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor of the model being imported; `array` holds its contents when they are constant.
+
+    A constant becomes part of the graph only when a node reads it, so constants that shape
+    computations use up (which may have zero extents) leave no trace.
+    """
+
+    name: str
+    type: TensorType
+    array: Array | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+
+class GraphBuilder:
+    """Nodes in the order of emission; every value has a unique name and an inferred type."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.source = ""  # the ONNX node being converted
+        self._inputs: list[Value] = []
+        self._nodes: list[Node] = []
+        self._types: dict[str, TensorType] = {}
+        self._constants: dict[str, Array] = {}
+        self._produced: set[str] = set()
+        self._names: dict[str, str] = {}  # value name -> the model's name of it
+        self._count = 0
+
+    def input(self, name: str, type: TensorType) -> Value:
+        """Declare a graph input."""
+        value = Value(name, type)
+        self._inputs.append(value)
+        self._types[name] = type
+        return value
+
+    def constant(self, array: Array, dtype: DType | None = None) -> Value:
+        """A constant value; NumPy dtype as given, or converted to `dtype`."""
+        contiguous = np.ascontiguousarray(array, dtype=None if dtype is None else dtype.numpy)
+        contiguous = contiguous.reshape(np.shape(array))
+        if contiguous.flags.writeable:
+            contiguous = contiguous.view()
+            contiguous.flags.writeable = False
+        type = TensorType(DType.from_numpy(contiguous.dtype), contiguous.shape)
+        return Value(self._fresh("constant"), type, contiguous)
+
+    def scalar(self, value: int | float | bool, dtype: DType) -> Value:
+        """A constant of shape ()."""
+        return self.constant(np.asarray(value, dtype.numpy))
+
+    def integers(self, values: Sequence[int]) -> Value:
+        """A constant i64 vector."""
+        return self.constant(np.asarray(values, np.int64).reshape(len(values)))
+
+    def name_value(self, value: Value, name: str) -> None:
+        """Remember the model's name of a value; the first one that it gets is kept."""
+        self._names.setdefault(value.name, name)
+
+    def emit(self, operator: str, *inputs: Value | None, **attributes: Attribute) -> Value:
+        """Append a node and return its output; trailing absent inputs are dropped.
+
+        Raises ShapeError or UnsupportedOperatorError when the operator's type rule refuses.
+        """
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]
+        node = Node(
+            operator,
+            tuple("" if value is None else value.name for value in inputs),
+            self._fresh(operator),
+            MappingProxyType(attributes),
+            self.source,
+        )
+        type = infer_type(node, [None if value is None else value.type for value in inputs])
+        for value in inputs:
+            if value is not None:
+                self._use(value)
+        self._nodes.append(node)
+        self._types[node.output] = type
+        self._produced.add(node.output)
+        return Value(node.output, type)
+
+    def _use(self, value: Value) -> None:
+        if value.array is None or value.name in self._constants:
+            return
+        if 0 in value.shape:
+            raise ShapeError(f"{self.source}: an operand of shape {list(value.shape)} is empty")
+        self._constants[value.name] = value.array
+        self._types[value.name] = value.type
+
+    def _fresh(self, hint: str) -> str:
+        self._count += 1
+        return f"%{hint}_{self._count}"
+
+    def finish(self, outputs: Sequence[tuple[str, Value]]) -> Graph:
+        """The graph with these output names and values; values get the model's names.
+
+        Raises ShapeError when an output has no elements.
+        """
+        taken = {value.name for value in self._inputs}
+        renamed: dict[str, str] = {}
+        for name, value in outputs:
+            self.source = f"output {name!r}"
+            self._require_nonempty(name, value)
+            owned = value.name in self._produced or value.array is not None
+            if value.name == name and name in taken:
+                continue
+            if not owned or value.name in renamed:
+                value = self.emit("identity", value)
+            self._use(value)
+            renamed[value.name] = name
+            taken.add(name)
+        for internal in self._types:
+            if internal in renamed or internal in taken:
+                continue
+            wanted = self._names.get(internal, "")
+            if not wanted or wanted in taken:
+                wanted = internal.removeprefix("%")
+                while wanted in taken:
+                    wanted += "_"
+            renamed[internal] = wanted
+            taken.add(wanted)
+        return self._renamed(tuple(name for name, _ in outputs), renamed)
+
+    def _require_nonempty(self, name: str, value: Value) -> None:
+        if 0 in value.shape:
+            raise ShapeError(f"output {name!r} of shape {list(value.shape)} is empty")
+
+    def _renamed(self, outputs: tuple[str, ...], renamed: dict[str, str]) -> Graph:
+        nodes = tuple(
+            Node(
+                node.operator,
+                tuple(renamed.get(name, name) for name in node.inputs),
+                renamed[node.output],
+                node.attributes,
+                node.source,
+            )
+            for node in self._nodes
+        )
+        return Graph(
+            self.name,
+            tuple(value.name for value in self._inputs),
+            outputs,
+            nodes,
+            MappingProxyType({renamed.get(n, n): type for n, type in self._types.items()}),
+            MappingProxyType({renamed.get(n, n): array for n, array in self._constants.items()}),
+        )

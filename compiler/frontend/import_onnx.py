@@ -1,0 +1,120 @@
+"""ONNX model -> Graph: reads the file, settles the inputs' types and converts every node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+
+import compiler.frontend.operators  # registers the converters
+import compiler.operators  # noqa: F401  # registers the graph operators
+from compiler.errors import ImportModelError
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse
+from compiler.frontend.model_inputs import input_types
+from compiler.frontend.read_model import check_text, read_model, read_opsets
+from compiler.frontend.scope import Scope
+from compiler.graph.ir import Array, Graph
+
+_NONE: Mapping[str, Array] = MappingProxyType({})
+
+
+def import_onnx(
+    path: str | Path,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    constants: Mapping[str, Array] | None = None,
+) -> Graph:
+    """Import an ONNX file.
+
+    `shapes` fixes the shapes of inputs with symbolic dimensions, `constants` the contents of
+    inputs, which are then no inputs of the graph any more. External data is read from the file's
+    folder only.
+
+    Raises ImportModelError for everything that is wrong with the file or the arguments:
+    UnsupportedOperatorError, which names all unsupported operators of the model at once, and
+    ShapeError for shapes that do not fit or are not known before run time.
+    """
+    file = Path(path)
+    model = read_model(file)
+    return import_model_proto(model, shapes, file.parent, constants)
+
+
+def import_model_proto(
+    model: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    base_dir: Path | None = None,
+    constants: Mapping[str, Array] | None = None,
+) -> Graph:
+    """Import a model that is already parsed; `base_dir` is the folder of its external data.
+
+    Raises as `import_onnx` does.
+    """
+    check_text(model)
+    return _import(model, shapes or {}, base_dir, constants or _NONE)
+
+
+def _import(
+    model: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]],
+    base_dir: Path | None,
+    constants: Mapping[str, Array],
+) -> Graph:
+    opsets = read_opsets(model)
+    graph = model.graph
+    refuse_sparse(graph)
+    _check_names("input", [info.name for info in graph.input])
+    _check_names("output", [info.name for info in graph.output])
+    builder = GraphBuilder(graph.name or "model")
+    scope = Scope(builder, base_dir)
+    scope.add_initializers(graph.initializer)
+    initialized = {tensor.name for tensor in graph.initializer}
+    inputs = [info for info in graph.input if info.name not in initialized]
+    importer = ModelImporter(builder, model.functions, base_dir)
+    _define_constants(constants, inputs, builder, scope)
+    runtime = [info for info in inputs if info.name not in constants]
+    for name, type in input_types(runtime, shapes).items():
+        scope.define(name, builder.input(name, type))
+    importer.convert_nodes(graph.node, Frame(scope, opsets))
+    importer.problems.raise_if_any()
+    return builder.finish(_outputs(graph, scope))
+
+
+def _define_constants(
+    constants: Mapping[str, Array],
+    inputs: Sequence[onnx.ValueInfoProto],
+    builder: GraphBuilder,
+    scope: Scope,
+) -> None:
+    known = [info.name for info in inputs]
+    for name, array in constants.items():
+        if name not in known:
+            raise ImportModelError(f"the model has no input {name!r} to fix")
+        try:
+            value = builder.constant(array)
+        except ValueError as error:
+            raise ImportModelError(f"input {name!r} cannot be fixed: {error}") from error
+        scope.define(name, value)
+        builder.name_value(value, name)
+
+
+def _check_names(what: str, names: Sequence[str]) -> None:
+    if what == "output" and not names:
+        raise ImportModelError("the model has no outputs", hint="the file may be truncated")
+    if not all(names):
+        raise ImportModelError(f"an {what} of the model has no name")
+    name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+    if count > 1:
+        raise ImportModelError(f"the {what} {name!r} of the model is there twice")
+
+
+def _outputs(graph: onnx.GraphProto, scope: Scope) -> list[tuple[str, Value]]:
+    outputs: list[tuple[str, Value]] = []
+    for info in graph.output:
+        value = scope.lookup(info.name)
+        if value is None:
+            raise ImportModelError(f"the output {info.name!r} of the model is empty")
+        outputs.append((info.name, value))
+    return outputs

@@ -1,0 +1,264 @@
+"""Walks an ONNX model's nodes in order and converts, evaluates or expands each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from onnx import FunctionProto, GraphProto, NodeProto
+
+from compiler.errors import ImportModelError, UnsupportedOperatorError
+from compiler.frontend.attributes import decode_attributes
+from compiler.frontend.constant_evaluation import (
+    can_evaluate,
+    evaluate_node,
+    is_small_constant,
+)
+from compiler.frontend.control_flow import control_flow
+from compiler.frontend.converter import covered_versions, find_converter
+from compiler.frontend.function_expansion import FunctionBody, local_function, schema_function
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.problems import Problems
+from compiler.frontend.read_model import canonical_domain
+from compiler.frontend.scope import Scope
+from compiler.frontend.signature import Signature, check_form, check_types, find_signature
+
+_MAX_NODES = 1_000_000  # after expansion of functions: nested ones can grow exponentially
+_MAX_DEPTH = 40
+# What malformed operands make Python and NumPy raise inside a converter.
+_MALFORMED = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+
+Inputs: TypeAlias = tuple[Value | None, ...]
+Results: TypeAlias = Sequence[Value | None]
+FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a node stands: its names, its opsets, and the functions that it is inside of."""
+
+    scope: Scope
+    opsets: Mapping[str, int]
+    outer: str = ""  # the name of the model's node whose expansion this is
+    functions: tuple[FunctionKey, ...] = ()
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One node to convert, with its names and its place."""
+
+    node: NodeProto
+    frame: Frame
+    name: str
+    domain: str
+    label: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", f"{self.node.op_type} node {self.name!r}")
+
+    @property
+    def operator(self) -> str:
+        return f"{self.domain}.{self.node.op_type}" if self.domain else self.node.op_type
+
+    @property
+    def opset(self) -> int:
+        return self.frame.opsets.get(self.domain, 0)
+
+
+class ModelImporter:
+    """Converts nodes into a GraphBuilder; problems are collected, not raised."""
+
+    def __init__(
+        self, builder: GraphBuilder, functions: Iterable[FunctionProto], base_dir: Path | None
+    ) -> None:
+        self.problems = Problems()
+        self._builder = builder
+        self._base_dir = base_dir
+        self._count = 0
+        self._functions: dict[FunctionKey, FunctionProto] = {
+            (canonical_domain(f.domain), f.name, f.overload): f for f in functions
+        }
+
+    def convert_nodes(self, nodes: Iterable[NodeProto], frame: Frame) -> None:
+        """Convert nodes in order and define their outputs in the frame's scope.
+
+        The outputs of a node with a problem are poisoned, so that the walk goes on without them.
+        """
+        outer_source = self._builder.source
+        for node in nodes:
+            self._count += 1
+            if self._count > _MAX_NODES:
+                raise ImportModelError(f"the model has more than {_MAX_NODES} nodes")
+            name = frame.outer or _name_of(node)
+            step = _Step(node, frame, name, canonical_domain(node.domain))
+            self._builder.source = name
+            if not self._try_convert(step):
+                for output in node.output:
+                    frame.scope.poison(output)
+        self._builder.source = outer_source
+
+    def _try_convert(self, step: _Step) -> bool:
+        try:
+            results = self._convert(step)
+            if results is not None:
+                self._define(step, results)
+        except UnsupportedOperatorError as error:
+            reason = str(error).removeprefix(f"{step.label}: ")
+            self.problems.unsupported(step.operator, step.name, reason)
+            return False
+        except ImportModelError as error:
+            self.problems.error(error)
+            return False
+        return results is not None
+
+    def _define(self, step: _Step, results: Results) -> None:
+        for position, output in enumerate(step.node.output):
+            if not output:
+                continue
+            value = results[position] if position < len(results) else None
+            if value is None:
+                raise UnsupportedOperatorError(f"its output {position} is not supported")
+            step.frame.scope.define(output, value)
+            if not step.frame.outer:
+                self._builder.name_value(value, output)
+
+    def _convert(self, step: _Step) -> Results | None:
+        """The node's outputs; None when they depend on a problem that is already recorded."""
+        node, scope = step.node, step.frame.scope
+        key = (step.domain, node.op_type, node.overload)
+        function = self._functions.get(key)
+        if function is not None:
+            if any(scope.is_poisoned(value) for value in node.input):
+                return None
+            inputs = tuple(scope.lookup(value) for value in node.input)
+            return self._inline(local_function(function, node), inputs, step, key)
+        signature = find_signature(step.domain, node.op_type, step.opset) if step.opset else None
+        if signature is None:
+            raise UnsupportedOperatorError(_unknown_reason(step))
+        if not _is_supported(step, signature):
+            raise UnsupportedOperatorError(_uncovered_reason(step, signature))
+        if any(scope.is_poisoned(value) for value in node.input):
+            return None
+        check_form(node, signature, step.label)
+        inputs = tuple(scope.lookup(value) for value in node.input)
+        check_types(inputs, signature, step.label)
+        return self._convert_operator(inputs, step, signature)
+
+    def _convert_operator(
+        self, inputs: Inputs, step: _Step, signature: Signature
+    ) -> Results | None:
+        node, domain, operator = step.node, step.domain, step.node.op_type
+        if can_evaluate(domain, operator) and is_small_constant(operator, inputs):
+            arrays = evaluate_node(node, inputs, step.opset, step.label)
+            return [self._builder.constant(array) for array in arrays]
+        converted = self._onnx_node(inputs, step, signature)
+        take_apart = control_flow(domain, operator, signature.since_version)
+        convert = find_converter(domain, operator, signature.since_version)
+        try:
+            if take_apart is not None:
+                return take_apart(
+                    converted,
+                    self._builder,
+                    lambda graph, values: self._inline_graph(graph, values, step),
+                )
+            if convert is not None:
+                results = convert(converted, self._builder)
+                return [results] if isinstance(results, Value) else results
+        except _MALFORMED as error:
+            raise ImportModelError(f"{step.label} is malformed: {error}") from error
+        body = schema_function(node, domain, step.opset, inputs) if signature.has_body else None
+        if body is None:
+            raise UnsupportedOperatorError("it is supported for constant inputs only")
+        return self._inline(body, inputs, step, None)
+
+    def _onnx_node(self, inputs: Inputs, step: _Step, signature: Signature) -> OnnxNode:
+        return OnnxNode(
+            label=step.label,
+            domain=step.domain,
+            operator=step.node.op_type,
+            version=signature.since_version,
+            opset=step.opset,
+            inputs=inputs,
+            outputs=tuple(step.node.output),
+            attributes=decode_attributes(step.node.attribute, step.label, self._base_dir),
+        )
+
+    def _inline(
+        self, body: FunctionBody, inputs: Inputs, step: _Step, key: FunctionKey | None
+    ) -> Results | None:
+        """Convert a function's body in the place of its call."""
+        frame = step.frame
+        if key is not None and key in frame.functions:
+            raise ImportModelError(f"the function {key[1]} of the model calls itself")
+        _check_depth(frame)
+        scope = Scope(self._builder, self._base_dir)
+        for position, formal in enumerate(body.inputs):
+            scope.define(formal, inputs[position] if position < len(inputs) else None)
+        functions = frame.functions if key is None else (*frame.functions, key)
+        opsets = {**frame.opsets, **body.opsets}
+        inner = Frame(scope, opsets, step.name, functions, frame.depth + 1)
+        self.convert_nodes(body.nodes, inner)
+        return _results(body.outputs, scope)
+
+    def _inline_graph(self, graph: GraphProto, inputs: Results, step: _Step) -> Results | None:
+        """Convert a subgraph, which sees the values of the graph around it."""
+        frame = step.frame
+        _check_depth(frame)
+        refuse_sparse(graph)
+        scope = Scope(self._builder, self._base_dir, frame.scope)
+        scope.add_initializers(graph.initializer)
+        for formal, value in zip(graph.input, inputs, strict=True):
+            scope.define(formal.name, value)
+        inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1)
+        self.convert_nodes(graph.node, inner)
+        return _results([output.name for output in graph.output], scope)
+
+
+def refuse_sparse(graph: GraphProto) -> None:
+    """Raise UnsupportedOperatorError when the graph has sparse initializers."""
+    if graph.sparse_initializer:
+        name = graph.sparse_initializer[0].values.name
+        raise UnsupportedOperatorError(f"initializer {name!r} is sparse, which is not supported")
+
+
+def _results(names: Sequence[str], scope: Scope) -> Results | None:
+    """Values of a body's outputs (None where it has none), or None if any is unknown."""
+    if any(scope.is_poisoned(name) for name in names):
+        return None
+    return [scope.lookup(name) if scope.knows(name) else None for name in names]
+
+
+def _check_depth(frame: Frame) -> None:
+    if frame.depth >= _MAX_DEPTH:
+        raise ImportModelError(f"functions and branches are nested deeper than {_MAX_DEPTH}")
+
+
+def _is_supported(step: _Step, signature: Signature) -> bool:
+    domain, operator = step.domain, step.node.op_type
+    if signature.has_body or can_evaluate(domain, operator):
+        return True
+    if control_flow(domain, operator, signature.since_version) is not None:
+        return True
+    return find_converter(domain, operator, signature.since_version) is not None
+
+
+def _uncovered_reason(step: _Step, signature: Signature) -> str:
+    versions = covered_versions(step.domain, step.node.op_type)
+    if not versions:
+        return ""
+    listed = ", ".join(map(str, versions))
+    return f"version {signature.since_version} of it (covered: {listed})"
+
+
+def _unknown_reason(step: _Step) -> str:
+    if not step.opset:
+        return f"the model imports no opset of the domain {step.domain!r}"
+    return f"there is none in opset {step.opset}" if not step.domain else ""
+
+
+def _name_of(node: NodeProto) -> str:
+    return node.name or next((output for output in node.output if output), "") or node.op_type

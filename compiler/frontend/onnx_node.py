@@ -1,0 +1,170 @@
+"""OnnxNode: one ONNX node with its attributes decoded and its inputs resolved to values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx
+
+from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from compiler.frontend.graph_builder import Value
+from compiler.graph.ir import Array
+
+AttributeValue: TypeAlias = (
+    int
+    | float
+    | str
+    | tuple[int, ...]
+    | tuple[float, ...]
+    | tuple[str, ...]
+    | Array
+    | onnx.GraphProto
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxNode:
+    """A node as its converter sees it.
+
+    `inputs` has None where an optional input is absent; `outputs` has "" where an output is not
+    wanted. `version` is the since-version in force, `opset` the model's opset of the domain.
+    """
+
+    label: str  # 'Conv node "conv1"', for errors
+    domain: str
+    operator: str
+    version: int
+    opset: int
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, AttributeValue]
+
+    def input(self, position: int) -> Value:
+        """Input `position`, which must be present."""
+        value = self.optional(position)
+        if value is None:
+            raise ImportModelError(f"{self.label}: input {position} is missing")
+        return value
+
+    def optional(self, position: int) -> Value | None:
+        """Input `position`, or None when it is absent."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def present_inputs(self) -> tuple[Value, ...]:
+        """All inputs of a variadic operator."""
+        return tuple(self.input(position) for position in range(len(self.inputs)))
+
+    def constant(self, position: int, meaning: str) -> Array:
+        """The contents of input `position`, which must be constant; `meaning` is for the error."""
+        value = self.input(position)
+        if value.array is None:
+            raise ShapeError(
+                f"{self.label}: {meaning} (input {position}, value {value.name!r}) is computed at "
+                "run time, but shapes must be known when the model is compiled",
+                hint="make it an initializer or a Constant node, or fix the model input it "
+                "depends on",
+            )
+        return value.array
+
+    def constant_integers(self, position: int, meaning: str) -> tuple[int, ...]:
+        """The contents of a constant integer input as a flat tuple."""
+        array = self.constant(position, meaning)
+        if array.dtype.kind not in "iu" or array.ndim > 1:
+            raise ImportModelError(
+                f"{self.label}: {meaning} must be a vector of integers, not "
+                f"{array.dtype} of shape {list(array.shape)}"
+            )
+        return tuple(int(element) for element in array.reshape(-1))
+
+    def constant_integer(self, position: int, meaning: str) -> int:
+        """The contents of a constant integer input with one element."""
+        values = self.constant_integers(position, meaning)
+        if len(values) != 1:
+            raise ImportModelError(f"{self.label}: {meaning} must have one element")
+        return values[0]
+
+    def has(self, name: str) -> bool:
+        return name in self.attributes
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An integer attribute; without a default it is required."""
+        value = self._attribute(name, default)
+        if not isinstance(value, int):
+            raise self._mistyped(name, "an integer")
+        return value
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """A list-of-integers attribute."""
+        value = self._attribute(name, None if default is None else tuple(default))
+        if not isinstance(value, tuple) or not all(isinstance(item, int) for item in value):
+            raise self._mistyped(name, "a list of integers")
+        return tuple(int(item) for item in value)
+
+    def floating(self, name: str, default: float | None = None) -> float:
+        """A float attribute."""
+        value = self._attribute(name, default)
+        if not isinstance(value, float):
+            raise self._mistyped(name, "a float")
+        return value
+
+    def floats(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
+        """A list-of-floats attribute."""
+        value = self._attribute(name, None if default is None else tuple(default))
+        if not isinstance(value, tuple) or not all(isinstance(i, int | float) for i in value):
+            raise self._mistyped(name, "a list of floats")
+        return tuple(float(item) for item in value)
+
+    def string(self, name: str, default: str | None = None) -> str:
+        """A string attribute."""
+        value = self._attribute(name, default)
+        if not isinstance(value, str):
+            raise self._mistyped(name, "a string")
+        return value
+
+    def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
+        """A string attribute that must be one of `choices`."""
+        value = self.string(name, default)
+        if value not in choices:
+            raise self.unsupported(f"{name}={value!r} (supported: {', '.join(choices)})")
+        return value
+
+    def axis(self, value: int, rank: int, *, end: bool = False) -> int:
+        """An axis normalised to non-negative; `end` admits `rank` itself."""
+        limit = rank + 1 if end else rank
+        if not -rank <= value < limit:
+            raise ShapeError(f"{self.label}: axis {value} is outside a tensor of rank {rank}")
+        return value if value >= 0 else value + rank
+
+    def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Axes normalised to non-negative, ascending; a repeated axis is an error."""
+        normal = sorted(self.axis(value, rank) for value in values)
+        if len(set(normal)) != len(normal):
+            raise ShapeError(f"{self.label}: axes {list(values)} name an axis twice")
+        return tuple(normal)
+
+    def wants(self, position: int) -> bool:
+        """Whether output `position` is named by the model."""
+        return position < len(self.outputs) and bool(self.outputs[position])
+
+    def unsupported(self, what: str) -> UnsupportedOperatorError:
+        """The error for a feature of this operator that no converter covers."""
+        return UnsupportedOperatorError(f"{self.label}: {what} is not supported")
+
+    def invalid(self, reason: str) -> ImportModelError:
+        """The error for a node that contradicts its operator's definition."""
+        return ImportModelError(f"{self.label}: {reason}")
+
+    def bad_shape(self, reason: str) -> ShapeError:
+        """The error for operands whose shapes do not fit."""
+        return ShapeError(f"{self.label}: {reason}")
+
+    def _attribute(self, name: str, default: AttributeValue | None) -> AttributeValue:
+        value = self.attributes.get(name, default)
+        if value is None:
+            raise self.invalid(f"the attribute {name} is missing")
+        return value
+
+    def _mistyped(self, name: str, wanted: str) -> ImportModelError:
+        return self.invalid(f"the attribute {name} is not {wanted}")

@@ -1,0 +1,39 @@
+"""Conversions between element types."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from compiler.errors import UnsupportedOperatorError
+from compiler.frontend.converter import converter
+from compiler.frontend.element_types import dtype_of
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+
+
+@converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
+def cast(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """`saturate` and `round_mode` concern 8-bit floats only."""
+    return _converted(node, graph, node.integer("to"))
+
+
+@converter("Cast", 1)
+def cast_by_name(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Before opset 6 the type was given by name."""
+    name = node.string("to").upper()
+    numbers = dict(TensorProto.DataType.items())
+    if name not in numbers:
+        raise UnsupportedOperatorError(f"{node.label}: there is no element type {name!r}")
+    return _converted(node, graph, numbers[name])
+
+
+def _converted(node: OnnxNode, graph: GraphBuilder, number: int) -> Value:
+    target = dtype_of(number, f"{node.label}: the result")
+    data = node.input(0)
+    return data if data.dtype is target else graph.emit("cast", data, to=str(target))
+
+
+@converter("CastLike", 15, 19, 21, 23, 24, 25)
+def cast_like(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, target = node.input(0), node.input(1).dtype
+    return data if data.dtype is target else graph.emit("cast", data, to=str(target))

@@ -1,0 +1,314 @@
+"""Pointwise operators: activations, arithmetic, comparison, logic and bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+
+_UNARY: dict[str, tuple[str, tuple[int, ...]]] = {
+    "Abs": ("abs", (1, 6, 13)),
+    "Acos": ("acos", (7, 22)),
+    "Acosh": ("acosh", (9, 22)),
+    "Asin": ("asin", (7, 22)),
+    "Asinh": ("asinh", (9, 22)),
+    "Atan": ("atan", (7, 22)),
+    "Atanh": ("atanh", (9, 22)),
+    "BitwiseNot": ("bitwise_not", (18,)),
+    "Ceil": ("ceil", (1, 6, 13)),
+    "Cos": ("cos", (7, 22)),
+    "Cosh": ("cosh", (9, 22)),
+    "Erf": ("erf", (9, 13)),
+    "Exp": ("exp", (1, 6, 13)),
+    "Floor": ("floor", (1, 6, 13)),
+    "HardSwish": ("hard_swish", (14, 22)),
+    "IsNaN": ("isnan", (9, 13, 20)),
+    "Log": ("log", (1, 6, 13)),
+    "Mish": ("mish", (18, 22)),
+    "Neg": ("neg", (1, 6, 13)),
+    "Not": ("not", (1,)),
+    "Reciprocal": ("reciprocal", (1, 6, 13)),
+    "Relu": ("relu", (1, 6, 13, 14)),
+    "Round": ("round", (11, 22)),
+    "Sigmoid": ("sigmoid", (1, 6, 13)),
+    "Sign": ("sign", (9, 13)),
+    "Sin": ("sin", (7, 22)),
+    "Sinh": ("sinh", (9, 22)),
+    "Softplus": ("softplus", (1, 22)),
+    "Softsign": ("softsign", (1, 22)),
+    "Sqrt": ("sqrt", (1, 6, 13)),
+    "Tan": ("tan", (7, 22)),
+    "Tanh": ("tanh", (1, 6, 13)),
+}
+
+# Activations with float attributes: graph operator, versions, ONNX attribute -> (name, default).
+_PARAMETRIC: dict[str, tuple[str, tuple[int, ...], dict[str, float]]] = {
+    "LeakyRelu": ("leaky_relu", (1, 6, 16), {"alpha": 0.01}),
+    "Elu": ("elu", (1, 6, 22), {"alpha": 1.0}),
+    "Celu": ("celu", (12, 28), {"alpha": 1.0}),
+    "HardSigmoid": ("hard_sigmoid", (1, 6, 22), {"alpha": 0.2, "beta": 0.5}),
+    "ThresholdedRelu": ("thresholded_relu", (10, 22), {"alpha": 1.0}),
+    "Swish": ("swish", (24,), {"alpha": 1.0}),
+    "Shrink": ("shrink", (9,), {"lambd": 0.5, "bias": 0.0}),
+}
+
+_BINARY: dict[str, tuple[str, tuple[int, ...]]] = {
+    "And": ("and", (7,)),
+    "BitwiseAnd": ("bitwise_and", (18,)),
+    "BitwiseOr": ("bitwise_or", (18,)),
+    "BitwiseXor": ("bitwise_xor", (18,)),
+    "Add": ("add", (7, 13, 14)),
+    "Div": ("div", (7, 13, 14)),
+    "Equal": ("equal", (7, 11, 13, 19)),
+    "Greater": ("greater", (7, 9, 13)),
+    "GreaterOrEqual": ("greater_equal", (12, 16)),
+    "Less": ("less", (7, 9, 13)),
+    "LessOrEqual": ("less_equal", (12, 16)),
+    "Mul": ("mul", (7, 13, 14)),
+    "Or": ("or", (7,)),
+    "PRelu": ("prelu", (7, 9, 16)),
+    "Pow": ("pow", (7, 12, 13, 15)),
+    "Sub": ("sub", (7, 13, 14)),
+    "Xor": ("xor", (7,)),
+}
+
+# Before opset 7 broadcasting had to be asked for, and was aligned by an attribute.
+_BINARY_WITH_AXIS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "Add": ("add", (1, 6)),
+    "And": ("and", (1,)),
+    "Div": ("div", (1, 6)),
+    "Equal": ("equal", (1,)),
+    "Greater": ("greater", (1,)),
+    "Less": ("less", (1,)),
+    "Mul": ("mul", (1, 6)),
+    "Or": ("or", (1,)),
+    "Pow": ("pow", (1,)),
+    "Sub": ("sub", (1, 6)),
+    "Xor": ("xor", (1,)),
+}
+
+_VARIADIC: dict[str, tuple[str, tuple[int, ...]]] = {
+    "Max": ("max", (1, 6, 8, 12, 13)),
+    "Min": ("min", (1, 6, 8, 12, 13)),
+    "Sum": ("add", (1, 6, 8, 13)),
+}
+
+
+def _register_unary(operator: str, versions: tuple[int, ...], target: str) -> None:
+    @converter(operator, *versions)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        return graph.emit(target, node.input(0))
+
+
+def _register_parametric(
+    operator: str, versions: tuple[int, ...], target: str, defaults: dict[str, float]
+) -> None:
+    @converter(operator, *versions)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        given = {name: node.floating(name, default) for name, default in defaults.items()}
+        return graph.emit(target, node.input(0), **given)
+
+
+def _register_binary(operator: str, versions: tuple[int, ...], target: str) -> None:
+    @converter(operator, *versions)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        return graph.emit(target, node.input(0), node.input(1))
+
+
+def _register_binary_with_axis(operator: str, versions: tuple[int, ...], target: str) -> None:
+    @converter(operator, *versions)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        left, right = node.input(0), node.input(1)
+        if left.shape != right.shape and not node.integer("broadcast", 0):
+            raise node.bad_shape(
+                f"the shapes {list(left.shape)} and {list(right.shape)} differ, and broadcast is 0"
+            )
+        if node.has("axis"):
+            axis = node.axis(node.integer("axis"), left.rank)
+            trailing = left.rank - axis - right.rank
+            if trailing < 0:
+                raise node.bad_shape(f"axis {axis} leaves no room for {right.type}")
+            right = graph.emit("reshape", right, shape=right.shape + (1,) * trailing)
+        return graph.emit(target, left, right)
+
+
+def _register_variadic(operator: str, versions: tuple[int, ...], target: str) -> None:
+    @converter(operator, *versions)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        return _folded(target, node.present_inputs(), graph)
+
+
+def _folded(target: str, values: Sequence[Value], graph: GraphBuilder) -> Value:
+    """The values joined pairwise from the left."""
+    result = values[0]
+    for value in values[1:]:
+        result = graph.emit(target, result, value)
+    return result
+
+
+def _register_all() -> None:
+    registrars: tuple[
+        tuple[dict[str, tuple[str, tuple[int, ...]]], Callable[[str, tuple[int, ...], str], None]],
+        ...,
+    ] = (
+        (_UNARY, _register_unary),
+        (_BINARY, _register_binary),
+        (_BINARY_WITH_AXIS, _register_binary_with_axis),
+        (_VARIADIC, _register_variadic),
+    )
+    for table, registrar in registrars:
+        for operator, (target, versions) in table.items():
+            registrar(operator, versions, target)
+    for operator, (target, versions, defaults) in _PARAMETRIC.items():
+        _register_parametric(operator, versions, target, defaults)
+
+
+_register_all()
+
+
+@converter("Mean", 1, 6, 8, 13)
+def mean(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """The sum of the inputs by their number."""
+    values = node.present_inputs()
+    total = _folded("add", values, graph)
+    return graph.emit("mul", total, graph.scalar(1 / len(values), total.dtype))
+
+
+@converter("Mod", 10, 13, 28)
+def mod(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """fmod=1 has the sign of the dividend, fmod=0 (integers) that of the divisor."""
+    return graph.emit("fmod" if node.integer("fmod", 0) else "mod", node.input(0), node.input(1))
+
+
+@converter("BitShift", 11, 28)
+def bit_shift(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Signed integers are shifted as the unsigned integers of the same bits.
+
+    An arithmetic right shift of a negative number is ~(~x >> n); negative counts become large
+    ones, which shift all bits out.
+    """
+    direction = node.choice("direction", "", ("LEFT", "RIGHT")).lower()
+    data, count = node.input(0), node.input(1)
+    signed = data.dtype
+    if not signed.is_signed:
+        return graph.emit("bit_shift", data, count, direction=direction)
+    unsigned = str(signed).replace("i", "u")
+    amount = graph.emit("cast", count, to=unsigned)
+
+    def shifted(value: Value) -> Value:
+        bits = graph.emit("cast", value, to=unsigned)
+        moved = graph.emit("bit_shift", bits, amount, direction=direction)
+        return graph.emit("cast", moved, to=str(signed))
+
+    if direction == "left":
+        return shifted(data)
+    negative = graph.emit("less", data, graph.scalar(0, signed))
+    inverted = graph.emit("bitwise_not", shifted(graph.emit("bitwise_not", data)))
+    return graph.emit("where", negative, inverted, shifted(data))
+
+
+@converter("Where", 9, 16)
+def where(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return graph.emit("where", node.input(0), node.input(1), node.input(2))
+
+
+@converter("IsInf", 10, 20)
+def isinf(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return graph.emit(
+        "isinf",
+        node.input(0),
+        detect_negative=bool(node.integer("detect_negative", 1)),
+        detect_positive=bool(node.integer("detect_positive", 1)),
+    )
+
+
+@converter("Gelu", 20)
+def gelu(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return graph.emit(
+        "gelu", node.input(0), approximate=node.choice("approximate", "none", ("none", "tanh"))
+    )
+
+
+@converter("Selu", 1, 6, 22)
+def selu(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Version 1 had the same constants with fewer digits."""
+    old = node.version == 1
+    return graph.emit(
+        "selu",
+        node.input(0),
+        alpha=node.floating("alpha", 1.6732 if old else 1.67326319217681884765625),
+        gamma=node.floating("gamma", 1.0507 if old else 1.05070102214813232421875),
+    )
+
+
+@converter("PRelu", 1, 6)
+def prelu_by_channel(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Before opset 7 the slope had one element, or one per channel (axis 1)."""
+    data, slope = node.input(0), node.input(1)
+    if slope.type.size == 1:
+        slope = graph.emit("reshape", slope, shape=())
+    elif data.rank > 2:
+        slope = graph.emit("reshape", slope, shape=(slope.type.size,) + (1,) * (data.rank - 2))
+    return graph.emit("prelu", data, slope)
+
+
+@converter("Clip", 1, 6)
+def clip_by_attributes(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Before opset 11 the bounds were attributes; the defaults are float32's range."""
+    largest = float(np.finfo(np.float32).max)
+    low, high = node.floating("min", -largest), node.floating("max", largest)
+    return graph.emit(
+        "clip",
+        node.input(0),
+        min=None if low <= -largest else low,
+        max=None if high >= largest else high,
+    )
+
+
+@converter("Clip", 11, 12, 13)
+def clip(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Constant bounds become attributes; others take `max` and `min`."""
+    data = node.input(0)
+    bounds: dict[str, int | float | None] = {"min": None, "max": None}
+    for position, name, operator in ((1, "min", "max"), (2, "max", "min")):
+        bound = node.optional(position)
+        if bound is None:
+            continue
+        if bound.type.size != 1:
+            raise node.bad_shape(f"the bound {name} must be a scalar, not {bound.type}")
+        if bound.array is None:
+            data = graph.emit(operator, data, graph.emit("reshape", bound, shape=()))
+            continue
+        number = bound.array.reshape(-1)[0].item()
+        if number != number:
+            raise node.unsupported(f"a bound {name} that is not a number")
+        bounds[name] = number
+    if bounds["min"] is None and bounds["max"] is None:
+        return data
+    return graph.emit("clip", data, **bounds)
+
+
+@converter("Identity", 1, 13, 14, 16, 19, 21, 23, 24, 25)
+def identity(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return node.input(0)
+
+
+@converter("Dropout", 1, 6, 7, 10, 12, 13, 22)
+def dropout(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """In inference the data itself, and a mask of ones."""
+    data = node.input(0)
+    if node.version >= 12 and node.optional(2) is not None:
+        if bool(node.constant(2, "the training mode").reshape(-1)[0]):
+            raise node.unsupported("training mode")
+    elif node.version < 7 and not node.integer("is_test", 0):
+        raise node.unsupported("training mode (is_test=0)")
+    if not node.wants(1):
+        return [data]
+    dtype = DType.BOOL if node.version >= 10 else data.dtype
+    ones = graph.scalar(1, dtype)
+    return [data, graph.emit("expand", ones, shape=data.shape)]

@@ -1,0 +1,104 @@
+"""Operators that pick elements by index tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.errors import ShapeError
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.shape import reshaped
+
+
+def _check_indices(node: OnnxNode, indices: Value, extent: int) -> None:
+    """Constant indices must lie inside; the kernels clamp the others."""
+    array = indices.array
+    if array is None or array.size == 0:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < -extent or high >= extent:
+        raise ShapeError(f"{node.label}: an index {low}..{high} is outside an extent of {extent}")
+
+
+@converter("Gather", 1, 11, 13)
+def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, indices = node.input(0), node.input(1)
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    _check_indices(node, indices, data.shape[axis])
+    return graph.emit("gather", data, indices, axis=axis)
+
+
+@converter("GatherElements", 11, 13)
+def gather_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, indices = node.input(0), node.input(1)
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    _check_indices(node, indices, data.shape[axis])
+    return graph.emit("gather_elements", data, indices, axis=axis)
+
+
+@converter("GatherND", 11, 12, 13)
+def gather_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return graph.emit(
+        "gather_nd", node.input(0), node.input(1), batch_dims=node.integer("batch_dims", 0)
+    )
+
+
+@converter("OneHot", 9, 11, 28)
+def one_hot(node: OnnxNode, graph: GraphBuilder) -> Value:
+    indices, values = node.input(0), node.input(2)
+    depth = node.constant(1, "the depth")
+    if depth.size != 1:
+        raise node.bad_shape("the depth must be a scalar")
+    count = int(depth.reshape(-1)[0])
+    if count < 1:
+        raise node.bad_shape(f"the depth is {count}")
+    axis = node.axis(node.integer("axis", -1), indices.rank + 1)
+    return graph.emit("one_hot", indices, values, depth=count, axis=axis)
+
+
+@converter("Compress", 9, 11, 28)
+def compress(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """A constant condition is a gather; without an axis the data is flat."""
+    data = node.input(0)
+    condition = node.constant(1, "the condition")
+    if condition.ndim != 1:
+        raise node.bad_shape("the condition must be a vector")
+    axis = 0
+    if node.has("axis"):
+        axis = node.axis(node.integer("axis"), data.rank)
+    else:
+        data = reshaped(data, (data.type.size,), graph)
+    chosen = np.flatnonzero(condition).astype(np.int64)
+    if len(condition) > data.shape[axis]:
+        raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
+    return graph.emit("gather", data, graph.constant(chosen), axis=axis)
+
+
+@converter("ReverseSequence", 10, 28)
+def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Positions below the sequence's length are mirrored: a gather of (time, batch) pairs."""
+    data, lengths = node.input(0), node.input(1)
+    time_axis, batch_axis = node.integer("time_axis", 0), node.integer("batch_axis", 1)
+    if data.rank < 2 or {time_axis, batch_axis} != {0, 1}:
+        raise node.unsupported(f"time_axis={time_axis}, batch_axis={batch_axis}")
+    times, batches = data.shape[time_axis], data.shape[batch_axis]
+    if lengths.shape != (batches,):
+        raise node.bad_shape(f"there must be {batches} lengths, not {lengths.type}")
+    time_first = time_axis == 0
+    time_shape = (times, 1) if time_first else (1, times)
+    batch_shape = (1, batches) if time_first else (batches, 1)
+    time = graph.constant(np.arange(times, dtype=np.int64).reshape(time_shape))
+    if lengths.dtype is not DType.I64:
+        lengths = graph.emit("cast", lengths, to=str(DType.I64))
+    length = reshaped(lengths, batch_shape, graph)
+    last = graph.emit("sub", length, graph.scalar(1, DType.I64))
+    mirrored = graph.emit("sub", last, time)
+    position = graph.emit("where", graph.emit("less", time, length), mirrored, time)
+    grid = data.shape[:2]
+    batch = np.broadcast_to(np.arange(batches).reshape(batch_shape), grid).astype(np.int64)
+    position = reshaped(position, (*grid, 1), graph)
+    sequence = graph.constant(batch.reshape(*grid, 1))
+    pair = (position, sequence) if time_first else (sequence, position)
+    return graph.emit("gather_nd", data, graph.emit("concat", *pair, axis=2), batch_dims=0)

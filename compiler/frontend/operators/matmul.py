@@ -1,0 +1,204 @@
+"""Matrix products: MatMul, Gemm, Einsum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.shape import reshaped
+
+
+def matmul_value(node: OnnxNode, left: Value, right: Value, graph: GraphBuilder) -> Value:
+    """NumPy's matmul; a vector is a row on the left and a column on the right."""
+    if left.rank == 0 or right.rank == 0:
+        raise node.bad_shape(f"{left.type} times {right.type}: a scalar is no matrix")
+    a = reshaped(left, (1, *left.shape), graph) if left.rank == 1 else left
+    b = reshaped(right, (*right.shape, 1), graph) if right.rank == 1 else right
+    product = graph.emit("matmul", a, b)
+    shape = list(product.shape)
+    if right.rank == 1:
+        del shape[-1]
+    if left.rank == 1:
+        del shape[-1 if right.rank == 1 else -2]
+    return reshaped(product, tuple(shape), graph)
+
+
+@converter("MatMul", 1, 9, 13)
+def matmul(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return matmul_value(node, node.input(0), node.input(1), graph)
+
+
+@converter("Gemm", 1, 6, 7, 9, 11, 13)
+def gemm(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """alpha A' B' + beta C; until opset 6 broadcasting C had to be asked for, which is implied."""
+    left, right, bias = node.input(0), node.input(1), node.optional(2)
+    if left.rank != 2 or right.rank != 2:
+        raise node.bad_shape(f"{left.type} and {right.type} are not two matrices")
+    alpha, beta = node.floating("alpha", 1.0), node.floating("beta", 1.0)
+    if not left.dtype.is_float and (alpha != 1 or beta != 1):
+        raise node.unsupported("alpha or beta on integers")
+    if alpha != 1 and right.array is not None:
+        right = graph.constant(np.multiply(right.array, alpha), right.dtype)
+        alpha = 1.0
+    product = graph.emit(
+        "matmul",
+        left,
+        right,
+        transpose_a=bool(node.integer("transA", 0)),
+        transpose_b=bool(node.integer("transB", 0)),
+    )
+    if alpha != 1:
+        product = graph.emit("mul", product, graph.scalar(alpha, product.dtype))
+    if bias is None or beta == 0:
+        return product
+    if beta != 1:
+        bias = graph.emit("mul", bias, graph.scalar(beta, bias.dtype))
+    total = graph.emit("add", product, bias)
+    if total.shape != product.shape:
+        raise node.bad_shape(f"C of {bias.type} does not broadcast to {product.type}")
+    return total
+
+
+@converter("Einsum", 12, 28)
+def einsum(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Operands are joined pairwise from the left; an index goes when no later term needs it."""
+    operands = list(node.present_inputs())
+    terms, result = _einsum_terms(node, operands)
+    labelled = [
+        _diagonals(node, term, value, graph) for term, value in zip(terms, operands, strict=True)
+    ]
+    term, value = labelled[0]
+    for position, (next_term, next_value) in enumerate(labelled[1:], start=1):
+        needed = set(result).union(*(later for later, _ in labelled[position + 1 :]))
+        term, value = _join(node, (term, value), (next_term, next_value), needed, graph)
+    summed = tuple(axis for axis, label in enumerate(term) if label not in result)
+    if summed:
+        value = graph.emit("reduce_sum", value, axes=summed, keepdims=False)
+        term = [label for label in term if label in result]
+    perm = tuple(term.index(label) for label in result)
+    return value if perm == tuple(range(len(perm))) else graph.emit("transpose", value, perm=perm)
+
+
+def _einsum_terms(node: OnnxNode, operands: Sequence[Value]) -> tuple[list[list[str]], list[str]]:
+    """Labels of each operand's axes and of the result's; an ellipsis becomes "0", "1", …"""
+    equation = node.string("equation").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    texts = left.split(",")
+    if len(texts) != len(operands):
+        raise node.invalid(f"the equation {equation!r} is not one of {len(operands)} operands")
+    for text in [*texts, right]:
+        letters = text.replace("...", "", 1)
+        if not all(letter.isascii() and letter.isalpha() for letter in letters):
+            raise node.invalid(f"the equation {equation!r} has the malformed term {text!r}")
+    widths = [
+        value.rank - len(text.replace("...", "")) if "..." in text else 0
+        for text, value in zip(texts, operands, strict=True)
+    ]
+    if any(width < 0 for width in widths):
+        raise node.bad_shape(f"the equation {equation!r} has more indices than an operand axes")
+    widest = max(widths)
+    terms = [
+        _labels(text, [str(n) for n in range(widest - width, widest)])
+        for text, width in zip(texts, widths, strict=True)
+    ]
+    for term, value in zip(terms, operands, strict=True):
+        if len(term) != value.rank:
+            raise node.bad_shape(f"the equation {equation!r} does not fit {value.type}")
+    named = [label for term in terms for label in term if label.isalpha()]
+    if arrow:
+        result = _labels(right, [str(n) for n in range(widest)])
+    else:
+        result = [str(n) for n in range(widest)]
+        result += sorted(label for label in set(named) if named.count(label) == 1)
+    known = {label for term in terms for label in term}
+    if len(set(result)) != len(result) or not set(result) <= known:
+        raise node.invalid(f"the equation {equation!r} has a malformed result")
+    return terms, result
+
+
+def _labels(text: str, ellipsis: list[str]) -> list[str]:
+    before, dots, after = text.partition("...")
+    return [*before, *(ellipsis if dots else []), *after]
+
+
+def _diagonals(
+    node: OnnxNode, term: list[str], value: Value, graph: GraphBuilder
+) -> tuple[list[str], Value]:
+    """Merge axes of one operand that share a label into their diagonal."""
+    term = list(term)
+    for label in list(dict.fromkeys(term)):
+        while term.count(label) > 1:
+            first = term.index(label)
+            second = term.index(label, first + 1)
+            n = value.shape[first]
+            if value.shape[second] != n:
+                raise node.bad_shape(f"the index {label} has two extents in {value.type}")
+            rest = [axis for axis in range(value.rank) if axis not in (first, second)]
+            value = graph.emit("transpose", value, perm=(*rest, first, second))
+            outer = value.shape[:-2]
+            flat = reshaped(value, (*outer, n * n), graph)
+            value = graph.emit(
+                "slice",
+                flat,
+                starts=(0,) * flat.rank,
+                steps=(1,) * len(outer) + (n + 1,),
+                shape=(*outer, n),
+            )
+            term = [term[axis] for axis in rest] + [label]
+    return term, value
+
+
+def _join(
+    node: OnnxNode,
+    left: tuple[list[str], Value],
+    right: tuple[list[str], Value],
+    needed: set[str],
+    graph: GraphBuilder,
+) -> tuple[list[str], Value]:
+    """Multiply two labelled tensors and sum over common indices that nobody needs: a matmul."""
+    (a_term, a), (b_term, b) = left, right
+    common = [label for label in a_term if label in b_term]
+    for label in common:
+        extents = {a.shape[a_term.index(label)], b.shape[b_term.index(label)]} - {1}
+        if len(extents) > 1:
+            raise node.bad_shape(f"the index {label} has the extents {sorted(extents)}")
+    summed = [
+        label
+        for label in common
+        if label not in needed and a.shape[a_term.index(label)] == b.shape[b_term.index(label)]
+    ]
+    batch = [label for label in common if label not in summed]
+    a_free = [label for label in a_term if label not in common]
+    b_free = [label for label in b_term if label not in common]
+    a = _arranged(a, a_term, [batch, a_free, summed], graph)
+    b = _arranged(b, b_term, [batch, summed, b_free], graph)
+    product = graph.emit("matmul", a, b)
+    a_extents = _extents(left, a_free)
+    b_extents = _extents(right, b_free)
+    shape = (*product.shape[: len(batch)], *a_extents, *b_extents)
+    return [*batch, *a_free, *b_free], reshaped(product, shape, graph)
+
+
+def _extents(labelled: tuple[list[str], Value], labels: Sequence[str]) -> list[int]:
+    term, value = labelled
+    return [value.shape[term.index(label)] for label in labels]
+
+
+def _arranged(
+    value: Value, term: list[str], groups: Sequence[Sequence[str]], graph: GraphBuilder
+) -> Value:
+    """Axes in the order of the groups; the first group stays, each other one becomes one axis."""
+    perm = tuple(term.index(label) for group in groups for label in group)
+    if perm != tuple(range(len(perm))):
+        value = graph.emit("transpose", value, perm=perm)
+    count = len(groups[0])
+    shape = list(value.shape[:count])
+    for group in groups[1:]:
+        shape.append(math.prod(value.shape[count : count + len(group)]))
+        count += len(group)
+    return reshaped(value, tuple(shape), graph)

@@ -1,0 +1,178 @@
+"""Normalisations: by batch statistics, layer, instance, group, norm, and local response."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.shape import reshaped
+
+
+@converter("BatchNormalization", 1, 6, 7, 9, 14, 15)
+def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Inference only: the statistics are inputs."""
+    if node.version < 7 and not node.integer("is_test", 0):
+        raise node.unsupported("training mode (is_test=0)")
+    if node.version < 9 and not node.integer("spatial", 1):
+        raise node.unsupported("spatial=0")
+    if node.integer("training_mode", 0) or any(node.wants(position) for position in range(1, 5)):
+        raise node.unsupported("training mode")
+    data = node.input(0)
+    if data.rank < 2:
+        raise node.bad_shape(f"{data.type} has no channel axis")
+    statistics = [node.input(position) for position in range(1, 5)]
+    for value in statistics:
+        if value.shape != (data.shape[1],):
+            raise node.bad_shape(f"{value.type} has not one entry per channel of {data.type}")
+    same = [
+        value if value.dtype is data.dtype else graph.emit("cast", value, to=str(data.dtype))
+        for value in statistics
+    ]
+    return graph.emit("batch_norm", data, *same, epsilon=node.floating("epsilon", 1e-5))
+
+
+def _centred(
+    value: Value, axes: tuple[int, ...], epsilon: float, graph: GraphBuilder
+) -> tuple[Value, Value, Value]:
+    """(value - mean) / sqrt(variance + epsilon) over the axes; also mean and 1 / deviation."""
+    mean = graph.emit("reduce_mean", value, axes=axes, keepdims=True)
+    centred = graph.emit("sub", value, mean)
+    squares = graph.emit("mul", centred, centred)
+    variance = graph.emit("reduce_mean", squares, axes=axes, keepdims=True)
+    shifted = graph.emit("add", variance, graph.scalar(epsilon, value.dtype))
+    inverse = graph.emit("reciprocal", graph.emit("sqrt", shifted))
+    return graph.emit("mul", centred, inverse), mean, inverse
+
+
+@converter("LayerNormalization", 17)
+def layer_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """The optional outputs are the mean and the reciprocal of the standard deviation."""
+    data, scale, bias = node.input(0), node.input(1), node.optional(2)
+    axis = node.axis(node.integer("axis", -1), data.rank)
+    epsilon = node.floating("epsilon", 1e-5)
+    inner = data.shape[axis:]
+    operands = [
+        None if operand is None else _broadcast(node, operand, inner, graph)
+        for operand in (scale, bias)
+    ]
+    result = graph.emit("layer_norm", data, *operands, axis=axis, epsilon=epsilon)
+    if not (node.wants(1) or node.wants(2)):
+        return [result]
+    _, mean, inverse = _centred(data, tuple(range(axis, data.rank)), epsilon, graph)
+    return [result, mean, inverse]
+
+
+def _broadcast(node: OnnxNode, value: Value, shape: tuple[int, ...], graph: GraphBuilder) -> Value:
+    if value.shape == shape:
+        return value
+    if value.rank > len(shape):
+        if any(extent != 1 for extent in value.shape[: value.rank - len(shape)]):
+            raise node.bad_shape(f"{value.type} does not broadcast to {list(shape)}")
+        value = reshaped(value, value.shape[value.rank - len(shape) :], graph)
+    expanded = graph.emit("expand", value, shape=shape)
+    if expanded.shape != shape:
+        raise node.bad_shape(f"{value.type} does not broadcast to {list(shape)}")
+    return expanded
+
+
+def _per_channel(value: Value, rank: int, graph: GraphBuilder) -> Value:
+    """[C] as [C, 1, 1, …], to broadcast over [N, C, …] of the given rank."""
+    return reshaped(value, (*value.shape, *(1,) * (rank - 2)), graph)
+
+
+@converter("InstanceNormalization", 1, 6, 22)
+def instance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, scale, bias = node.input(0), node.input(1), node.input(2)
+    if data.rank < 3:
+        raise node.bad_shape(f"{data.type} has no spatial axes")
+    axes = tuple(range(2, data.rank))
+    normal, _, _ = _centred(data, axes, node.floating("epsilon", 1e-5), graph)
+    scaled = graph.emit("mul", normal, _per_channel(scale, data.rank, graph))
+    return graph.emit("add", scaled, _per_channel(bias, data.rank, graph))
+
+
+@converter("GroupNormalization", 18, 21)
+def group_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Version 18 has a scale and a bias per group, version 21 per channel."""
+    data, scale, bias = node.input(0), node.input(1), node.input(2)
+    groups = node.integer("num_groups")
+    if data.rank < 2 or groups < 1 or data.shape[1] % groups:
+        raise node.bad_shape(f"{data.type} has no {groups} groups of channels")
+    batch, channels = data.shape[:2]
+    wanted = groups if node.version == 18 else channels
+    if scale.shape != (wanted,) or bias.shape != (wanted,):
+        raise node.bad_shape(f"scale and bias need {wanted} entries")
+    size = data.type.size // (batch * groups)
+    grouped = reshaped(data, (batch, groups, size), graph)
+    normal, _, _ = _centred(grouped, (2,), node.floating("epsilon", 1e-5), graph)
+    rank = 3
+    if node.version != 18:
+        normal = reshaped(normal, data.shape, graph)
+        rank = data.rank
+    scaled = graph.emit("mul", normal, _per_channel(scale, rank, graph))
+    shifted = graph.emit("add", scaled, _per_channel(bias, rank, graph))
+    return reshaped(shifted, data.shape, graph)
+
+
+@converter("LpNormalization", 1, 22)
+def lp_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """x / ||x||_p along an axis; 0 where the norm is 0."""
+    data = node.input(0)
+    axis = node.axis(node.integer("axis", -1), data.rank)
+    p = node.integer("p", 2)
+    if p not in (1, 2):
+        raise node.unsupported(f"p={p}")
+    powers = graph.emit("abs", data) if p == 1 else graph.emit("mul", data, data)
+    norm = graph.emit("reduce_sum", powers, axes=(axis,), keepdims=True)
+    if p == 2:
+        norm = graph.emit("sqrt", norm)
+    zero = graph.scalar(0, data.dtype)
+    safe = graph.emit("where", graph.emit("equal", norm, zero), graph.scalar(1, data.dtype), norm)
+    return graph.emit("div", data, safe)
+
+
+@converter("MeanVarianceNormalization", 9, 13)
+def mean_variance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """(x - E x) / (sqrt(E x^2 - (E x)^2) + 1e-9), as the operator's function body has it."""
+    data = node.input(0)
+    axes = node.axes(node.integers("axes", (0, 2, 3)), data.rank)
+    mean = graph.emit("reduce_mean", data, axes=axes, keepdims=True)
+    centred = graph.emit("sub", data, mean)
+    squares = graph.emit("mul", centred, centred)
+    deviation = graph.emit("sqrt", graph.emit("reduce_mean", squares, axes=axes, keepdims=True))
+    return graph.emit("div", centred, graph.emit("add", deviation, graph.scalar(1e-9, data.dtype)))
+
+
+@converter("LRN", 1, 13)
+def lrn(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """x / (bias + alpha / size * sum of squares over neighbouring channels) ** beta.
+
+    The sum over `size` channels is a convolution with ones along the channel axis, which takes the
+    spatial axes as one.
+    """
+    data, size = node.input(0), node.integer("size")
+    if data.rank < 3 or size < 1:
+        raise node.bad_shape(f"no windows of {size} channels in {data.type}")
+    alpha, beta = node.floating("alpha", 1e-4), node.floating("beta", 0.75)
+    batch, channels = data.shape[:2]
+    inner = math.prod(data.shape[2:])
+    squares = reshaped(graph.emit("mul", data, data), (batch, 1, channels, inner), graph)
+    ones = graph.constant(np.ones((1, 1, size, 1), data.dtype.numpy))
+    total = graph.emit(
+        "conv",
+        squares,
+        ones,
+        strides=(1, 1),
+        pads=((size - 1) // 2, 0, size - 1 - (size - 1) // 2, 0),
+        dilations=(1, 1),
+        groups=1,
+    )
+    scaled = graph.emit("mul", total, graph.scalar(alpha / size, data.dtype))
+    based = graph.emit("add", scaled, graph.scalar(node.floating("bias", 1.0), data.dtype))
+    power = graph.emit("pow", based, graph.scalar(beta, data.dtype))
+    return graph.emit("div", data, reshaped(power, data.shape, graph))

@@ -1,0 +1,128 @@
+"""Pools over windows and over whole feature maps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.windows import kernel_attribute, overhanging_ends, windows
+
+
+@converter("MaxPool", 1, 8, 10, 11, 12, 22)
+def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    if node.wants(1):
+        raise node.unsupported("the output Indices")
+    data = node.input(0)
+    found = windows(
+        node,
+        data.shape[2:],
+        kernel_attribute(node),
+        ceil_mode=bool(node.integer("ceil_mode", 0)),
+    )
+    return graph.emit(
+        "max_pool",
+        data,
+        kernel=found.kernel,
+        strides=found.strides,
+        pads=found.pads,
+        dilations=found.dilations,
+        shape=found.shape,
+    )
+
+
+@converter("AveragePool", 1, 7, 10, 11, 19, 22)
+def average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    found = windows(
+        node,
+        data.shape[2:],
+        kernel_attribute(node),
+        ceil_mode=bool(node.integer("ceil_mode", 0)),
+    )
+    return graph.emit(
+        "average_pool",
+        data,
+        kernel=found.kernel,
+        strides=found.strides,
+        pads=found.pads,
+        dilations=found.dilations,
+        shape=found.shape,
+        count_include_pad=bool(node.integer("count_include_pad", 0)),
+    )
+
+
+def _spatial_axes(node: OnnxNode, data: Value) -> tuple[int, ...]:
+    if data.rank < 3:
+        raise node.bad_shape(f"{data.type} has no spatial axes")
+    return tuple(range(2, data.rank))
+
+
+@converter("GlobalAveragePool", 1, 22)
+def global_average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    return graph.emit("reduce_mean", data, axes=_spatial_axes(node, data), keepdims=True)
+
+
+@converter("GlobalMaxPool", 1, 22)
+def global_max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    return graph.emit("reduce_max", data, axes=_spatial_axes(node, data), keepdims=True)
+
+
+def _power(node: OnnxNode) -> float:
+    """The attribute p: a float in version 1, an integer since."""
+    p = node.floating("p", 2.0) if node.version == 1 else float(node.integer("p", 2))
+    if p == 0:
+        raise node.invalid("the norm's power p is 0")
+    return p
+
+
+def raised(data: Value, p: float, graph: GraphBuilder) -> Value:
+    """|data| ** p."""
+    if p == 2:
+        return graph.emit("mul", data, data)
+    magnitude = graph.emit("abs", data)
+    return magnitude if p == 1 else graph.emit("pow", magnitude, graph.scalar(p, data.dtype))
+
+
+def rooted(total: Value, p: float, graph: GraphBuilder) -> Value:
+    """total ** (1 / p)."""
+    if p == 1:
+        return total
+    if p == 2:
+        return graph.emit("sqrt", total)
+    return graph.emit("pow", total, graph.scalar(1 / p, total.dtype))
+
+
+@converter("GlobalLpPool", 1, 2, 22)
+def global_lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, p = node.input(0), _power(node)
+    powers = raised(data, p, graph)
+    axes = _spatial_axes(node, data)
+    return rooted(graph.emit("reduce_sum", powers, axes=axes, keepdims=True), p, graph)
+
+
+@converter("LpPool", 1, 2, 11, 18, 22)
+def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """The windows' sums are a depthwise convolution with ones."""
+    data, p = node.input(0), _power(node)
+    found = windows(
+        node,
+        data.shape[2:],
+        kernel_attribute(node),
+        ceil_mode=bool(node.integer("ceil_mode", 0)),
+    )
+    channels = data.shape[1]
+    ones = graph.constant(np.ones((channels, 1, *found.kernel), data.dtype.numpy))
+    total = graph.emit(
+        "conv",
+        raised(data, p, graph),
+        ones,
+        strides=found.strides,
+        pads=found.begins + overhanging_ends(data.shape[2:], found),
+        dilations=found.dilations,
+        groups=channels,
+    )
+    return rooted(total, p, graph)

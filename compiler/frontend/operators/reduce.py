@@ -1,0 +1,164 @@
+"""Reductions over axes, positions of extremes, running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.dtypes import DType
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+
+Step: TypeAlias = Callable[[Value, GraphBuilder], Value]
+Reduction: TypeAlias = Callable[[Value], Value]
+
+
+def _axes(node: OnnxNode, rank: int, input_since: int) -> tuple[int, ...]:
+    """The axes to reduce: an attribute first, an input from version `input_since` on."""
+    axes: tuple[int, ...] = ()
+    if node.version < input_since:
+        axes = node.integers("axes", ())
+    elif node.optional(1) is not None:
+        axes = node.constant_integers(1, "the list of axes")
+    if axes:
+        return node.axes(axes, rank)
+    return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
+
+
+def _reduction(node: OnnxNode, operator: str, graph: GraphBuilder, input_since: int) -> Reduction:
+    axes = _axes(node, node.input(0).rank, input_since)
+    keepdims = bool(node.integer("keepdims", 1))
+
+    def apply(value: Value) -> Value:
+        if not axes:
+            return value
+        return graph.emit(operator, value, axes=axes, keepdims=keepdims)
+
+    return apply
+
+
+def _register(
+    onnx_operator: str,
+    versions: tuple[int, ...],
+    operator: str,
+    before: Step | None = None,
+    after: Step | None = None,
+    input_since: int = 18,
+) -> None:
+    @converter(onnx_operator, *versions)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        value = node.input(0)
+        reduce = _reduction(node, operator, graph, input_since)
+        value = before(value, graph) if before else value
+        value = reduce(value)
+        return after(value, graph) if after else value
+
+
+def _abs(value: Value, graph: GraphBuilder) -> Value:
+    return graph.emit("abs", value)
+
+
+def _square(value: Value, graph: GraphBuilder) -> Value:
+    return graph.emit("mul", value, value)
+
+
+def _sqrt(value: Value, graph: GraphBuilder) -> Value:
+    return graph.emit("sqrt", value)
+
+
+def _log(value: Value, graph: GraphBuilder) -> Value:
+    return graph.emit("log", value)
+
+
+_register("ReduceSum", (1, 11, 13), "reduce_sum", input_since=13)
+_register("ReduceMean", (1, 11, 13, 18), "reduce_mean")
+_register("ReduceProd", (1, 11, 13, 18), "reduce_prod")
+_register("ReduceL1", (1, 11, 13, 18), "reduce_sum", before=_abs)
+_register("ReduceL2", (1, 11, 13, 18), "reduce_sum", before=_square, after=_sqrt)
+_register("ReduceSumSquare", (1, 11, 13, 18), "reduce_sum", before=_square)
+_register("ReduceLogSum", (1, 11, 13, 18, 28), "reduce_sum", after=_log)
+
+
+def _register_extreme(onnx_operator: str, operator: str) -> None:
+    @converter(onnx_operator, 1, 11, 12, 13, 18, 20)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        value = node.input(0)
+        reduce = _reduction(node, operator, graph, input_since=18)
+        if value.dtype is not DType.BOOL:
+            return reduce(value)
+        reduced = reduce(graph.emit("cast", value, to=str(DType.U8)))
+        return graph.emit("cast", reduced, to=str(DType.BOOL))
+
+
+_register_extreme("ReduceMax", "reduce_max")
+_register_extreme("ReduceMin", "reduce_min")
+
+
+@converter("ReduceLogSumExp", 1, 11, 13, 18, 28)
+def reduce_log_sum_exp(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """log(sum(exp(x - m))) + m, where m is the maximum (0 where that is infinite)."""
+    value = node.input(0)
+    axes = _axes(node, value.rank, input_since=18)
+    if not axes:
+        return value
+    largest = graph.emit("reduce_max", value, axes=axes, keepdims=True)
+    infinite = graph.emit("isinf", largest)
+    offset = graph.emit("where", infinite, graph.scalar(0, value.dtype), largest)
+    shifted = graph.emit("exp", graph.emit("sub", value, offset))
+    keepdims = bool(node.integer("keepdims", 1))
+    total = graph.emit("log", graph.emit("reduce_sum", shifted, axes=axes, keepdims=keepdims))
+    if not keepdims:
+        offset = graph.emit("reshape", offset, shape=total.shape)
+    return graph.emit("add", total, offset)
+
+
+def _register_arg(onnx_operator: str, operator: str) -> None:
+    @converter(onnx_operator, 1, 11, 12, 13)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        value = node.input(0)
+        return graph.emit(
+            operator,
+            value,
+            axis=node.axis(node.integer("axis", 0), value.rank),
+            keepdims=bool(node.integer("keepdims", 1)),
+            select_last_index=bool(node.integer("select_last_index", 0)),
+        )
+
+
+_register_arg("ArgMax", "arg_max")
+_register_arg("ArgMin", "arg_min")
+
+
+@converter("CumSum", 11, 14)
+def cumsum(node: OnnxNode, graph: GraphBuilder) -> Value:
+    value = node.input(0)
+    return graph.emit(
+        "cumsum",
+        value,
+        axis=node.axis(node.constant_integer(1, "the axis"), value.rank),
+        exclusive=bool(node.integer("exclusive", 0)),
+        reverse=bool(node.integer("reverse", 0)),
+    )
+
+
+@converter("CumProd", 26)
+def cumprod(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Each running product is a product over the axis, with ones past its end."""
+    value = node.input(0)
+    axis = node.axis(node.constant_integer(1, "the axis"), value.rank)
+    extent = value.shape[axis]
+    position = np.arange(extent)
+    taken = position[:, None] >= position[None, :]
+    if node.integer("reverse", 0):
+        taken = taken.T
+    if node.integer("exclusive", 0):
+        taken = taken & ~np.eye(extent, dtype=np.bool_)
+    mask = taken.reshape(extent, *(1,) * axis, extent, *(1,) * (value.rank - axis - 1))
+    ones = graph.scalar(1, value.dtype)
+    spread = graph.emit("where", graph.constant(mask), value, ones)
+    products = graph.emit("reduce_prod", spread, axes=(axis + 1,), keepdims=False)
+    perm = (*range(1, axis + 1), 0, *range(axis + 1, value.rank))
+    return products if axis == 0 else graph.emit("transpose", products, perm=perm)

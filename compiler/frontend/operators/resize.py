@@ -1,0 +1,295 @@
+"""Resize and Upsample: separable interpolation, each axis a weighted sum of gathers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+
+_COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+_NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_MAX_TAPS = 128
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How one axis is resized: `scale` is output by input, `roi` a relative crop."""
+
+    axis: int
+    extent: int
+    size: int
+    scale: float
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolation:
+    """The attributes of a resize."""
+
+    mode: str
+    coordinates: str
+    nearest: str
+    cubic: float
+    antialias: bool
+    exclude_outside: bool
+    extrapolation: float
+
+
+@converter("Upsample", 7)
+def upsample_by_attribute(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return _upsample(node, node.floats("scales"), graph)
+
+
+@converter("Upsample", 9)
+def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
+    scales = node.constant(1, "the list of scales").reshape(-1).tolist()
+    return _upsample(node, tuple(scales), graph)
+
+
+@converter("Resize", 10)
+def resize_version_10(node: OnnxNode, graph: GraphBuilder) -> Value:
+    scales = node.constant(1, "the list of scales").reshape(-1).tolist()
+    return _upsample(node, tuple(scales), graph)
+
+
+def _upsample(node: OnnxNode, scales: tuple[float, ...], graph: GraphBuilder) -> Value:
+    """Before opset 11: asymmetric coordinates, the nearest below."""
+    data = node.input(0)
+    mode = node.choice("mode", "nearest", ("nearest", "linear"))
+    how = Interpolation(mode, "asymmetric", "floor", -0.75, False, False, 0.0)
+    axes = _scaled_axes(node, data, scales, tuple(range(data.rank)))
+    return _resize(node, data, axes, how, graph)
+
+
+@converter("Resize", 11, 13, 18, 19)
+def resize(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    how = Interpolation(
+        node.choice("mode", "nearest", ("nearest", "linear", "cubic")),
+        node.choice("coordinate_transformation_mode", "half_pixel", _COORDINATES),
+        node.choice("nearest_mode", "round_prefer_floor", _NEAREST),
+        node.floating("cubic_coeff_a", -0.75),
+        bool(node.integer("antialias", 0)),
+        bool(node.integer("exclude_outside", 0)),
+        node.floating("extrapolation_value", 0.0),
+    )
+    axes = tuple(
+        node.axis(axis, data.rank) for axis in node.integers("axes", tuple(range(data.rank)))
+    )
+    node.axes(axes, data.rank)
+    scales = _given(node, 2, "the list of scales")
+    sizes = _given(node, 3, "the list of sizes")
+    if (scales is None) == (sizes is None):
+        raise node.invalid("needs either scales or sizes")
+    if scales is not None:
+        plan = _scaled_axes(node, data, scales, axes)
+    else:
+        plan = _sized_axes(node, data, tuple(int(size) for size in sizes or ()), axes)
+    if how.coordinates == "tf_crop_and_resize":
+        plan = _cropped(node, plan)
+    return _resize(node, data, plan, how, graph)
+
+
+def _given(node: OnnxNode, position: int, meaning: str) -> tuple[float, ...] | None:
+    """A constant vector; None when it is absent or empty."""
+    if node.optional(position) is None:
+        return None
+    array = node.constant(position, meaning).reshape(-1)
+    return tuple(array.tolist()) if array.size else None
+
+
+def _scaled_axes(
+    node: OnnxNode, data: Value, scales: tuple[float, ...], axes: tuple[int, ...]
+) -> tuple[Axis, ...]:
+    if len(scales) != len(axes) or not all(math.isfinite(s) and s > 0 for s in scales):
+        raise node.bad_shape(f"the scales {list(scales)} do not fit {data.type}")
+    return tuple(
+        Axis(axis, data.shape[axis], math.floor(data.shape[axis] * scale), scale)
+        for axis, scale in zip(axes, scales, strict=True)
+    )
+
+
+def _sized_axes(
+    node: OnnxNode, data: Value, sizes: tuple[int, ...], axes: tuple[int, ...]
+) -> tuple[Axis, ...]:
+    if len(sizes) != len(axes) or any(size < 1 for size in sizes):
+        raise node.bad_shape(f"the sizes {list(sizes)} do not fit {data.type}")
+    policies = ("stretch", "not_larger", "not_smaller")
+    policy = node.choice("keep_aspect_ratio_policy", "stretch", policies)
+    ratios = [size / data.shape[axis] for axis, size in zip(axes, sizes, strict=True)]
+    if policy != "stretch":
+        scale = min(ratios) if policy == "not_larger" else max(ratios)
+        sizes = tuple(math.floor(scale * data.shape[axis] + 0.5) for axis in axes)
+        ratios = [scale] * len(axes)
+    return tuple(
+        Axis(axis, data.shape[axis], size, ratio)
+        for axis, size, ratio in zip(axes, sizes, ratios, strict=True)
+    )
+
+
+def _cropped(node: OnnxNode, plan: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    roi = _given(node, 1, "the region of interest")
+    if roi is None or len(roi) != 2 * len(plan):
+        raise node.bad_shape(f"the region of interest needs {2 * len(plan)} entries")
+    starts, ends = roi[: len(plan)], roi[len(plan) :]
+    return tuple(
+        Axis(axis.axis, axis.extent, axis.size, axis.scale, (start, end))
+        for axis, start, end in zip(plan, starts, ends, strict=True)
+    )
+
+
+def _resize(
+    node: OnnxNode, data: Value, plan: tuple[Axis, ...], how: Interpolation, graph: GraphBuilder
+) -> Value:
+    result = data
+    outside: list[tuple[int, npt.NDArray[np.bool_]]] = []
+    for axis in plan:
+        if axis.size < 1:
+            raise node.bad_shape(f"axis {axis.axis} of {data.type} shrinks to nothing")
+        positions = _positions(axis, how.coordinates)
+        if how.coordinates == "tf_crop_and_resize":
+            beyond = (positions < 0) | (positions > axis.extent - 1)
+            if beyond.any():
+                outside.append((axis.axis, beyond))
+        if axis.size == axis.extent and np.array_equal(positions, np.arange(axis.size)):
+            continue
+        indices, weights = _taps(axis, positions, how)
+        if len(indices) > _MAX_TAPS:
+            raise node.unsupported(f"interpolation of {len(indices)} elements")
+        result = _weighted_gathers(result, axis.axis, indices, weights, graph)
+    for position, beyond in outside:
+        mask = graph.constant(beyond.reshape(-1, *(1,) * (data.rank - position - 1)))
+        fill = graph.scalar(how.extrapolation, data.dtype)
+        result = graph.emit("where", mask, fill, result)
+    return result
+
+
+def _positions(axis: Axis, mode: str) -> Floats:
+    """The input coordinate of each output position, by the formulas of ONNX's Resize.
+
+    Scales are float32, and so is this arithmetic: in a wider one 3 / 0.6f would fall short of 5.
+    """
+    y = np.arange(axis.size, dtype=np.float32)
+    return _coordinates(axis, mode, y).astype(np.float64)
+
+
+def _coordinates(axis: Axis, mode: str, y: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    n, length = axis.extent, axis.scale * axis.extent
+    match mode:
+        case "align_corners":
+            return y * 0 if length == 1 else y * (n - 1) / (length - 1)
+        case "asymmetric":
+            return y / axis.scale
+        case "tf_half_pixel_for_nn":
+            return (y + 0.5) / axis.scale
+        case "tf_crop_and_resize":
+            start, end = axis.roi
+            if length == 1:
+                return y * 0 + 0.5 * (start + end) * (n - 1)
+            return start * (n - 1) + y * (end - start) * (n - 1) / (length - 1)
+        case "pytorch_half_pixel" if length == 1:
+            return y * 0 - 0.5
+        case "half_pixel_symmetric":
+            offset = n / 2 * (1 - axis.size / length)
+            return offset + (y + 0.5) / axis.scale - 0.5
+    return (y + 0.5) / axis.scale - 0.5
+
+
+def _taps(
+    axis: Axis, positions: Floats, how: Interpolation
+) -> tuple[list[Integers], list[Floats] | None]:
+    """For each tap the input positions and the weights; one tap without weights is `nearest`."""
+    if how.mode == "nearest":
+        return [_clamped(_nearest(positions, how.nearest), axis.extent)], None
+    kernel, radius = _kernel(how)
+    scale = min(axis.scale, 1.0) if how.antialias else 1.0
+    reach = math.ceil(radius / scale)
+    base = np.floor(positions).astype(np.int64)
+    offsets = range(1 - reach, reach + 1)
+    indices = [base + offset for offset in offsets]
+    weights = [kernel((index - positions) * scale) for index in indices]
+    if how.exclude_outside:
+        inside = [(index >= 0) & (index < axis.extent) for index in indices]
+        weights = [np.where(keep, w, 0.0) for keep, w in zip(inside, weights, strict=True)]
+    total = np.sum(weights, axis=0)
+    total = np.where(total == 0, 1.0, total)
+    used = [
+        (_clamped(index, axis.extent), weight / total)
+        for index, weight in zip(indices, weights, strict=True)
+        if weight.any()
+    ]
+    return [index for index, _ in used], [weight for _, weight in used]
+
+
+def _clamped(indices: Integers, extent: int) -> Integers:
+    return np.clip(indices, 0, extent - 1)
+
+
+def _nearest(positions: Floats, mode: str) -> Integers:
+    match mode:
+        case "round_prefer_floor":
+            rounded = np.ceil(positions - 0.5)
+        case "round_prefer_ceil":
+            rounded = np.floor(positions + 0.5)
+        case "floor":
+            rounded = np.floor(positions)
+        case _:
+            rounded = np.ceil(positions)
+    return rounded.astype(np.int64)
+
+
+def _kernel(how: Interpolation) -> tuple[Callable[[Floats], Floats], int]:
+    """The interpolation kernel and its radius.
+
+    Cubic convolution as in Keys, Cubic Convolution Interpolation for Digital Image Processing,
+    with the free parameter `cubic`.
+    """
+    if how.mode == "linear":
+        return (lambda x: np.maximum(1 - np.abs(x), 0.0)), 1
+    a = how.cubic
+
+    def cubic(x: Floats) -> Floats:
+        d = np.abs(x)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+    return cubic, 2
+
+
+def _weighted_gathers(
+    data: Value,
+    axis: int,
+    indices: list[Integers],
+    weights: list[Floats] | None,
+    graph: GraphBuilder,
+) -> Value:
+    parts: list[Value] = []
+    for tap, index in enumerate(indices):
+        part = graph.emit("gather", data, graph.constant(index), axis=axis)
+        if weights is not None:
+            column = weights[tap].reshape(-1, *(1,) * (data.rank - axis - 1))
+            part = graph.emit("mul", part, graph.constant(column, data.dtype))
+        parts.append(part)
+    total = parts[0]
+    for part in parts[1:]:
+        total = graph.emit("add", total, part)
+    return total

@@ -1,0 +1,319 @@
+"""Operators that change the shape or move whole elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+
+_REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
+
+
+def reshaped(value: Value, shape: tuple[int, ...], graph: GraphBuilder) -> Value:
+    """The value under another shape; constants stay constants."""
+    if shape == value.shape:
+        return value
+    if value.array is not None and math.prod(shape) == value.array.size:
+        return graph.constant(value.array.reshape(shape))
+    return graph.emit("reshape", value, shape=shape)
+
+
+@converter("Reshape", 1)
+def reshape_by_attribute(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return _reshape(node, node.integers("shape", ()), graph)
+
+
+@converter("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
+def reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return _reshape(node, node.constant_integers(1, "the shape"), graph)
+
+
+def _reshape(node: OnnxNode, wanted: tuple[int, ...], graph: GraphBuilder) -> Value:
+    """0 keeps the extent (unless `allowzero`), one -1 takes what is left."""
+    data = node.input(0)
+    shape = list(wanted)
+    if not node.integer("allowzero", 0):
+        for axis, extent in enumerate(shape):
+            if extent == 0:
+                if axis >= data.rank:
+                    raise node.bad_shape(f"the shape {shape} keeps axis {axis} of {data.type}")
+                shape[axis] = data.shape[axis]
+    if any(extent < -1 for extent in shape) or shape.count(-1) > 1:
+        raise node.bad_shape(f"{list(wanted)} is no shape")
+    if -1 in shape:
+        known = math.prod(extent for extent in shape if extent != -1)
+        if known == 0 or data.type.size % known:
+            raise node.bad_shape(f"{data.type} does not fit the shape {list(wanted)}")
+        shape[shape.index(-1)] = data.type.size // known
+    if math.prod(shape) != data.type.size:
+        raise node.bad_shape(f"{data.type} does not fit the shape {list(wanted)}")
+    return reshaped(data, tuple(shape), graph)
+
+
+@converter("Flatten", 1, 9, 11, 13, 21, 23, 24, 25)
+def flatten(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    axis = node.axis(node.integer("axis", 1), data.rank, end=True)
+    shape = (math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
+    return reshaped(data, shape, graph)
+
+
+def _axes_argument(node: OnnxNode) -> tuple[int, ...] | None:
+    """`axes`: an attribute until opset 12, an input since; None when absent."""
+    if node.version < 13:
+        return node.integers("axes") if node.has("axes") else None
+    return None if node.optional(1) is None else node.constant_integers(1, "the list of axes")
+
+
+@converter("Squeeze", 1, 11, *_REDEFINED)
+def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, axes = node.input(0), _axes_argument(node)
+    if axes is None:
+        dropped = tuple(axis for axis, extent in enumerate(data.shape) if extent == 1)
+    else:
+        dropped = node.axes(axes, data.rank)
+    for axis in dropped:
+        if data.shape[axis] != 1:
+            raise node.bad_shape(f"axis {axis} of {data.type} is not 1")
+    shape = tuple(extent for axis, extent in enumerate(data.shape) if axis not in dropped)
+    return reshaped(data, shape, graph)
+
+
+@converter("Unsqueeze", 1, 11, *_REDEFINED)
+def unsqueeze(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, axes = node.input(0), _axes_argument(node)
+    if axes is None:
+        raise node.invalid("the list of axes is missing")
+    rank = data.rank + len(axes)
+    added = set(node.axes(axes, rank))
+    rest = iter(data.shape)
+    shape = tuple(1 if axis in added else next(rest) for axis in range(rank))
+    return reshaped(data, shape, graph)
+
+
+@converter("Transpose", 1, *_REDEFINED)
+def transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    perm = node.integers("perm", range(data.rank - 1, -1, -1))
+    if sorted(perm) != list(range(data.rank)):
+        raise node.bad_shape(f"perm {list(perm)} is no permutation of the axes of {data.type}")
+    return data if perm == tuple(range(data.rank)) else graph.emit("transpose", data, perm=perm)
+
+
+@converter("Concat", 1, 4, 11, 13)
+def concat(node: OnnxNode, graph: GraphBuilder) -> Value:
+    values = node.present_inputs()
+    default = 1 if node.version == 1 else None
+    axis = node.axis(node.integer("axis", default), values[0].rank)
+    filled = [value for value in values if 0 not in value.shape]
+    if len(filled) == 1:
+        return filled[0]
+    return graph.emit("concat", *(filled or values), axis=axis)
+
+
+@converter("Split", 1)
+def split_version_1(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """The sizes are an attribute or an input."""
+    sizes = node.integers("split") if node.has("split") else None
+    if node.optional(1) is not None:
+        sizes = node.constant_integers(1, "the sizes of the parts")
+    return _split(node, sizes, graph)
+
+
+@converter("Split", 2, 11)
+def split_by_attribute(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    return _split(node, node.integers("split") if node.has("split") else None, graph)
+
+
+@converter("Split", 13, 18)
+def split(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    given = node.optional(1) is not None
+    sizes = node.constant_integers(1, "the sizes of the parts") if given else None
+    return _split(node, sizes, graph)
+
+
+def _split(node: OnnxNode, sizes: tuple[int, ...] | None, graph: GraphBuilder) -> Sequence[Value]:
+    """One slice per part; without sizes the parts are equal, the last one may be smaller."""
+    data = node.input(0)
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    extent, parts = data.shape[axis], len(node.outputs)
+    if node.has("num_outputs") and node.integer("num_outputs") != parts:
+        raise node.invalid(f"num_outputs is not the number of outputs, {parts}")
+    if sizes is None:
+        size = -(-extent // parts)
+        sizes = tuple(max(min(size, extent - part * size), 0) for part in range(parts))
+    if len(sizes) != parts or sum(sizes) != extent or any(size < 0 for size in sizes):
+        raise node.bad_shape(f"axis {axis} of {data.type} does not split into {list(sizes)}")
+    results: list[Value] = []
+    start = 0
+    for position, size in enumerate(sizes):
+        if node.wants(position):
+            results.append(_part(data, axis, start, size, graph))
+        else:
+            results.append(data)
+        start += size
+    return results
+
+
+def _part(data: Value, axis: int, start: int, size: int, graph: GraphBuilder) -> Value:
+    shape = (*data.shape[:axis], size, *data.shape[axis + 1 :])
+    if 0 in shape:
+        return _empty(shape, data, graph)
+    starts = tuple(start if other == axis else 0 for other in range(data.rank))
+    return graph.emit("slice", data, starts=starts, steps=(1,) * data.rank, shape=shape)
+
+
+@converter("Slice", 1)
+def slice_by_attributes(node: OnnxNode, graph: GraphBuilder) -> Value:
+    starts, ends = node.integers("starts"), node.integers("ends")
+    axes = node.integers("axes", range(len(starts)))
+    return _slice(node, starts, ends, axes, (1,) * len(starts), graph)
+
+
+@converter("Slice", 10, 11, 13)
+def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
+    starts = node.constant_integers(1, "the list of starts")
+    ends = node.constant_integers(2, "the list of ends")
+    axes: tuple[int, ...] = tuple(range(len(starts)))
+    steps: tuple[int, ...] = (1,) * len(starts)
+    if node.optional(3) is not None:
+        axes = node.constant_integers(3, "the list of axes")
+    if node.optional(4) is not None:
+        steps = node.constant_integers(4, "the list of steps")
+    return _slice(node, starts, ends, axes, steps, graph)
+
+
+def _slice(
+    node: OnnxNode,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    steps: Sequence[int],
+    graph: GraphBuilder,
+) -> Value:
+    data = node.input(0)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.bad_shape("starts, ends, axes and steps differ in length")
+    node.axes(axes, data.rank)
+    begin, stride, shape = [0] * data.rank, [1] * data.rank, list(data.shape)
+    picked = [slice(None)] * data.rank
+    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
+        axis = node.axis(given, data.rank)
+        if step == 0:
+            raise node.invalid("a step is 0")
+        chosen = _chosen(start, end, step, data.shape[axis])
+        shape[axis] = len(chosen)
+        picked[axis] = _python_slice(chosen)
+        begin[axis] = chosen.start if chosen else 0
+        stride[axis] = step if len(chosen) > 1 else 1
+    if tuple(shape) == data.shape and all(step == 1 for step in stride):
+        return data
+    if data.array is not None:
+        return graph.constant(data.array[tuple(picked)])
+    if 0 in shape:
+        return _empty(tuple(shape), data, graph)
+    return graph.emit("slice", data, starts=tuple(begin), steps=tuple(stride), shape=tuple(shape))
+
+
+def _chosen(start: int, end: int, step: int, extent: int) -> range:
+    """The positions of a slice: negative bounds count from the end, and all are clamped.
+
+    Unlike in Python, a backward slice that starts before the axis begins at its first element.
+    """
+    start = start + extent if start < 0 else start
+    end = end + extent if end < 0 else end
+    if step > 0:
+        return range(min(max(start, 0), extent), min(max(end, 0), extent), step)
+    return range(min(max(start, 0), extent - 1), min(max(end, -1), extent - 1), step)
+
+
+def _python_slice(chosen: range) -> slice:
+    """The Python slice that picks these positions."""
+    if not chosen:
+        return slice(0, 0)
+    stop = chosen[-1] + (1 if chosen.step > 0 else -1)
+    return slice(chosen[0], None if stop < 0 else stop, chosen.step)
+
+
+def _empty(shape: tuple[int, ...], data: Value, graph: GraphBuilder) -> Value:
+    """A tensor without elements, whose contents are known; Concat leaves it out."""
+    return graph.constant(np.empty(shape, data.dtype.numpy))
+
+
+@converter("Expand", 8, 13)
+def expand(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Broadcasting in both directions: an extent of 1 in the shape keeps the data's."""
+    data, wanted = node.input(0), node.constant_integers(1, "the shape")
+    try:
+        shape = np.broadcast_shapes(data.shape, wanted)
+    except ValueError as error:
+        raise node.bad_shape(f"{data.type} does not expand to {list(wanted)}") from error
+    if data.array is not None and math.prod(shape) <= 4096:
+        return graph.constant(np.broadcast_to(data.array, shape))
+    return data if shape == data.shape else graph.emit("expand", data, shape=shape)
+
+
+@converter("Tile", 6, 13)
+def tile(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return _tile(node, node.constant_integers(1, "the list of repeats"), graph)
+
+
+@converter("Tile", 1)
+def tile_one_axis(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Version 1 repeats a single axis."""
+    data = node.input(0)
+    tiles = int(node.constant(1, "the number of tiles").reshape(-1)[0])
+    axis = node.axis(int(node.constant(2, "the axis").reshape(-1)[0]), data.rank)
+    return _tile(node, tuple(tiles if a == axis else 1 for a in range(data.rank)), graph)
+
+
+def _tile(node: OnnxNode, repeats: tuple[int, ...], graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    if len(repeats) != data.rank or any(count < 0 for count in repeats):
+        raise node.bad_shape(f"repeats {list(repeats)} do not fit {data.type}")
+    if data.array is not None and data.type.size * math.prod(repeats) <= 4096:
+        return graph.constant(np.tile(data.array, repeats))
+    return graph.emit("tile", data, repeats=repeats)
+
+
+@converter("Trilu", 14)
+def trilu(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    k = 0 if node.optional(1) is None else node.constant_integer(1, "the diagonal k")
+    return graph.emit("trilu", data, upper=bool(node.integer("upper", 1)), k=k)
+
+
+@converter("DepthToSpace", 1, 11, 13, 28)
+def depth_to_space(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """[N, b b C, H, W] -> [N, C, H b, W b]; in mode CRD the block is the inner part of C."""
+    data, block = node.input(0), node.integer("blocksize")
+    mode = node.choice("mode", "DCR", ("DCR", "CRD"))
+    if data.rank != 4 or block < 1 or data.shape[1] % (block * block):
+        raise node.bad_shape(f"{data.type} has no blocks of {block}")
+    n, c, h, w = data.shape
+    c //= block * block
+    if mode == "DCR":
+        shape, perm = (n, block, block, c, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        shape, perm = (n, c, block, block, h, w), (0, 1, 4, 2, 5, 3)
+    moved = graph.emit("transpose", reshaped(data, shape, graph), perm=perm)
+    return reshaped(moved, (n, c, h * block, w * block), graph)
+
+
+@converter("SpaceToDepth", 1, 13, 28)
+def space_to_depth(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """[N, C, H b, W b] -> [N, b b C, H, W]."""
+    data, block = node.input(0), node.integer("blocksize")
+    mode = node.choice("mode", "DCR", ("DCR", "CRD"))
+    if data.rank != 4 or block < 1 or data.shape[2] % block or data.shape[3] % block:
+        raise node.bad_shape(f"{data.type} has no blocks of {block}")
+    n, c, h, w = data.shape
+    split = reshaped(data, (n, c, h // block, block, w // block, block), graph)
+    perm = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    moved = graph.emit("transpose", split, perm=perm)
+    return reshaped(moved, (n, c * block * block, h // block, w // block), graph)

@@ -1,0 +1,49 @@
+"""Softmax and its relatives."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.shape import reshaped
+
+
+def _hardmax(value: Value, axis: int, graph: GraphBuilder) -> Value:
+    """One at the first maximum along the axis, zero elsewhere."""
+    first = graph.emit("arg_max", value, axis=axis, keepdims=False, select_last_index=False)
+    values = graph.constant(np.array([0, 1], value.dtype.numpy))
+    return graph.emit("one_hot", first, values, depth=value.shape[axis], axis=axis)
+
+
+def _normalised(operator: str, value: Value, axis: int, graph: GraphBuilder) -> Value:
+    if operator == "hardmax":
+        return _hardmax(value, axis, graph)
+    return graph.emit(operator, value, axis=axis)
+
+
+def _register(onnx_operator: str, operator: str) -> None:
+    @converter(onnx_operator, 13)
+    def along_axis(node: OnnxNode, graph: GraphBuilder) -> Value:
+        value = node.input(0)
+        axis = node.axis(node.integer("axis", -1), value.rank)
+        return _normalised(operator, value, axis, graph)
+
+    @converter(onnx_operator, 1, 11)
+    def over_matrix(node: OnnxNode, graph: GraphBuilder) -> Value:
+        """Until opset 12 all axes from `axis` on are one."""
+        value = node.input(0)
+        axis = node.axis(node.integer("axis", 1), value.rank, end=True)
+        if axis == value.rank - 1:
+            return _normalised(operator, value, axis, graph)
+        shape = (math.prod(value.shape[:axis]), math.prod(value.shape[axis:]))
+        matrix = reshaped(value, shape, graph)
+        return reshaped(_normalised(operator, matrix, 1, graph), value.shape, graph)
+
+
+_register("Softmax", "softmax")
+_register("LogSoftmax", "log_softmax")
+_register("Hardmax", "hardmax")

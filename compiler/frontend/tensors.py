@@ -1,0 +1,144 @@
+"""TensorProto -> NumPy array: raw data, typed data, and external data inside the model's folder."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+from onnx import TensorProto
+
+from compiler.dtypes import DType
+from compiler.errors import ImportModelError
+from compiler.frontend.element_types import dtype_of
+from compiler.frontend.graph_builder import MAX_TENSOR_BYTES
+from compiler.graph.ir import Array
+
+
+def read_tensor(tensor: TensorProto, what: str, base_dir: Path | None) -> Array:
+    """The contents of a tensor as a read-only array.
+
+    `what` names the tensor for errors; `base_dir` is the model's folder, None when the model did
+    not come from a file (external data is refused then). Raises ImportModelError.
+    """
+    dtype = dtype_of(tensor.data_type, what)
+    shape = tuple(tensor.dims)
+    if any(extent < 0 for extent in shape):
+        raise ImportModelError(f"{what} has a negative extent: {list(shape)}")
+    count = math.prod(shape)
+    if count * dtype.bytes >= MAX_TENSOR_BYTES:
+        raise ImportModelError(f"{what} would take {count * dtype.bytes} bytes: {list(shape)}")
+    if tensor.HasField("segment"):
+        raise ImportModelError(f"{what} is stored in segments, which are not supported")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        data = _external_bytes(tensor, what, base_dir, count * dtype.bytes)
+        array = _from_bytes(data, dtype, count, what)
+    elif tensor.HasField("raw_data"):
+        array = _from_bytes(tensor.raw_data, dtype, count, what)
+    else:
+        array = _from_typed_data(tensor, dtype, count, what)
+    result = array.reshape(shape)
+    result.flags.writeable = False
+    return result
+
+
+def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> Array:
+    if len(data) != count * dtype.bytes:
+        raise ImportModelError(
+            f"{what} needs {count * dtype.bytes} bytes of data and has {len(data)}"
+        )
+    if dtype is DType.BOOL:
+        flags: Array = np.frombuffer(data, np.uint8).astype(np.bool_)
+        return flags
+    little_endian: Array = np.frombuffer(data, dtype.numpy.newbyteorder("<"))
+    native: Array = np.require(little_endian, dtype.numpy, ["C_CONTIGUOUS", "ALIGNED"])
+    return native
+
+
+def _from_typed_data(tensor: TensorProto, dtype: DType, count: int, what: str) -> Array:
+    stored: Array
+    if dtype is DType.F32:
+        stored = np.array(tensor.float_data, np.float32)
+    elif dtype is DType.F64:
+        stored = np.array(tensor.double_data, np.float64)
+    elif dtype is DType.I64:
+        stored = np.array(tensor.int64_data, np.int64)
+    elif dtype in (DType.U32, DType.U64):
+        stored = np.array(tensor.uint64_data, np.uint64)
+    else:
+        stored = np.array(tensor.int32_data, np.int32)
+    if stored.size != count:
+        raise ImportModelError(f"{what} needs {count} elements and has {stored.size}")
+    array = stored.astype(dtype.numpy)
+    if dtype is not DType.BOOL and dtype.is_integer and not np.array_equal(array, stored):
+        raise ImportModelError(f"{what} has elements outside the range of {dtype}")
+    return array
+
+
+def _external_bytes(
+    tensor: TensorProto, what: str, base_dir: Path | None, default_length: int
+) -> bytes:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if base_dir is None:
+        raise ImportModelError(
+            f"{what} is stored outside the model, in {location!r}",
+            hint="import the model from its file, so that its folder is known",
+        )
+    path = _inside(base_dir, location, what)
+    offset = _entry(entries, "offset", 0, what)
+    length = _entry(entries, "length", default_length, what)
+    if length != default_length:
+        raise ImportModelError(
+            f"{what} needs {default_length} bytes of external data and declares {length}"
+        )
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if offset + length > size:
+                raise ImportModelError(
+                    f"{what} needs bytes {offset} to {offset + length} of external data "
+                    f"{location!r}, which has only {size}"
+                )
+            file.seek(offset)
+            return file.read(length)
+    except OSError as error:
+        raise ImportModelError(
+            f"external data {location!r} of {what} cannot be read: {error.strerror or error}"
+        ) from error
+
+
+def _entry(entries: dict[str, str], key: str, default: int, what: str) -> int:
+    text = entries.get(key, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ImportModelError(f"{what} has the external data {key} {text[:40]!r}")
+    return int(text)
+
+
+def _inside(base_dir: Path, location: str, what: str) -> Path:
+    """The path of external data, which must be a file inside the model's folder."""
+    refusal = ImportModelError(
+        f"{what} names external data {location!r} outside the model's folder",
+        hint="external data must lie beside the model or below",
+    )
+    if not location or "\0" in location:
+        raise ImportModelError(f"{what} names no file for its external data")
+    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
+        raise refusal
+    if ".." in PurePosixPath(location.replace("\\", "/")).parts:
+        raise refusal
+    try:
+        folder = base_dir.resolve(strict=True)
+        path = (folder / location).resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise ImportModelError(
+            f"external data {location!r} of {what} is missing",
+            hint=f"it was looked for in {base_dir}",
+        ) from error
+    if not path.is_relative_to(folder):
+        raise refusal
+    if not path.is_file():
+        raise ImportModelError(f"external data {location!r} of {what} is not a file")
+    return path

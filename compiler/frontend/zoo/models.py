@@ -1,0 +1,73 @@
+"""The zoo's models by name."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+
+from compiler.errors import SettingsError
+from compiler.frontend.zoo.encoder import encoder
+from compiler.frontend.zoo.mlp import mlp
+from compiler.frontend.zoo.mobilenet_v2 import mobilenet_v2
+from compiler.frontend.zoo.network import NetworkBuilder, Size
+from compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
+from compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
+from compiler.frontend.zoo.vgg11 import vgg11
+
+_MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "mobilenet_v2": mobilenet_v2,
+    "squeezenet1_1": squeezenet1_1,
+    "vgg11": vgg11,
+    "encoder": encoder,
+    "mlp": mlp,
+}
+
+
+def model_names() -> tuple[str, ...]:
+    """The names of the zoo's models."""
+    return tuple(_MODELS)
+
+
+def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.ModelProto:
+    """A model at its published size, or reduced; checked by onnx.checker.
+
+    Equal arguments give equal models. Raises SettingsError for an unknown name.
+    """
+    topology = _MODELS.get(name)
+    if topology is None:
+        nearest = difflib.get_close_matches(name, _MODELS, n=2)
+        known = ", ".join(_MODELS)
+        raise SettingsError(
+            f"there is no model {name!r} in the zoo (there are: {known})",
+            hint=f"did you mean {' or '.join(nearest)}?" if nearest else "",
+        )
+    net = NetworkBuilder(name, seed)
+    topology(net, size or Size())
+    return net.model()
+
+
+def write_model(name: str, output: Path, seed: int = 0) -> Path:
+    """Write a model of the zoo to an ONNX file, replacing the file as a whole.
+
+    Raises SettingsError for an unknown name and for a file that cannot be written.
+    """
+    output = Path(output)
+    model = build_model(name, seed=seed)
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(model.SerializeToString())
+        os.replace(partial, output)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise SettingsError(
+            f"{output} cannot be written: {error.strerror or error}",
+            hint="choose another --output",
+        ) from error
+    return output

@@ -1,0 +1,193 @@
+"""NetworkBuilder: writes an ONNX model layer by layer, with seeded weights of sane scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+Floats = npt.NDArray[np.float32]
+
+OPSET = 20
+IR_VERSION = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What may be reduced, for tests: None and 1.0 mean the published size."""
+
+    batch: int = 1
+    image: int | None = None  # height and width in pixels
+    width: float = 1.0  # factor on the number of channels (features)
+    classes: int | None = None
+    tokens: int | None = None
+    layers: int | None = None
+
+    def channels(self, published: int) -> int:
+        """The number of channels under the width factor, a multiple of 4."""
+        if self.width == 1.0:
+            return published
+        return max(4, 4 * round(published * self.width / 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The output of a layer: its name and the number of channels or features."""
+
+    name: str
+    channels: int
+
+
+class NetworkBuilder:
+    """Collects nodes and initializers of one model; values are float32.
+
+    Weights are normal with variance gain / fan_in (He et al., Delving Deep into Rectifiers: gain 2
+    after a ReLU keeps the scale of activations; 1 after a linear layer).
+    """
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name = name
+        self._random = np.random.default_rng([seed, *name.encode()])
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._counts: dict[str, int] = {}
+
+    def input(self, name: str, shape: Sequence[int]) -> str:
+        """Declare an input."""
+        self._inputs.append(
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(shape))
+        )
+        return name
+
+    def output(self, value: str, name: str, shape: Sequence[int]) -> None:
+        """Make `value` an output of the model, and rename it."""
+        for node in self._nodes:
+            node.input[:] = [name if used == value else used for used in node.input]
+            node.output[:] = [name if made == value else made for made in node.output]
+        self._outputs.append(
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(shape))
+        )
+
+    def node(self, operator: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
+        """Add a node and return its output; `name` is its name, by default counted."""
+        if not name:
+            count = self._counts.get(operator, 0)
+            self._counts[operator] = count + 1
+            name = f"{operator.lower()}_{count}"
+        output = f"{name}_output"
+        self._nodes.append(
+            helper.make_node(operator, list(inputs), [output], name=name, **attributes)
+        )
+        return output
+
+    def constant(self, name: str, array: npt.NDArray[np.generic]) -> str:
+        """Add an initializer."""
+        self._initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weights(self, name: str, shape: Sequence[int], fan_in: int, gain: float) -> str:
+        """Add normally distributed weights of variance gain / fan_in."""
+        values = self._random.standard_normal(tuple(shape), np.float32)
+        values *= np.float32(math.sqrt(gain / fan_in))
+        return self.constant(name, values)
+
+    def uniform(self, name: str, count: int, low: float, high: float) -> str:
+        """Add `count` uniformly distributed values."""
+        return self.constant(name, self._random.uniform(low, high, count).astype(np.float32))
+
+    def conv(
+        self,
+        name: str,
+        data: Layer,
+        channels: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        gain: float = 2.0,
+        bias: bool = False,
+    ) -> Layer:
+        """A square 2-D convolution."""
+        inner = data.channels // groups
+        shape = (channels, inner, kernel, kernel)
+        weight = self.weights(f"{name}.weight", shape, inner * kernel * kernel, gain)
+        inputs = [data.name, weight]
+        if bias:
+            inputs.append(self.uniform(f"{name}.bias", channels, -0.1, 0.1))
+        output = self.node(
+            "Conv",
+            inputs,
+            name,
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[padding] * 4,
+            dilations=[1, 1],
+            group=groups,
+        )
+        return Layer(output, channels)
+
+    def batch_norm(self, name: str, data: Layer, gain: float = 1.0) -> Layer:
+        """Batch normalisation with statistics near, but not at, mean 0 and variance 1."""
+        parameters = [
+            self.uniform(f"{name}.weight", data.channels, 0.8 * gain, 1.2 * gain),
+            self.uniform(f"{name}.bias", data.channels, -0.1, 0.1),
+            self.uniform(f"{name}.running_mean", data.channels, -0.1, 0.1),
+            self.uniform(f"{name}.running_var", data.channels, 0.8, 1.25),
+        ]
+        output = self.node("BatchNormalization", [data.name, *parameters], name, epsilon=1e-5)
+        return Layer(output, data.channels)
+
+    def relu(self, data: Layer) -> Layer:
+        return Layer(self.node("Relu", [data.name]), data.channels)
+
+    def add(self, left: Layer, right: Layer) -> Layer:
+        return Layer(self.node("Add", [left.name, right.name]), left.channels)
+
+    def max_pool(
+        self, data: Layer, kernel: int, stride: int, padding: int = 0, ceil_mode: bool = False
+    ) -> Layer:
+        output = self.node(
+            "MaxPool",
+            [data.name],
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[padding] * 4,
+            ceil_mode=int(ceil_mode),
+        )
+        return Layer(output, data.channels)
+
+    def global_average_pool(self, data: Layer) -> Layer:
+        """Global average pooling, flattened to [batch, channels]."""
+        pooled = self.node("GlobalAveragePool", [data.name])
+        return Layer(self.node("Flatten", [pooled], axis=1), data.channels)
+
+    def linear(self, name: str, data: Layer, features: int, gain: float = 1.0) -> Layer:
+        """A fully connected layer on [batch, features]."""
+        shape = (features, data.channels)
+        weight = self.weights(f"{name}.weight", shape, data.channels, gain)
+        bias = self.uniform(f"{name}.bias", features, -0.1, 0.1)
+        output = self.node("Gemm", [data.name, weight, bias], name, transB=1)
+        return Layer(output, features)
+
+    def model(self) -> onnx.ModelProto:
+        """The finished model, checked."""
+        graph = helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, self._initializers
+        )
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            producer_name="tunefarm",
+            ir_version=IR_VERSION,
+        )
+        onnx.checker.check_model(model)
+        return model

@@ -1,0 +1,57 @@
+"""Small ONNX models for the frontend's tests, and an evaluator for the graphs made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.graph.ir import Array, Graph
+from compiler.operators.evaluate_node import evaluate_node
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def tensor(name: str, shape: Sequence[int | str | None] | None, dtype: int = FLOAT) -> Any:
+    """A ValueInfoProto."""
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[str],
+    constants: Mapping[str, Array] | None = None,
+    *,
+    opset: int = 18,
+    functions: Sequence[onnx.FunctionProto] = (),
+    domains: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """A model whose outputs are float tensors of unknown shape."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        inputs,
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    opsets += [helper.make_opsetid(name, version) for name, version in (domains or {}).items()]
+    return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
+
+
+def outputs_of(graph: Graph, inputs: Mapping[str, Array]) -> list[Any]:
+    """The graph's outputs in NumPy."""
+    values: dict[str, Array] = dict(graph.constants) | dict(inputs)
+    for node in graph.nodes:
+        operands = tuple(values[name] if name else None for name in node.inputs)
+        values[node.output] = evaluate_node(node, operands)
+    return [values[name] for name in graph.outputs]
+
+
+def integers(*values: int) -> Array:
+    """An int64 vector."""
+    return np.array(values, np.int64)

@@ -1,0 +1,348 @@
+"""The walk over a model: shape computations vanish, functions expand, problems are collected."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from compiler.frontend.converter import converted_operators, converter, covered_versions
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.graph.verify import verify_graph
+from tests.compiler.frontend.onnx_models import (
+    BOOL,
+    INT64,
+    integers,
+    model,
+    outputs_of,
+    tensor,
+)
+
+node = helper.make_node
+
+
+def test_shape_computation_leaves_one_reshape() -> None:
+    """x.view(x.size(0), -1), as exporters write it."""
+    proto = model(
+        [
+            node("Shape", ["x"], ["shape"]),
+            node("Gather", ["shape", "zero"], ["batch"], axis=0),
+            node("Unsqueeze", ["batch", "axes"], ["batches"]),
+            node("Concat", ["batches", "minus_one"], ["wanted"], axis=0),
+            node("Reshape", ["x", "wanted"], ["y"]),
+        ],
+        [tensor("x", [2, 3, 5])],
+        ["y"],
+        {"zero": np.array(0), "axes": integers(0), "minus_one": integers(-1)},
+    )
+    graph = import_model_proto(proto)
+    verify_graph(graph)
+    assert [n.operator for n in graph.nodes] == ["reshape"]
+    assert graph.types["y"].shape == (2, 15)
+    assert not graph.constants
+
+
+def test_expand_by_where_idiom() -> None:
+    """Exporters replace -1 in a shape by Where(Equal(shape, -1), ConstantOfShape, shape)."""
+    proto = model(
+        [
+            node(
+                "ConstantOfShape",
+                ["two"],
+                ["ones"],
+                value=onnx.numpy_helper.from_array(integers(1)),
+            ),
+            node("Mul", ["ones", "minus_one"], ["negative"]),
+            node("Equal", ["wanted", "negative"], ["open"]),
+            node("Where", ["open", "ones", "wanted"], ["shape"]),
+            node("Expand", ["x", "shape"], ["y"]),
+        ],
+        [tensor("x", [3, 1])],
+        ["y"],
+        {"two": integers(2), "minus_one": integers(-1), "wanted": integers(-1, 4)},
+    )
+    graph = import_model_proto(proto)
+    assert [n.operator for n in graph.nodes] == ["expand"]
+    assert graph.types["y"].shape == (3, 4)
+
+
+def test_long_shape_chain_is_folded() -> None:
+    count = 2000
+    nodes = [node("Add", [f"s{i}", "one"], [f"s{i + 1}"]) for i in range(count)]
+    nodes.append(node("Reshape", ["x", f"s{count}"], ["y"]))
+    constants = {"s0": integers(4 - count), "one": integers(1)}
+    graph = import_model_proto(model(nodes, [tensor("x", [2, 2])], ["y"], constants))
+    assert [n.operator for n in graph.nodes] == ["reshape"]
+    assert graph.types["y"].shape == (4,)
+
+
+def test_every_unsupported_operator_is_listed_at_once() -> None:
+    proto = model(
+        [
+            node("NonZero", ["x"], ["a"], name="first"),
+            node("Invented", ["a"], ["b"], name="second"),
+            node("Invented", ["x"], ["c"], name="third"),
+            node("Relu", ["b"], ["d"], name="fine"),
+            node("MaxPool", ["x"], ["e", "indices"], name="fourth", kernel_shape=[1]),
+            node("Other", ["d"], ["y"], name="fifth", domain="com.example"),
+        ],
+        [tensor("x", [1, 2, 4])],
+        ["y"],
+    )
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        import_model_proto(proto)
+    message = str(caught.value)
+    assert "4 operators" in message
+    parts = (
+        "NonZero (node 'first')",
+        "Invented (nodes 'second', 'third')",
+        "MaxPool (node 'fourth'): the output Indices",
+        "com.example.Other (node 'fifth')",
+    )
+    for part in parts:
+        assert part in message
+    assert "fine" not in message
+
+
+def test_unsupported_operators_are_told_before_other_errors() -> None:
+    proto = model(
+        [node("Add", ["x", "w"], ["a"]), node("Invented", ["a"], ["y"], name="one")],
+        [tensor("x", [2])],
+        ["y"],
+        {"w": np.ones(3, np.float32)},
+    )
+    with pytest.raises(UnsupportedOperatorError, match="Invented"):
+        import_model_proto(proto)
+
+
+def test_operator_version_that_is_not_covered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compiler.frontend import converter as registry
+
+    key = ("", "Conv")
+    table = {version: f for version, f in registry._CONVERTERS[key].items() if version != 22}
+    monkeypatch.setitem(registry._CONVERTERS, key, table)
+    proto = model(
+        [node("Conv", ["x", "w"], ["y"], name="conv")],
+        [tensor("x", [1, 1, 4])],
+        ["y"],
+        {"w": np.ones((1, 1, 2), np.float32)},
+        opset=22,
+    )
+    with pytest.raises(UnsupportedOperatorError, match=r"Conv .*version 22.*covered: 1, 11"):
+        import_model_proto(proto)
+
+
+def test_one_version_has_one_converter() -> None:
+    with pytest.raises(ValueError, match="two converters"):
+        converter("Relu", 14)(lambda node, graph: node.input(0))
+
+
+def test_converters_name_versions_that_exist() -> None:
+    for domain, operator in converted_operators():
+        for version in covered_versions(domain, operator):
+            schema = onnx.defs.get_schema(operator, version, domain)
+            assert schema.since_version == version, operator
+
+
+def test_schema_function_is_expanded() -> None:
+    """SoftmaxCrossEntropyLoss has no converter, and its definition is a function."""
+    assert ("", "SoftmaxCrossEntropyLoss") not in converted_operators()
+    proto = model(
+        [node("SoftmaxCrossEntropyLoss", ["x", "t"], ["y"], reduction="mean")],
+        [tensor("x", [3, 5]), tensor("t", [3], INT64)],
+        ["y"],
+    )
+    graph = import_model_proto(proto)
+    verify_graph(graph)
+    x = np.random.default_rng(0).standard_normal((3, 5), np.float32)
+    t = integers(1, 0, 4)
+    log_p = x - np.log(np.exp(x).sum(1, keepdims=True))
+    expected = -log_p[np.arange(3), t].mean()
+    np.testing.assert_allclose(outputs_of(graph, {"x": x, "t": t})[0], expected, rtol=1e-5)
+
+
+def scaled(name: str = "Scaled") -> onnx.FunctionProto:
+    """f(a, b; k) = a * k + b, where b may be absent."""
+    constant = node("Constant", [], ["factor"])
+    reference = constant.attribute.add(name="value_float", ref_attr_name="k")
+    reference.type = onnx.AttributeProto.FLOAT
+    return helper.make_function(
+        "local",
+        name,
+        ["a", "b"],
+        ["r"],
+        [constant, node("Mul", ["a", "factor"], ["m"]), node("Add", ["m", "b"], ["r"])],
+        [helper.make_opsetid("", 18)],
+        ["k"],
+    )
+
+
+def test_local_function_is_expanded_with_its_attributes() -> None:
+    proto = model(
+        [
+            node("Scaled", ["x", "w"], ["m"], domain="local", k=3.0),
+            node("Scaled", ["m", "w"], ["y"], domain="local", k=-1.0),
+        ],
+        [tensor("x", [2])],
+        ["y"],
+        {"w": np.array([1, 2], np.float32)},
+        functions=[scaled()],
+        domains={"local": 1},
+    )
+    graph = import_model_proto(proto)
+    verify_graph(graph)
+    x = np.array([5, 7], np.float32)
+    np.testing.assert_allclose(outputs_of(graph, {"x": x})[0], [-15, -21])
+
+
+def test_function_that_calls_itself_is_refused() -> None:
+    endless = helper.make_function(
+        "local", "Endless", ["a"], ["r"], [node("Endless", ["a"], ["r"], domain="local")],
+        [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)],
+    )  # fmt: skip
+    proto = model(
+        [node("Endless", ["x"], ["y"], domain="local")],
+        [tensor("x", [2])],
+        ["y"],
+        functions=[endless],
+        domains={"local": 1},
+    )
+    with pytest.raises(ImportModelError, match="calls itself"):
+        import_model_proto(proto)
+
+
+def test_functions_that_grow_exponentially_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.frontend.model_importer._MAX_NODES", 2000)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    functions = [
+        helper.make_function("local", "F0", ["a"], ["r"], [node("Relu", ["a"], ["r"])], opsets)
+    ]
+    for level in range(1, 30):
+        inner = f"F{level - 1}"
+        body = [
+            node(inner, ["a"], ["m"], domain="local"),
+            node(inner, ["m"], ["r"], domain="local"),
+        ]
+        functions.append(helper.make_function("local", f"F{level}", ["a"], ["r"], body, opsets))
+    proto = model(
+        [node("F29", ["x"], ["y"], domain="local")],
+        [tensor("x", [2])],
+        ["y"],
+        functions=functions,
+        domains={"local": 1},
+    )
+    with pytest.raises(ImportModelError, match="more than 2000 nodes"):
+        import_model_proto(proto)
+
+
+def branching(condition_input: bool) -> onnx.ModelProto:
+    def branch(operator: str) -> onnx.GraphProto:
+        return helper.make_graph([node(operator, ["x"], ["r"])], operator, [], [tensor("r", [2])])
+
+    inputs = [tensor("x", [2])] + ([tensor("c", [], BOOL)] if condition_input else [])
+    return model(
+        [
+            node(
+                "If",
+                ["c"],
+                ["y"],
+                name="choice",
+                then_branch=branch("Relu"),
+                else_branch=branch("Neg"),
+            )
+        ],
+        inputs,
+        ["y"],
+        {} if condition_input else {"c": np.array(False)},
+    )
+
+
+def test_branch_of_a_constant_condition_is_inlined() -> None:
+    graph = import_model_proto(branching(condition_input=False))
+    assert [n.operator for n in graph.nodes] == ["neg"]
+    assert graph.nodes[0].output == "y"
+
+
+def test_branch_at_run_time_is_refused() -> None:
+    with pytest.raises(
+        UnsupportedOperatorError, match=r"If \(node 'choice'\): a condition that is computed"
+    ):
+        import_model_proto(branching(condition_input=True))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([node("Relu", ["z"], ["y"])], "'z' is used before it is computed"),
+        ([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])], "'y' is computed twice"),
+        ([node("Relu", ["x"], ["y"], alpha=1.0)], "no attribute 'alpha'"),
+        ([node("Relu", ["x", "x"], ["y"])], "has 2 inputs and takes 1"),
+        ([node("Add", ["x", ""], ["y"])], "input 'B' is missing"),
+        ([node("Not", ["x"], ["y"])], "element type f32, which the operator does not take"),
+        ([node("Add", ["x", "i"], ["y"])], "must be equal"),
+        ([node("Transpose", ["x"], ["y"], perm=[0, 0])], "no permutation"),
+        ([node("Concat", ["x", "x"], ["y"], axis=5)], "axis 5 is outside"),
+        ([node("Concat", ["x", "x"], ["y"])], "needs the attribute 'axis'"),
+        ([node("Softmax", ["x"], ["y"], axis="1")], "has the type STRING instead of INT"),
+    ],
+)
+def test_malformed_nodes(nodes: list[onnx.NodeProto], reason: str) -> None:
+    proto = model(nodes, [tensor("x", [2, 3]), tensor("i", [2, 3], INT64)], ["y"])
+    with pytest.raises(ImportModelError, match=reason):
+        import_model_proto(proto)
+
+
+def test_empty_values_at_run_time_are_refused() -> None:
+    proto = model(
+        [node("Slice", ["x", "from", "to"], ["y"])],
+        [tensor("x", [4])],
+        ["y"],
+        {"from": integers(2), "to": integers(2)},
+    )
+    with pytest.raises(ShapeError, match="is empty"):
+        import_model_proto(proto)
+
+
+def test_giant_constants_are_not_computed() -> None:
+    proto = model(
+        [node("ConstantOfShape", ["shape"], ["a"]), node("Add", ["a", "x"], ["y"])],
+        [tensor("x", [1])],
+        ["y"],
+        {"shape": integers(2**20, 2**20)},
+    )
+    with pytest.raises(ShapeError, match="would take"):
+        import_model_proto(proto)
+
+
+def test_outputs_keep_their_names() -> None:
+    """An output may be an input, a constant, or a value that has another name already."""
+    proto = model(
+        [
+            node("Identity", ["x"], ["copy"]),
+            node("Relu", ["x"], ["r"]),
+            node("Identity", ["r"], ["r2"]),
+            node("Constant", [], ["c"], value_floats=[1.0, 2.0]),
+        ],
+        [tensor("x", [2])],
+        ["x", "copy", "r", "r2", "c"],
+    )
+    graph = import_model_proto(proto)
+    verify_graph(graph)
+    assert graph.outputs == ("x", "copy", "r", "r2", "c")
+    x = np.array([-1, 3], np.float32)
+    for output, expected in zip(
+        outputs_of(graph, {"x": x}), (x, x, [0, 3], [0, 3], [1, 2]), strict=True
+    ):
+        np.testing.assert_array_equal(output, expected)
+
+
+def test_nodes_remember_their_source() -> None:
+    proto = model(
+        [node("Gelu", ["x"], ["g"], name="activation"), node("ReduceL2", ["g"], ["y"])],
+        [tensor("x", [2])],
+        ["y"],
+        opset=20,
+    )
+    assert {n.source for n in import_model_proto(proto).nodes} == {"activation", "y"}

@@ -1,0 +1,131 @@
+"""Inputs' shapes: declared, fixed by the user, or asked for in one readable error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from compiler.frontend.import_onnx import import_model_proto
+from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
+
+
+def relu(shape: Sequence[int | str | None] | None, dtype: int = 1) -> onnx.ModelProto:
+    return model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", shape, dtype)], ["y"])
+
+
+def test_symbolic_dimension_is_fixed() -> None:
+    graph = import_model_proto(relu(["N", 3, None]), {"x": (2, 3, 5)})
+    assert graph.types["y"].shape == (2, 3, 5)
+
+
+def test_unresolved_dimensions_name_the_input_and_what_to_type() -> None:
+    with pytest.raises(ShapeError) as caught:
+        import_model_proto(relu(["N", 3, None]))
+    assert "'x' has the shape [N, 3, ?]" in str(caught.value)
+    assert "--shape x=1,3,1" in str(caught.value)
+
+
+def test_input_without_any_shape() -> None:
+    with pytest.raises(ShapeError, match="no shape at all"):
+        import_model_proto(relu(None))
+    assert import_model_proto(relu(None), {"x": (7,)}).types["y"].shape == (7,)
+
+
+def test_symbol_settled_by_one_input_holds_for_the_others() -> None:
+    proto = model(
+        [helper.make_node("Add", ["a", "b"], ["y"])],
+        [tensor("a", ["N", 4]), tensor("b", ["N", 4])],
+        ["y"],
+    )
+    graph = import_model_proto(proto, {"a": (3, 4)})
+    assert graph.types["b"].shape == (3, 4)
+    with pytest.raises(ImportModelError, match="fix the dimension 'N' to 3 and to 2"):
+        import_model_proto(proto, {"a": (3, 4), "b": (2, 4)})
+
+
+def test_unknown_input_names_the_nearest() -> None:
+    proto = model([helper.make_node("Relu", ["input"], ["y"])], [tensor("input", [2])], ["y"])
+    with pytest.raises(ImportModelError, match="did you mean 'input'"):
+        import_model_proto(proto, {"inptu": (2,)})
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ((2, 4, 5), "contradicts"),
+        ((2, 3), "has 3 dimensions"),
+        ((0, 3, 5), "no elements"),
+        ((-1, 3, 5), "no elements"),
+        ((2**40, 3, 2**40), "would take"),
+    ],
+)
+def test_shapes_that_do_not_fit(shape: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(ImportModelError, match=reason):
+        import_model_proto(relu(["N", 3, None]), {"x": shape})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (TensorProto.FLOAT16, "float16"),
+        (TensorProto.BFLOAT16, "bfloat16"),
+        (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"),
+        (TensorProto.STRING, "string"),
+        (TensorProto.COMPLEX64, "complex64"),
+        (TensorProto.INT4, "int4"),
+        (4242, "number 4242"),
+    ],
+)
+def test_element_types_that_are_not_supported(dtype: int, name: str) -> None:
+    with pytest.raises(UnsupportedOperatorError, match=name):
+        import_model_proto(relu([2], dtype))
+
+
+def test_sequences_and_optionals_are_refused() -> None:
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None)
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], [sequence], ["y"])
+    with pytest.raises(UnsupportedOperatorError, match="sequence type"):
+        import_model_proto(proto)
+
+
+def test_input_with_an_initializer_is_a_constant() -> None:
+    proto = model(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [tensor("x", [2]), tensor("w", [2])],
+        ["y"],
+        {"w": np.ones(2, np.float32)},
+    )
+    assert import_model_proto(proto).inputs == ("x",)
+
+
+def test_input_can_be_fixed_to_a_constant() -> None:
+    proto = model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [tensor("x", [6]), tensor("shape", [2], INT64)],
+        ["y"],
+    )
+    with pytest.raises(ShapeError, match="'shape'"):
+        import_model_proto(proto)
+    graph = import_model_proto(proto, constants={"shape": integers(2, -1)})
+    assert graph.inputs == ("x",)
+    x = np.arange(6, dtype=np.float32)
+    np.testing.assert_array_equal(outputs_of(graph, {"x": x})[0], x.reshape(2, 3))
+
+
+def test_fixing_an_unknown_input() -> None:
+    with pytest.raises(ImportModelError, match="no input 'z'"):
+        import_model_proto(relu([2]), constants={"z": integers(1)})
+
+
+def test_repeated_and_unnamed_inputs() -> None:
+    twice = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", [2])] * 2, ["y"])
+    with pytest.raises(ImportModelError, match="'x' of the model is there twice"):
+        import_model_proto(twice)
+    unnamed = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("", [2])], ["y"])
+    with pytest.raises(ImportModelError, match="has no name"):
+        import_model_proto(unnamed)

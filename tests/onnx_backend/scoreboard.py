@@ -1,0 +1,371 @@
+"""Scoreboard of the onnx package's own backend tests.
+
+    python -m tests.onnx_backend.scoreboard [--kind node] [--match resize] [--engine compiled]
+
+Every case ends as one of:
+
+    passed    the outputs agree within the case's tolerances
+    fixed     passed, after inputs that shapes depend on were fixed to the case's values, because
+              shapes must be known when a model is compiled
+    refused   an ImportModelError said clearly what is not supported
+    WRONG     the outputs differ
+    CRASHED   another exception, a timeout, or the death of the process
+
+The engine `numpy` evaluates the imported graph node by node; `compiled` builds and runs machine
+code. Cases run in worker processes, so that a crash is a result. The exit status is 1 if any case
+is WRONG or CRASHED. `--json FILE` writes every case's result; `--record` renews the list of the
+cases that the tests require to pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import multiprocessing
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkContext, ForkProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+
+from compiler.errors import ImportModelError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.graph.ir import Array, Graph
+from compiler.operators.evaluate_node import evaluate_node
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+STATUSES = ("passed", "fixed", "refused", "WRONG", "CRASHED")
+RECORD = Path(__file__).with_name("passing_cases.txt")
+TIMEOUT_SECONDS = 300
+_RUN_TIME_VALUE = re.compile(r"value '([^']*)'\) is computed at run time")
+
+Engine = Callable[[Graph, Mapping[str, Array]], Sequence[Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one case ended; `reason` is empty when it passed."""
+
+    name: str
+    kind: str
+    status: str
+    reason: str = ""
+
+
+def run_numpy(graph: Graph, inputs: Mapping[str, Array]) -> Sequence[Array]:
+    """The graph's outputs by NumPy, node by node through each node's tensor expression."""
+    values: dict[str, Array] = dict(graph.constants) | dict(inputs)
+    for node in graph.nodes:
+        operands = tuple(values[name] if name else None for name in node.inputs)
+        values[node.output] = evaluate_node(node, operands)
+    return [values[name] for name in graph.outputs]
+
+
+def run_compiled(graph: Graph, inputs: Mapping[str, Array]) -> Sequence[Array]:
+    """The graph's outputs by machine code with default schedules."""
+    import compiler
+
+    outputs = compiler.build(graph).run(dict(inputs))
+    return [outputs[name] for name in graph.outputs]
+
+
+ENGINES: dict[str, Engine] = {"numpy": run_numpy, "compiled": run_compiled}
+
+
+def load_cases(kinds: Sequence[str] = KINDS, match: str = "") -> list[TestCase]:
+    """The cases of some kinds whose name contains `match`, in a fixed order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [case for kind in kinds for case in load_model_tests(kind=kind)]
+    order = {kind: position for position, kind in enumerate(KINDS)}
+    return sorted(
+        (case for case in found if match in case.name), key=lambda c: (order[c.kind], c.name)
+    )
+
+
+def build_and_run(
+    model: onnx.ModelProto, inputs: Sequence[Any], engine: Engine
+) -> tuple[Sequence[Array], bool]:
+    """Import a model, run it on `inputs` (in the order of the model's), and return its outputs.
+
+    The flag says whether inputs had to be fixed. Raises what the import and the engine raise.
+    """
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    names = [info.name for info in model.graph.input if info.name not in initialized]
+    if len(names) != len(inputs):
+        names = [info.name for info in model.graph.input]
+    values = dict(zip(names, inputs, strict=False))
+    graph, fixed = _import_fixing(model, values)
+    arrays = {name: np.asarray(values[name]) for name in graph.inputs}
+    return engine(graph, arrays), fixed
+
+
+def _import_fixing(model: onnx.ModelProto, values: Mapping[str, Any]) -> tuple[Graph, bool]:
+    """Import, fixing inputs that must be known at compile time, as few as the errors ask for."""
+    shapes = _symbolic_shapes(model, values)
+    fixed: dict[str, Array] = {}
+    while True:
+        try:
+            open_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
+            return import_model_proto(model, open_shapes, constants=fixed), bool(fixed)
+        except ImportModelError as error:
+            wanted = _inputs_to_fix(str(error), values, fixed)
+            if not wanted:
+                raise
+            fixed.update({name: np.asarray(values[name]) for name in wanted})
+
+
+def _inputs_to_fix(
+    message: str, values: Mapping[str, Any], fixed: Mapping[str, Array]
+) -> list[str]:
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    empty = [name for name, value in arrays.items() if value.size == 0]
+    if "has no elements" in message and not set(empty) <= set(fixed):
+        return empty
+    if "at run time" not in message and "constant inputs only" not in message:
+        return []
+    found = _RUN_TIME_VALUE.search(message)
+    if found and found.group(1) in values and found.group(1) not in fixed:
+        return [found.group(1)]
+    return [
+        name for name, value in arrays.items() if name not in fixed and value.dtype.kind in "biu"
+    ]
+
+
+def _symbolic_shapes(
+    model: onnx.ModelProto, values: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs with symbolic dimensions, from the case's data."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for info in model.graph.input:
+        value = values.get(info.name)
+        if isinstance(value, np.ndarray) and info.type.WhichOneof("value") == "tensor_type":
+            tensor = info.type.tensor_type
+            known = tensor.HasField("shape") and all(
+                dimension.HasField("dim_value") for dimension in tensor.shape.dim
+            )
+            if not known:
+                shapes[info.name] = value.shape
+    return shapes
+
+
+def run_case(case: TestCase, engine: Engine) -> Result:
+    """Run all data sets of a case."""
+    try:
+        fixed = False
+        for model, inputs, expected in _data_sets(case):
+            outputs, was_fixed = build_and_run(model, inputs, engine)
+            fixed = fixed or was_fixed
+            difference = compare(outputs, expected, case.rtol, case.atol)
+            if difference:
+                return Result(case.name, case.kind, "WRONG", difference)
+    except ImportModelError as error:
+        return Result(case.name, case.kind, "refused", f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001  # any other exception is what the board must show
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        reason = f"{type(error).__name__} at {where}: {error}"
+        return Result(case.name, case.kind, "CRASHED", reason)
+    return Result(case.name, case.kind, "fixed" if fixed else "passed")
+
+
+def _data_sets(case: TestCase) -> Iterator[tuple[onnx.ModelProto, list[Any], list[Any]]]:
+    if case.model is not None:
+        for inputs, outputs in case.data_sets or []:
+            yield case.model, [_value(v) for v in inputs], [_value(v) for v in outputs]
+        return
+    folder = Path(case.model_dir or "")
+    model = onnx.load(folder / "model.onnx")
+    for data_set in sorted(folder.glob("test_data_set*")):
+        yield model, _load_all(data_set, "input"), _load_all(data_set, "output")
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _load_all(folder: Path, what: str) -> list[Any]:
+    """Tensors of a data set in order; other kinds of value come as None."""
+    files = sorted(folder.glob(f"{what}_*.pb"), key=lambda file: int(file.stem.split("_")[-1]))
+    values: list[Any] = []
+    for file in files:
+        tensor = onnx.TensorProto()
+        try:
+            tensor.ParseFromString(file.read_bytes())
+            values.append(numpy_helper.to_array(tensor))
+        except (TypeError, ValueError, onnx.checker.ValidationError):
+            values.append(None)
+    return values
+
+
+def compare(outputs: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> str:
+    """The first difference, as the onnx package's runner checks it, or an empty text."""
+    if len(outputs) != len(expected):
+        return f"{len(outputs)} outputs instead of {len(expected)}"
+    for position, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        wanted = np.asarray(wanted)
+        if output.shape != wanted.shape:
+            return f"output {position}: shape {output.shape} instead of {wanted.shape}"
+        if output.dtype != wanted.dtype:
+            return f"output {position}: {output.dtype} instead of {wanted.dtype}"
+        try:
+            np.testing.assert_allclose(output, wanted, rtol=rtol, atol=atol)
+        except AssertionError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            return f"output {position}: {'; '.join(lines[1:4])}"
+    return ""
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: ForkProcess
+    connection: Connection
+    position: int = -1
+
+
+def run_cases(cases: Sequence[TestCase], engine: str, workers: int = 1) -> Iterator[Result]:
+    """Run cases in worker processes; results come as they are ready."""
+    context = multiprocessing.get_context("fork")
+    waiting = collections.deque(range(len(cases)))
+    busy: list[_Worker] = []
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < workers:
+                worker = _start(context, cases, engine)
+                worker.position = waiting.popleft()
+                worker.connection.send(worker.position)
+                busy.append(worker)
+            ready = wait([worker.connection for worker in busy], timeout=TIMEOUT_SECONDS)
+            if not ready:
+                for worker in busy:
+                    worker.process.kill()
+            for worker in list(busy):
+                if ready and worker.connection not in ready:
+                    continue
+                yield _receive(worker, cases[worker.position])
+                if worker.process.is_alive() and waiting:
+                    worker.position = waiting.popleft()
+                    worker.connection.send(worker.position)
+                else:
+                    _stop(worker)
+                    busy.remove(worker)
+    finally:
+        for worker in busy:
+            _stop(worker)
+
+
+def _start(context: ForkContext, cases: Sequence[TestCase], engine: str) -> _Worker:
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(cases, engine, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _stop(worker: _Worker) -> None:
+    worker.connection.close()
+    worker.process.kill()
+    worker.process.join()
+
+
+def _work(cases: Sequence[TestCase], engine: str, connection: Connection) -> None:
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+    while True:
+        try:
+            position = connection.recv()
+        except EOFError:
+            return
+        connection.send(run_case(cases[position], ENGINES[engine]))
+
+
+def _receive(worker: _Worker, case: TestCase) -> Result:
+    try:
+        result = worker.connection.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join()
+        code = worker.process.exitcode
+        return Result(case.name, case.kind, "CRASHED", f"the process died with status {code}")
+    if not isinstance(result, Result):
+        raise TypeError(f"a worker sent {type(result)}")
+    return result
+
+
+def report(results: Sequence[Result]) -> str:
+    """The counts, the classes of refusals, and every wrong or crashed case."""
+    lines = [f"{'kind':20}" + "".join(f"{status:>9}" for status in STATUSES) + f"{'all':>9}"]
+    for kind in [*KINDS, "all"]:
+        chosen = [r for r in results if kind in (r.kind, "all")]
+        if not chosen:
+            continue
+        counts = collections.Counter(result.status for result in chosen)
+        numbers = "".join(f"{counts[status]:9}" for status in STATUSES)
+        lines.append(f"{kind:20}{numbers}{len(chosen):9}")
+    classes = collections.Counter(
+        reason_class(result.reason) for result in results if result.status == "refused"
+    )
+    if classes:
+        lines += ["", "refused because of:"]
+        lines += [f"{count:6}  {reason}" for reason, count in classes.most_common()]
+    for result in results:
+        if result.status in ("WRONG", "CRASHED"):
+            lines.append(f"{result.status} {result.kind} {result.name}: {result.reason}")
+    return "\n".join(lines)
+
+
+def reason_class(reason: str) -> str:
+    """A refusal's message without the names that differ from case to case."""
+    reason = re.sub(r"\(nodes? [^)]*\)", "", reason)
+    reason = re.sub(r"node '[^']*'", "node", reason)
+    reason = re.sub(r"(input|output|value|initializer|attribute) '[^']*'", r"\1", reason)
+    reason = re.sub(r"\([a-z]+: [^)]*\)", "", reason)
+    return re.sub(r"-?\d+(, -?\d+)*", "N", reason)[:130].strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.onnx_backend.scoreboard")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all kinds")
+    parser.add_argument("--match", default="", help="only cases whose name contains this")
+    parser.add_argument("--engine", choices=tuple(ENGINES), default="compiled")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--json", type=Path, help="write every result to this file")
+    parser.add_argument(
+        "--record", action="store_true", help=f"write the cases that pass to {RECORD.name}"
+    )
+    options = parser.parse_args(arguments)
+    cases = load_cases(options.kind or KINDS, options.match)
+    results: list[Result] = []
+    for result in run_cases(cases, options.engine, max(options.workers, 1)):
+        results.append(result)
+        if sys.stderr.isatty():
+            print(f"\r{len(results)} of {len(cases)}", end="", file=sys.stderr)
+    results.sort(key=lambda result: (KINDS.index(result.kind), result.name))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    if options.record:
+        lines = [
+            f"{result.status} {result.kind} {result.name}\n"
+            for result in results
+            if result.status in ("passed", "fixed")
+        ]
+        RECORD.write_text("".join(lines))
+    print(report(results))
+    return int(any(result.status in ("WRONG", "CRASHED") for result in results))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

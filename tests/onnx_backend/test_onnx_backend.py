@@ -1,0 +1,68 @@
+"""The onnx package's backend tests: recorded cases pass, and no case is wrong or crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.onnx_backend.scoreboard import (
+    RECORD,
+    STATUSES,
+    Result,
+    compare,
+    load_cases,
+    reason_class,
+    report,
+    run_cases,
+)
+
+# The engines to run all cases on: "numpy", and "compiled" for machine code.
+ENGINES_UNDER_TEST = ("compiled",)
+RECORDED = [tuple(line.split()) for line in RECORD.read_text().splitlines()]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=ENGINES_UNDER_TEST)
+def results(request: pytest.FixtureRequest) -> Mapping[tuple[str, str], Result]:
+    cases = load_cases()
+    return {(r.kind, r.name): r for r in run_cases(cases, request.param, workers=2)}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "name"), RECORDED, ids=[f"{kind}-{name}" for _, kind, name in RECORDED]
+)
+def test_recorded_case_passes(
+    results: Mapping[tuple[str, str], Result], status: str, kind: str, name: str
+) -> None:
+    result = results[kind, name]
+    assert STATUSES.index(result.status) <= STATUSES.index(status), result.reason
+
+
+def test_every_case_is_passed_or_refused(results: Mapping[tuple[str, str], Result]) -> None:
+    bad = [result for result in results.values() if result.status in ("WRONG", "CRASHED")]
+    assert not bad, report(bad)
+
+
+def test_refusals_have_a_reason(results: Mapping[tuple[str, str], Result]) -> None:
+    refused = [result for result in results.values() if result.status == "refused"]
+    assert refused
+    assert all(len(result.reason) > len("ShapeError: ") for result in refused)
+
+
+def test_comparison_notices_values_shapes_and_types() -> None:
+    import numpy as np
+
+    one = np.ones(3, np.float32)
+    assert compare([one], [one], 1e-3, 1e-7) == ""
+    assert "shape" in compare([one], [one.reshape(3, 1)], 1e-3, 1e-7)
+    assert "float32 instead of float64" in compare([one], [one.astype(np.float64)], 1e-3, 1e-7)
+    assert compare([one], [one * 1.01], 1e-3, 1e-7) != ""
+    assert compare([one], [], 1e-3, 1e-7) != ""
+
+
+def test_reason_classes_leave_names_out() -> None:
+    first = reason_class("ShapeError: Reshape node 'a': 3 elements")
+    second = reason_class("ShapeError: Reshape node 'b': 12 elements")
+    assert first == second
