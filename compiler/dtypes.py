@@ -31,7 +31,7 @@ class DType(StrEnum):
     @property
     def bytes(self) -> int:
         """Size of one element in memory, in bytes."""
-        return int(self.numpy.itemsize)
+        return _BYTES[self]
 
     @property
     def is_float(self) -> bool:
@@ -68,3 +68,4 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.U64: np.dtype(np.uint64),
     DType.BOOL: np.dtype(np.bool_),
 }
+_BYTES: dict[DType, int] = {dtype: numpy.itemsize for dtype, numpy in _NUMPY.items()}

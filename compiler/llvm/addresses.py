@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from compiler.dtypes import DType
-from compiler.kernels.expr import Expr, Index, Load
+from compiler.kernels.expr import Expr, Load
 from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.affine import Affine, Ranges, affine
+from compiler.loops.affine import Affine, Atom, Ranges, affine
 from compiler.loops.ir import Memory, Store, Update
 
 
@@ -54,18 +54,16 @@ class Addresses:
         known = self._terms.get(id(access))
         if known is None:
             form = self._flatten(access, {**self.ranges, **self.unrolled})
-            simple = all(type(atom) is Index for atom, _ in form.terms)
+            simple = all(isinstance(atom, str) for atom, _ in form.terms)
             if not simple:
                 return Address(self._flatten(access, self.ranges))
             varying = tuple(
-                (atom.name, coefficient)
-                for atom, coefficient in form.terms
-                if isinstance(atom, Index) and atom.name in self.unrolled
-            )
-            fixed = tuple(
                 (atom, coefficient)
                 for atom, coefficient in form.terms
-                if isinstance(atom, Index) and atom.name not in self.unrolled
+                if isinstance(atom, str) and atom in self.unrolled
+            )
+            fixed = tuple(
+                (atom, coefficient) for atom, coefficient in form.terms if atom not in self.unrolled
             )
             known = self._terms[id(access)] = (Affine(form.constant, fixed), varying)
         fixed_form, varying = known
@@ -113,21 +111,21 @@ class Addresses:
             f"getelementptr inbounds i8, ptr {pointer}, i64 {form.constant * size}"
         )
 
-    def _base(self, storage: Storage, terms: tuple[tuple[Expr, int], ...], size: int) -> str:
+    def _base(self, storage: Storage, terms: tuple[tuple[Atom, int], ...], size: int) -> str:
         """The pointer without the constant part."""
         if not terms:
             return storage.pointer
         key = (storage.memory.name, terms)
-        loose = [(atom, c) for atom, c in terms if type(atom) is not Index]
+        loose = [(atom, c) for atom, c in terms if not isinstance(atom, str)]
         known = self.writer.lookup(key) if not loose else None
         if known is not None:
             return known
         pointer = storage.pointer
         levels: dict[int, list[tuple[str, int]]] = {}
         for atom, coefficient in terms:
-            if isinstance(atom, Index):
-                depth = self.writer.depths.get(atom.name, 0)
-                levels.setdefault(depth, []).append((atom.name, coefficient))
+            if isinstance(atom, str):
+                depth = self.writer.depths.get(atom, 0)
+                levels.setdefault(depth, []).append((atom, coefficient))
         prefix: tuple[tuple[str, int], ...] = ()
         for depth in sorted(levels):
             for name, coefficient in levels[depth]:
@@ -170,7 +168,7 @@ class Addresses:
         """The flattened index as an i64 operand."""
         result = str(form.constant)
         for atom, coefficient in form.terms:
-            value = self.variable(atom.name) if isinstance(atom, Index) else self.scalar.index(atom)
+            value = self.variable(atom) if isinstance(atom, str) else self.scalar.index(atom)
             term = self.writer.emit(f"mul i64 {value}, {coefficient}")
             result = self.writer.emit(f"add i64 {result}, {term}")
         return result

@@ -366,9 +366,7 @@ class _FunctionEmitter:
         if stride != 1:
             return "", -1
         start = self.addresses.ranges[self.lane.variable][0]
-        rest = tuple(
-            term for term in form.terms if getattr(term[0], "name", None) != self.lane.variable
-        )
+        rest = tuple(term for term in form.terms if term[0] != self.lane.variable)
         form = type(form)(form.constant + start, rest)
         return self.addresses.pointer(statement.buffer, form), self.lane.width
 

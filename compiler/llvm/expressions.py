@@ -139,7 +139,9 @@ class ExpressionEmitter:
             return self._load_scalar(node, address.form)
         stride = address.form.coefficient(self.lane.variable)
         if any(
-            self.depends_on_lane(atom) for atom, _ in address.form.terms if type(atom) is not Index
+            self.depends_on_lane(atom)
+            for atom, _ in address.form.terms
+            if not isinstance(atom, str)
         ):
             return self._per_lane(node)
         if stride == 0:
@@ -152,7 +154,7 @@ class ExpressionEmitter:
 
     def _load_scalar(self, node: Load, form: Affine) -> Value:
         key = (node.buffer, form.constant, form.terms)
-        keeps = self.mask is None and all(type(atom) is Index for atom, _ in form.terms)
+        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         if self.mask is None:
@@ -173,11 +175,11 @@ class ExpressionEmitter:
 
     def _load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
         key = (node.buffer, form.constant, form.terms, lane.width)
-        keeps = self.mask is None and all(type(atom) is Index for atom, _ in form.terms)
+        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         start = self.addresses.ranges[lane.variable][0]
-        rest = tuple(term for term in form.terms if term[0] != Index(DType.I64, lane.variable))
+        rest = tuple(term for term in form.terms if term[0] != lane.variable)
         pointer = self.addresses.pointer(node.buffer, Affine(form.constant + start, rest))
         type_name = type_of(node.dtype, lane.width)
         if self.mask is None:

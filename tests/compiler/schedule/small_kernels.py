@@ -1,4 +1,4 @@
-"""Small kernels of every family, and how to run one under a schedule, for tests of generated code."""
+"""Small kernels of every family, and how to run one under a schedule: for generated-code tests."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ def run_kernel(
         for buffer in kernel.inputs
     ]
     output = np.empty(kernel.output.shape, kernel.output.dtype.numpy)
-    output[...] = (
-        np.nan if kernel.output.dtype.is_float else 1
-    )
+    output[...] = np.nan if kernel.output.dtype.is_float else 1
     handle = LoadedCode([compiled.object_code], [compiled.symbol])
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
         handle.address(compiled.symbol)
@@ -93,7 +91,5 @@ def run_kernel(
     )
     workspace = np.empty(compiled.workspace_bytes + 64, np.uint8)
     runtime = (ctypes.c_int64 * 2)(0, 1)
-    function(
-        ctypes.addressof(pointers), workspace.ctypes.data, ctypes.addressof(runtime)
-    )
+    function(ctypes.addressof(pointers), workspace.ctypes.data, ctypes.addressof(runtime))
     return output

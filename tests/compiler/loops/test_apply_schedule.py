@@ -1,0 +1,232 @@
+"""Each schedule step: the loops before and after (golden files), its meaning, and its refusals.
+
+The examples are those of the steps' docstrings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from compiler.errors import ScheduleError
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.loops.pack import packed_shape
+from compiler.loops.printer import format_loops
+from compiler.loops.verify import verify_loops
+from compiler.schedule import Schedule
+from compiler.schedule.steps import (
+    STEPS,
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Inline,
+    MergeAxes,
+    PackLayout,
+    Parallelize,
+    Partition,
+    Reorder,
+    SplitReduction,
+    Step,
+    Tile,
+    Unroll,
+    Vectorize,
+    Winograd,
+)
+from tests.compiler.golden_files import check_golden
+from tests.compiler.loops.tiny_kernels import STEP_KERNELS, assert_close, run_loops, tiny_kernels
+from tests.compiler.schedule.small_kernels import inputs_for
+
+KERNELS: dict[str, FusedKernel] = {
+    **{name: make() for name, make in STEP_KERNELS.items()},
+    **tiny_kernels(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A step, applied to a kernel after `before`."""
+
+    name: str
+    kernel: str
+    step: Step
+    before: tuple[Step, ...] = ()
+
+
+EXAMPLES = [
+    Example("inline", "padded", Inline("pad")),
+    Example("merge_axes", "plane", MergeAxes("i", "j")),
+    Example("cache_write", "row_sum19", CacheWrite("s", "result")),
+    Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
+    Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
+    Example("tile_peel", "vector17", Tile("y", "i", 4)),
+    Example("tile_shift", "vector17", Tile("y", "i", 4, "shift")),
+    Example("fuse", "plane", Fuse("y", ("i", "j"), "f")),
+    Example("reorder", "plane", Reorder("y", ("j", "i"))),
+    Example("vectorize", "vector8", Vectorize("y", "i")),
+    Example("unroll", "vector8", Unroll("y", "i")),
+    Example("parallelize", "vector9", Parallelize("y", "i", 2)),
+    Example("partition", "padded", Partition("y", "i"), (Inline("pad"),)),
+    Example("compute_at", "window", ComputeAt("t", "y", "i.o"), (Tile("y", "i", 4),)),
+    Example(
+        "compute_at_register",
+        "row_sum19",
+        ComputeAt("result", "s", "i", "register"),
+        (CacheWrite("s", "result"),),
+    ),
+    Example("pack_layout", "filter", PackLayout("in0", ((0, 4),), (0, 2, 1))),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_before_and_after(example: Example, update_golden: bool) -> None:
+    kernel = KERNELS[example.kernel]
+    before, after = Schedule(example.before), Schedule((*example.before, example.step))
+    printed = [format_loops(lower_kernel(kernel, schedule)) for schedule in (before, after)]
+    text = f"{printed[0]}\n{example.step}\n\n{printed[1]}"
+    check_golden(f"loops/{example.name}.txt", text, update_golden)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_a_step_keeps_the_kernels_meaning(example: Example) -> None:
+    kernel = KERNELS[example.kernel]
+    schedule = Schedule((*example.before, example.step))
+    verify_loops(lower_kernel(kernel, schedule))
+    inputs = inputs_for(kernel)
+    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(kernel, inputs))
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_winograd_keeps_the_kernels_meaning(m: int) -> None:
+    kernel = KERNELS["conv"]
+    schedule = Schedule((Winograd(m), *_packed_filter(kernel, m)))
+    verify_loops(lower_kernel(kernel, schedule))
+    inputs = inputs_for(kernel)
+    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(kernel, inputs))
+
+
+def _packed_filter(kernel: FusedKernel, m: int) -> tuple[Step, ...]:
+    """The filter as Winograd wants it, in no particular order of dimensions."""
+    weight = next(buffer for buffer in kernel.inputs if len(buffer.shape) == 4)
+    return (PackLayout(weight.name, (), (0, 1, 2, 3), winograd=m),)
+
+
+def test_the_docstring_of_pack_layout() -> None:
+    step = PackLayout("w", ((0, 8),), (0, 2, 3, 4, 1))
+    assert packed_shape((64, 32, 3, 3), step) == (8, 32, 3, 3, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A step that does not fit, and the reason that the error gives."""
+
+    kernel: str
+    step: Step
+    reason: str
+    before: tuple[Step, ...] = ()
+
+
+REFUSALS = [
+    Refusal("row_sum19", Inline("s"), "a reduction cannot be inlined"),
+    Refusal("plane", Inline("y"), "the output stage cannot be inlined"),
+    Refusal("plane", MergeAxes("j", "i"), "j and i are not adjacent axes of y"),
+    Refusal(
+        "plane",
+        MergeAxes("i", "j"),
+        "axes are merged before all other steps",
+        (Tile("y", "i", 2),),
+    ),
+    Refusal("add_broadcast", MergeAxes("i1", "i2"), "relu reads in1 not along i1_i2"),
+    Refusal(
+        "row_sum19",
+        CacheWrite("s", "result"),
+        "the cache must be made before other steps touch the stage",
+        (Tile("s", "i", 2),),
+    ),
+    Refusal("row_sum19", SplitReduction("s", "i", 8), "i is no reduce axis of s"),
+    Refusal("row_sum19", SplitReduction("s", "k", 32), "extent 19 is below 32 lanes"),
+    Refusal(
+        "row_sum19",
+        SplitReduction("s", "k", 8),
+        "a reduction must be split before other steps touch the stage",
+        (Unroll("s", "i"),),
+    ),
+    Refusal("vector8", Tile("y", "z", 4), "stage y has no loop 'z' (it has: i)"),
+    Refusal("vector8", Tile("t", "i", 4), "kernel vector has no stage 't'"),
+    Refusal("vector8", Tile("y", "i", 0), "the factor must be at least 1"),
+    Refusal("vector8", Tile("y", "i", 4, "mask"), "unknown tail 'mask' (peel or shift)"),
+    Refusal("row_sum19", Tile("s", "k", 4, "shift"), "a reduce axis cannot have overlapping tiles"),
+    Refusal("plane", Fuse("y", ("j", "i"), "f"), "loops ('j', 'i') are not adjacent in ['i', 'j']"),
+    Refusal("row_sum19", Fuse("s", ("i", "k"), "f"), "reduce axes cannot be fused"),
+    Refusal("plane", Reorder("y", ("i",)), "('i',) is no permutation of the loops ('i', 'j')"),
+    Refusal(
+        "row_sum19", Vectorize("s", "k"), "a reduce axis cannot be vectorised (see SplitReduction)"
+    ),
+    Refusal(
+        "plane", Vectorize("y", "j"), "the stage is vectorised already", (Vectorize("y", "i"),)
+    ),
+    Refusal("plane", Unroll("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
+    Refusal(
+        "plane",
+        Parallelize("y", "j"),
+        "only the outermost loop over an output axis runs in parallel",
+    ),
+    Refusal(
+        "row_sum19",
+        Parallelize("s", "k"),
+        "only the outermost loop over an output axis runs in parallel",
+        (Reorder("s", ("k", "i")),),
+    ),
+    Refusal("plane", Partition("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
+    Refusal("padded", ComputeAt("y", "pad", "i"), "y does not come before pad"),
+    Refusal("padded", ComputeAt("pad", "y", "j"), "stage y has no loop 'j' (it has: i)"),
+    Refusal("filter", PackLayout("in1", (), (0, 1)), "the kernel has no input 'in1'"),
+    Refusal(
+        "plane",
+        PackLayout("in0", (), (1, 0)),
+        "in0 is no constant: its layout is not ours to choose",
+    ),
+    Refusal("filter", PackLayout("in0", ((2, 4),), (0, 1, 2)), "in0 has 2 dimensions"),
+    Refusal(
+        "filter",
+        PackLayout("in0", ((0, 4),), (0, 1)),
+        "(0, 1) is no permutation of the split dimensions",
+    ),
+    Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
+    Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
+    Refusal(
+        "conv",
+        Winograd(2),
+        "the algorithm is chosen before all other steps",
+        (Tile("relu", "ow", 2),),
+    ),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda item: type(item.step).__name__)
+def test_a_step_that_does_not_fit_is_refused(refusal: Refusal) -> None:
+    schedule = Schedule((*refusal.before, refusal.step))
+    lower_kernel(KERNELS[refusal.kernel], Schedule(refusal.before))
+    with pytest.raises(ScheduleError) as caught:
+        lower_kernel(KERNELS[refusal.kernel], schedule)
+    assert caught.value.message == f"{refusal.step}: {refusal.reason}"
+    assert caught.value.program == str(schedule)
+
+
+def test_every_step_has_an_example_and_a_refusal() -> None:
+    shown = {type(example.step) for example in EXAMPLES} | {Winograd}
+    assert shown == set(STEPS.values())
+    assert {type(refusal.step) for refusal in REFUSALS} == set(STEPS.values())
+
+
+def test_a_tile_cannot_be_cut_again_where_it_has_a_rest() -> None:
+    steps = (Tile("y", "i", 4), Tile("y", "i.o", 2))
+    with pytest.raises(ScheduleError, match=r"i\.o is tiled again: 4 does not divide 17"):
+        lower_kernel(KERNELS["vector17"], Schedule(steps))
+
+
+def test_the_output_cannot_be_computed_inside_another_stage() -> None:
+    with pytest.raises(ScheduleError, match="y does not come before"):
+        lower_kernel(KERNELS["window"], Schedule((ComputeAt("y", "t", "i"),)))

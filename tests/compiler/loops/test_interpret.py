@@ -1,0 +1,77 @@
+"""The interpreter of the generated loops gives what the tensor expressions mean."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.dtypes import DType
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.expr import Load, add, index, integer
+from compiler.loops.interpret import interpret
+from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.loops.verify import verify_loops
+from compiler.schedule import naive_schedule, schedule_space
+from compiler.target import host_target
+from tests.compiler.loops.tiny_kernels import (
+    LANES,
+    STEP_KERNELS,
+    assert_close,
+    run_loops,
+    tiny_kernels,
+)
+from tests.compiler.schedule.small_kernels import inputs_for
+
+TARGET = replace(host_target(), lanes=LANES, vector_registers=16)
+TINY = tiny_kernels()
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_loops_mean_what_the_kernel_means(name: str) -> None:
+    kernel = TINY[name]
+    inputs = inputs_for(kernel)
+    expected = evaluate_kernel(kernel, inputs)
+    schedules = [naive_schedule()]
+    for threads in (1, 2):
+        space = schedule_space(kernel, TARGET, threads)
+        rng = random.Random(name)
+        schedules += [
+            space.schedule(candidate)
+            for candidate in (space.default(), space.sample(rng), space.sample(rng))
+        ]
+    for schedule in dict.fromkeys(schedules):
+        verify_loops(lower_kernel(kernel, schedule))
+        assert_close(run_loops(kernel, schedule, inputs), expected)
+
+
+@pytest.mark.parametrize("name", STEP_KERNELS)
+def test_without_steps_the_loops_are_the_kernel(name: str) -> None:
+    kernel = STEP_KERNELS[name]()
+    inputs = inputs_for(kernel)
+    assert_close(run_loops(kernel, naive_schedule(), inputs), evaluate_kernel(kernel, inputs))
+
+
+def _copy(shift: int) -> LoopNest:
+    """y[i] = x[i + shift] for 4 elements."""
+    i = index("i")
+    load = Load(DType.F32, "x", (add(i, integer(shift)),))
+    loop = For("i", 0, 4, LoopKind.SERIAL, (Store("y", (i,), load),))
+    memory = [Memory(name, DType.F32, (4,)) for name in "xy"]
+    return LoopNest("copy", (memory[0],), memory[1], (loop,))
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_an_index_out_of_range_is_an_error(shift: int) -> None:
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(interpret(_copy(0), {"x": x}), x)
+    with pytest.raises(IndexError, match=r"x\["):
+        interpret(_copy(shift), {"x": x})
+
+
+def test_what_is_never_stored_is_not_a_number() -> None:
+    nest = replace(_copy(0), body=())
+    assert np.isnan(interpret(nest, {"x": np.zeros(4, np.float32)})).all()

@@ -1,0 +1,229 @@
+"""The verifier accepts what lowering makes and refuses each broken rule, side by side."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from compiler.dtypes import DType
+from compiler.errors import VerifyError
+from compiler.kernels.expr import (
+    Binary,
+    Expr,
+    Load,
+    add,
+    binary,
+    cast,
+    const,
+    index,
+    integer,
+    select,
+)
+from compiler.loops.ir import (
+    Allocate,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopNest,
+    Memory,
+    Scope,
+    Stmt,
+    Store,
+    Update,
+)
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.loops.verify import verify_loops
+from compiler.schedule import naive_schedule, schedule_space
+from compiler.target import host_target
+from tests.compiler.loops.tiny_kernels import LANES, STEP_KERNELS, tiny_kernels
+
+X, Y = Memory("x", DType.F32, (8,)), Memory("y", DType.F32, (8,))
+AT = index("i")
+
+
+def load(position: Expr = AT, buffer: str = "x") -> Expr:
+    return Load(DType.F32, buffer, (position,))
+
+
+def store(position: Expr = AT, value: Expr | None = None, buffer: str = "y") -> Stmt:
+    return Store(buffer, (position,), value if value is not None else load())
+
+
+def loop(
+    *body: Stmt, variable: str = "i", extent: int = 8, kind: LoopKind = LoopKind.SERIAL
+) -> Stmt:
+    return For(variable, 0, extent, kind, body)
+
+
+def allocate(*body: Stmt, scope: Scope = Scope.STACK, name: str = "t") -> Stmt:
+    return Allocate(Memory(name, DType.F32, (8,)), scope, body)
+
+
+def nest(*body: Stmt) -> LoopNest:
+    return LoopNest("test", (X,), Y, body)
+
+
+J_LOOP = loop(store(), variable="j", extent=2)
+IN_RANGE = binary("lt", AT, integer(7))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, a nest that keeps it and a nearly equal one that breaks it."""
+
+    name: str
+    kept: Stmt
+    broken: Stmt
+    problem: str
+
+
+RULES = [
+    Rule("variables are bound", loop(store()), store(), "i is not bound"),
+    Rule(
+        "variables are bound once",
+        loop(J_LOOP),
+        loop(loop(store())),
+        "i is bound twice",
+    ),
+    Rule(
+        "a let binds once, too",
+        loop(Let("j", AT, (store(index("j")),))),
+        loop(Let("i", integer(0), (store(),))),
+        "i is bound twice",
+    ),
+    Rule("loops are not empty", loop(store()), loop(store(), extent=0), "loop i is empty"),
+    Rule(
+        "parallel loops are outermost",
+        loop(loop(store(), variable="j", extent=2), kind=LoopKind.PARALLEL),
+        loop(loop(store(), variable="j", extent=2, kind=LoopKind.PARALLEL)),
+        "parallel loop j is inside another loop",
+    ),
+    Rule(
+        "vectors hold no loop",
+        loop(
+            loop(store(), variable="j", extent=2, kind=LoopKind.UNROLLED), kind=LoopKind.VECTORISED
+        ),
+        loop(J_LOOP, kind=LoopKind.VECTORISED),
+        "vectorised loop round the for loop j",
+    ),
+    Rule(
+        "workspace lies outside of loops",
+        allocate(loop(store()), scope=Scope.WORKSPACE),
+        loop(allocate(store(), scope=Scope.WORKSPACE)),
+        "workspace t is allocated inside a loop",
+    ),
+    Rule(
+        "allocations do not nest under one name",
+        allocate(allocate(loop(store()), name="u")),
+        allocate(allocate(loop(store()))),
+        "t is allocated inside of itself",
+    ),
+    Rule(
+        "an allocation ends with its body",
+        loop(allocate(store(buffer="t"), store(value=load(buffer="t")))),
+        loop(allocate(store(buffer="t")), store(value=load(buffer="t"))),
+        "t is not defined",
+    ),
+    Rule(
+        "inputs are read only",
+        loop(store()),
+        loop(store(buffer="x")),
+        "x is stored to, but is no output or allocation",
+    ),
+    Rule(
+        "stores have the buffer's type",
+        loop(store(value=const(1.0, DType.F32))),
+        loop(store(value=const(1, DType.I32))),
+        "y of f32 is given a i32",
+    ),
+    Rule(
+        "combiners are known",
+        loop(Update("y", (AT,), "sum", load())),
+        loop(Update("y", (AT,), "average", load())),
+        "unknown combiner 'average'",
+    ),
+    Rule(
+        "accesses have an index per axis",
+        loop(store()),
+        loop(Store("y", (AT, AT), load())),
+        "y has 1 axes, indexed with 2",
+    ),
+    Rule(
+        "indices are i64",
+        loop(store(cast(DType.I64, const(1, DType.I32)))),
+        loop(store(const(1, DType.I32))),
+        "y is indexed with a i32",
+    ),
+    Rule(
+        "stores are in range",
+        loop(store(add(AT, integer(1))), extent=7),
+        loop(store(add(AT, integer(1)))),
+        "y: index 0 runs over 1..8, extent 8",
+    ),
+    Rule(
+        "loads are in range",
+        loop(store(value=select(IN_RANGE, load(add(AT, integer(1))), const(0.0, DType.F32)))),
+        loop(store(value=load(add(AT, integer(1))))),
+        "x: index 0 runs over 1..8, extent 8",
+    ),
+    Rule(
+        "a branch is a guard",
+        loop(If(IN_RANGE, (store(add(AT, integer(1))),))),
+        loop(store(add(AT, integer(1)))),
+        "y: index 0 runs over 1..8, extent 8",
+    ),
+    Rule(
+        "conditions are bool",
+        loop(If(IN_RANGE, (store(),))),
+        loop(If(AT, (store(),))),
+        "a condition has the type i64",
+    ),
+    Rule(
+        "loads are of buffers",
+        loop(store()),
+        loop(store(value=load(buffer="z"))),
+        "z is not defined",
+    ),
+    Rule(
+        "loads have the buffer's type",
+        loop(store()),
+        loop(store(value=cast(DType.F32, Load(DType.F64, "x", (AT,))))),
+        "x of f32 is loaded as f64",
+    ),
+    Rule(
+        "operands have one type",
+        loop(store(value=binary("add", load(), load()))),
+        loop(store(value=Binary(DType.F32, "add", load(), const(1, DType.I32)))),
+        "add of f32 and i32",
+    ),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name.replace(" ", "-"))
+def test_a_rule_and_its_violation(rule: Rule) -> None:
+    verify_loops(nest(rule.kept))
+    with pytest.raises(VerifyError) as caught:
+        verify_loops(nest(rule.broken))
+    assert caught.value.message == f"loops of test: {rule.problem}"
+    assert caught.value.program is not None and "kernel test(x: f32[8])" in caught.value.program
+
+
+@pytest.mark.parametrize("lanes", [LANES, 8])
+@pytest.mark.parametrize("name", tiny_kernels())
+def test_every_lowered_schedule_is_accepted(name: str, lanes: int) -> None:
+    kernel = tiny_kernels()[name]
+    target = replace(host_target(), lanes=lanes, vector_registers=32)
+    verify_loops(lower_kernel(kernel, naive_schedule()))
+    for threads in (1, 2):
+        space = schedule_space(kernel, target, threads)
+        rng = random.Random(lanes)
+        for candidate in (space.default(), *(space.sample(rng) for _ in range(5))):
+            verify_loops(lower_kernel(kernel, space.schedule(candidate)))
+
+
+@pytest.mark.parametrize("name", STEP_KERNELS)
+def test_plain_loops_are_accepted(name: str) -> None:
+    verify_loops(lower_kernel(STEP_KERNELS[name](), naive_schedule()))

@@ -1,0 +1,209 @@
+"""Kernels small enough for the loop interpreter, and one per schedule step's docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.dtypes import DType
+from compiler.graph.ir import Array, TensorType
+from compiler.kernels.expr import Expr, add, binary, const, integer, select, sub
+from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.loops.interpret import interpret
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.loops.pack import pack_constant
+from compiler.schedule import Schedule
+from compiler.schedule.steps import PackLayout
+from tests.compiler.schedule.small_kernels import f32, kernel_of
+
+LANES = 4
+
+
+def f(value: float) -> Expr:
+    return const(value, DType.F32)
+
+
+def _vector(extent: int) -> FusedKernel:
+    """y[i] = x[i] + 1."""
+    builder = KernelBuilder()
+    x = builder.input(f32(extent))
+    builder.stage("y", [("i", extent)], lambda i: binary("add", x[i], f(1)))
+    return FusedKernel("vector", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
+def _plane(rows: int, columns: int) -> FusedKernel:
+    """y[i, j] = x[i, j] + 1."""
+    builder = KernelBuilder()
+    x = builder.input(f32(rows, columns))
+    builder.stage("y", [("i", rows), ("j", columns)], lambda i, j: binary("add", x[i, j], f(1)))
+    return FusedKernel("plane", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
+def _padded() -> FusedKernel:
+    """pad[i] = select(0 < i, x[i - 1], 0); y[i] = pad[i] * 2."""
+    builder = KernelBuilder()
+    x = builder.input(f32(8))
+    pad = builder.stage(
+        "pad",
+        [("i", 9)],
+        lambda i: select(binary("lt", integer(0), i), x[sub(i, integer(1))], f(0)),
+    )
+    builder.stage("y", [("i", 9)], lambda i: binary("mul", pad[i], f(2)))
+    return FusedKernel("padded", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
+def _row_sum(rows: int, columns: int) -> FusedKernel:
+    """s[i] = sum over k of x[i, k]."""
+    builder = KernelBuilder()
+    x = builder.input(f32(rows, columns))
+    builder.stage("s", [("i", rows)], lambda i, k: x[i, k], reduce=[("k", columns)], combiner="sum")
+    return FusedKernel("row_sum", tuple(builder.inputs), tuple(builder.stages), "s")
+
+
+def _window() -> FusedKernel:
+    """t[i] = x[i] + 1; y[i] = sum over k < 3 of t[i + k]."""
+    builder = KernelBuilder()
+    x = builder.input(f32(18))
+    t = builder.stage("t", [("i", 18)], lambda i: binary("add", x[i], f(1)))
+    builder.stage("y", [("i", 16)], lambda i, k: t[add(i, k)], reduce=[("k", 3)], combiner="sum")
+    return FusedKernel("window", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
+def _filter() -> FusedKernel:
+    """y[o] = sum over c of w[o, c], with a constant w."""
+    builder = KernelBuilder()
+    w = builder.input(f32(6, 5), constant=True)
+    builder.stage("y", [("o", 6)], lambda o, c: w[o, c], reduce=[("c", 5)], combiner="sum")
+    return FusedKernel("filter", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
+def _running_maximum() -> FusedKernel:
+    """y[i] = max over k of select(k <= i, x[k], -inf)."""
+    builder = KernelBuilder()
+    x = builder.input(f32(9))
+    builder.stage(
+        "y",
+        [("i", 9)],
+        lambda i, k: select(binary("le", k, i), x[k], f(float("-inf"))),
+        reduce=[("k", 9)],
+        combiner="max",
+    )
+    return FusedKernel("running_maximum", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
+STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
+    "vector8": lambda: _vector(8),
+    "vector9": lambda: _vector(9),
+    "vector17": lambda: _vector(17),
+    "plane": lambda: _plane(4, 5),
+    "padded": _padded,
+    "row_sum19": lambda: _row_sum(3, 19),
+    "row_sum16": lambda: _row_sum(3, 16),
+    "window": _window,
+    "filter": _filter,
+    "running_maximum": _running_maximum,
+}
+
+
+def _conv(**attributes: int | tuple[int, ...] | str) -> FusedKernel:
+    return kernel_of(
+        [f32(1, 1, 3, 4, LANES), f32(3 * LANES, LANES, 3, 3), f32(3 * LANES)],
+        [
+            ("conv", ["x0", "x1", "x2"], {"layout": "NCHWc", **attributes}),
+            ("relu", ["v0"], {}),
+        ],
+        constants=["x1", "x2"],
+    )
+
+
+def tiny_kernels() -> dict[str, FusedKernel]:
+    """One kernel of each family."""
+    index_type = TensorType(DType.I64, (5,))
+    return {
+        "conv": _conv(pads=(1, 1, 1, 1)),
+        "conv_stride2": _conv(pads=(1, 1, 0, 0), strides=(2, 2)),
+        "conv1x1": kernel_of(
+            [f32(1, 2, 3, 3, LANES), f32(2 * LANES, 2 * LANES, 1, 1)],
+            [("conv", ["x0", "x1"], {"layout": "NCHWc"})],
+            constants=["x1"],
+        ),
+        "depthwise": kernel_of(
+            [f32(1, 2, 3, 4, LANES), f32(2 * LANES, 1, 3, 3)],
+            [("conv", ["x0", "x1"], {"layout": "NCHWc", "groups": 8, "pads": (1, 1, 1, 1)})],
+            constants=["x1"],
+        ),
+        "conv_plain": kernel_of(
+            [f32(1, 2, 3, 7), f32(3, 2, 3, 3)], [("conv", ["x0", "x1"], {"pads": (1, 1, 1, 1)})]
+        ),
+        "matmul": kernel_of(
+            [f32(5, 13), f32(13, 7), f32(7)],
+            [("matmul", ["x0", "x1"], {}), ("add", ["v0", "x2"], {}), ("relu", ["v1"], {})],
+            constants=["x1", "x2"],
+        ),
+        "matmul_integers": kernel_of(
+            [TensorType(DType.I32, (2, 3, 8)), TensorType(DType.I32, (2, 8, 9))],
+            [("matmul", ["x0", "x1"], {})],
+        ),
+        "max_pool": kernel_of(
+            [f32(1, 2, 7, 6, LANES)],
+            [
+                (
+                    "max_pool",
+                    ["x0"],
+                    {
+                        "kernel": (3, 3),
+                        "strides": (2, 2),
+                        "pads": (1, 1, 1, 1),
+                        "shape": (4, 3),
+                        "layout": "NCHWc",
+                    },
+                )
+            ],
+        ),
+        "softmax": kernel_of([f32(2, 3, 11)], [("softmax", ["x0"], {"axis": 2})]),
+        "softmax_middle": kernel_of([f32(2, 3, 9)], [("softmax", ["x0"], {"axis": 1})]),
+        "layer_norm": kernel_of(
+            [f32(2, 13), f32(13), f32(13)],
+            [("layer_norm", ["x0", "x1", "x2"], {"axis": 1})],
+            constants=["x1", "x2"],
+        ),
+        "mean": kernel_of([f32(3, 13)], [("reduce_mean", ["x0"], {"axes": (1,)})]),
+        "arg_max": kernel_of([f32(3, 13)], [("arg_max", ["x0"], {"axis": 1})]),
+        "add_broadcast": kernel_of(
+            [f32(2, 7, 5), f32(7, 1)], [("add", ["x0", "x1"], {}), ("relu", ["v0"], {})]
+        ),
+        "transpose": kernel_of([f32(5, 3, 7)], [("transpose", ["x0"], {"perm": (2, 0, 1)})]),
+        "concat": kernel_of([f32(2, 3), f32(2, 4)], [("concat", ["x0", "x1"], {"axis": 1})]),
+        "pad": kernel_of([f32(5, 7)], [("pad", ["x0"], {"pads": (1, 2, 3, 4)})]),
+        "gather": kernel_of([f32(7, 3), index_type], [("gather", ["x0", "x1"], {"axis": 0})]),
+        "to_blocked": kernel_of([f32(1, 6, 3, 2)], [("to_blocked", ["x0"], {"block": LANES})]),
+        "less": kernel_of([f32(3, 5), f32(5)], [("less", ["x0", "x1"], {})]),
+        "scalar": kernel_of([f32(), f32()], [("add", ["x0", "x1"], {})]),
+    }
+
+
+def run_loops(kernel: FusedKernel, schedule: Schedule, inputs: Mapping[str, Array]) -> Array:
+    """What the loops of `kernel` under `schedule` compute, by the interpreter.
+
+    Packed constants and merged axes give buffers another shape, never other memory.
+    """
+    nest = lower_kernel(kernel, schedule)
+    shapes = {memory.name: memory.shape for memory in nest.inputs}
+    layouts = {step.buffer: step for step in schedule.steps if isinstance(step, PackLayout)}
+    packed = {
+        name: pack_constant(array, layouts[name]) if name in layouts else array
+        for name, array in inputs.items()
+    }
+    packed = {name: array.reshape(shapes[name]) for name, array in packed.items()}
+    return interpret(nest, packed).reshape(kernel.output.shape)
+
+
+def assert_close(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
+    """Equal but for the order of a short sum."""
+    if expected.dtype.kind == "f":
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5, strict=True)
+    else:
+        np.testing.assert_array_equal(actual, expected, strict=True)

@@ -1,0 +1,171 @@
+"""Hypothesis strategies that draw convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from compiler.dtypes import DType
+from compiler.graph.ir import Attribute
+from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, Shape, epilogue, extents
+
+_PLANES = [(1, 1), (7, 13), (13, 7), (2, 2), (1, 97), (97, 2), (14, 14), (7, 1), (16, 9)]
+_KERNELS = [(1, 1), (3, 3), (1, 3), (5, 1), (2, 2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Strides, dilations and pads (begins, then ends) of the spatial axes."""
+
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    def attributes(self) -> dict[str, Attribute]:
+        return {"strides": self.strides, "pads": self.pads, "dilations": self.dilations}
+
+    def outputs(self, plane: Sequence[int], kernel: Sequence[int]) -> Shape:
+        """Extents of a window's results; the draw is rejected where one is empty."""
+        rank = len(plane)
+        room = [
+            plane[i] + self.pads[i] + self.pads[i + rank] - (kernel[i] - 1) * self.dilations[i] - 1
+            for i in range(rank)
+        ]
+        assume(min(room) >= 0)
+        return tuple(
+            extent // stride + 1 for extent, stride in zip(room, self.strides, strict=True)
+        )
+
+    def transposed_outputs(self, plane: Sequence[int], kernel: Sequence[int]) -> Shape:
+        """Extents of a transposed convolution's result."""
+        rank = len(plane)
+        result = tuple(
+            (plane[i] - 1) * self.strides[i]
+            + (kernel[i] - 1) * self.dilations[i]
+            + 1
+            - self.pads[i]
+            - self.pads[i + rank]
+            for i in range(rank)
+        )
+        assume(min(result) >= 1)
+        return result
+
+
+@st.composite
+def geometries(draw: st.DrawFn, rank: int) -> Geometry:
+    """Half of the draws have equal pads and no dilation, as most networks do."""
+    ones = (1,) * rank
+    strides = draw(st.sampled_from([ones, (2,) * rank, (1, 2, 1)[:rank]]))
+    if draw(st.booleans()):
+        return Geometry(strides, (draw(st.integers(0, 1)),) * (2 * rank), ones)
+    pads = tuple(draw(st.integers(0, 3)) for _ in range(2 * rank))
+    return Geometry(strides, pads, tuple(draw(st.integers(1, 2)) for _ in range(rank)))
+
+
+@st.composite
+def blocked_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
+    block = draw(st.sampled_from([lanes, lanes, lanes, 8]))
+    plane, kernel = draw(st.sampled_from(_PLANES)), draw(st.sampled_from(_KERNELS))
+    geometry = draw(geometries(2))
+    geometry.outputs(plane, kernel)
+    inputs, outputs = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 3, 4, 7]))
+    form = draw(st.sampled_from(["dense", "dense", "grouped", "depthwise"]))
+    chain = Chain()
+    constant = draw(st.integers(0, 4)) > 0
+    groups = 1
+    if form == "depthwise":
+        groups, outputs = inputs * block, inputs
+    elif form == "grouped":
+        groups, inputs, outputs = 2, 2 * inputs, 2 * outputs
+    data = chain.input((draw(st.integers(1, 2)), inputs, *plane, block))
+    weight = chain.input((outputs * block, inputs * block // groups, *kernel), constant=constant)
+    operands = [data, weight]
+    if draw(st.booleans()):
+        operands.append(chain.input((outputs * block,), constant=True))
+    value = chain.apply("conv", *operands, layout="NCHWc", groups=groups, **geometry.attributes())
+    epilogue(draw, chain, value)
+    return chain.cases()
+
+
+@st.composite
+def stem_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
+    plane, kernel = draw(st.sampled_from(_PLANES)), draw(st.sampled_from([*_KERNELS, (7, 7)]))
+    geometry = draw(geometries(2))
+    geometry.outputs(plane, kernel)
+    channels, outputs = draw(st.integers(1, 4)), lanes * draw(st.integers(1, 5))
+    chain = Chain()
+    data = chain.input((draw(st.integers(1, 2)), channels, *plane))
+    operands = [data, chain.input((outputs, channels, *kernel), constant=True)]
+    if draw(st.booleans()):
+        operands.append(chain.input((outputs,), constant=True))
+    value = chain.apply(
+        "conv", *operands, layout="NCHW->NCHWc", block=lanes, **geometry.attributes()
+    )
+    epilogue(draw, chain, value)
+    return chain.cases()
+
+
+@st.composite
+def plain_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
+    rank = draw(st.sampled_from([1, 2, 2, 3]))
+    most = {1: 97, 2: 16, 3: 7}[rank]
+    plane = tuple(draw(extents(lanes, most)) for _ in range(rank))
+    kernel = tuple(draw(st.integers(1, 3)) for _ in range(rank))
+    geometry = draw(geometries(rank))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    inputs, outputs = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    dtype = draw(st.sampled_from([DType.F32, DType.F32, DType.F32, DType.F64]))
+    batch = draw(st.integers(1, 2))
+    chain = Chain()
+    constant = draw(st.booleans())
+    data = chain.input((batch, groups * inputs, *plane), dtype)
+    if draw(st.integers(0, 3)) == 0:
+        shape = geometry.transposed_outputs(plane, kernel)
+        weight = chain.input((groups * inputs, outputs, *kernel), dtype, constant=constant)
+        value = chain.apply(
+            "conv_transpose", data, weight, groups=groups, shape=shape, **geometry.attributes()
+        )
+    else:
+        geometry.outputs(plane, kernel)
+        weight = chain.input((groups * outputs, inputs, *kernel), dtype, constant=constant)
+        operands = [data, weight]
+        if draw(st.booleans()):
+            operands.append(chain.input((groups * outputs,), dtype, constant=constant))
+        value = chain.apply("conv", *operands, groups=groups, **geometry.attributes())
+    epilogue(draw, chain, value)
+    return chain.cases()
+
+
+@st.composite
+def pools(draw: st.DrawFn, lanes: int) -> list[Case]:
+    blocked = draw(st.booleans())
+    plane, kernel = draw(st.sampled_from(_PLANES)), draw(st.sampled_from(_KERNELS))
+    geometry = draw(geometries(2))
+    assume(all(pad < kernel[i % 2] for i, pad in enumerate(geometry.pads)))
+    shape = geometry.outputs(plane, kernel)
+    chain = Chain(special=draw(SPECIAL))
+    dtype = draw(st.sampled_from([DType.F32, DType.F32, DType.F32, DType.F64, DType.I8, DType.U8]))
+    layout = "NCHWc" if blocked else "NCHW"
+    trail = (lanes,) if blocked else ()
+    data = chain.input((draw(st.integers(1, 2)), draw(st.integers(1, 3)), *plane, *trail), dtype)
+    if draw(st.booleans()) or not dtype.is_float:
+        value = chain.apply(
+            "max_pool", data, kernel=kernel, shape=shape, layout=layout, **geometry.attributes()
+        )
+    else:
+        include = draw(st.booleans())
+        value = chain.apply(
+            "average_pool",
+            data,
+            kernel=kernel,
+            shape=shape,
+            layout=layout,
+            count_include_pad=include,
+            **geometry.attributes(),
+        )
+    if dtype.is_float:
+        epilogue(draw, chain, value)
+    return chain.cases()

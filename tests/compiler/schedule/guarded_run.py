@@ -1,0 +1,100 @@
+"""Run generated code between guard pages, on targets of several vector widths."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.graph.ir import Array
+from compiler.kernels.kernel import FusedKernel
+from compiler.llvm import compile_kernel
+from compiler.llvm.compile_kernel import CompiledKernel
+from compiler.loops.pack import pack_constant
+from compiler.runtime.executable import LoadedCode
+from compiler.runtime.threads import make_runtime
+from compiler.schedule import Schedule
+from compiler.target import Target, host_target
+from measure.guarded import GuardedBuffer
+
+_POISON = 0xFF  # every float is a NaN, every integer -1 or the largest
+_ABI = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def targets() -> dict[str, Target]:
+    """This CPU as it is; with the narrowest vectors its family has; with vectors wider than it."""
+    host = host_target()
+    wide = replace(host, lanes=16, vector_registers=32)
+    if host.triple.startswith("x86_64"):
+        narrow = replace(host, cpu="x86-64", features=("sse2",), lanes=4, vector_registers=16)
+    else:
+        narrow = replace(host, lanes=4, vector_registers=16)
+    return {"host": host, "narrow": narrow, "wide": wide}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a kernel left behind; `problem` says which rule of the ABI it broke, or ""."""
+
+    output: Array
+    problem: str
+    is_parallel: bool
+
+
+def run_guarded(
+    kernel: FusedKernel,
+    schedule: Schedule,
+    inputs: Mapping[str, Array],
+    target: Target,
+    threads: int = 1,
+) -> Outcome:
+    """Compile and call a kernel; an access beyond a buffer's end by a page or more is a crash.
+
+    Output and workspace begin as NaN, every buffer ends at a guard page.
+    """
+    compiled = compile_kernel(kernel, schedule, target)
+    layouts = dict(compiled.constant_layouts)
+    arrays = [
+        pack_constant(inputs[buffer.name], layouts[buffer.name])
+        if buffer.name in layouts
+        else np.ascontiguousarray(inputs[buffer.name])
+        for buffer in kernel.inputs
+    ]
+    with ExitStack() as stack:
+        guarded = [stack.enter_context(GuardedBuffer(array.nbytes)) for array in arrays]
+        for buffer, array in zip(guarded, arrays, strict=True):
+            buffer.fill(array)
+        shape, dtype = kernel.output.shape, kernel.output.dtype
+        output = stack.enter_context(GuardedBuffer(dtype.bytes * int(np.prod(shape))))
+        output.poison(_POISON)
+        workspace = stack.enter_context(GuardedBuffer(compiled.workspace_bytes))
+        workspace.poison(_POISON)
+        _call(compiled, [*guarded, output], workspace, threads)
+        problem = ""
+        for name, buffer, array in zip(
+            (item.name for item in kernel.inputs), guarded, arrays, strict=True
+        ):
+            if not buffer.equals(array):
+                problem = f"input {name} was changed"
+        for name, buffer in (("output", output), ("workspace", workspace)):
+            if buffer.damage():
+                problem = f"{name}: {buffer.damage()}"
+        return Outcome(output.array(dtype, shape).copy(), problem, compiled.parallel)
+
+
+def _call(
+    compiled: CompiledKernel,
+    buffers: list[GuardedBuffer],
+    workspace: GuardedBuffer,
+    threads: int,
+) -> None:
+    code = LoadedCode([compiled.object_code], [compiled.symbol])
+    pointers = (ctypes.c_void_p * len(buffers))(*(buffer.address for buffer in buffers))
+    runtime, _ = make_runtime(threads)
+    address = workspace.address if compiled.workspace_bytes else None
+    _ABI(code.address(compiled.symbol))(
+        ctypes.addressof(pointers), address, ctypes.addressof(runtime)
+    )

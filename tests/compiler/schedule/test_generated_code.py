@@ -1,0 +1,149 @@
+"""Generated code gives the reference's result: random kernels, random points of their spaces.
+
+Every kernel runs between guard pages on three targets: this CPU, the narrowest vectors it can run,
+and vectors wider than its own, so that nothing hangs on one number of lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.runtime.threads import find_openmp
+from compiler.schedule import Schedule, naive_schedule, schedule_space
+from compiler.schedule.spaces import untiled_schedule
+from compiler.schedule.steps import Winograd
+from tests.compiler.schedule.drawn_graphs import Case, reduction_length
+from tests.compiler.schedule.drawn_kernels import (
+    movements,
+    normalisations,
+    pointwise,
+    products,
+    reductions,
+)
+from tests.compiler.schedule.drawn_windows import (
+    blocked_convolutions,
+    plain_convolutions,
+    pools,
+    stem_convolutions,
+)
+from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+
+Values: TypeAlias = npt.NDArray[Any]
+
+TARGETS = targets()
+WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
+
+# Family, and how many kernels are drawn of it.
+FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] = {
+    "blocked_convolutions": (blocked_convolutions, 90),
+    "stem_convolutions": (stem_convolutions, 40),
+    "plain_convolutions": (plain_convolutions, 90),
+    "products": (products, 100),
+    "pools": (pools, 80),
+    "reductions": (reductions, 120),
+    "normalisations": (normalisations, 100),
+    "pointwise": (pointwise, 150),
+    "movements": (movements, 200),
+}
+
+
+def assert_agrees(
+    kernel: FusedKernel, schedule: Schedule, actual: Values, expected: Values
+) -> None:
+    """Integers are equal; a sum of K floats may be off by K roundings of the largest result."""
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(actual, expected, strict=True)
+        return
+    largest = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
+    used = {expected.dtype, *(buffer.dtype.numpy for buffer in kernel.inputs)}
+    roundoff = max(float(np.finfo(dtype).eps) for dtype in used if dtype.kind == "f")
+    tolerance = roundoff * (reduction_length(kernel) + 32) * largest
+    if any(isinstance(step, Winograd) for step in schedule.steps):
+        tolerance *= WINOGRAD_FACTOR
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance, strict=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_schedule_computes_the_kernel(family: str) -> None:
+    strategy, examples = FAMILIES[family]
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)), "target")]
+        threads = data.draw(st.sampled_from([1, 2]), "threads")
+        for case in data.draw(strategy(target.lanes), "cases"):
+            space = schedule_space(case.kernel, target, threads)
+            number = data.draw(st.integers(0, space.size - 1), "candidate")
+            candidate = space.candidate(number)
+            note(f"{candidate.sketch}: {space.choices(candidate)}")
+            schedule = space.schedule(candidate)
+            outcome = run_guarded(case.kernel, schedule, case.inputs, target, threads)
+            assert not outcome.problem
+            assert_agrees(case.kernel, schedule, outcome.output, case.expected)
+
+    check()
+
+
+def _large() -> dict[str, FusedKernel]:
+    """Kernels with work enough that their default schedules run in parallel."""
+    return {
+        "conv": kernel_of(
+            [f32(1, 2, 14, 13, 8), f32(40, 16, 3, 3), f32(40)],
+            [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)})],
+            constants=["x1", "x2"],
+        ),
+        "matmul": kernel_of(
+            [f32(97, 64), f32(64, 96)], [("matmul", ["x0", "x1"], {}), ("relu", ["v0"], {})]
+        ),
+        "softmax": kernel_of([f32(7, 13, 512)], [("softmax", ["x0"], {"axis": 2})]),
+        "add": kernel_of([f32(97, 513), f32(513)], [("add", ["x0", "x1"], {})]),
+        "transpose": kernel_of([f32(130, 129, 2)], [("transpose", ["x0"], {"perm": (1, 0, 2)})]),
+    }
+
+
+@pytest.mark.parametrize("name", _large())
+def test_threads_do_not_change_the_result(name: str) -> None:
+    if find_openmp() is None:
+        pytest.skip("no OpenMP runtime on this machine")
+    kernel = _large()[name]
+    target = TARGETS["host"]
+    inputs = inputs_for(kernel)
+    expected = evaluate_kernel(kernel, inputs)
+    space = schedule_space(kernel, target, 2)
+    schedule = space.schedule(space.default())
+    serial = run_guarded(kernel, schedule, inputs, target, 1)
+    assert serial.is_parallel
+    assert_agrees(kernel, schedule, serial.output, expected)
+    for threads in (2, 3, 2):
+        outcome = run_guarded(kernel, schedule, inputs, target, threads)
+        assert not outcome.problem
+        np.testing.assert_array_equal(outcome.output, serial.output)
+
+
+@pytest.mark.parametrize("name", _large())
+def test_the_schedules_that_tuning_is_compared_with_compute_the_kernel(name: str) -> None:
+    kernel = _large()[name]
+    inputs = inputs_for(kernel)
+    expected = evaluate_kernel(kernel, inputs)
+    for target in TARGETS.values():
+        for schedule in (naive_schedule(), untiled_schedule(kernel, target)):
+            outcome = run_guarded(kernel, schedule, inputs, target)
+            assert not outcome.problem
+            assert_agrees(kernel, schedule, outcome.output, expected)

@@ -1,0 +1,234 @@
+"""Schedule spaces: numbering, neighbours, search moves, and that every point of one is legal."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.errors import ScheduleError
+from compiler.kernels.kernel import FusedKernel
+from compiler.llvm.emit_kernel import emit_kernel
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.loops.verify import verify_loops
+from compiler.schedule import (
+    Candidate,
+    Choice,
+    Schedule,
+    ScheduleSpace,
+    Sketch,
+    default_schedule,
+    schedule_space,
+)
+from compiler.schedule.steps import Tile
+from compiler.target import host_target
+from tests.compiler.schedule.small_kernels import f32, kernel_of
+
+SOME = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+TARGET = replace(host_target(), lanes=8, vector_registers=16)
+
+
+def _abstract(name: str, *sizes: int) -> Sketch:
+    """A sketch with choices of these many values; the schedule tells them."""
+    choices = tuple(Choice(f"c{i}", tuple(range(size))) for i, size in enumerate(sizes))
+
+    def build(assignment: object) -> Schedule:
+        return Schedule((Tile(name, str(assignment), 1),))
+
+    return Sketch(name, choices, build, tuple(size - 1 for size in sizes))
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> ScheduleSpace:
+    sizes = draw(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=3))
+    return ScheduleSpace([_abstract(f"sketch{i}", *item) for i, item in enumerate(sizes)])
+
+
+KERNELS: dict[str, FusedKernel] = {
+    "conv": kernel_of(
+        [f32(1, 2, 7, 7, 8), f32(16, 16, 3, 3), f32(16)],
+        [
+            ("conv", ["x0", "x1", "x2"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)}),
+            ("relu", ["v0"], {}),
+        ],
+        constants=["x1", "x2"],
+    ),
+    "conv1x1_odd": kernel_of(
+        [f32(1, 1, 1, 5, 8), f32(24, 8, 1, 1)],
+        [("conv", ["x0", "x1"], {"layout": "NCHWc"})],
+        constants=["x1"],
+    ),
+    "matmul": kernel_of(
+        [f32(13, 19), f32(19, 40)], [("matmul", ["x0", "x1"], {})], constants=["x1"]
+    ),
+    "matmul_odd": kernel_of([f32(2, 7, 13), f32(2, 13, 19)], [("matmul", ["x0", "x1"], {})]),
+    "pool": kernel_of(
+        [f32(1, 3, 4, 5)],
+        [("max_pool", ["x0"], {"kernel": (2, 3), "pads": (0, 1, 0, 1), "shape": (3, 5)})],
+    ),
+    "softmax": kernel_of([f32(97, 193)], [("softmax", ["x0"], {"axis": 1})]),
+    "layer_norm": kernel_of(
+        [f32(5, 97), f32(97), f32(97)],
+        [("layer_norm", ["x0", "x1", "x2"], {"axis": 1})],
+        constants=["x1", "x2"],
+    ),
+    "pad": kernel_of([f32(5, 7)], [("pad", ["x0"], {"pads": (1, 2, 3, 9), "value": 2.0})]),
+    "scalar": kernel_of([f32(), f32()], [("add", ["x0", "x1"], {})]),
+}
+
+
+@SOME
+@given(spaces())
+def test_candidates_are_numbered(space: ScheduleSpace) -> None:
+    candidates = [space.candidate(number) for number in range(space.size)]
+    assert len(set(candidates)) == space.size == sum(sketch.size for sketch in space.sketches)
+    assert [space.number(candidate) for candidate in candidates] == list(range(space.size))
+    for outside in (-1, space.size):
+        with pytest.raises(IndexError):
+            space.candidate(outside)
+
+
+@SOME
+@given(spaces())
+def test_a_candidate_is_found_by_its_choices(space: ScheduleSpace) -> None:
+    for number in range(space.size):
+        candidate = space.candidate(number)
+        choices = space.choices(candidate)
+        assert space.find(candidate.sketch, choices) == candidate
+        # Through the record in a database: JSON.
+        assert space.find(candidate.sketch, json.loads(json.dumps(choices))) == candidate
+        assert space.find("elsewhere", choices) is None
+        assert space.find(candidate.sketch, {**choices, "extra": 1}) is None
+        if choices:
+            assert space.find(candidate.sketch, {**choices, "c0": 99}) is None
+
+
+@SOME
+@given(spaces(), st.randoms(use_true_random=False))
+def test_search_moves_stay_inside(space: ScheduleSpace, rng: random.Random) -> None:
+    mother, father = space.sample(rng), space.sample(rng)
+    for candidate in (mother, father, space.default()):
+        assert 0 <= space.number(candidate) < space.size
+    child = space.crossover(mother, father, rng)
+    assert child.sketch == mother.sketch
+    for position, *parents in zip(
+        child.positions,
+        mother.positions,
+        father.positions if father.sketch == mother.sketch else mother.positions,
+        strict=True,
+    ):
+        assert position in parents
+    mutant = space.mutate(mother, rng)
+    assert 0 <= space.number(mutant) < space.size
+    if any(len(choice.values) > 1 for choice in space.sketch(mother.sketch).choices):
+        assert mutant.sketch == mother.sketch
+        pairs = zip(mutant.positions, mother.positions, strict=True)
+        assert sum(new != old for new, old in pairs) == 1
+
+
+@SOME
+@given(spaces())
+def test_neighbours_differ_in_one_step(space: ScheduleSpace) -> None:
+    candidate = space.default()
+    neighbours = space.neighbours(candidate)
+    assert len(set(neighbours)) == len(neighbours)
+    for neighbour in neighbours:
+        assert 0 <= space.number(neighbour) < space.size
+        pairs = zip(neighbour.positions, candidate.positions, strict=True)
+        assert sum(abs(new - old) for new, old in pairs) == 1
+        assert candidate in space.neighbours(neighbour)
+
+
+def test_a_space_has_sketches_and_knows_their_names() -> None:
+    with pytest.raises(ScheduleError, match="no sketch"):
+        ScheduleSpace([])
+    space = ScheduleSpace([_abstract("one", 2), _abstract("two", 3)])
+    with pytest.raises(
+        ScheduleError, match=r"no sketch 'three' in this space \(it has: one, two\)"
+    ):
+        space.schedule(Candidate("three", ()))
+    with pytest.raises(ScheduleError, match="no sketch 'three'"):
+        space.number(Candidate("three", ()))
+
+
+def test_choices_encode_as_numbers() -> None:
+    tuples = Choice("tile", ((4, 1), (2, 3)))
+    words = Choice("padding", ("inline", "copy"))
+    orders = Choice("reduce", (("kh", "kw"), ("kw", "kh")))
+    sketch = Sketch("s", (tuples, words, orders), lambda _: Schedule(()), ((2, 3), "copy", ()))
+    space = ScheduleSpace([_abstract("other", 5), sketch])
+    table = space.encode([Candidate("s", (1, 1, 0)), Candidate("other", (3,))])
+    nan = np.nan
+    expected = np.array([[1, 2, 3, 1, 0], [0, 3, nan, nan, nan]], np.float32)
+    np.testing.assert_array_equal(table, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_default_is_in_the_space(name: str, threads: int) -> None:
+    space = schedule_space(KERNELS[name], TARGET, threads)
+    default = space.default()
+    assert default.sketch == space.sketches[0].name
+    assert space.candidate(space.number(default)) == default
+    assert space.schedule(default) == default_schedule(KERNELS[name], TARGET, threads)
+    for sketch in space.sketches:
+        for choice, value in zip(sketch.choices, sketch.default, strict=True):
+            assert value in choice.values
+            assert len(set(choice.values)) == len(choice.values)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_schedules_survive_json(name: str) -> None:
+    space = schedule_space(KERNELS[name], TARGET, 2)
+    rng = random.Random(name)
+    for candidate in (space.default(), *(space.sample(rng) for _ in range(10))):
+        schedule = space.schedule(candidate)
+        assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_spaces_are_the_same_each_time(name: str) -> None:
+    first, second = (schedule_space(KERNELS[name], TARGET, 2) for _ in range(2))
+    rng = random.Random(name)
+    for number in [rng.randrange(first.size) for _ in range(10)]:
+        candidate = first.candidate(number)
+        assert second.candidate(number) == candidate
+        assert second.choices(candidate) == first.choices(candidate)
+        assert second.schedule(candidate) == first.schedule(candidate)
+
+
+SMALL_SPACES = {
+    "matmul_odd": 1,
+    "pool": 2,
+    "softmax": 2,
+    "layer_norm": 2,
+    "pad": 2,
+    "scalar": 2,
+}
+
+
+@pytest.mark.parametrize("name", SMALL_SPACES)
+def test_every_candidate_of_a_small_space_is_legal(name: str) -> None:
+    """Lowers, keeps the rules of loops, and gives code: all of the space, not a sample."""
+    kernel, threads = KERNELS[name], SMALL_SPACES[name]
+    space = schedule_space(kernel, TARGET, threads)
+    schedules = {space.schedule(space.candidate(number)) for number in range(space.size)}
+    for schedule in schedules:
+        nest = lower_kernel(kernel, schedule)
+        verify_loops(nest)
+        emit_kernel(nest, TARGET, "kernel")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_sample_of_any_space_is_legal(name: str, threads: int) -> None:
+    kernel = KERNELS[name]
+    space = schedule_space(kernel, TARGET, threads)
+    rng = random.Random(name)
+    for _ in range(12):
+        verify_loops(lower_kernel(kernel, space.schedule(space.sample(rng))))
