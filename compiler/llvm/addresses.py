@@ -17,13 +17,6 @@ from compiler.loops.affine import Affine, Atom, Ranges, affine
 from compiler.loops.ir import Memory, Store, Update
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The flattened index of an access, in elements."""
-
-    form: Affine
-
-
 @dataclass(slots=True)
 class Storage:
     """A buffer in this function: its base pointer, and a number that changes with every store."""
@@ -46,17 +39,16 @@ class Addresses:
         self._versions = 0
         # Flattened forms over symbolic unrolled variables, so that an unrolled instance only adds.
         self.unrolled: dict[str, tuple[int, int]] = {}
-        self._forms: dict[int, tuple[Affine, bool]] = {}
         self._terms: dict[int, tuple[Affine, tuple[tuple[str, int], ...]]] = {}
 
-    def of(self, access: Load | Store | Update) -> Address:
-        """The flattened index under the current values of the unrolled variables."""
+    def of(self, access: Load | Store | Update) -> Affine:
+        """The flattened index in elements, under the current values of unrolled variables."""
         known = self._terms.get(id(access))
         if known is None:
             form = self._flatten(access, {**self.ranges, **self.unrolled})
             simple = all(isinstance(atom, str) for atom, _ in form.terms)
             if not simple:
-                return Address(self._flatten(access, self.ranges))
+                return self._flatten(access, self.ranges)
             varying = tuple(
                 (atom, coefficient)
                 for atom, coefficient in form.terms
@@ -68,11 +60,11 @@ class Addresses:
             known = self._terms[id(access)] = (Affine(form.constant, fixed), varying)
         fixed_form, varying = known
         if not varying:
-            return Address(fixed_form)
+            return fixed_form
         constant = fixed_form.constant
         for name, coefficient in varying:
             constant += coefficient * self.ranges[name][0]
-        return Address(Affine(constant, fixed_form.terms))
+        return Affine(constant, fixed_form.terms)
 
     def _flatten(self, access: Load | Store | Update, ranges: Ranges) -> Affine:
         shape = self.storages[access.buffer].memory.shape
@@ -86,14 +78,14 @@ class Addresses:
     @contextmanager
     def fixed(self, variable: str, value: int) -> Iterator[None]:
         """Within, `variable` has this value and no lane."""
-        ranges, unrolled, terms = self.ranges, self.unrolled, self._terms
-        self.ranges = {**ranges, variable: (value, value)}
-        self.unrolled = {**unrolled, variable: (value, value)}
+        outer, terms = self.ranges[variable], self._terms
+        self.ranges[variable] = self.unrolled[variable] = (value, value)
         self._terms = {}
         try:
             yield
         finally:
-            self.ranges, self.unrolled, self._terms = ranges, unrolled, terms
+            self.ranges[variable], self._terms = outer, terms
+            del self.unrolled[variable]
 
     def variable(self, name: str) -> str:
         """The operand text of a loop variable."""
@@ -192,11 +184,9 @@ class Addresses:
         """Remember a value for as long as the current scope lasts."""
         self.writer.scopes[-1].values[key] = value
 
-    def forget_values(self) -> dict[object, Value]:
-        """Drop the current scope's remembered values, and give a copy of them."""
-        old = dict(self.writer.scopes[-1].values)
+    def forget_values(self) -> None:
+        """Drop the current scope's remembered values."""
         self.writer.scopes[-1].values.clear()
-        return old
 
 
 class ScalarIndexEmitter:

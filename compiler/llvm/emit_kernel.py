@@ -7,11 +7,13 @@ from typing import Any
 
 from compiler.dtypes import DType
 from compiler.errors import LoweringError
+from compiler.kernels.expr import Binary, Expr
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, ScalarIndexEmitter, Storage
 from compiler.llvm.expressions import ExpressionEmitter, Lane
+from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
-from compiler.loops.affine import decide, expr_range
+from compiler.loops.affine import Affine, decide, expr_range
 from compiler.loops.ir import (
     Allocate,
     For,
@@ -75,7 +77,10 @@ class _FunctionEmitter:
         self.workspace = workspace
         scalar = ScalarIndexEmitter()
         self.addresses = Addresses(writer, scalar)
-        self.expressions = ExpressionEmitter(writer, self.addresses, kernel.target.has_fma)
+        self.registers = Registers(self._to_memory)
+        self.expressions = ExpressionEmitter(
+            writer, self.addresses, self.registers, kernel.target.has_fma
+        )
         scalar.emit = self.expressions.value
         self.lane: Lane | None = None
         self._reduce_only: dict[int, bool] = {}
@@ -119,11 +124,12 @@ class _FunctionEmitter:
         before = writer.block
         head, done = writer.label("loop"), writer.label("done")
         counter, following = writer.fresh("i"), writer.fresh("n")
+        self.registers.join()
         writer.line(f"br label %{head}")
         writer.begin_block(head)
         # The latch is not known yet: its label is filled in when the body has been emitted.
         phi = writer.placeholder()
-        self.addresses.ranges = {**self.addresses.ranges, variable: (loop.start, loop.stop - 1)}
+        self.addresses.ranges[variable] = (loop.start, loop.stop - 1)
         self.addresses.names[variable] = counter
         # What the body stores is stale from its second round on, and after the loop.
         stored = self._stored(loop)
@@ -131,6 +137,7 @@ class _FunctionEmitter:
             self.addresses.written(buffer)
         with writer.scope(variable):
             self.statements(loop.body)
+            self.registers.join()
         for buffer in stored:
             self.addresses.written(buffer)
         del self.addresses.ranges[variable]
@@ -151,15 +158,15 @@ class _FunctionEmitter:
     def _unrolled(self, loop: For) -> None:
         addresses, variable = self.addresses, loop.variable
         forget = self._is_reduce_only(loop)
-        outer_ranges, outer_unrolled = addresses.ranges, addresses.unrolled
-        addresses.unrolled = {**outer_unrolled, variable: (loop.start, loop.stop - 1)}
+        addresses.unrolled[variable] = (loop.start, loop.stop - 1)
         for value in range(loop.start, loop.stop):
-            addresses.ranges = {**outer_ranges, variable: (value, value)}
+            addresses.ranges[variable] = (value, value)
             if forget:
                 # Loads of one reduction step are not kept for the next: registers are scarce.
                 addresses.forget_values()
+                self.writer.line('call void asm sideeffect "", "~{memory}"()')
             self.statements(loop.body)
-        addresses.ranges, addresses.unrolled = outer_ranges, outer_unrolled
+        del addresses.ranges[variable], addresses.unrolled[variable]
 
     def _is_reduce_only(self, loop: For) -> bool:
         known = self._reduce_only.get(id(loop))
@@ -172,16 +179,12 @@ class _FunctionEmitter:
         width = loop.stop - loop.start
         if self.lane is not None:
             raise LoweringError("a vectorised loop cannot surround another")
-        addresses = self.addresses
-        outer_ranges = addresses.ranges
-        addresses.ranges = {**outer_ranges, loop.variable: (loop.start, loop.stop - 1)}
-        addresses.unrolled = {**addresses.unrolled, loop.variable: (loop.start, loop.stop - 1)}
-        self.lane = Lane(loop.variable, width)
         # The lane's variable stays symbolic in addresses: it is the contiguous axis.
-        del addresses.unrolled[loop.variable]
+        self.addresses.ranges[loop.variable] = (loop.start, loop.stop - 1)
+        self.lane = Lane(loop.variable, width)
         self.statements(loop.body)
         self.lane = None
-        addresses.ranges = outer_ranges
+        del self.addresses.ranges[loop.variable]
 
     def _parallel(self, loop: For) -> None:
         """Outline the loop; threads draw chunk numbers from a shared counter until none is left."""
@@ -263,11 +266,11 @@ class _FunctionEmitter:
         self.expressions.begin_statement(None)
         value = self.expressions.value(let.value)
         self.addresses.names[let.variable] = value.text
-        outer = self.addresses.ranges
-        self.addresses.ranges = {**outer, let.variable: expr_range(let.value, outer)}
+        ranges = self.addresses.ranges
+        ranges[let.variable] = expr_range(let.value, ranges)
         with self.writer.scope(let.variable):
             self.statements(let.body)
-        self.addresses.ranges = outer
+        del ranges[let.variable]
 
     def _if(self, statement: If) -> None:
         verdict = self._decide(statement)
@@ -282,10 +285,12 @@ class _FunctionEmitter:
             raise LoweringError("a vectorised loop's condition differs between lanes")
         writer = self.writer
         then, done = writer.label("then"), writer.label("done")
+        self.registers.flush()
         writer.line(f"br i1 {condition.text}, label %{then}, label %{done}")
         writer.begin_block(then)
         with writer.scope():
             self.statements(statement.body)
+            self.registers.join()
         writer.line(f"br label %{done}")
         writer.begin_block(done)
 
@@ -314,7 +319,10 @@ class _FunctionEmitter:
                 f"alloca [{memory.size} x {element}], align {ALIGNMENT}"
             )
             self.addresses.storages[memory.name] = Storage(memory, pointer)
+            if memory.dtype is not DType.BOOL:
+                self.registers.add(memory.name)
         self.statements(statement.body)
+        self.registers.remove(memory.name)
 
     def _place_in_workspace(self, memory: Memory, offset: int) -> None:
         pointer = self.writer.emit_entry(
@@ -329,51 +337,48 @@ class _FunctionEmitter:
     def _update(self, statement: Update) -> None:
         expressions = self.expressions
         expressions.begin_statement(self.lane)
-        pointer, width = self._target(statement)
-        if width == -1:
+        form = self._target(statement)
+        if form is None:
             raise LoweringError("a vectorised reduction must be contiguous in its result")
-        old = self._read(statement.buffer, pointer, width)
-        value = expressions.vector(statement.value)
-        value, old = expressions.common(value, old)
-        combined = self._combine(statement.combiner, old, value)
-        self._put(statement.buffer, pointer, combined)
+        old = self._read(statement.buffer, form, self.lane.width if self.lane else 0)
+        product = self._product(statement)
+        if product is None:
+            value, old = expressions.common(expressions.vector(statement.value), old)
+            op = {"sum": "add", "prod": "mul"}.get(statement.combiner, statement.combiner)
+            combined = scalar_ops.binary(self.writer, op, old, value)
+        else:
+            left, right, old = expressions.common(*map(expressions.vector, product), old)
+            name = self.writer.intrinsic(
+                f"llvm.fma.{suffix_of(old.dtype, old.width)}",
+                old.type,
+                [left.typed, right.typed, old.typed],
+            )
+            combined = Value(name, old.dtype, old.width)
+        self._put(statement.buffer, form, combined)
 
-    def _combine(self, combiner: str, old: Value, value: Value) -> Value:
-        if combiner == "sum" and value.dtype.is_float and self.kernel.target.has_fma:
-            product = self._product_of(value)
-            if product is not None:
-                name = self.writer.intrinsic(
-                    f"llvm.fma.{suffix_of(value.dtype, value.width)}",
-                    value.type,
-                    [f"{value.type} {product[0]}", f"{value.type} {product[1]}", old.typed],
-                )
-                return Value(name, value.dtype, value.width)
-        op = {"sum": "add", "prod": "mul"}.get(combiner, combiner)
-        return scalar_ops.binary(self.writer, op, old, value)
+    def _product(self, statement: Update) -> tuple[Expr, Expr] | None:
+        """The factors of a sum's term, where the target multiplies and adds in one instruction."""
+        value = statement.value
+        fused = statement.combiner == "sum" and self.kernel.target.has_fma
+        if fused and value.dtype.is_float and isinstance(value, Binary) and value.op == "mul":
+            return value.left, value.right
+        return None
 
-    def _product_of(self, value: Value) -> tuple[str, str] | None:
-        """The factors of the product that was emitted last, which is then taken back."""
-        prefix = f"{value.text} = fmul {value.type} "
-        operands = self.writer.take_back(prefix)
-        return None if operands is None else _split_operands(operands)
-
-    def _target(self, statement: Store | Update) -> tuple[str, int]:
-        """Pointer and width of an access to the result; width -1: one address per lane."""
-        form = self.addresses.of(statement).form
+    def _target(self, statement: Store | Update) -> Affine | None:
+        """Where an access to the result begins; None: one address per lane."""
+        form = self.addresses.of(statement)
         if self.lane is None:
-            return self.addresses.pointer(statement.buffer, form), 0
-        stride = form.coefficient(self.lane.variable)
-        if stride != 1:
-            return "", -1
+            return form
+        if form.coefficient(self.lane.variable) != 1:
+            return None
         start = self.addresses.ranges[self.lane.variable][0]
         rest = tuple(term for term in form.terms if term[0] != self.lane.variable)
-        form = type(form)(form.constant + start, rest)
-        return self.addresses.pointer(statement.buffer, form), self.lane.width
+        return Affine(form.constant + start, rest)
 
     def _write(self, statement: Store, value: Value) -> None:
-        pointer, width = self._target(statement)
-        if width != -1:
-            self._put(statement.buffer, pointer, value)
+        form = self._target(statement)
+        if form is not None:
+            self._put(statement.buffer, form, value)
             return
         assert self.lane is not None
         lane = self.lane
@@ -381,11 +386,14 @@ class _FunctionEmitter:
         for i in range(lane.width):
             element = self.writer.emit(f"extractelement {value.typed}, i64 {i}")
             with self.addresses.fixed(lane.variable, start + i):
-                form = self.addresses.of(statement).form
-                pointer = self.addresses.pointer(statement.buffer, form)
-            self._put(statement.buffer, pointer, Value(element, value.dtype, 0))
+                form = self.addresses.of(statement)
+                self._put(statement.buffer, form, Value(element, value.dtype, 0))
 
-    def _read(self, buffer: str, pointer: str, width: int) -> Value:
+    def _read(self, buffer: str, form: Affine, width: int) -> Value:
+        held = self.registers.get(buffer, form, width)
+        if held is not None:
+            return held
+        pointer = self.addresses.pointer(buffer, form)
         dtype = self.addresses.storages[buffer].memory.dtype
         if dtype is not DType.BOOL:
             type_name = type_of(dtype, width)
@@ -396,9 +404,14 @@ class _FunctionEmitter:
         zero = "zeroinitializer" if width else "0"
         return Value(self.writer.emit(f"icmp ne {byte_type} {loaded}, {zero}"), dtype, width)
 
-    def _put(self, buffer: str, pointer: str, value: Value) -> None:
-        dtype = self.addresses.storages[buffer].memory.dtype
+    def _put(self, buffer: str, form: Affine, value: Value) -> None:
         self.addresses.written(buffer)
+        if not self.registers.set(buffer, form, value):
+            self._to_memory(buffer, form, value)
+
+    def _to_memory(self, buffer: str, form: Affine, value: Value) -> None:
+        pointer = self.addresses.pointer(buffer, form)
+        dtype = self.addresses.storages[buffer].memory.dtype
         if dtype is DType.BOOL:
             byte_type = type_of(DType.U8, value.width)
             widened = self.writer.emit(f"zext {value.typed} to {byte_type}")
@@ -417,16 +430,3 @@ def _store_axes(body: tuple[Stmt, ...]) -> set[str]:
         elif isinstance(statement, For | Let | If | Allocate):
             result |= _store_axes(statement.body)
     return result
-
-
-def _split_operands(text: str) -> tuple[str, str]:
-    """The two operands of `a, b`, where a may be a vector literal with commas of its own."""
-    depth = 0
-    for position, character in enumerate(text):
-        if character in "(<":
-            depth += 1
-        elif character in ")>":
-            depth -= 1
-        elif character == "," and depth == 0:
-            return text[:position], text[position + 2 :]
-    raise ValueError(text)

@@ -21,6 +21,7 @@ from compiler.kernels.expr import (
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.math import VECTOR_FUNCTIONS, float_literal, vector_function
+from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
 from compiler.loops.affine import Affine, affine, decide
 from compiler.loops.rewrite import axes_of
@@ -51,8 +52,11 @@ class ExpressionEmitter:
     values of the statement before.
     """
 
-    def __init__(self, writer: FunctionWriter, addresses: Addresses, has_fma: bool) -> None:
+    def __init__(
+        self, writer: FunctionWriter, addresses: Addresses, registers: Registers, has_fma: bool
+    ) -> None:
         self.writer = writer
+        self.registers = registers
         self.addresses = addresses
         self.has_fma = has_fma
         self.lane: Lane | None = None
@@ -134,25 +138,24 @@ class ExpressionEmitter:
         return Value(self.addresses.variable(node.name), DType.I64, 0)
 
     def _load(self, node: Load) -> Value:
-        address = self.addresses.of(node)
+        form = self.addresses.of(node)
         if self.lane is None:
-            return self._load_scalar(node, address.form)
-        stride = address.form.coefficient(self.lane.variable)
-        if any(
-            self.depends_on_lane(atom)
-            for atom, _ in address.form.terms
-            if not isinstance(atom, str)
-        ):
+            return self._load_scalar(node, form)
+        stride = form.coefficient(self.lane.variable)
+        if any(self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)):
             return self._per_lane(node)
         if stride == 0:
             if self.mask is not None and self.mask.width:
-                return self._load_any_lane(node, address.form)
-            return self._load_scalar(node, address.form)
+                return self._load_any_lane(node, form)
+            return self._load_scalar(node, form)
         if stride != 1 or node.dtype is DType.BOOL:
             return self._per_lane(node)
-        return self._load_contiguous(node, address.form, self.lane)
+        return self._load_contiguous(node, form, self.lane)
 
     def _load_scalar(self, node: Load, form: Affine) -> Value:
+        held = self.registers.get(node.buffer, form, 0)
+        if held is not None:
+            return held
         key = (node.buffer, form.constant, form.terms)
         keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
@@ -164,6 +167,7 @@ class ExpressionEmitter:
         result = self._load_at(pointer, node.dtype)
         if keeps:
             self.addresses.keep(node.buffer, key, result)
+            self.registers.keep(node.buffer, form, result)
         return result
 
     def _load_at(self, pointer: str, dtype: DType) -> Value:
@@ -174,19 +178,24 @@ class ExpressionEmitter:
         return Value(name, dtype, 0)
 
     def _load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
+        start = self.addresses.ranges[lane.variable][0]
+        rest = tuple(term for term in form.terms if term[0] != lane.variable)
+        first = Affine(form.constant + start, rest)
+        held = self.registers.get(node.buffer, first, lane.width)
+        if held is not None:
+            return held
         key = (node.buffer, form.constant, form.terms, lane.width)
         keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
-        start = self.addresses.ranges[lane.variable][0]
-        rest = tuple(term for term in form.terms if term[0] != lane.variable)
-        pointer = self.addresses.pointer(node.buffer, Affine(form.constant + start, rest))
+        pointer = self.addresses.pointer(node.buffer, first)
         type_name = type_of(node.dtype, lane.width)
         if self.mask is None:
             name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
             result = Value(name, node.dtype, lane.width)
             if keeps:
                 self.addresses.keep(node.buffer, key, result)
+                self.registers.keep(node.buffer, first, result)
             return result
         mask = self.widen(self.mask, lane.width)
         name = self.writer.intrinsic(

@@ -118,14 +118,6 @@ class FunctionWriter:
         self._out.append(lines)
         return lines
 
-    def take_back(self, prefix: str) -> str | None:
-        """Remove the last line if it starts with `prefix`, and give the rest of it."""
-        line = self._out[-1] if self._out else None
-        if not isinstance(line, str) or not line.startswith(prefix):
-            return None
-        self._out.pop()
-        return line[len(prefix) :]
-
     def begin_block(self, label: str) -> None:
         """Start a basic block."""
         self._out.append(f"{label}:")

@@ -8,8 +8,7 @@ remainders are resolved where the variables' ranges prove that nothing is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from compiler.dtypes import DType
 from compiler.kernels.expr import (
@@ -30,8 +29,7 @@ Ranges = Mapping[str, tuple[int, int]]  # inclusive
 Atom: TypeAlias = str | Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(NamedTuple):
     """constant + sum(coefficient * atom): terms in order of first appearance, none of them 0."""
 
     constant: int

@@ -225,6 +225,8 @@ def _kind(kind: LoopKind) -> Callable[[ScheduledKernel, Vectorize | Unroll], Non
             if LoopKind.VECTORISED in state.kinds.values():
                 raise ScheduleError("the stage is vectorised already")
         state.kinds[step.axis] = kind
+        if isinstance(step, Unroll) and not step.edges:
+            state.unrolled_inside.add(step.axis)
 
     return rule
 

@@ -49,6 +49,7 @@ from compiler.loops.rewrite import axes_of, conjuncts, substitute, transform
 from compiler.loops.stage_state import Split, StageState
 from compiler.schedule.steps import Schedule
 
+SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard
 RangeMap = dict[str, tuple[int, int]]
 
 
@@ -100,7 +101,21 @@ class _Env:
     bases: dict[str, Expr]  # where a shifted tile begins, by parent axis
     ranges: RangeMap  # all loop variables in scope
     locals: dict[str, tuple[Memory, tuple[Expr, ...]]]  # stage -> its part and where that begins
+    edge: bool = False  # in a part of some loop that runs rarely
     guards: tuple[Expr, ...] = ()  # conditions over root axes that no loop has decided yet
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a loop's range, with the extents of the tile inside.
+
+    An `edge` is a part that runs rarely: a tail, or an iteration that stands alone.
+    """
+
+    start: int
+    stop: int
+    extents: dict[str, int]
+    edge: bool
 
 
 class _Lowering:
@@ -284,8 +299,18 @@ class _Lowering:
             return leaf(env)
         axis, rest = order[0], order[1:]
         kind = state.kinds.get(axis, LoopKind.SERIAL)
+        if env.edge and axis in state.unrolled_inside:
+            kind = LoopKind.SERIAL
         statements: list[Stmt] = []
-        for start, stop, extents in self._pieces(state, axis, env):
+        parts = self._pieces(state, axis, env)
+        if kind is LoopKind.SERIAL and self._settles_guards(state, axis, env, offsets):
+            parts = [
+                replace(part, start=i, stop=i + 1)
+                for part in parts
+                for i in range(part.start, part.stop)
+            ]
+        for part in parts:
+            start, stop = part.start, part.stop
 
             def inside(env: _Env) -> tuple[Stmt, ...]:
                 def deeper(env: _Env) -> tuple[Stmt, ...]:
@@ -300,7 +325,8 @@ class _Lowering:
                     lambda env: self._attached(state, axis, env, offsets, deeper),
                 )
 
-            piece = replace(env, extents={**env.extents, **extents})
+            extents = {**env.extents, **part.extents}
+            piece = replace(env, extents=extents, edge=env.edge or part.edge)
             if stop - start == 1:
                 statements += self._bind(state, axis, integer(start), piece, inside)
                 continue
@@ -314,13 +340,11 @@ class _Lowering:
                 )
         return tuple(statements)
 
-    def _pieces(
-        self, state: StageState, axis: str, env: _Env
-    ) -> list[tuple[int, int, dict[str, int]]]:
-        """Ranges of a loop, and the extents of the tile inside for each."""
+    def _pieces(self, state: StageState, axis: str, env: _Env) -> list[_Piece]:
+        """The parts of a loop's range, in order."""
         split = state.splits_by_outer.get(axis)
         extents = self._enclosing_tile(state, split, env)
-        tail: list[tuple[int, int, dict[str, int]]] = []
+        tail: list[_Piece] = []
         if split is None:
             stop = self._extent(state, axis, env)
         else:
@@ -332,7 +356,7 @@ class _Lowering:
             if rest and split.shift:
                 stop += 1
             elif rest:
-                tail = [(stop, stop + 1, tail_extents)]
+                tail = [_Piece(stop, stop + 1, tail_extents, stop > 0)]
         if axis in state.fusions:
             for part in state.fusions[axis].parts:
                 part_split = state.splits_by_outer.get(part)
@@ -346,18 +370,16 @@ class _Lowering:
                     extents |= self._enclosing_tile(state, part_split, env)
                     extents |= {part_split.parent: whole, part_split.inner: factor}
         first, last = state.partitions.get(axis, (0, 0))
-        if stop > first + last > 0:
-            bounds = [0, first, stop - last, stop]
-            main = [(a, b, extents) for a, b in itertools.pairwise(bounds) if a < b]
-            ends = [
-                (i, i + 1, extents)
-                for a, b, _ in main
-                if (a, b) != (first, stop - last)
-                for i in range(a, b)
-            ]
-            middle = [piece for piece in main if piece[:2] == (first, stop - last)]
-            return sorted([*ends, *middle], key=lambda piece: piece[0]) + tail
-        return [(0, stop, extents), *tail] if stop else tail
+        if first + last == 0 or stop == 0:
+            return [_Piece(0, stop, extents, False), *tail] if stop else tail
+        if stop <= first + last + 1:
+            return [*(_Piece(i, i + 1, extents, False) for i in range(stop)), *tail]
+        return [
+            *(_Piece(i, i + 1, extents, True) for i in range(first)),
+            _Piece(first, stop - last, extents, False),
+            *(_Piece(i, i + 1, extents, True) for i in range(stop - last, stop)),
+            *tail,
+        ]
 
     def _enclosing_tile(self, state: StageState, split: Split | None, env: _Env) -> dict[str, int]:
         """That tile's extents, where the loop's axis was split off another tile's outer part."""
@@ -497,6 +519,19 @@ class _Lowering:
         for condition in reversed(conditions):
             body = (If(condition, body),)
         return body
+
+    def _settles_guards(
+        self, state: StageState, axis: str, env: _Env, offsets: dict[str, Expr]
+    ) -> bool:
+        """A pending guard needs nothing but this short loop and unrolled ones to be decided."""
+        if not env.guards or axis not in env.extents or env.extents[axis] > SHORT_LOOP:
+            return False
+        values = self._global_values(state, offsets, env)
+        own = free_name(axis)
+        return any(
+            own in names and all(name.startswith("?") for name in names)
+            for names in (axes_of(substitute(guard, values)) for guard in env.guards)
+        )
 
     def _free_ranges(self, state: StageState, env: _Env) -> RangeMap:
         """Ranges of the variables that stand for axes which no loop has bound yet."""

@@ -46,6 +46,7 @@ class StageState:
     fusions: dict[str, Fusion] = field(default_factory=dict)  # by fused axis
     kinds: dict[str, LoopKind] = field(default_factory=dict)
     partitions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    unrolled_inside: set[str] = field(default_factory=set)  # unrolled, but not at the edges
     chunks: int = 1
     attachment: Attachment | None = None
     scope: Scope = Scope.WORKSPACE

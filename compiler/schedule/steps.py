@@ -151,10 +151,14 @@ class Unroll(Step):
     """Repeat the body once per value of `axis`, so that its indices become constants.
 
     for i < 2: y[i] = x[i]     ->     y[0] = x[0]; y[1] = x[1]
+
+    With `edges` false, it stays a loop in tails and in iterations that `Partition` sets apart: they
+    run rarely, and their code costs as much to generate as the rest.
     """
 
     stage: str
     axis: str
+    edges: bool = True
 
 
 @dataclass(frozen=True, slots=True)

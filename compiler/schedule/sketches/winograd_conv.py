@@ -212,7 +212,7 @@ def _product_steps(unroll: int, columns: int) -> list[Step]:
         ComputeAt("products.sum", "products", "t.o", "register"),
         Tile("products.sum", "ici", unroll),
         Reorder("products.sum", ("n", "x", "y", "icb", "ici.o", "ici.i", "t", "ocb", "oci")),
-        Unroll("products.sum", "ici.i"),
+        Unroll("products.sum", "ici.i", False),
         Unroll("products.sum", "t"),
         Unroll("products.sum", "ocb"),
         Vectorize("products.sum", "oci"),
