@@ -1,0 +1,90 @@
+"""Networks of the zoo, built, saved, loaded and run: as onnxruntime, untuned and tuned."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import compiler
+from compiler.frontend.zoo import build_model
+from compiler.frontend.zoo.network import Size
+from compiler.graph.ir import Array
+from compiler.kernels.kernel import FusedKernel
+from compiler.pipeline import ScheduleChoice
+from compiler.runtime.executable import Executable
+from compiler.schedule import schedule_space
+from compiler.target import host_target
+from tuner.latency import outputs_agree
+
+SMALL = {
+    "resnet18": Size(image=64, width=0.25, classes=10),
+    "mobilenet_v2": Size(image=64, width=0.5, classes=10),
+    "squeezenet1_1": Size(image=64, width=0.5, classes=10),
+    "encoder": Size(width=0.125, tokens=13, layers=2),
+    "mlp": Size(),
+}
+Choose = Callable[[FusedKernel], ScheduleChoice | None]
+
+
+def drawn(threads: int) -> Choose:
+    """A schedule drawn from each kernel's space, as a search might have found it."""
+    rng = random.Random(threads)
+
+    def choose(kernel: FusedKernel) -> ScheduleChoice:
+        space = schedule_space(kernel, host_target(), threads)
+        return ScheduleChoice(space.schedule(space.sample(rng)), "tuned")
+
+    return choose
+
+
+def run_both(model: onnx.ModelProto, executable: Executable) -> list[tuple[Array, Array]]:
+    """Our outputs and onnxruntime's, for the same seeded input."""
+    rng = np.random.default_rng(3)
+    inputs = {
+        name: rng.standard_normal(type.shape).astype(type.dtype.numpy)
+        for name, type in executable.inputs.items()
+    }
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(list(executable.outputs), inputs)
+    outputs = executable.run(inputs)
+    return [(outputs[name], array) for name, array in zip(outputs, expected, strict=True)]
+
+
+def assert_equal_to_onnxruntime(
+    model: onnx.ModelProto, folder: Path, threads: int, choose: Choose | None
+) -> Executable:
+    """Build, save, load, run and compare, within rtol 1e-3 and atol 1e-4 x max|output|."""
+    source, artefact = folder / "model.onnx", folder / "model.tuned"
+    source.write_bytes(model.SerializeToString())
+    compiler.build(source, choose, threads=threads).save(artefact)
+    executable = compiler.load(artefact)
+    for ours, expected in run_both(model, executable):
+        assert outputs_agree(ours, expected)
+    return executable
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_untuned_model_equals_onnxruntime(name: str, threads: int, tmp_path: Path) -> None:
+    model = build_model(name, size=SMALL[name])
+    executable = assert_equal_to_onnxruntime(model, tmp_path, threads, None)
+    assert {kernel.schedule_source for kernel in executable.kernels} == {"default"}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_tuned_model_equals_onnxruntime(name: str, threads: int, tmp_path: Path) -> None:
+    model = build_model(name, size=SMALL[name])
+    executable = assert_equal_to_onnxruntime(model, tmp_path, threads, drawn(threads))
+    assert {kernel.schedule_source for kernel in executable.kernels} == {"tuned"}
+
+
+@pytest.mark.slow
+def test_resnet18_at_its_published_size_equals_onnxruntime(tmp_path: Path) -> None:
+    assert_equal_to_onnxruntime(build_model("resnet18"), tmp_path, 2, drawn(2))
