@@ -19,6 +19,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_from_json
 from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
 from compiler.loops.pack import pack_constant
+from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.runtime.executable import LoadedCode
 from compiler.runtime.threads import make_runtime
 from compiler.schedule.steps import PackLayout
@@ -35,7 +36,9 @@ from measure.timer import TimingOptions, time_calls
 _CACHE_BYTES = 512 * 1024 * 1024
 _NAN_BYTE = 0xFF
 _POISON_BYTES = (0xA5, 0x5A)  # for integers and bools: another value for each seed
-_Repeat = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64)
+_Repeat = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)
+_MOST_COPIES = 16  # of a kernel's constants
+_MOST_COPIED_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Workload:
             if not buffer.constant
         }
         self._constants: dict[tuple[str, PackLayout | None], tuple[Array, GuardedBuffer]] = {}
+        self._copies: dict[tuple[str, PackLayout | None], list[Array]] = {}
         output = kernel.output
         self.output = GuardedBuffer(output.dtype.bytes * int(np.prod(output.shape, dtype=np.int64)))
         self.output_array = self.output.array(output.dtype, output.shape)
@@ -85,9 +89,9 @@ class Workload:
     def nbytes(self) -> int:
         """Memory held, including the unguarded copies that packed constants are compared with."""
         buffers = [*self._activations.values(), self.output]
-        return sum(b.nbytes for b in buffers) + sum(
-            2 * b.nbytes for _, b in self._constants.values()
-        )
+        constants = sum(2 * b.nbytes for _, b in self._constants.values())
+        copies = sum(copy.nbytes for copies in self._copies.values() for copy in copies)
+        return sum(b.nbytes for b in buffers) + constants + copies
 
     def fill(self, case: int) -> None:
         """Write the inputs of one case into the buffers."""
@@ -103,6 +107,30 @@ class Workload:
             for b in self.kernel.inputs
         ]
         return [*inputs, ("output", self.output)]
+
+    def copied_constants(self, layouts: Mapping[str, PackLayout]) -> list[dict[str, int]]:
+        """Addresses of further copies of all constants, by name: together they exceed the caches.
+
+        A model's weights are seldom in the caches when their kernel starts, and how much that
+        costs depends on the schedule. Empty for a kernel without constants.
+        """
+        names = [buffer.name for buffer in self.kernel.inputs if buffer.constant]
+        packed = {name: self._constant(name, layouts.get(name))[0] for name in names}
+        size = sum(array.nbytes for array in packed.values())
+        if size == 0:
+            return []
+        limit = min(host_target().l3_bytes, _MOST_COPIED_BYTES)
+        count = min(_MOST_COPIES, -(-limit // size))
+        for name, array in packed.items():
+            copies = self._copies.setdefault((name, layouts.get(name)), [])
+            while len(copies) < count:
+                copy = aligned_empty(array.shape, array.dtype, array.nbytes)
+                copy[...] = array
+                copies.append(copy)
+        return [
+            {name: address_of(self._copies[name, layouts.get(name)][i]) for name in names}
+            for i in range(count)
+        ]
 
     def changed_input(self, case: int, layouts: Mapping[str, PackLayout]) -> str:
         """The name of an input that differs from what was written into it; empty if none does."""
@@ -131,6 +159,7 @@ class Workload:
         for _, guarded in self._constants.values():
             guarded.close()
         self._constants.clear()
+        self._copies.clear()
 
     def close(self) -> None:
         self.drop_constants()
@@ -191,6 +220,7 @@ class CandidateRunner:
         call.prepare(last)
         checked = perf_counter()
         before = machine.activity(self._cores)
+        copies = call.use_copies() if options.cold_constants else 0
         timing = time_calls(call.repeat, options, estimate=seconds)
         noise = machine.activity(self._cores).since(before)
         timed = perf_counter()
@@ -210,6 +240,7 @@ class CandidateRunner:
                 **noise,
                 "load": machine.load_average(),
                 "calls": timing.calls,
+                "constant_copies": copies,
                 "relative_mad": round(mad, 5),
                 "unstable": is_unstable(timing.samples),
             },
@@ -256,17 +287,31 @@ class _Call:
         self._layouts = dict(candidate.constant_layouts)
         self._buffers = workload.arguments(self._layouts)
         self._workspace = workspace
-        self._table = (ctypes.c_void_p * len(self._buffers))(
-            *(buffer.address for _, buffer in self._buffers)
-        )
+        self._first = [(name, buffer.address) for name, buffer in self._buffers]
+        self._turn = 0
+        self._set_tables([])
         self._code = code
         self._function = _Repeat(code.address(REPEAT_SYMBOL))
         self._arguments = (
             code.address(candidate.symbol),
-            ctypes.addressof(self._table),
             workspace.address,
             runtime,
         )
+
+    def _set_tables(self, copies: Sequence[Mapping[str, int]]) -> None:
+        """Pointer tables: the guarded buffers, then the same with each copy of the constants."""
+        rows = [[address for _, address in self._first]]
+        rows += [[copy.get(name, address) for name, address in self._first] for copy in copies]
+        self._count, self._stride = len(rows), 8 * len(self._first)
+        self._tables = (ctypes.c_void_p * (len(rows) * len(self._first)))(
+            *(address for row in rows for address in row)
+        )
+
+    def use_copies(self) -> int:
+        """From now on calls take turns with copies of the constants; returns how many there are."""
+        copies = self.workload.copied_constants(self._layouts)
+        self._set_tables(copies)
+        return len(copies)
 
     def prepare(self, case: int) -> None:
         """Fill the inputs, poison output and workspace."""
@@ -277,7 +322,11 @@ class _Call:
 
     def repeat(self, calls: int) -> None:
         """Run the kernel `calls` times."""
-        self._function(*self._arguments, calls)
+        kernel, workspace, runtime = self._arguments
+        tables = ctypes.addressof(self._tables)
+        turn, count, stride = self._turn, self._count, self._stride
+        self._function(kernel, tables, workspace, runtime, calls, turn, count, stride)
+        self._turn = (turn + calls) % count
 
     def problem(self, case: int) -> _Problem | None:
         """What the runs since `prepare(case)` did wrong, if anything."""

@@ -33,6 +33,7 @@ class TimingOptions:
     run_timeout: float = 20.0  # seconds for checking and timing
     unstable_limit: float = 0.5  # relative MAD above which the status is UNSTABLE
     fresh_process: int = 0  # 1: run in a process that has run nothing before
+    cold_constants: int = 1  # 1: calls take turns with copies of the constants, 0: caches stay warm
 
     @staticmethod
     def of(options: Mapping[str, float | int]) -> TimingOptions:

@@ -1,4 +1,8 @@
-"""A loop that calls a kernel n times: what the timer runs, so that no Python is in a sample."""
+"""A loop that calls a kernel n times: what the timer runs, so that no Python is in a sample.
+
+The calls take turns with several tables of buffers, `stride` bytes apart, starting with table
+`first`: a kernel timed over copies of its weights finds them as cold as a whole model does.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,17 @@ from compiler.target import Target
 REPEAT_SYMBOL = "tunefarm_repeat"
 
 _IR = f"""
-define void @{REPEAT_SYMBOL}(ptr %kernel, ptr %buffers, ptr %workspace, ptr %runtime, i64 %n) {{
+define void @{REPEAT_SYMBOL}(ptr %kernel, ptr %tables, ptr %workspace, ptr %runtime, i64 %n,
+                             i64 %first, i64 %count, i64 %stride) {{
 entry:
   %any = icmp sgt i64 %n, 0
   br i1 %any, label %loop, label %done
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %turn = add nuw nsw i64 %first, %i
+  %table = urem i64 %turn, %count
+  %offset = mul nuw nsw i64 %table, %stride
+  %buffers = getelementptr inbounds i8, ptr %tables, i64 %offset
   call void %kernel(ptr %buffers, ptr %workspace, ptr %runtime)
   %next = add nuw nsw i64 %i, 1
   %more = icmp slt i64 %next, %n
@@ -29,7 +38,8 @@ done:
 
 @cache
 def repeat_call_object(target: Target) -> bytes:
-    """Object code of `void tunefarm_repeat(kernel, buffers, workspace, runtime, int64 n)`."""
+    """Object code of `void tunefarm_repeat(kernel, tables, workspace, runtime, n, first, count,
+    stride)`, the last four int64."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = llvm.parse_assembly(_IR)

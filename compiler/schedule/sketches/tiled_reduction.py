@@ -244,6 +244,8 @@ def _loop_orders(context: _Context) -> tuple[str, ...]:
         return ("block",)
     if context.roles.row:
         return ("block row column", "row block column", "row column block")
+    if context.extent(context.roles.column) == 1:
+        return ("block column",)
     return ("block column", "column block")
 
 
@@ -313,7 +315,8 @@ def _parallel_loops(context: _Context, loops: Sequence[str]) -> list[str]:
         if axis == peeled:
             break
         result.append(axis)
-    return result
+    # A peeled loop cannot be fused, but alone it runs in parallel up to its tail.
+    return result or list(loops[:1])
 
 
 def _parallel_steps(
