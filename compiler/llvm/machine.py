@@ -25,12 +25,24 @@ def target_machine(target: Target) -> llvm.TargetMachine:
     machines: dict[str, llvm.TargetMachine] = _local.__dict__.setdefault("machines", {})
     machine = machines.get(target.key)
     if machine is None:
-        features = ",".join(f"+{feature}" for feature in target.features)
+        features = ",".join(_feature_flags(target))
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
             cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="default"
         )
         machines[target.key] = machine
     return machine
+
+
+def _feature_flags(target: Target) -> list[str]:
+    """What the target has, and what it lacks although its CPU's name may imply it.
+
+    A hypervisor may mask features of the CPU that it names; only the features count.
+    """
+    flags = [f"+{feature}" for feature in target.features]
+    if target.triple.split("-")[0] == llvm.get_process_triple().split("-")[0]:
+        known = llvm.get_host_cpu_features()
+        flags += [f"-{feature}" for feature in sorted(known) if feature not in target.features]
+    return flags
 
 
 def parse(text: str, target: Target) -> llvm.ModuleRef:
