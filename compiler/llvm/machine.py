@@ -12,6 +12,9 @@ from compiler.target import Target
 
 _local = threading.local()
 
+# What every 64-bit x86 CPU has: a target need not name it, and LLVM cannot do without.
+_BASELINE = frozenset("64bit cmov cx8 fxsr mmx sse sse2 x87".split())
+
 
 @cache
 def _initialize() -> None:
@@ -41,7 +44,8 @@ def _feature_flags(target: Target) -> list[str]:
     flags = [f"+{feature}" for feature in target.features]
     if target.triple.split("-")[0] == llvm.get_process_triple().split("-")[0]:
         known = llvm.get_host_cpu_features()
-        flags += [f"-{feature}" for feature in sorted(known) if feature not in target.features]
+        lacking = set(known) - set(target.features) - _BASELINE
+        flags += [f"-{feature}" for feature in sorted(lacking)]
     return flags
 
 

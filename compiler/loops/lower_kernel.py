@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from compiler.dtypes import DType
 from compiler.errors import ScheduleError
 from compiler.kernels.expr import (
-    Binary,
     Const,
     Expr,
     Index,
     Load,
-    Select,
     Stage,
     add,
     all_of,
     binary,
-    const,
     index,
     integer,
     mul,
@@ -43,79 +39,26 @@ from compiler.loops.ir import (
     Store,
     Update,
 )
+from compiler.loops.loop_ranges import (
+    Env,
+    RangeMap,
+    axis_value,
+    extent_of,
+    pieces_of,
+)
 from compiler.loops.pack import packed_indices, packed_shape
-from compiler.loops.region import Region, free_index, free_name, required_region
-from compiler.loops.rewrite import axes_of, conjuncts, substitute, transform
-from compiler.loops.stage_state import Split, StageState
+from compiler.loops.reductions import reduction_identity, split_guards
+from compiler.loops.region import Region, free_name, required_region
+from compiler.loops.rewrite import axes_of, substitute, transform
+from compiler.loops.stage_state import StageState
 from compiler.schedule.steps import Schedule
 
 SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard
-RangeMap = dict[str, tuple[int, int]]
 
 
 def lower_kernel(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
     """The loop nest of `kernel` under `schedule`; `ScheduleError` if they do not fit."""
     return _Lowering(apply_schedule(kernel, schedule)).run()
-
-
-def reduction_identity(combiner: str, dtype: DType) -> Const:
-    """The neutral element of a combiner."""
-    if combiner in ("sum", "prod"):
-        return const(0 if combiner == "sum" else 1, dtype)
-    if combiner in ("and", "or"):
-        return const(combiner == "and", dtype)
-    if dtype.is_float:
-        return const(float("-inf") if combiner == "max" else float("inf"), dtype)
-    if dtype is DType.BOOL:
-        return const(combiner == "min", dtype)
-    bits = dtype.bytes * 8
-    highest = (1 << (bits - dtype.is_signed)) - 1
-    lowest = -highest - 1 if dtype.is_signed else 0
-    return const(lowest if combiner == "max" else highest, dtype)
-
-
-def split_guards(body: Expr, combiner: str) -> tuple[list[Expr], Expr]:
-    """Conditions outside of which a reduction's body is neutral, and the body under them.
-
-    sum: a factor `select(c, x, 0)` of a product is `x` under c; max, min: `select(c, x, identity)`.
-    """
-    neutral = reduction_identity(combiner, body.dtype)
-    # A condition on data stays a select: only conditions on indices can be decided early.
-    if isinstance(body, Select) and body.otherwise == neutral and not loads(body.condition):
-        guards, inner = split_guards(body.then, combiner)
-        return [*conjuncts(body.condition), *guards], inner
-    if combiner == "sum" and isinstance(body, Binary) and body.op == "mul":
-        left_guards, left = split_guards(body.left, combiner)
-        right_guards, right = split_guards(body.right, combiner)
-        if left_guards or right_guards:
-            return [*left_guards, *right_guards], binary("mul", left, right)
-    return [], body
-
-
-@dataclass(frozen=True, slots=True)
-class _Env:
-    """What is known on the way down a nest; changed only by `replace`."""
-
-    values: dict[str, Expr]  # bound axes of the current stage
-    extents: dict[str, int]  # extents of its axes, as far as known
-    bases: dict[str, Expr]  # where a shifted tile begins, by parent axis
-    ranges: RangeMap  # all loop variables in scope
-    locals: dict[str, tuple[Memory, tuple[Expr, ...]]]  # stage -> its part and where that begins
-    edge: bool = False  # in a part of some loop that runs rarely
-    guards: tuple[Expr, ...] = ()  # conditions over root axes that no loop has decided yet
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of a loop's range, with the extents of the tile inside.
-
-    An `edge` is a part that runs rarely: a tail, or an iteration that stands alone.
-    """
-
-    start: int
-    stop: int
-    extents: dict[str, int]
-    edge: bool
 
 
 class _Lowering:
@@ -140,13 +83,13 @@ class _Lowering:
             for buffer in self.kernel.inputs
         )
         roots = [state for state in self.scheduled.stages if state.attachment is None]
-        body = self._roots(roots, _Env({}, {}, {}, {}, {}))
+        body = self._roots(roots, Env({}, {}, {}, {}, {}))
         stage = output.stage
         return LoopNest(
             self.kernel.name, memories, Memory(stage.name, stage.dtype, stage.shape), body
         )
 
-    def _roots(self, states: list[StageState], env: _Env) -> tuple[Stmt, ...]:
+    def _roots(self, states: list[StageState], env: Env) -> tuple[Stmt, ...]:
         state, rest = states[0], states[1:]
         stage = state.stage
         memory = Memory(stage.name, stage.dtype, stage.shape)
@@ -158,7 +101,7 @@ class _Lowering:
         return (Allocate(memory, Scope.WORKSPACE, (*statements, *self._roots(rest, inner))),)
 
     def _stage(
-        self, state: StageState, region: Region, memory: Memory, env: _Env
+        self, state: StageState, region: Region, memory: Memory, env: Env
     ) -> tuple[Stmt, ...]:
         """The loops that fill `memory` with `region` of the stage."""
         stage = state.stage
@@ -174,7 +117,7 @@ class _Lowering:
         return self._reduction(state, memory, offsets, start)
 
     def _reduction(
-        self, state: StageState, memory: Memory, offsets: dict[str, Expr], env: _Env
+        self, state: StageState, memory: Memory, offsets: dict[str, Expr], env: Env
     ) -> tuple[Stmt, ...]:
         """Outer loops; then the initial value and the updates, from the first reduce axis on."""
         stage = state.stage
@@ -192,7 +135,7 @@ class _Lowering:
         fill = self._leaf(state, memory, offsets, initial, "", indices_only=True)
         update = self._leaf(state, memory, offsets, body, stage.combiner)
 
-        def from_first_reduce_axis(env: _Env) -> tuple[Stmt, ...]:
+        def from_first_reduce_axis(env: Env) -> tuple[Stmt, ...]:
             updating = replace(env, guards=tuple(guards))
             return (
                 *self._loops(state, spatial, env, fill, offsets, producers=False),
@@ -209,10 +152,10 @@ class _Lowering:
         body: Expr,
         combiner: str,
         indices_only: bool = False,
-    ) -> Callable[[_Env], tuple[Stmt, ...]]:
-        def leaf(env: _Env) -> tuple[Stmt, ...]:
+    ) -> Callable[[Env], tuple[Stmt, ...]]:
+        def leaf(env: Env) -> tuple[Stmt, ...]:
             indices = tuple(
-                affine(self._value(state, axis.name, env), env.ranges).to_expr()
+                affine(axis_value(state, axis.name, env), env.ranges).to_expr()
                 for axis in state.stage.axes
             )
             value = body if indices_only else self._rewrite(state, body, offsets, env)
@@ -222,7 +165,7 @@ class _Lowering:
 
         return leaf
 
-    def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: _Env) -> Expr:
+    def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: Env) -> Expr:
         """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
         values = self._global_values(state, offsets, env)
         memo: dict[Expr, Expr] = {}
@@ -252,37 +195,15 @@ class _Lowering:
         return transform(body, visit)
 
     def _global_values(
-        self, state: StageState, offsets: dict[str, Expr], env: _Env
+        self, state: StageState, offsets: dict[str, Expr], env: Env
     ) -> dict[str, Expr]:
         values = {
-            axis.name: add(offsets[axis.name], self._value(state, axis.name, env))
+            axis.name: add(offsets[axis.name], axis_value(state, axis.name, env))
             for axis in state.stage.axes
         }
         for axis in state.stage.reduce_axes:
-            values[axis.name] = self._value(state, axis.name, env)
+            values[axis.name] = axis_value(state, axis.name, env)
         return values
-
-    def _value(self, state: StageState, axis: str, env: _Env) -> Expr:
-        """An axis over bound loop variables, or over a free variable where no loop bound it yet."""
-        if axis in env.values:
-            return env.values[axis]
-        split = state.splits.get(axis)
-        if split is None:
-            return free_index(axis)
-        base = env.bases.get(axis)
-        if base is None:
-            outer = self._value(state, split.outer, env)
-            if outer == free_index(split.outer):
-                return free_index(axis)
-            base = mul(outer, integer(self._factor(split, env)))
-        return add(base, self._value(state, split.inner, env))
-
-    @staticmethod
-    def _factor(split: Split, env: _Env) -> int:
-        return min(split.factor, env.extents[split.parent])
-
-    def _is_bound(self, state: StageState, axis: str, env: _Env) -> bool:
-        return not any(name.startswith("?") for name in axes_of(self._value(state, axis, env)))
 
     # Loops ---------------------------------------------------------------------------------------
 
@@ -290,8 +211,8 @@ class _Lowering:
         self,
         state: StageState,
         order: list[str],
-        env: _Env,
-        leaf: Callable[[_Env], tuple[Stmt, ...]],
+        env: Env,
+        leaf: Callable[[Env], tuple[Stmt, ...]],
         offsets: dict[str, Expr],
         producers: bool = True,
     ) -> tuple[Stmt, ...]:
@@ -302,7 +223,7 @@ class _Lowering:
         if env.edge and axis in state.unrolled_inside:
             kind = LoopKind.SERIAL
         statements: list[Stmt] = []
-        parts = self._pieces(state, axis, env)
+        parts = pieces_of(state, axis, env)
         if kind is LoopKind.SERIAL and self._settles_guards(state, axis, env, offsets):
             parts = [
                 replace(part, start=i, stop=i + 1)
@@ -312,8 +233,8 @@ class _Lowering:
         for part in parts:
             start, stop = part.start, part.stop
 
-            def inside(env: _Env) -> tuple[Stmt, ...]:
-                def deeper(env: _Env) -> tuple[Stmt, ...]:
+            def inside(env: Env) -> tuple[Stmt, ...]:
+                def deeper(env: Env) -> tuple[Stmt, ...]:
                     return self._loops(state, rest, env, leaf, offsets, producers)
 
                 if not producers:
@@ -340,83 +261,13 @@ class _Lowering:
                 )
         return tuple(statements)
 
-    def _pieces(self, state: StageState, axis: str, env: _Env) -> list[_Piece]:
-        """The parts of a loop's range, in order."""
-        split = state.splits_by_outer.get(axis)
-        extents = self._enclosing_tile(state, split, env)
-        tail: list[_Piece] = []
-        if split is None:
-            stop = self._extent(state, axis, env)
-        else:
-            whole = self._extent(state, split.parent, env)
-            factor = min(split.factor, whole)
-            stop, rest = divmod(whole, factor)
-            tail_extents = {**extents, split.parent: whole, split.inner: rest}
-            extents = {**extents, split.parent: whole, split.inner: factor}
-            if rest and split.shift:
-                stop += 1
-            elif rest:
-                tail = [_Piece(stop, stop + 1, tail_extents, stop > 0)]
-        if axis in state.fusions:
-            for part in state.fusions[axis].parts:
-                part_split = state.splits_by_outer.get(part)
-                if part_split is not None:
-                    whole = self._extent(state, part_split.parent, env)
-                    factor = min(part_split.factor, whole)
-                    if whole % factor and not part_split.shift:
-                        raise ScheduleError(
-                            f"{part} is fused: its tile needs tail 'shift' ({whole} by {factor})"
-                        )
-                    extents |= self._enclosing_tile(state, part_split, env)
-                    extents |= {part_split.parent: whole, part_split.inner: factor}
-        first, last = state.partitions.get(axis, (0, 0))
-        if first + last == 0 or stop == 0:
-            return [_Piece(0, stop, extents, False), *tail] if stop else tail
-        if stop <= first + last + 1:
-            return [*(_Piece(i, i + 1, extents, False) for i in range(stop)), *tail]
-        return [
-            *(_Piece(i, i + 1, extents, True) for i in range(first)),
-            _Piece(first, stop - last, extents, False),
-            *(_Piece(i, i + 1, extents, True) for i in range(stop - last, stop)),
-            *tail,
-        ]
-
-    def _enclosing_tile(self, state: StageState, split: Split | None, env: _Env) -> dict[str, int]:
-        """That tile's extents, where the loop's axis was split off another tile's outer part."""
-        above = state.splits_by_outer.get(split.parent) if split is not None else None
-        if above is None:
-            return {}
-        whole = self._extent(state, above.parent, env)
-        factor = min(above.factor, whole)
-        if whole % factor and not above.shift:
-            raise ScheduleError(f"{above.outer} is tiled again: {factor} does not divide {whole}")
-        return {
-            **self._enclosing_tile(state, above, env),
-            above.parent: whole,
-            above.inner: factor,
-        }
-
-    def _extent(self, state: StageState, axis: str, env: _Env) -> int:
-        if axis in state.fusions:
-            extent = 1
-            for part in state.fusions[axis].parts:
-                extent *= self._extent(state, part, env)
-            return extent
-        split = state.splits_by_outer.get(axis)
-        if split is not None:
-            whole = self._extent(state, split.parent, env)
-            return -(-whole // min(split.factor, whole))
-        if axis not in env.extents:
-            raise ScheduleError(f"loop {axis} of {state.name} is inside of its own tile's loop")
-        return env.extents[axis]
-
     def _bind(
         self,
         state: StageState,
         axis: str,
         value: Expr,
-        env: _Env,
-        inside: Callable[[_Env], tuple[Stmt, ...]],
+        env: Env,
+        inside: Callable[[Env], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         """Give an axis its value, with what follows: parts of a fused axis, shifted tiles."""
         env = replace(env, values={**env.values, axis: value})
@@ -441,13 +292,13 @@ class _Lowering:
         state: StageState,
         axis: str,
         value: Expr,
-        env: _Env,
-        inside: Callable[[_Env], tuple[Stmt, ...]],
+        env: Env,
+        inside: Callable[[Env], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         parts = state.fusions[axis].parts
-        extents = [self._extent(state, part, env) for part in parts]
+        extents = [extent_of(state, part, env) for part in parts]
 
-        def bind(position: int, remaining: Expr, env: _Env) -> tuple[Stmt, ...]:
+        def bind(position: int, remaining: Expr, env: Env) -> tuple[Stmt, ...]:
             if position == 0:
                 return self._bind(state, parts[0], remaining, env, inside)
             extent = integer(extents[position])
@@ -475,8 +326,8 @@ class _Lowering:
         self,
         name: str,
         value: Expr,
-        env: _Env,
-        inside: Callable[[Expr, _Env], tuple[Stmt, ...]],
+        env: Env,
+        inside: Callable[[Expr, Env], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         """Bind a name to `value`, or pass the value on where it is a constant or a variable."""
         simple = affine(value, env.ranges).to_expr()
@@ -492,9 +343,9 @@ class _Lowering:
     def _guarded(
         self,
         state: StageState,
-        env: _Env,
+        env: Env,
         offsets: dict[str, Expr],
-        inside: Callable[[_Env], tuple[Stmt, ...]],
+        inside: Callable[[Env], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         """Test each guard as soon as all of its axes are bound."""
         if not env.guards:
@@ -521,7 +372,7 @@ class _Lowering:
         return body
 
     def _settles_guards(
-        self, state: StageState, axis: str, env: _Env, offsets: dict[str, Expr]
+        self, state: StageState, axis: str, env: Env, offsets: dict[str, Expr]
     ) -> bool:
         """A pending guard needs nothing but this short loop and unrolled ones to be decided."""
         if not env.guards or axis not in env.extents or env.extents[axis] > SHORT_LOOP:
@@ -533,7 +384,7 @@ class _Lowering:
             for names in (axes_of(substitute(guard, values)) for guard in env.guards)
         )
 
-    def _free_ranges(self, state: StageState, env: _Env) -> RangeMap:
+    def _free_ranges(self, state: StageState, env: Env) -> RangeMap:
         """Ranges of the variables that stand for axes which no loop has bound yet."""
         names = [axis.name for axis in (*state.stage.axes, *state.stage.reduce_axes)]
         names += [split.inner for split in state.splits.values()]
@@ -545,9 +396,9 @@ class _Lowering:
         self,
         state: StageState,
         axis: str,
-        env: _Env,
+        env: Env,
         offsets: dict[str, Expr],
-        deeper: Callable[[_Env], tuple[Stmt, ...]],
+        deeper: Callable[[Env], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         """Compute the producers that are attached to this loop, then go on."""
         producers = [
@@ -576,7 +427,7 @@ class _Lowering:
         self,
         state: StageState,
         producers: list[StageState],
-        env: _Env,
+        env: Env,
         offsets: dict[str, Expr],
     ) -> dict[str, Region]:
         values = self._global_values(state, offsets, env)
@@ -603,8 +454,8 @@ class _Lowering:
         self,
         producers: list[StageState],
         regions: dict[str, Region],
-        env: _Env,
-        deeper: Callable[[_Env], tuple[Stmt, ...]],
+        env: Env,
+        deeper: Callable[[Env], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         if not producers:
             return deeper(env)

@@ -1,0 +1,128 @@
+"""The ranges of a stage's loops: extents, tiles, tails, and what an axis is worth so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.errors import ScheduleError
+from compiler.kernels.expr import Expr, add, integer, mul
+from compiler.loops.ir import Memory
+from compiler.loops.region import free_index
+from compiler.loops.stage_state import Split, StageState
+
+RangeMap = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """What is known on the way down a nest; changed only by `replace`."""
+
+    values: dict[str, Expr]  # bound axes of the current stage
+    extents: dict[str, int]  # extents of its axes, as far as known
+    bases: dict[str, Expr]  # where a shifted tile begins, by parent axis
+    ranges: RangeMap  # all loop variables in scope
+    locals: dict[str, tuple[Memory, tuple[Expr, ...]]]  # stage -> its part and where that begins
+    edge: bool = False  # in a part of some loop that runs rarely
+    guards: tuple[Expr, ...] = ()  # conditions over root axes that no loop has decided yet
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a loop's range, with the extents of the tile inside.
+
+    An `edge` is a part that runs rarely: a tail, or an iteration that stands alone.
+    """
+
+    start: int
+    stop: int
+    extents: dict[str, int]
+    edge: bool
+
+
+def axis_value(state: StageState, axis: str, env: Env) -> Expr:
+    """An axis over bound loop variables, or over a free variable where no loop bound it yet."""
+    if axis in env.values:
+        return env.values[axis]
+    split = state.splits.get(axis)
+    if split is None:
+        return free_index(axis)
+    base = env.bases.get(axis)
+    if base is None:
+        outer = axis_value(state, split.outer, env)
+        if outer == free_index(split.outer):
+            return free_index(axis)
+        base = mul(outer, integer(min(split.factor, env.extents[split.parent])))
+    return add(base, axis_value(state, split.inner, env))
+
+
+def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
+    """The parts of a loop's range, in order."""
+    split = state.splits_by_outer.get(axis)
+    extents = enclosing_tile(state, split, env)
+    tail: list[Piece] = []
+    if split is None:
+        stop = extent_of(state, axis, env)
+    else:
+        whole = extent_of(state, split.parent, env)
+        factor = min(split.factor, whole)
+        stop, rest = divmod(whole, factor)
+        tail_extents = {**extents, split.parent: whole, split.inner: rest}
+        extents = {**extents, split.parent: whole, split.inner: factor}
+        if rest and split.shift:
+            stop += 1
+        elif rest:
+            tail = [Piece(stop, stop + 1, tail_extents, stop > 0)]
+    if axis in state.fusions:
+        for part in state.fusions[axis].parts:
+            part_split = state.splits_by_outer.get(part)
+            if part_split is not None:
+                whole = extent_of(state, part_split.parent, env)
+                factor = min(part_split.factor, whole)
+                if whole % factor and not part_split.shift:
+                    raise ScheduleError(
+                        f"{part} is fused: its tile needs tail 'shift' ({whole} by {factor})"
+                    )
+                extents |= enclosing_tile(state, part_split, env)
+                extents |= {part_split.parent: whole, part_split.inner: factor}
+    first, last = state.partitions.get(axis, (0, 0))
+    if first + last == 0 or stop == 0:
+        return [Piece(0, stop, extents, False), *tail] if stop else tail
+    if stop <= first + last + 1:
+        return [*(Piece(i, i + 1, extents, False) for i in range(stop)), *tail]
+    return [
+        *(Piece(i, i + 1, extents, True) for i in range(first)),
+        Piece(first, stop - last, extents, False),
+        *(Piece(i, i + 1, extents, True) for i in range(stop - last, stop)),
+        *tail,
+    ]
+
+
+def enclosing_tile(state: StageState, split: Split | None, env: Env) -> dict[str, int]:
+    """That tile's extents, where the loop's axis was split off another tile's outer part."""
+    above = state.splits_by_outer.get(split.parent) if split is not None else None
+    if above is None:
+        return {}
+    whole = extent_of(state, above.parent, env)
+    factor = min(above.factor, whole)
+    if whole % factor and not above.shift:
+        raise ScheduleError(f"{above.outer} is tiled again: {factor} does not divide {whole}")
+    return {
+        **enclosing_tile(state, above, env),
+        above.parent: whole,
+        above.inner: factor,
+    }
+
+
+def extent_of(state: StageState, axis: str, env: Env) -> int:
+    if axis in state.fusions:
+        extent = 1
+        for part in state.fusions[axis].parts:
+            extent *= extent_of(state, part, env)
+        return extent
+    split = state.splits_by_outer.get(axis)
+    if split is not None:
+        whole = extent_of(state, split.parent, env)
+        return -(-whole // min(split.factor, whole))
+    if axis not in env.extents:
+        raise ScheduleError(f"loop {axis} of {state.name} is inside of its own tile's loop")
+    return env.extents[axis]
