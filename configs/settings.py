@@ -43,7 +43,7 @@ class CostModelSettings(_Section):
     max_depth: Annotated[int, Field(ge=1, le=32)] = 6
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.2
     min_records: Count = 16
-    """Measured trials of a task before the model ranks its proposals."""
+    """Measured trials of the job before the model ranks proposals; it serves all kernels."""
     pool: Count = 1024
     """Proposals scored for each batch."""
 
@@ -82,14 +82,10 @@ class MeasureSettings(_Section):
     """Timed samples of one candidate."""
     min_sample_seconds: Duration = 0.01
     """Calls are repeated until one sample lasts this long."""
-    warm_up: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Untimed calls before the first sample."""
     build_timeout: Duration = 30.0
     """Seconds that lowering and compiling one candidate may take."""
     run_timeout: Duration = 15.0
     """Seconds that checking and timing one candidate may take."""
-    niceness: Annotated[int, Field(ge=-20, le=19)] = 0
-    """Scheduling priority of the measuring processes."""
 
 
 class CompileSettings(_Section):

@@ -250,11 +250,12 @@ class Schedule:
     steps: tuple[Step, ...]
 
     def to_json(self) -> list[Any]:
-        """The steps as `[kind, argument, ...]` lists of JSON values."""
-        return [
-            [type(step).__name__, *(getattr(step, field.name) for field in fields(step))]
-            for step in self.steps
-        ]
+        """The steps as `[kind, argument, ...]` lists of JSON values.
+
+        Trailing arguments that have their default value are left out, so that a schedule's JSON
+        stays the same when a step gets a new optional argument.
+        """
+        return [[type(step).__name__, *_arguments(step)] for step in self.steps]
 
     @staticmethod
     def from_json(data: Sequence[Any]) -> Schedule:
@@ -279,3 +280,11 @@ class Schedule:
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _arguments(step: Step) -> list[Any]:
+    """A step's arguments, without the trailing ones that have their default value."""
+    arguments = [(getattr(step, field.name), field.default) for field in fields(step)]
+    while arguments and arguments[-1][0] == arguments[-1][1]:
+        arguments.pop()
+    return [value for value, _ in arguments]
