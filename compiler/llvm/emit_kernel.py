@@ -79,7 +79,11 @@ class _FunctionEmitter:
         self.addresses = Addresses(writer, scalar)
         self.registers = Registers(self._to_memory)
         self.expressions = ExpressionEmitter(
-            writer, self.addresses, self.registers, kernel.target.has_fma
+            writer,
+            self.addresses,
+            self.registers,
+            kernel.target.has_fma,
+            dict(kernel.nest.prefetches),
         )
         scalar.emit = self.expressions.value
         self.lane: Lane | None = None
@@ -282,7 +286,8 @@ class _FunctionEmitter:
         self.expressions.begin_statement(self.lane)
         condition = self.expressions.value(statement.condition)
         if condition.width:
-            raise LoweringError("a vectorised loop's condition differs between lanes")
+            self._masked(statement, condition)
+            return
         writer = self.writer
         then, done = writer.label("then"), writer.label("done")
         self.registers.flush()
@@ -293,6 +298,18 @@ class _FunctionEmitter:
             self.registers.join()
         writer.line(f"br label %{done}")
         writer.begin_block(done)
+
+    def _masked(self, statement: If, condition: Value) -> None:
+        """Lanes differ: loads and stores of the body leave out those of which it is false."""
+        assert self.lane is not None
+        variable = self.lane.variable
+        start = self.addresses.ranges[variable][0]
+        first = {**self.addresses.ranges, variable: (start, start)}
+        if self.expressions.active is not None or decide(statement.condition, first) is not True:
+            raise LoweringError("a vectorised loop's condition has to hold in its first lane")
+        self.expressions.active = condition
+        self.statements(statement.body)
+        self.expressions.active = None
 
     def _decide(self, statement: If) -> bool | None:
         axes = self._verdict_axes.get(id(statement))
@@ -381,6 +398,8 @@ class _FunctionEmitter:
             self._put(statement.buffer, form, value)
             return
         assert self.lane is not None
+        if self.expressions.active is not None:
+            raise LoweringError("a masked tile must be contiguous in its result")
         lane = self.lane
         start = self.addresses.ranges[lane.variable][0]
         for i in range(lane.width):
@@ -395,29 +414,41 @@ class _FunctionEmitter:
             return held
         pointer = self.addresses.pointer(buffer, form)
         dtype = self.addresses.storages[buffer].memory.dtype
+        stored = DType.U8 if dtype is DType.BOOL else dtype
+        active = self.expressions.active
+        if active is not None and width:
+            value = self.expressions.masked_load(pointer, active, stored)
+        else:
+            type_name = type_of(stored, width)
+            loaded = self.writer.emit(f"load {type_name}, ptr {pointer}, align {stored.bytes}")
+            value = Value(loaded, stored, width)
         if dtype is not DType.BOOL:
-            type_name = type_of(dtype, width)
-            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {dtype.bytes}")
-            return Value(name, dtype, width)
-        byte_type = type_of(DType.U8, width)
-        loaded = self.writer.emit(f"load {byte_type}, ptr {pointer}, align 1")
+            return value
         zero = "zeroinitializer" if width else "0"
-        return Value(self.writer.emit(f"icmp ne {byte_type} {loaded}, {zero}"), dtype, width)
+        return Value(self.writer.emit(f"icmp ne {value.typed}, {zero}"), dtype, width)
 
     def _put(self, buffer: str, form: Affine, value: Value) -> None:
         self.addresses.written(buffer)
         if not self.registers.set(buffer, form, value):
-            self._to_memory(buffer, form, value)
+            self._to_memory(buffer, form, value, self.expressions.active)
 
-    def _to_memory(self, buffer: str, form: Affine, value: Value) -> None:
+    def _to_memory(
+        self, buffer: str, form: Affine, value: Value, active: Value | None = None
+    ) -> None:
         pointer = self.addresses.pointer(buffer, form)
         dtype = self.addresses.storages[buffer].memory.dtype
         if dtype is DType.BOOL:
             byte_type = type_of(DType.U8, value.width)
             widened = self.writer.emit(f"zext {value.typed} to {byte_type}")
-            self.writer.line(f"store {byte_type} {widened}, ptr {pointer}, align 1")
+            stored = Value(widened, DType.U8, value.width)
+        else:
+            stored = value
+        if active is None or not value.width:
+            self.writer.line(f"store {stored.typed}, ptr {pointer}, align {dtype.bytes}")
             return
-        self.writer.line(f"store {value.typed}, ptr {pointer}, align {dtype.bytes}")
+        name = f"llvm.masked.store.{suffix_of(stored.dtype, stored.width)}.p0"
+        operands = [stored.typed, f"ptr align {dtype.bytes} {pointer}", active.typed]
+        self.writer.call(name, operands)
 
 
 def _store_axes(body: tuple[Stmt, ...]) -> set[str]:

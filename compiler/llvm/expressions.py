@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
 from compiler.loops.affine import Affine, affine, decide
 from compiler.loops.rewrite import axes_of
+
+CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,22 @@ class ExpressionEmitter:
     """
 
     def __init__(
-        self, writer: FunctionWriter, addresses: Addresses, registers: Registers, has_fma: bool
+        self,
+        writer: FunctionWriter,
+        addresses: Addresses,
+        registers: Registers,
+        has_fma: bool,
+        prefetches: Mapping[str, int],
     ) -> None:
         self.writer = writer
         self.registers = registers
         self.addresses = addresses
         self.has_fma = has_fma
+        self.prefetches = prefetches  # elements ahead, by buffer
         self.lane: Lane | None = None
         self.mask: Value | None = None
+        # The lanes that the statement is for, if not all; the first one always is.
+        self.active: Value | None = None
         # By identity, with the expression itself so that no identity is used again.
         self._memo: dict[int, tuple[Expr, Value]] = {}
         self._axes: dict[int, tuple[Expr, frozenset[str]]] = {}
@@ -190,24 +200,51 @@ class ExpressionEmitter:
             return known
         pointer = self.addresses.pointer(node.buffer, first)
         type_name = type_of(node.dtype, lane.width)
-        if self.mask is None:
+        mask = self._lanes_of(node)
+        if mask is None:
             name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
             result = Value(name, node.dtype, lane.width)
+            if node.buffer in self.prefetches:
+                self._prefetch(node, pointer, form.constant)
             if keeps:
                 self.addresses.keep(node.buffer, key, result)
                 self.registers.keep(node.buffer, first, result)
             return result
-        mask = self.widen(self.mask, lane.width)
+        return self.masked_load(pointer, self.widen(mask, lane.width), node.dtype)
+
+    def masked_load(self, pointer: str, mask: Value, dtype: DType) -> Value:
+        """A vector of the elements whose mask is set, 0 for the others."""
+        type_name = type_of(dtype, mask.width)
         name = self.writer.intrinsic(
-            f"llvm.masked.load.{suffix_of(node.dtype, lane.width)}.p0",
+            f"llvm.masked.load.{suffix_of(dtype, mask.width)}.p0",
             type_name,
-            [
-                f"ptr align {node.dtype.bytes} {pointer}",
-                mask.typed,
-                f"{type_name} zeroinitializer",
-            ],
+            [f"ptr align {dtype.bytes} {pointer}", mask.typed, f"{type_name} zeroinitializer"],
         )
-        return Value(name, node.dtype, lane.width)
+        return Value(name, dtype, mask.width)
+
+    def _lanes_of(self, node: Load) -> Value | None:
+        """The mask for a vector load: what a select and a masked tile leave of the lanes."""
+        active = self.active
+        if active is not None and self.lane is not None:
+            shape = self.addresses.storages[node.buffer].memory.shape
+            whole = Index(DType.I64, self.lane.variable) == node.indices[-1]
+            if whole and shape[-1] >= self.lane.width:
+                active = None  # a row of a padded buffer: all of its elements exist
+        return self._both(self.mask, active)
+
+    def _both(self, mask: Value | None, other: Value | None) -> Value | None:
+        if mask is None or other is None:
+            return other if mask is None else mask
+        return scalar_ops.binary(self.writer, "and", *self.common(mask, other))
+
+    def _prefetch(self, node: Load, pointer: str, offset: int) -> None:
+        """Ask for what lies ahead of a vector, once for each cache line."""
+        if offset * node.dtype.bytes % CACHE_LINE:
+            return
+        ahead = self.prefetches[node.buffer] * node.dtype.bytes
+        # Not "inbounds": what lies ahead of the last vector is nobody's.
+        target = self.writer.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
+        self.writer.call("llvm.prefetch.p0", [f"ptr {target}", "i32 0", "i32 3", "i32 1"])
 
     def _load_any_lane(self, node: Load, form: Affine) -> Value:
         """A load whose address is the same for all lanes, needed if any lane's mask is set."""
@@ -225,7 +262,8 @@ class ExpressionEmitter:
     def _per_lane(self, node: Expr) -> Value:
         """Evaluate the node once per lane as a scalar and collect the results."""
         assert self.lane is not None
-        lane, mask, memo = self.lane, self.mask, self._memo
+        lane, outer, memo = self.lane, self.mask, self._memo
+        mask = self._both(outer, self.active)
         start = self.addresses.ranges[lane.variable][0]
         type_name = type_of(node.dtype, lane.width)
         result = "poison"
@@ -239,7 +277,7 @@ class ExpressionEmitter:
             result = self.writer.emit(
                 f"insertelement {type_name} {result}, {element.typed}, i64 {i}"
             )
-        self.lane, self.mask, self._memo = lane, mask, memo
+        self.lane, self.mask, self._memo = lane, outer, memo
         return Value(result, node.dtype, lane.width)
 
     # Operations ----------------------------------------------------------------------------------

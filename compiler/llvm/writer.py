@@ -164,6 +164,12 @@ class FunctionWriter:
         self.declarations.add(f"declare {result} @{name}({types})")
         return self.emit(f"call {flags}{result} @{name}({', '.join(arguments)})")
 
+    def call(self, name: str, arguments: list[str]) -> None:
+        """Call an intrinsic without a result."""
+        types = ", ".join(_type_part(argument) for argument in arguments)
+        self.declarations.add(f"declare void @{name}({types})")
+        self.line(f"call void @{name}({', '.join(arguments)})")
+
 
 def _type_part(argument: str) -> str:
     if argument.startswith("<"):

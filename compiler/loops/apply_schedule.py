@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from compiler.schedule.steps import (
     PackLayout,
     Parallelize,
     Partition,
+    Prefetch,
     Reorder,
     Schedule,
     SplitReduction,
@@ -51,6 +52,11 @@ class ScheduledKernel:
     kernel: FusedKernel
     stages: list[StageState]
     layouts: dict[str, PackLayout] = field(default_factory=dict)
+    prefetches: dict[str, int] = field(default_factory=dict)  # elements ahead, by input
+
+    def splits(self) -> Iterator[Split]:
+        for state in self.stages:
+            yield from state.splits.values()
 
     def stage(self, name: str) -> StageState:
         for state in self.stages:
@@ -185,12 +191,12 @@ def _tile(scheduled: ScheduledKernel, step: Tile) -> None:
     position = _position(state, step.axis)
     if step.factor < 1:
         raise ScheduleError("the factor must be at least 1")
-    if step.tail not in ("peel", "shift"):
-        raise ScheduleError(f"unknown tail {step.tail!r} (peel or shift)")
-    if step.tail == "shift" and step.axis in state.reduce:
-        raise ScheduleError("a reduce axis cannot have overlapping tiles")
+    if step.tail not in ("peel", "shift", "mask"):
+        raise ScheduleError(f"unknown tail {step.tail!r} (peel, shift or mask)")
+    if step.tail != "peel" and step.axis in state.reduce:
+        raise ScheduleError("a reduce axis can only be peeled: its tiles are summed up")
     outer, inner = f"{step.axis}.o", f"{step.axis}.i"
-    split = Split(step.axis, outer, inner, step.factor, step.tail == "shift")
+    split = Split(step.axis, outer, inner, step.factor, step.tail)
     state.splits[step.axis] = state.splits_by_outer[outer] = split
     state.order[position : position + 1] = [outer, inner]
     if step.axis in state.reduce:
@@ -269,6 +275,15 @@ def _pack_layout(scheduled: ScheduledKernel, step: PackLayout) -> None:
     scheduled.layouts[step.buffer] = step
 
 
+def _prefetch(scheduled: ScheduledKernel, step: Prefetch) -> None:
+    names = [buffer.name for buffer in scheduled.kernel.inputs]
+    if step.buffer not in names:
+        raise ScheduleError(f"the kernel has no input {step.buffer!r}")
+    if step.distance < 1:
+        raise ScheduleError("the prefetch distance must be at least 1 element")
+    scheduled.prefetches[step.buffer] = step.distance
+
+
 _RULES: dict[type[Step], Callable[[ScheduledKernel, Any], None]] = {
     MergeAxes: _merge_axes,
     Winograd: _winograd,
@@ -284,4 +299,5 @@ _RULES: dict[type[Step], Callable[[ScheduledKernel, Any], None]] = {
     Partition: _partition,
     ComputeAt: _compute_at,
     PackLayout: _pack_layout,
+    Prefetch: _prefetch,
 }

@@ -121,6 +121,7 @@ class LoopNest:
     inputs: tuple[Memory, ...]
     output: Memory
     body: tuple[Stmt, ...]
+    prefetches: tuple[tuple[str, int], ...] = ()  # buffer, elements ahead of each vector load
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

@@ -68,7 +68,7 @@ def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
         stop, rest = divmod(whole, factor)
         tail_extents = {**extents, split.parent: whole, split.inner: rest}
         extents = {**extents, split.parent: whole, split.inner: factor}
-        if rest and split.shift:
+        if rest and split.whole:
             stop += 1
         elif rest:
             tail = [Piece(stop, stop + 1, tail_extents, stop > 0)]
@@ -78,9 +78,9 @@ def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
             if part_split is not None:
                 whole = extent_of(state, part_split.parent, env)
                 factor = min(part_split.factor, whole)
-                if whole % factor and not part_split.shift:
+                if whole % factor and not part_split.whole:
                     raise ScheduleError(
-                        f"{part} is fused: its tile needs tail 'shift' ({whole} by {factor})"
+                        f"{part} is fused: its tile cannot be peeled ({whole} by {factor})"
                     )
                 extents |= enclosing_tile(state, part_split, env)
                 extents |= {part_split.parent: whole, part_split.inner: factor}
@@ -104,13 +104,32 @@ def enclosing_tile(state: StageState, split: Split | None, env: Env) -> dict[str
         return {}
     whole = extent_of(state, above.parent, env)
     factor = min(above.factor, whole)
-    if whole % factor and not above.shift:
+    if whole % factor and not above.whole:
         raise ScheduleError(f"{above.outer} is tiled again: {factor} does not divide {whole}")
     return {
         **enclosing_tile(state, above, env),
         above.parent: whole,
         above.inner: factor,
     }
+
+
+def padded_extent(state: StageState, axis: str, env: Env) -> int:
+    """How far the loops over an axis will reach: beyond its extent where its tiles are masked."""
+    extent = env.extents[axis]
+    split = state.splits.get(axis)
+    if split is None or split.tail != "mask" or split.factor > extent:
+        return extent
+    return -(-extent // split.factor) * split.factor
+
+
+def padded_extents(state: StageState) -> dict[str, int]:
+    """By root axis that is tiled with a mask, itself or in a part: how far its tiles may reach."""
+    result = {}
+    for split in state.splits.values():
+        root = state.root_of(split.parent)
+        if split.tail == "mask" and root is not None and split.factor <= root.extent:
+            result[root.name] = -(-root.extent // split.factor) * split.factor
+    return result
 
 
 def extent_of(state: StageState, axis: str, env: Env) -> int:

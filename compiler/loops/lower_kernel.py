@@ -44,6 +44,8 @@ from compiler.loops.loop_ranges import (
     RangeMap,
     axis_value,
     extent_of,
+    padded_extent,
+    padded_extents,
     pieces_of,
 )
 from compiler.loops.pack import packed_indices, packed_shape
@@ -66,6 +68,7 @@ class _Lowering:
         self.scheduled = scheduled
         self.kernel = scheduled.kernel
         self.inputs = {buffer.name: buffer for buffer in self.kernel.inputs}
+        self.masks = any(split.tail == "mask" for split in scheduled.splits())
         self._names = itertools.count(1)
 
     def run(self) -> LoopNest:
@@ -86,7 +89,11 @@ class _Lowering:
         body = self._roots(roots, Env({}, {}, {}, {}, {}))
         stage = output.stage
         return LoopNest(
-            self.kernel.name, memories, Memory(stage.name, stage.dtype, stage.shape), body
+            self.kernel.name,
+            memories,
+            Memory(stage.name, stage.dtype, stage.shape),
+            body,
+            tuple(self.scheduled.prefetches.items()),
         )
 
     def _roots(self, states: list[StageState], env: Env) -> tuple[Stmt, ...]:
@@ -159,11 +166,29 @@ class _Lowering:
                 for axis in state.stage.axes
             )
             value = body if indices_only else self._rewrite(state, body, offsets, env)
+            statement: Stmt = Store(memory.name, indices, value)
             if combiner:
-                return (Update(memory.name, indices, combiner, value),)
-            return (Store(memory.name, indices, value),)
+                statement = Update(memory.name, indices, combiner, value)
+            beyond = self._beyond(state, offsets, env, indices_only) if self.masks else []
+            return (If(all_of(*beyond), (statement,)),) if beyond else (statement,)
 
         return leaf
+
+    def _beyond(
+        self, state: StageState, offsets: dict[str, Expr], env: Env, indices_only: bool
+    ) -> list[Expr]:
+        """The conditions that keep whole tiles within the region and, if it is read, the stage."""
+        conditions = []
+        for axis in state.stage.axes:
+            value = axis_value(state, axis.name, env)
+            limits = [(value, env.extents[axis.name])]
+            if not indices_only:
+                limits.append((add(offsets[axis.name], value), axis.extent))
+            for position, extent in dict.fromkeys(limits):
+                inside = binary("lt", affine(position, env.ranges).to_expr(), integer(extent))
+                if decide(inside, env.ranges) is not True:
+                    conditions.append(inside)
+        return conditions
 
     def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: Env) -> Expr:
         """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
@@ -274,7 +299,7 @@ class _Lowering:
         if axis in state.fusions:
             return self._bind_parts(state, axis, value, env, inside)
         split = state.splits_by_outer.get(axis)
-        if split is not None and split.shift:
+        if split is not None and split.tail == "shift":
             whole = env.extents[split.parent]
             factor = min(split.factor, whole)
             if whole % factor:
@@ -389,7 +414,9 @@ class _Lowering:
         names = [axis.name for axis in (*state.stage.axes, *state.stage.reduce_axes)]
         names += [split.inner for split in state.splits.values()]
         return {
-            free_name(name): (0, env.extents[name] - 1) for name in names if name in env.extents
+            free_name(name): (0, padded_extent(state, name, env) - 1)
+            for name in names
+            if name in env.extents
         }
 
     def _attached(
@@ -432,11 +459,12 @@ class _Lowering:
     ) -> dict[str, Region]:
         values = self._global_values(state, offsets, env)
         free = self._free_ranges(state, env)
+        padded = padded_extents(state) if self.masks else {}
         users: list[tuple[Stage, Callable[[str], Expr]]] = [(state.stage, values.__getitem__)]
         regions: dict[str, Region] = {}
         for producer in reversed(producers):
             stage = producer.stage
-            region = required_region(stage, users, free, env.ranges)
+            region = required_region(stage, users, free, env.ranges, padded)
             regions[stage.name] = region
             local: dict[str, Expr] = {}
             for item, base, extent in zip(stage.axes, region.base, region.extents, strict=True):

@@ -21,6 +21,7 @@ def format_loops(nest: LoopNest) -> str:
     """The whole nest, ending with a newline."""
     inputs = ", ".join(_memory(memory) for memory in nest.inputs)
     lines = [f"kernel {nest.name}({inputs}) -> {_memory(nest.output)}"]
+    lines += [f"  prefetch {buffer}, {ahead} elements ahead" for buffer, ahead in nest.prefetches]
     lines.extend(_lines(nest.body, 1))
     return "\n".join(lines) + "\n"
 

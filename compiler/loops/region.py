@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compiler.kernels.expr import Expr, Index, Stage, index
@@ -33,12 +33,14 @@ def required_region(
     users: list[tuple[Stage, Callable[[str], Expr]]],
     free: dict[str, tuple[int, int]],
     bound: dict[str, tuple[int, int]],
+    padded: Mapping[str, int],
 ) -> Region:
     """The box of `producer` that the users read.
 
     Each user gives its axes as expressions over `free` variables (which run over their range inside
     the region) and `bound` variables (fixed there). A dimension whose index is not affine, or whose
-    fixed part differs between loads, is needed in full.
+    fixed part differs between loads, is needed in full. Along the axes that are `padded` to more
+    than their extent by masked tiles a region may reach that far.
     """
     ranges = {**bound, **free}
     sides: list[_Side | None] = [None] * len(producer.axes)
@@ -64,9 +66,10 @@ def required_region(
     base: list[Expr] = []
     extents: list[int] = []
     for axis, side, whole in zip(producer.axes, sides, full, strict=True):
-        if whole or side is None or side.high - side.low + 1 >= axis.extent:
+        most = padded.get(axis.name, axis.extent)
+        if whole or side is None or side.high - side.low + 1 >= most:
             base.append(Affine(0, ()).to_expr())
-            extents.append(axis.extent)
+            extents.append(axis.extent if whole or side is None else most)
         else:
             base.append(side.outer.plus(Affine(side.low, ())).to_expr())
             extents.append(side.high - side.low + 1)

@@ -10,13 +10,18 @@ from compiler.loops.ir import LoopKind, Scope
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`parent = outer * factor + inner`; `shift` moves the last tile back instead of peeling it."""
+    """`parent = outer * factor + inner`; the tail is "peel", "shift" or "mask" (see `Tile`)."""
 
     parent: str
     outer: str
     inner: str
     factor: int
-    shift: bool
+    tail: str
+
+    @property
+    def whole(self) -> bool:
+        """All tiles have the full extent: the last one is shifted back or masked."""
+        return self.tail != "peel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +74,19 @@ class StageState:
                 return axis
         raise KeyError(name)
 
-    def vector_roots(self) -> set[str]:
-        """The axes of the stage that run through a vector."""
+    def root_of(self, loop: str) -> Axis | None:
+        """The axis that a loop is a part of; None for a fused loop."""
         parents = {split.inner: split.parent for split in self.splits.values()}
         parents |= {split.outer: split.parent for split in self.splits.values()}
-        result = set()
-        for axis, kind in self.kinds.items():
-            if kind is LoopKind.VECTORISED:
-                while axis in parents:
-                    axis = parents[axis]
-                result.add(axis)
-        return result
+        while loop in parents:
+            loop = parents[loop]
+        return next((axis for axis in self.stage.axes if axis.name == loop), None)
+
+    def vector_roots(self) -> set[str]:
+        """The axes of the stage that run through a vector."""
+        vectorised = [axis for axis, kind in self.kinds.items() if kind is LoopKind.VECTORISED]
+        roots = [self.root_of(axis) for axis in vectorised]
+        return {root.name for root in roots if root is not None}
 
     @property
     def is_untouched(self) -> bool:

@@ -102,8 +102,13 @@ class Tile(Step):
                          ->     for i.o < 5: let s = min(i.o*4, 13)          tail "shift"
                                   for i.i < 4: y[s + i.i]
 
+                         ->     for i.o < 5: for i.i < 4:                    tail "mask"
+                                  if i.o*4 + i.i < 17: y[i.o*4 + i.i]
+
     "peel" repeats the inner nest for the rest; "shift" moves the last tile back so that it
-    overlaps its neighbour (not for reduce axes). A factor above the extent is cut to it.
+    overlaps its neighbour; "mask" keeps it whole and leaves out what is beyond the extent: in a
+    vector, by the mask of its loads and stores. A reduce axis can only be peeled. A factor above
+    the extent is cut to it.
     """
 
     stage: str
@@ -222,6 +227,19 @@ class PackLayout(Step):
     winograd: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Prefetch(Step):
+    """Ask for the vectors of an input `distance` elements ahead of where they are read.
+
+    for k: c += w[k] * x[k]     ->     for k: prefetch w[k + distance]; c += w[k] * x[k]
+
+    Worth a try where an input streams through an unrolled body from an outer cache.
+    """
+
+    buffer: str
+    distance: int
+
+
 STEPS: dict[str, type[Step]] = {
     kind.__name__: kind
     for kind in (
@@ -239,6 +257,7 @@ STEPS: dict[str, type[Step]] = {
         Partition,
         ComputeAt,
         PackLayout,
+        Prefetch,
     )
 }
 

@@ -12,7 +12,6 @@ Serves convolution (direct, depthwise, 1x1), matrix multiplication and pooling.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from compiler.errors import ScheduleError
 from compiler.kernels.expr import Select, Stage
@@ -21,7 +20,17 @@ from compiler.kernels.rewrite import loads, postorder
 from compiler.loops.affine import affine
 from compiler.loops.merge_axes import merge_axes
 from compiler.loops.rewrite import axes_of
-from compiler.schedule.sketches.roles import Roles, roles_of
+from compiler.schedule.sketches.roles import roles_of
+from compiler.schedule.sketches.tile_domains import (
+    ROWS,
+    TileContext,
+    best_tile,
+    leaves_rest,
+    loop_orders,
+    reduce_orders,
+    tiles_of,
+    unrolls,
+)
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps import (
     CacheWrite,
@@ -32,6 +41,7 @@ from compiler.schedule.steps import (
     PackLayout,
     Parallelize,
     Partition,
+    Prefetch,
     Reorder,
     Schedule,
     Step,
@@ -41,35 +51,9 @@ from compiler.schedule.steps import (
 )
 from compiler.target import Target
 
+PREFETCH_DISTANCES = (0, 1024)  # elements
 MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
 Assignment = Mapping[str, ChoiceValue]
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """What the sketch's builder needs besides the choices."""
-
-    kernel: FusedKernel  # after merging axes
-    merges: tuple[MergeAxes, ...]
-    roles: Roles
-    lanes: int
-    threads: int
-    prologue: tuple[str, ...]
-
-    @property
-    def anchor(self) -> Stage:
-        return self.kernel.stage(self.kernel.anchor)
-
-    def extent(self, axis: str) -> int:
-        stage = self.anchor
-        return next(a.extent for a in (*stage.axes, *stage.reduce_axes) if a.name == axis)
-
-    @property
-    def vectors(self) -> int:
-        """How many vectors lie along block, or along the vector axis where that is split."""
-        if self.roles.block:
-            return self.extent(self.roles.block)
-        return -(-self.extent(self.roles.vector) // self.lanes)
 
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -107,18 +91,27 @@ def _sketch(
     if roles is None:
         return None
     prologue = tuple(stage.name for stage in kernel.stages[:-1] if stage.name != kernel.anchor)
-    context = _Context(kernel, merges, roles, target.lanes, threads, prologue)
-    tiles = _tiles(context, target)
-    orders = _reduce_orders(context)
-    unrolls = _unrolls(context, orders)
-    loops = _loop_orders(context)
+    context = TileContext(kernel, merges, roles, target, threads, prologue)
+    tiles = tiles_of(context)
+    orders = reduce_orders(context)
+    steps = unrolls(context, orders)
+    loops = loop_orders(context)
     choices = [
         Choice("tile", tiles),
         Choice("loops", loops),
         Choice("reduce", orders),
-        Choice("unroll", unrolls),
+        Choice("unroll", steps),
     ]
-    default: list[ChoiceValue] = [_best_tile(context, tiles), loops[0], orders[0], unrolls[-1]]
+    default: list[ChoiceValue] = [best_tile(context, tiles), loops[0], orders[0], steps[-1]]
+    if context.ragged:
+        choices.append(Choice("tail", ("peel", "mask")))
+        default.append("peel")
+    if context.roles.column and leaves_rest(context, tiles):
+        choices.append(Choice("rest", ("peel", "shift")))
+        default.append("shift" if threads > 1 else "peel")
+    if context.streamed:
+        choices.append(Choice("prefetch", PREFETCH_DISTANCES))
+        default.append(0)
     if prologue:
         inline = _can_inline(context)
         choices.append(Choice("padding", ("inline", "copy") if inline else ("copy",)))
@@ -133,7 +126,7 @@ def _sketch(
     return Sketch(name, tuple(choices), build, tuple(default))
 
 
-def _can_inline(context: _Context) -> bool:
+def _can_inline(context: TileContext) -> bool:
     """Padding can be decided per element unless it differs between the lanes of a vector."""
     vector = context.roles.vector
     for load in loads(context.anchor.body):
@@ -160,121 +153,43 @@ def _guarded_axes(stage: Stage) -> set[str]:
     return result
 
 
-# Domains -----------------------------------------------------------------------------------------
-
-
-def _tiles(context: _Context, target: Target) -> tuple[ChoiceValue, ...]:
-    """(columns, vectors) pairs whose accumulators and operands fit the registers."""
-    columns = context.extent(context.roles.column) if context.roles.column else 1
-    budget = target.vector_registers - 1
-    pairs: list[tuple[int, int]] = []
-    for vectors in (1, 2, 3, 4, 6, 8, 12):
-        if vectors > context.vectors:
-            break
-        most = min((budget - vectors) // vectors, columns)
-        if vectors > 1 and most < 1:
-            break
-        least = max(1, most // 3) if most < columns else 1
-        for count in range(least, most + 1):
-            wasteful = count < columns and vectors * count < 4
-            if not wasteful or most <= 2:
-                pairs.append((count, vectors))
-    return tuple(pairs)
-
-
-def _best_tile(context: _Context, tiles: Sequence[ChoiceValue]) -> ChoiceValue:
-    """The tile that needs the fewest cycles a reduction step over all columns and vectors.
-
-    A core that starts two multiply-adds and two loads a cycle, and whose multiply-add takes four,
-    spends max(c v / 2, (c + v) / 2, 4) cycles on a step of c columns and v vectors; a little is
-    added for the loop. What is left over by whole tiles is a smaller tile of its own.
-    """
-    columns = context.extent(context.roles.column) if context.roles.column else 1
-
-    def step(count: int, vectors: int) -> float:
-        return max(count * vectors / 2, (count + vectors) / 2, 4.0) + 0.3
-
-    def cycles(tile: ChoiceValue) -> tuple[float, int]:
-        assert isinstance(tile, tuple)
-        count, vectors = int(tile[0]), int(tile[1])
-        whole, rest = divmod(columns, count)
-        if rest and context.threads > 1:
-            whole, rest = whole + 1, 0  # the last tile is shifted
-        total = whole * step(count, vectors) + (step(rest, vectors) if rest else 0.0)
-        return total * -(-context.vectors // vectors), -count * vectors
-
-    return min(tiles, key=cycles)
-
-
-def _reduce_orders(context: _Context) -> tuple[tuple[str, ...], ...]:
-    """Orders of the reduce axes, outermost first: channels outside or inside of the window."""
-    axes = list(context.roles.reduce)
-    window = [axis for axis in axes if axis.startswith("k") and len(axis) > 1]
-    channels = [axis for axis in axes if axis not in window]
-    if not window or not channels:
-        return (tuple(axes),)
-    if len(channels) == 1:
-        return ((*window, *channels), (*channels, *window))
-    return (
-        (channels[0], *window, *channels[1:]),
-        (*window, *channels),
-        (channels[0], window[0], *channels[1:], *window[1:]),
-    )
-
-
-def _unrolls(context: _Context, orders: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
-    """(steps of the innermost reduce axis, steps of the one outside of it)."""
-    inner = {order[-1] for order in orders}
-    extents = sorted({context.extent(axis) for axis in inner})
-    largest = extents[-1]
-    steps = sorted({step for step in (1, 2, 4, 8, 16, largest) if step <= min(largest, 16)})
-    pairs = [(step, 1) for step in steps]
-    if any(len(order) > 1 for order in orders):
-        pairs += [(step, 3) for step in steps if step * 3 <= 24]
-    ordered = sorted(pairs, key=lambda pair: pair[0] * pair[1])
-    preferred = max(
-        (pair for pair in ordered if pair[1] == 1 and pair[0] <= 8), key=lambda pair: pair[0]
-    )
-    return (*(pair for pair in ordered if pair != preferred), preferred)
-
-
-def _loop_orders(context: _Context) -> tuple[str, ...]:
-    """Which of row, block and column loops is outermost."""
-    if not context.roles.column:
-        return ("block",)
-    if context.roles.row:
-        return ("block row column", "row block column", "row column block")
-    if context.extent(context.roles.column) == 1:
-        return ("block column",)
-    return ("block column", "column block")
-
-
 # Steps -------------------------------------------------------------------------------------------
 
 
-def _steps(context: _Context, choice: Assignment) -> list[Step]:
+def _steps(context: TileContext, choice: Assignment) -> list[Step]:
     kernel, roles = context.kernel, context.roles
     output, anchor = kernel.output.name, kernel.anchor
     steps: list[Step] = list(context.merges)
     if choice.get("padding") == "inline":
         steps += [Inline(stage) for stage in reversed(context.prologue)]
-    steps += _pack_constants(context)
+    packed = _pack_constants(context)
+    steps += packed
+    if distance := int(str(choice.get("prefetch", 0))):
+        streamed = context.streamed
+        steps += [Prefetch(pack.buffer, distance) for pack in packed if pack.buffer in streamed]
     if output == anchor:
         anchor = f"{output}.sum"
         steps.append(CacheWrite(output, anchor))
     tile = choice["tile"]
     assert isinstance(tile, tuple)
     columns, vectors = int(tile[0]), int(tile[1])
-    block_outer, tile_axes, make = _tile_vector(context, output, vectors)
+    mask = choice.get("tail") == "mask"
+    block_outer, tile_axes, make = _tile_vector(context, output, vectors, mask)
     steps += make
-    column_outer = ""
-    if roles.column:
-        tail = "shift" if context.threads > 1 else "peel"
-        steps.append(Tile(output, roles.column, columns, tail))
-        column_outer = f"{roles.column}.o"
+    column_outer = f"{roles.column}.o" if roles.column else ""
     by_name = {"row": roles.row, "block": block_outer, "column": column_outer}
-    order = [by_name[name] for name in str(choice["loops"]).split() if by_name[name]]
-    loops = [*roles.outer, *order]
+    order = str(choice["loops"]).split()
+    if order[0].startswith(ROWS):
+        steps.append(Tile(output, roles.row, int(order[0].removeprefix(ROWS)), "shift"))
+        by_name |= {order[0]: f"{roles.row}.o", "row": f"{roles.row}.i"}
+    loops = [*roles.outer, *(by_name[name] for name in order if by_name[name])]
+    fused = _parallel_loops(
+        context, loops, (block_outer if context.ragged else "", f"{roles.row}.i")
+    )
+    if roles.column:
+        # A loop with a tail cannot be fused with others.
+        tail = "shift" if column_outer in fused else str(choice.get("rest", "peel"))
+        steps.append(Tile(output, roles.column, columns, tail))
     inner = [f"{roles.column}.i"] if roles.column else []
     steps.append(Reorder(output, (*loops, *inner, *tile_axes)))
     steps += [Unroll(output, axis) for axis in (*inner, *tile_axes[:-1])]
@@ -283,14 +198,14 @@ def _steps(context: _Context, choice: Assignment) -> list[Step]:
         steps.append(Partition(output, column_outer))
     innermost = loops[-1]
     if context.threads > 1:
-        steps += _parallel_steps(context, output, loops, int(str(choice["chunks"])))
+        steps += _parallel_steps(output, fused, int(str(choice["chunks"])))
     steps.append(ComputeAt(anchor, output, innermost, "register"))
     steps += _reduction_steps(context, anchor, choice, columns * vectors)
     return steps
 
 
 def _tile_vector(
-    context: _Context, output: str, vectors: int
+    context: TileContext, output: str, vectors: int, mask: bool
 ) -> tuple[str, tuple[str, ...], list[Step]]:
     """The loop over tiles of vectors, the axes inside of the tile, and the steps that make them."""
     roles, lanes = context.roles, context.lanes
@@ -301,36 +216,36 @@ def _tile_vector(
     if context.extent(axis) % lanes == 0:
         steps = [Tile(output, axis, lanes), Tile(output, f"{axis}.o", vectors, "shift")]
         return f"{axis}.o.o", (f"{axis}.o.i", f"{axis}.i"), steps
-    steps = [Tile(output, axis, lanes * vectors), Tile(output, f"{axis}.i", lanes)]
+    tail = "mask" if mask else "peel"
+    steps = [Tile(output, axis, lanes * vectors), Tile(output, f"{axis}.i", lanes, tail)]
     return f"{axis}.o", (f"{axis}.i.o", f"{axis}.i.i"), steps
 
 
-def _parallel_loops(context: _Context, loops: Sequence[str]) -> list[str]:
-    """The loops that are fused and run in parallel: all but the innermost, if there are several."""
-    peeled = f"{context.roles.vector}.o" if not context.roles.block else ""
-    if context.extent(context.roles.vector) % context.lanes == 0:
-        peeled = ""
+def _parallel_loops(context: TileContext, loops: Sequence[str], apart: Sequence[str]) -> list[str]:
+    """The loops that are fused and run in parallel: all but the innermost, if there are several.
+
+    Those that stand `apart` cannot be fused: a loop with a tail, the rows of a tile of rows. Alone,
+    a loop with a tail runs in parallel up to there.
+    """
+    if context.threads == 1:
+        return []
     result: list[str] = []
     for axis in loops[:-1] if len(loops) > 1 else loops:
-        if axis == peeled:
+        if axis in apart:
             break
         result.append(axis)
-    # A peeled loop cannot be fused, but alone it runs in parallel up to its tail.
     return result or list(loops[:1])
 
 
-def _parallel_steps(
-    context: _Context, output: str, loops: Sequence[str], chunks: int
-) -> list[Step]:
-    fused = _parallel_loops(context, loops)
-    if not fused:
-        return []
+def _parallel_steps(output: str, fused: Sequence[str], chunks: int) -> list[Step]:
     if len(fused) == 1:
         return [Parallelize(output, fused[0], chunks)]
     return [Fuse(output, tuple(fused), "parallel"), Parallelize(output, "parallel", chunks)]
 
 
-def _reduction_steps(context: _Context, anchor: str, choice: Assignment, tile: int) -> list[Step]:
+def _reduction_steps(
+    context: TileContext, anchor: str, choice: Assignment, tile: int
+) -> list[Step]:
     roles, lanes = context.roles, context.lanes
     order = choice["reduce"]
     unroll = choice["unroll"]
@@ -366,9 +281,9 @@ def _reduction_steps(context: _Context, anchor: str, choice: Assignment, tile: i
     return steps
 
 
-def _pack_constants(context: _Context) -> list[Step]:
+def _pack_constants(context: TileContext) -> list[PackLayout]:
     """Constants that the vector axis runs through: whole vectors, in the order they are read."""
-    steps: list[Step] = []
+    steps: list[PackLayout] = []
     seen: set[str] = set()
     constants = {buffer.name: buffer for buffer in context.kernel.inputs if buffer.constant}
     for load in loads(context.anchor.body):

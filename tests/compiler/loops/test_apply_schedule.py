@@ -27,6 +27,7 @@ from compiler.schedule.steps import (
     PackLayout,
     Parallelize,
     Partition,
+    Prefetch,
     Reorder,
     SplitReduction,
     Step,
@@ -63,6 +64,16 @@ EXAMPLES = [
     Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
     Example("tile_peel", "vector17", Tile("y", "i", 4)),
     Example("tile_shift", "vector17", Tile("y", "i", 4, "shift")),
+    Example("tile_mask", "vector17", Tile("y", "i", 4, "mask")),
+    Example(
+        "tile_mask_vectorised", "vector17", Vectorize("y", "i.i"), (Tile("y", "i", 4, "mask"),)
+    ),
+    Example(
+        "compute_at_in_masked_tile",
+        "window",
+        ComputeAt("t", "y", "i.o"),
+        (Tile("y", "i", 3, "mask"), Tile("t", "i", 2, "mask")),
+    ),
     Example("fuse", "plane", Fuse("y", ("i", "j"), "f")),
     Example("reorder", "plane", Reorder("y", ("j", "i"))),
     Example("vectorize", "vector8", Vectorize("y", "i")),
@@ -77,6 +88,7 @@ EXAMPLES = [
         (CacheWrite("s", "result"),),
     ),
     Example("pack_layout", "filter", PackLayout("in0", ((0, 4),), (0, 2, 1))),
+    Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
 ]
 
 
@@ -156,8 +168,15 @@ REFUSALS = [
     Refusal("vector8", Tile("y", "z", 4), "stage y has no loop 'z' (it has: i)"),
     Refusal("vector8", Tile("t", "i", 4), "kernel vector has no stage 't'"),
     Refusal("vector8", Tile("y", "i", 0), "the factor must be at least 1"),
-    Refusal("vector8", Tile("y", "i", 4, "mask"), "unknown tail 'mask' (peel or shift)"),
-    Refusal("row_sum19", Tile("s", "k", 4, "shift"), "a reduce axis cannot have overlapping tiles"),
+    Refusal("vector8", Tile("y", "i", 4, "wrap"), "unknown tail 'wrap' (peel, shift or mask)"),
+    *(
+        Refusal(
+            "row_sum19",
+            Tile("s", "k", 4, tail),
+            "a reduce axis can only be peeled: its tiles are summed up",
+        )
+        for tail in ("shift", "mask")
+    ),
     Refusal("plane", Fuse("y", ("j", "i"), "f"), "loops ('j', 'i') are not adjacent in ['i', 'j']"),
     Refusal("row_sum19", Fuse("s", ("i", "k"), "f"), "reduce axes cannot be fused"),
     Refusal("plane", Reorder("y", ("i",)), "('i',) is no permutation of the loops ('i', 'j')"),
@@ -194,6 +213,8 @@ REFUSALS = [
         PackLayout("in0", ((0, 4),), (0, 1)),
         "(0, 1) is no permutation of the split dimensions",
     ),
+    Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
+    Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
     Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
     Refusal(

@@ -15,12 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from compiler.dtypes import DType
+from compiler.graph.ir import TensorType
 from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.expr import Stage
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.threads import find_openmp
 from compiler.schedule import Schedule, naive_schedule, schedule_space
 from compiler.schedule.spaces import untiled_schedule
-from compiler.schedule.steps import Winograd
+from compiler.schedule.steps import Reorder, Tile, Vectorize, Winograd
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length
 from tests.compiler.schedule.drawn_kernels import (
     movements,
@@ -147,3 +150,51 @@ def test_the_schedules_that_tuning_is_compared_with_compute_the_kernel(name: str
             outcome = run_guarded(kernel, schedule, inputs, target)
             assert not outcome.problem
             assert_agrees(kernel, schedule, outcome.output, expected)
+
+
+def _rows() -> dict[str, FusedKernel]:
+    """Kernels of rows that are no whole number of vectors, one per way to load and store."""
+    i32, boolean = TensorType(DType.I32, (3, 21)), TensorType(DType.BOOL, (3, 21))
+    return {
+        "floats": kernel_of([f32(3, 21), f32(21)], [("add", ["x0", "x1"], {})]),
+        "division": kernel_of([i32, i32], [("div", ["x0", "x1"], {})]),
+        "comparison": kernel_of([f32(3, 21), f32(3, 1)], [("less", ["x0", "x1"], {})]),
+        "choice": kernel_of([boolean, f32(3, 21), f32(21)], [("where", ["x0", "x1", "x2"], {})]),
+        "padding": kernel_of([f32(3, 17)], [("pad", ["x0"], {"pads": (0, 2, 0, 2)})]),
+        "reflection": kernel_of(
+            [f32(3, 17)], [("pad", ["x0"], {"pads": (0, 2, 0, 2), "mode": "reflect"})]
+        ),
+        "gather": kernel_of([f32(21, 3)], [("transpose", ["x0"], {"perm": (1, 0)})]),
+        "sum": kernel_of([f32(5, 3, 21)], [("reduce_sum", ["x0"], {"axes": (0,), "keepdims": 0})]),
+    }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", _rows())
+def test_a_masked_vector_touches_only_elements_that_exist(name: str, target: str) -> None:
+    kernel = _rows()[name]
+    inputs = inputs_for(kernel)
+    stage, lanes = kernel.output, TARGETS[target].lanes
+    axis = stage.axes[-1].name
+    schedule = Schedule(
+        (
+            Tile(stage.name, axis, lanes, "mask"),
+            *(
+                [
+                    Reorder(
+                        stage.name, (stage.axes[0].name, f"{axis}.o", *_names(stage), f"{axis}.i")
+                    )
+                ]
+                if stage.reduce_axes
+                else []
+            ),
+            Vectorize(stage.name, f"{axis}.i"),
+        )
+    )
+    outcome = run_guarded(kernel, schedule, inputs, TARGETS[target], 1)
+    assert not outcome.problem
+    assert_agrees(kernel, schedule, outcome.output, evaluate_kernel(kernel, inputs))
+
+
+def _names(stage: Stage) -> list[str]:
+    return [axis.name for axis in stage.reduce_axes]

@@ -1,0 +1,160 @@
+"""Domains of the tiled reduction: tiles, orders and unrollings worth a try, and a default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.kernels.expr import Stage
+from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.sketches.roles import Roles
+from compiler.schedule.space import ChoiceValue
+from compiler.schedule.steps import MergeAxes
+from compiler.target import Target
+
+ROWS = "rows"  # a loop over tiles of so many rows: rows4
+ROW_TILES = (4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class TileContext:
+    """What the sketch's builder needs besides the choices."""
+
+    kernel: FusedKernel  # after merging axes
+    merges: tuple[MergeAxes, ...]
+    roles: Roles
+    target: Target
+    threads: int
+    prologue: tuple[str, ...]
+
+    @property
+    def lanes(self) -> int:
+        return self.target.lanes
+
+    @property
+    def anchor(self) -> Stage:
+        return self.kernel.stage(self.kernel.anchor)
+
+    def extent(self, axis: str) -> int:
+        stage = self.anchor
+        return next(a.extent for a in (*stage.axes, *stage.reduce_axes) if a.name == axis)
+
+    @property
+    def ragged(self) -> bool:
+        """The last vector is not full: plain data whose extent is no multiple of the lanes."""
+        extent = self.extent(self.roles.vector)
+        return not self.roles.block and extent > self.lanes and extent % self.lanes != 0
+
+    @property
+    def streamed(self) -> frozenset[str]:
+        """Constants that do not fit the second-level cache."""
+        large = self.target.l2_bytes
+        return frozenset(
+            buffer.name
+            for buffer in self.kernel.inputs
+            if buffer.constant and buffer.type.bytes > large
+        )
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors lie along block, or along the vector axis where that is split."""
+        if self.roles.block:
+            return self.extent(self.roles.block)
+        return -(-self.extent(self.roles.vector) // self.lanes)
+
+
+def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
+    """(columns, vectors) pairs whose accumulators and operands fit the registers."""
+    columns = context.extent(context.roles.column) if context.roles.column else 1
+    budget = context.target.vector_registers - 1
+    pairs: list[tuple[int, int]] = []
+    for vectors in (1, 2, 3, 4, 6, 8, 12):
+        if vectors > context.vectors:
+            break
+        most = min((budget - vectors) // vectors, columns)
+        if vectors > 1 and most < 1:
+            break
+        least = max(1, most // 3) if most < columns else 1
+        for count in range(least, most + 1):
+            wasteful = count < columns and vectors * count < 4
+            if not wasteful or most <= 2:
+                pairs.append((count, vectors))
+    return tuple(pairs)
+
+
+def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue:
+    """The tile that needs the fewest cycles a reduction step over all columns and vectors.
+
+    A core that starts two multiply-adds and two loads a cycle, and whose multiply-add takes four,
+    spends max(c v / 2, (c + v) / 2, 4) cycles on a step of c columns and v vectors; a little is
+    added for the loop. What is left over by whole tiles is a smaller tile of its own.
+    """
+    columns = context.extent(context.roles.column) if context.roles.column else 1
+
+    def step(count: int, vectors: int) -> float:
+        return max(count * vectors / 2, (count + vectors) / 2, 4.0) + 0.3
+
+    def cycles(tile: ChoiceValue) -> tuple[float, int]:
+        assert isinstance(tile, tuple)
+        count, vectors = int(tile[0]), int(tile[1])
+        whole, rest = divmod(columns, count)
+        if rest and context.threads > 1:
+            whole, rest = whole + 1, 0  # the last tile is shifted
+        total = whole * step(count, vectors) + (step(rest, vectors) if rest else 0.0)
+        return total * -(-context.vectors // vectors), -count * vectors
+
+    return min(tiles, key=cycles)
+
+
+def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
+    """Orders of the reduce axes, outermost first: channels outside or inside of the window."""
+    axes = list(context.roles.reduce)
+    window = [axis for axis in axes if axis.startswith("k") and len(axis) > 1]
+    channels = [axis for axis in axes if axis not in window]
+    if not window or not channels:
+        return (tuple(axes),)
+    if len(channels) == 1:
+        return ((*window, *channels), (*channels, *window))
+    return (
+        (channels[0], *window, *channels[1:]),
+        (*window, *channels),
+        (channels[0], window[0], *channels[1:], *window[1:]),
+    )
+
+
+def unrolls(context: TileContext, orders: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
+    """(steps of the innermost reduce axis, steps of the one outside of it)."""
+    inner = {order[-1] for order in orders}
+    extents = sorted({context.extent(axis) for axis in inner})
+    largest = extents[-1]
+    steps = sorted({step for step in (1, 2, 4, 8, 16, largest) if step <= min(largest, 16)})
+    pairs = [(step, 1) for step in steps]
+    if any(len(order) > 1 for order in orders):
+        pairs += [(step, 3) for step in steps if step * 3 <= 24]
+    ordered = sorted(pairs, key=lambda pair: pair[0] * pair[1])
+    preferred = max(
+        (pair for pair in ordered if pair[1] == 1 and pair[0] <= 8), key=lambda pair: pair[0]
+    )
+    return (*(pair for pair in ordered if pair != preferred), preferred)
+
+
+def loop_orders(context: TileContext) -> tuple[str, ...]:
+    """Orders of the row, block and column loops, outermost first; "rows4" are tiles of four rows.
+
+    What the loops inside of such a tile read and write should stay in the second-level cache.
+    """
+    if not context.roles.column:
+        return ("block",)
+    if context.roles.row:
+        orders = ("block row column", "row block column", "row column block")
+        tiles = [rows for rows in ROW_TILES if 2 * rows <= context.extent(context.roles.row)]
+        return (*orders, *(f"{ROWS}{rows} block row column" for rows in tiles))
+    if context.extent(context.roles.column) == 1:
+        return ("block column",)
+    return ("block column", "column block")
+
+
+def leaves_rest(context: TileContext, tiles: Sequence[ChoiceValue]) -> bool:
+    """Some tile does not divide the columns: the last one is peeled or shifted back."""
+    columns = context.extent(context.roles.column)
+    return any(isinstance(tile, tuple) and columns % int(tile[0]) for tile in tiles)
