@@ -13,6 +13,7 @@ from compiler.graph import (
     fold_constants,
     infer_types,
     simplify,
+    untranspose_operands,
 )
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
@@ -36,6 +37,7 @@ PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("fold_batch_norm", _plain(fold_batch_norm.run)),
     ("fold_constants_2", _plain(fold_constants.run)),
     ("simplify_2", _plain(simplify.run)),
+    ("untranspose_operands", _plain(untranspose_operands.run)),
     ("common_subexpressions", _plain(common_subexpressions.run)),
     ("dead_code", _plain(dead_code.run)),
     ("choose_layouts", _choose_layouts),
