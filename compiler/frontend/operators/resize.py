@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.graph_builder import MAX_TENSOR_BYTES, GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 
 _COORDINATES = (
@@ -159,6 +159,11 @@ def _cropped(node: OnnxNode, plan: tuple[Axis, ...]) -> tuple[Axis, ...]:
 def _resize(
     node: OnnxNode, data: Value, plan: tuple[Axis, ...], how: Interpolation, graph: GraphBuilder
 ) -> Value:
+    sizes = {axis.axis: axis.size for axis in plan}
+    shape = [sizes.get(axis, extent) for axis, extent in enumerate(data.shape)]
+    size = math.prod(shape) * data.dtype.bytes
+    if size >= MAX_TENSOR_BYTES:
+        raise node.bad_shape(f"{data.type} grows to {shape}, which would take {size} bytes")
     result = data
     outside: list[tuple[int, npt.NDArray[np.bool_]]] = []
     for axis in plan:

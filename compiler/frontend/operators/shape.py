@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from compiler.errors import ShapeError
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.operators.rules import broadcast_shapes
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
 
@@ -250,8 +252,8 @@ def expand(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Broadcasting in both directions: an extent of 1 in the shape keeps the data's."""
     data, wanted = node.input(0), node.constant_integers(1, "the shape")
     try:
-        shape = np.broadcast_shapes(data.shape, wanted)
-    except ValueError as error:
+        shape = broadcast_shapes(data.shape, wanted)
+    except ShapeError as error:
         raise node.bad_shape(f"{data.type} does not expand to {list(wanted)}") from error
     if data.array is not None and math.prod(shape) <= 4096:
         return graph.constant(np.broadcast_to(data.array, shape))

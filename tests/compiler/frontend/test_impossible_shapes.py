@@ -1,0 +1,157 @@
+"""Tensors that cannot be: each model is refused while it is imported, with what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from compiler.errors import ShapeError
+from compiler.frontend.import_onnx import import_model_proto
+
+Weights = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nodes from the inputs x and z to y, and part of the error that is expected."""
+
+    name: str
+    nodes: Sequence[onnx.NodeProto]
+    inputs: dict[str, list[int]]
+    weights: dict[str, Weights]
+    message: str
+
+
+def ones(*shape: int) -> npt.NDArray[np.float32]:
+    return np.ones(shape, np.float32)
+
+
+def integers(*values: int) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def node(operator: str, inputs: str, output: str = "y", **attributes: str) -> onnx.NodeProto:
+    names = ["" if name == "_" else name for name in inputs.split()]
+    return helper.make_node(operator, names, [output], **attributes)
+
+
+CASES = [
+    Refused("empty_input", [node("Relu", "x")], {"x": [1, 0, 4, 4]}, {}, "has no elements"),
+    Refused("negative_input", [node("Relu", "x")], {"x": [-3, 4]}, {}, "has no elements"),
+    Refused(
+        "window_larger_than_data",
+        [node("Conv", "x w")],
+        {"x": [1, 3, 2, 2]},
+        {"w": ones(4, 3, 3, 3)},
+        "a window of 3 does not fit into the padded extent 2",
+    ),
+    Refused(
+        "no_output_channels",
+        [node("Conv", "x w")],
+        {"x": [1, 3, 8, 8]},
+        {"w": np.ones((0, 3, 3, 3), np.float32)},
+        "input 1 has the type f32[0, 3, 3, 3]",
+    ),
+    Refused(
+        "empty_slice",
+        [node("Slice", "x a a", "s"), node("Relu", "s")],
+        {"x": [4, 4]},
+        {"a": integers(2)},
+        "of shape [0, 4] is empty",
+    ),
+    Refused("huge_input", [node("Relu", "x")], {"x": [1 << 31, 1 << 31]}, {}, "would take"),
+    Refused(
+        "huge_product",
+        [node("MatMul", "x z")],
+        {"x": [1 << 22, 1], "z": [1, 1 << 22]},
+        {},
+        "the result would take 70368744177664 bytes",
+    ),
+    Refused(
+        "huge_expand",
+        [node("Expand", "x s")],
+        {"x": [1]},
+        {"s": integers(1 << 32, 1 << 32)},
+        "the result would take 73786976294838206464 bytes",
+    ),
+    Refused(
+        "huge_constant",
+        [node("ConstantOfShape", "s", "c"), node("Add", "x c")],
+        {"x": [1]},
+        {"s": integers(1 << 40, 4)},
+        "the result would take 17592186044416 bytes",
+    ),
+    Refused(
+        "huge_pad",
+        [node("Pad", "x p")],
+        {"x": [2]},
+        {"p": integers(1 << 62, 1 << 62)},
+        "the result would take 36893488147419103240 bytes",
+    ),
+    Refused(
+        "huge_resize",
+        [node("Resize", "x _ s", mode="nearest")],
+        {"x": [1, 1, 8, 8]},
+        {"s": np.array([1, 1, 1e9, 1e9], np.float32)},
+        "which would take 256000000000000000000 bytes",
+    ),
+    Refused(
+        "huge_tile",
+        [node("Tile", "x r")],
+        {"x": [8, 8]},
+        {"r": integers(1 << 40, 1 << 40)},
+        "the result would take",
+    ),
+    Refused(
+        "bias_of_another_extent",
+        [node("MatMul", "x w", "p"), node("Add", "p b")],
+        {"x": [4, 8]},
+        {"w": ones(8, 3), "b": ones(4)},
+        "the shapes [4, 3] and [4] do not broadcast",
+    ),
+    Refused(
+        "residual_of_another_shape",
+        [node("Conv", "x w", "c"), node("Add", "c z")],
+        {"x": [1, 3, 8, 8], "z": [1, 4, 7, 7]},
+        {"w": ones(4, 3, 3, 3)},
+        "the shapes [1, 4, 6, 6] and [1, 4, 7, 7] do not broadcast",
+    ),
+    Refused(
+        "convolution_bias",
+        [node("Conv", "x w b")],
+        {"x": [1, 3, 8, 8]},
+        {"w": ones(4, 3, 3, 3), "b": ones(3)},
+        "the bias must have the shape [4], not f32[3]",
+    ),
+    Refused(
+        "batch_norm_of_other_channels",
+        [node("Conv", "x w", "c"), node("BatchNormalization", "c s s s s")],
+        {"x": [1, 3, 8, 8]},
+        {"w": ones(4, 3, 3, 3), "s": ones(3)},
+        "f32[3] has not one entry per channel of f32[1, 4, 6, 6]",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_tensor_that_cannot_be_is_refused_at_import(case: Refused) -> None:
+    graph = helper.make_graph(
+        case.nodes,
+        "impossible",
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in case.inputs.items()
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(array, name) for name, array in case.weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    with pytest.raises(ShapeError) as caught:
+        import_model_proto(model)
+    assert case.message in caught.value.message
