@@ -10,7 +10,8 @@ from compiler.errors import LoweringError
 from compiler.kernels.expr import Binary, Expr
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, ScalarIndexEmitter, Storage
-from compiler.llvm.expressions import ExpressionEmitter, Lane
+from compiler.llvm.expressions import ExpressionEmitter
+from compiler.llvm.loads import Lane
 from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
 from compiler.loops.affine import Affine, decide, expr_range

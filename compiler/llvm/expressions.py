@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.dtypes import DType
@@ -20,21 +19,12 @@ from compiler.kernels.expr import (
 )
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
+from compiler.llvm.loads import Lane, LoadEmitter
 from compiler.llvm.math import VECTOR_FUNCTIONS, float_literal, vector_function
 from compiler.llvm.registers import Registers
-from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
-from compiler.loops.affine import Affine, affine, decide
+from compiler.llvm.writer import FunctionWriter, Value, type_of
+from compiler.loops.affine import affine, decide
 from compiler.loops.rewrite import axes_of
-
-CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """The vectorised loop that surrounds a statement: its variable and the number of elements."""
-
-    variable: str
-    width: int
 
 
 def literal(value: int | float | bool, dtype: DType) -> str:
@@ -46,7 +36,7 @@ def literal(value: int | float | bool, dtype: DType) -> str:
     return str(int(value))
 
 
-class ExpressionEmitter:
+class ExpressionEmitter(LoadEmitter):
     """Emits expressions at the writer's current point.
 
     `lane` is None for scalar code. Under a `mask` (the condition of a select whose other side may
@@ -62,15 +52,8 @@ class ExpressionEmitter:
         has_fma: bool,
         prefetches: Mapping[str, int],
     ) -> None:
-        self.writer = writer
-        self.registers = registers
-        self.addresses = addresses
+        super().__init__(writer, addresses, registers, prefetches)
         self.has_fma = has_fma
-        self.prefetches = prefetches  # elements ahead, by buffer
-        self.lane: Lane | None = None
-        self.mask: Value | None = None
-        # The lanes that the statement is for, if not all; the first one always is.
-        self.active: Value | None = None
         # By identity, with the expression itself so that no identity is used again.
         self._memo: dict[int, tuple[Expr, Value]] = {}
         self._axes: dict[int, tuple[Expr, frozenset[str]]] = {}
@@ -104,29 +87,6 @@ class ExpressionEmitter:
         value = self.value(expr)
         return value if self.lane is None else self.widen(value, self.lane.width)
 
-    def widen(self, value: Value, width: int) -> Value:
-        """A splat of a scalar; vectors stay."""
-        if value.width or not width:
-            return value
-        if not value.text.startswith("%"):
-            return Value(f"splat ({value.typed})", value.dtype, width)
-        key = ("splat", value.text, width)
-        known = self.writer.lookup_value(key)
-        if known is not None:
-            return known
-        type_name = type_of(value.dtype, width)
-        first = self.writer.emit(f"insertelement {type_name} poison, {value.typed}, i64 0")
-        lanes = f"<{width} x i32> zeroinitializer"
-        splat = self.writer.emit(f"shufflevector {type_name} {first}, {type_name} poison, {lanes}")
-        result = Value(splat, value.dtype, width)
-        self.addresses.remember(key, result)
-        return result
-
-    def common(self, *values: Value) -> tuple[Value, ...]:
-        """All scalars, or all vectors of one width."""
-        width = max(value.width for value in values)
-        return tuple(self.widen(value, width) for value in values)
-
     def depends_on_lane(self, expr: Expr) -> bool:
         if self.lane is None:
             return False
@@ -150,120 +110,28 @@ class ExpressionEmitter:
     def _load(self, node: Load) -> Value:
         form = self.addresses.of(node)
         if self.lane is None:
-            return self._load_scalar(node, form)
+            return self.load_scalar(node, form)
         stride = form.coefficient(self.lane.variable)
         if any(self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)):
             return self._per_lane(node)
         if stride == 0:
             if self.mask is not None and self.mask.width:
-                return self._load_any_lane(node, form)
-            return self._load_scalar(node, form)
-        if stride != 1 or node.dtype is DType.BOOL:
+                return self.load_any_lane(node, form)
+            return self.load_scalar(node, form)
+        if node.dtype is DType.BOOL:
             return self._per_lane(node)
-        return self._load_contiguous(node, form, self.lane)
-
-    def _load_scalar(self, node: Load, form: Affine) -> Value:
-        held = self.registers.get(node.buffer, form, 0)
-        if held is not None:
-            return held
-        key = (node.buffer, form.constant, form.terms)
-        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
-        if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
-            return known
-        if self.mask is None:
-            pointer = self.addresses.pointer(node.buffer, form)
-        else:
-            pointer = self.addresses.guarded_pointer(node.buffer, form, self.mask)
-        result = self._load_at(pointer, node.dtype)
-        if keeps:
-            self.addresses.keep(node.buffer, key, result)
-            self.registers.keep(node.buffer, form, result)
-        return result
-
-    def _load_at(self, pointer: str, dtype: DType) -> Value:
-        if dtype is DType.BOOL:
-            byte = self.writer.emit(f"load i8, ptr {pointer}, align 1")
-            return Value(self.writer.emit(f"icmp ne i8 {byte}, 0"), dtype, 0)
-        name = self.writer.emit(f"load {type_of(dtype, 0)}, ptr {pointer}, align {dtype.bytes}")
-        return Value(name, dtype, 0)
-
-    def _load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
-        start = self.addresses.ranges[lane.variable][0]
-        rest = tuple(term for term in form.terms if term[0] != lane.variable)
-        first = Affine(form.constant + start, rest)
-        held = self.registers.get(node.buffer, first, lane.width)
-        if held is not None:
-            return held
-        key = (node.buffer, form.constant, form.terms, lane.width)
-        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
-        if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
-            return known
-        pointer = self.addresses.pointer(node.buffer, first)
-        type_name = type_of(node.dtype, lane.width)
-        mask = self._lanes_of(node)
-        if mask is None:
-            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
-            result = Value(name, node.dtype, lane.width)
-            if node.buffer in self.prefetches:
-                self._prefetch(node, pointer, form.constant)
-            if keeps:
-                self.addresses.keep(node.buffer, key, result)
-                self.registers.keep(node.buffer, first, result)
-            return result
-        return self.masked_load(pointer, self.widen(mask, lane.width), node.dtype)
-
-    def masked_load(self, pointer: str, mask: Value, dtype: DType) -> Value:
-        """A vector of the elements whose mask is set, 0 for the others."""
-        type_name = type_of(dtype, mask.width)
-        name = self.writer.intrinsic(
-            f"llvm.masked.load.{suffix_of(dtype, mask.width)}.p0",
-            type_name,
-            [f"ptr align {dtype.bytes} {pointer}", mask.typed, f"{type_name} zeroinitializer"],
-        )
-        return Value(name, dtype, mask.width)
-
-    def _lanes_of(self, node: Load) -> Value | None:
-        """The mask for a vector load: what a select and a masked tile leave of the lanes."""
-        active = self.active
-        if active is not None and self.lane is not None:
-            shape = self.addresses.storages[node.buffer].memory.shape
-            whole = Index(DType.I64, self.lane.variable) == node.indices[-1]
-            if whole and shape[-1] >= self.lane.width:
-                active = None  # a row of a padded buffer: all of its elements exist
-        return self._both(self.mask, active)
-
-    def _both(self, mask: Value | None, other: Value | None) -> Value | None:
-        if mask is None or other is None:
-            return other if mask is None else mask
-        return scalar_ops.binary(self.writer, "and", *self.common(mask, other))
-
-    def _prefetch(self, node: Load, pointer: str, offset: int) -> None:
-        """Ask for what lies ahead of a vector, once for each cache line."""
-        if offset * node.dtype.bytes % CACHE_LINE:
-            return
-        ahead = self.prefetches[node.buffer] * node.dtype.bytes
-        # Not "inbounds": what lies ahead of the last vector is nobody's.
-        target = self.writer.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
-        self.writer.call("llvm.prefetch.p0", [f"ptr {target}", "i32 0", "i32 3", "i32 1"])
-
-    def _load_any_lane(self, node: Load, form: Affine) -> Value:
-        """A load whose address is the same for all lanes, needed if any lane's mask is set."""
-        assert self.mask is not None
-        mask = self.mask
-        any_set = self.writer.intrinsic(
-            f"llvm.vector.reduce.or.v{mask.width}i1", "i1", [mask.typed]
-        )
-        self.mask = Value(any_set, DType.BOOL, 0)
-        try:
-            return self._load_scalar(node, form)
-        finally:
-            self.mask = mask
+        if stride != 1:
+            rearranged = self.load_column(node, form, stride) or self.load_strided(
+                node, form, stride
+            )
+            return rearranged or self._per_lane(node)
+        return self.load_contiguous(node, form, self.lane)
 
     def _per_lane(self, node: Expr) -> Value:
         """Evaluate the node once per lane as a scalar and collect the results."""
         assert self.lane is not None
         lane, outer, memo = self.lane, self.mask, self._memo
-        mask = self._both(outer, self.active)
+        mask = self.both(outer, self.active)
         start = self.addresses.ranges[lane.variable][0]
         type_name = type_of(node.dtype, lane.width)
         result = "poison"

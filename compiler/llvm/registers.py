@@ -49,6 +49,17 @@ class Registers:
             return None
         return file.values.get(form.constant)
 
+    def peek(self, buffer: str, offset: int, width: int) -> Value | None:
+        """The vector at a constant offset if it is known; changes nothing."""
+        file = self._files.get(buffer)
+        if file is None or not file.usable or file.width != width:
+            return None
+        return file.values.get(offset)
+
+    def holds(self, buffer: str) -> bool:
+        """Some of the buffer may be here rather than in memory."""
+        return buffer in self._files
+
     def keep(self, buffer: str, form: Affine, value: Value) -> None:
         """Remember what was just loaded."""
         file = self._files.get(buffer)

@@ -22,9 +22,10 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import apply_winograd
 from compiler.loops.ir import LoopKind, Scope
 from compiler.loops.merge_axes import merge_axes
-from compiler.loops.rewrite import substitute, transform
+from compiler.loops.rewrite import axes_of, parts_that_read, substitute, transform
 from compiler.loops.stage_state import Attachment, Fusion, Split, StageState
 from compiler.schedule.steps import (
+    CacheRead,
     CacheWrite,
     ComputeAt,
     Fuse,
@@ -125,6 +126,31 @@ def _cache_write(scheduled: ScheduledKernel, step: CacheWrite) -> None:
     scheduled.stages[position : position + 1] = [
         StageState.of(replace(stage, name=step.result)),
         StageState.of(copy),
+    ]
+
+
+def _cache_read(scheduled: ScheduledKernel, step: CacheRead) -> None:
+    state = scheduled.stage(step.stage)
+    if not state.is_untouched:
+        raise ScheduleError("the cache must be made before other steps touch the stage")
+    stage = state.stage
+    if sorted(step.axes) != sorted(axis.name for axis in stage.axes):
+        raise ScheduleError(f"{step.axes} is no permutation of the axes of {stage.name}")
+    parts = set(parts_that_read(stage.body, step.buffer))
+    if not parts:
+        raise ScheduleError(f"no part of {stage.name} can read {step.buffer} on its own")
+    if len(parts) > 1:
+        raise ScheduleError(f"{stage.name} reads {step.buffer} in several ways")
+    (part,) = parts
+    if axes_of(part) & {axis.name for axis in stage.reduce_axes}:
+        raise ScheduleError(f"{stage.name} reads {step.buffer} along a reduce axis")
+    axes = tuple(state.axis(name) for name in step.axes)
+    cached = Load(part.dtype, step.result, tuple(index(name) for name in step.axes))
+    body = transform(stage.body, lambda node: cached if node == part else None)
+    position = scheduled.stages.index(state)
+    scheduled.stages[position : position + 1] = [
+        StageState.of(Stage(step.result, axes, (), "", part)),
+        StageState.of(replace(stage, body=body)),
     ]
 
 
@@ -289,6 +315,7 @@ _RULES: dict[type[Step], Callable[[ScheduledKernel, Any], None]] = {
     Winograd: _winograd,
     Inline: _inline,
     CacheWrite: _cache_write,
+    CacheRead: _cache_read,
     SplitReduction: _split_reduction,
     Tile: _tile,
     Fuse: _fuse,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from compiler.kernels.expr import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
-from compiler.kernels.rewrite import postorder
+from compiler.kernels.rewrite import children, loads, postorder
 
 
 def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
@@ -57,3 +57,27 @@ def conjuncts(condition: Expr) -> list[Expr]:
     if isinstance(condition, Binary) and condition.op == "and":
         return [*conjuncts(condition.left), *conjuncts(condition.right)]
     return [condition]
+
+
+def parts_that_read(expr: Expr, buffer: str) -> list[Expr]:
+    """The largest parts of `expr` that load from `buffer` and from nothing else.
+
+    A part on one side of a select is evaluated only where that side is taken, so that it cannot
+    stand alone; if there is one, the result is empty.
+    """
+    read = {load.buffer for load in loads(expr)}
+    if buffer not in read:
+        return []
+    if read == {buffer}:
+        return [expr]
+    if isinstance(expr, Select) and not any(
+        load.buffer == buffer for load in loads(expr.condition)
+    ):
+        return []
+    found: list[Expr] = []
+    for operand in children(expr):
+        parts = parts_that_read(operand, buffer)
+        if not parts and any(load.buffer == buffer for load in loads(operand)):
+            return []
+        found += parts
+    return found

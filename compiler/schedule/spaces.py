@@ -5,6 +5,8 @@ from __future__ import annotations
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.sketches.row_wise import row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
+from compiler.schedule.sketches.transposed import transposed_sketches
+from compiler.schedule.sketches.window import window_sketches
 from compiler.schedule.sketches.winograd_conv import winograd_sketches
 from compiler.schedule.space import ScheduleSpace
 from compiler.schedule.steps import Schedule
@@ -18,12 +20,14 @@ def schedule_space(
 
     `numerics` "strict" leaves out algorithms that round differently (Winograd), "default" has them.
     """
-    sketches = tiled_reduction_sketches(kernel, target, threads)
-    if not sketches:
-        return ScheduleSpace(row_wise_sketches(kernel, target, threads))
-    if numerics != "strict":
-        sketches += winograd_sketches(kernel, target, threads)
-    return ScheduleSpace(sketches)
+    sketches = window_sketches(kernel, target, threads)
+    sketches += tiled_reduction_sketches(kernel, target, threads)
+    if sketches:
+        if numerics != "strict":
+            sketches += winograd_sketches(kernel, target, threads)
+        return ScheduleSpace(sketches)
+    sketches = transposed_sketches(kernel, target, threads)
+    return ScheduleSpace([*sketches, *row_wise_sketches(kernel, target, threads)])
 
 
 def default_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:

@@ -74,6 +74,23 @@ class CacheWrite(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheRead(Step):
+    """Give the part of `stage` that reads `buffer` a stage `result` with `axes` in this order.
+
+    for i: for j: y[i, j] = x[j, i] * 2 + b[j]     ->     for j: for i: t[j, i] = x[j, i] * 2
+                                                         for i: for j: y[i, j] = t[j, i] + b[j]
+
+    The part is the largest expression that loads from nothing else. Where x is contiguous along an
+    axis that is not the last of y, `result` can be computed in vectors along it.
+    """
+
+    stage: str
+    buffer: str
+    result: str
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SplitReduction(Step):
     """Reduce in `lanes` independent partial results, then combine them: the vector form of a sum.
 
@@ -247,6 +264,7 @@ STEPS: dict[str, type[Step]] = {
         Winograd,
         Inline,
         CacheWrite,
+        CacheRead,
         SplitReduction,
         Tile,
         Fuse,

@@ -40,7 +40,7 @@ PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs 
 
 def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch for this kernel; always one."""
-    merged, merges = _merge_all(kernel)
+    merged, merges = merge_all(kernel)
     plan = _plan(merged)
     widths: list[int] = [1, 2, 4]
     if not plan.vector:
@@ -50,7 +50,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     if plan.inlinable:
         choices.append(Choice("padding", ("inline", "copy")))
         default.append("inline")
-    if threads > 1 and _work(merged) >= PARALLEL_ELEMENTS:
+    if threads > 1 and work(merged) >= PARALLEL_ELEMENTS:
         choices.append(Choice("chunks", (1, 2, 4, 8)))
         default.append(2)
 
@@ -60,7 +60,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     return [Sketch("row_wise", tuple(choices), build, tuple(default))]
 
 
-def _work(kernel: FusedKernel) -> int:
+def work(kernel: FusedKernel) -> int:
     """Points of the largest iteration space."""
     most = 0
     for stage in kernel.stages:
@@ -71,7 +71,7 @@ def _work(kernel: FusedKernel) -> int:
     return most
 
 
-def _merge_all(kernel: FusedKernel) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:
+def merge_all(kernel: FusedKernel) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:
     """Merge as many adjacent output axes as the kernel allows, from the right."""
     merges: list[MergeAxes] = []
     position = len(kernel.output.axes) - 2
@@ -225,7 +225,7 @@ def _steps(
     where = loops[-1] if loops else ""
     parallel: list[Step] = []
     if "chunks" in choice and loops:
-        parallel, where = _parallel_steps(output, loops, int(str(choice["chunks"])))
+        parallel, where = parallel_steps(output, loops, int(str(choice["chunks"])))
     steps += parallel
     if where:
         steps += [ComputeAt(part, output, where, "stack") for part in reversed(parts)]
@@ -293,7 +293,7 @@ def _split_steps(
     return parts, made, loops
 
 
-def _parallel_steps(output: str, loops: list[str], chunks: int) -> tuple[list[Step], str]:
+def parallel_steps(output: str, loops: list[str], chunks: int) -> tuple[list[Step], str]:
     """Run the outer loops in parallel: as one fused loop, except a tiled axis (which may peel)."""
     whole = [axis for axis in loops if not axis.endswith(".o")]
     if not whole:

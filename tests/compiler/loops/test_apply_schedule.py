@@ -19,6 +19,7 @@ from compiler.loops.verify import verify_loops
 from compiler.schedule import Schedule
 from compiler.schedule.steps import (
     STEPS,
+    CacheRead,
     CacheWrite,
     ComputeAt,
     Fuse,
@@ -60,6 +61,7 @@ EXAMPLES = [
     Example("inline", "padded", Inline("pad")),
     Example("merge_axes", "plane", MergeAxes("i", "j")),
     Example("cache_write", "row_sum19", CacheWrite("s", "result")),
+    Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
     Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
     Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
     Example("tile_peel", "vector17", Tile("y", "i", 4)),
@@ -156,6 +158,30 @@ REFUSALS = [
         CacheWrite("s", "result"),
         "the cache must be made before other steps touch the stage",
         (Tile("s", "i", 2),),
+    ),
+    Refusal(
+        "turned",
+        CacheRead("y", "in0", "rows", ("j", "i")),
+        "the cache must be made before other steps touch the stage",
+        (Tile("y", "i", 2),),
+    ),
+    Refusal(
+        "turned", CacheRead("y", "in0", "rows", ("j",)), "('j',) is no permutation of the axes of y"
+    ),
+    Refusal(
+        "turned",
+        CacheRead("y", "in2", "rows", ("j", "i")),
+        "no part of y can read in2 on its own",
+    ),
+    Refusal(
+        "row_sum19",
+        CacheRead("s", "in0", "rows", ("i",)),
+        "s reads in0 along a reduce axis",
+    ),
+    Refusal(
+        "running_maximum",
+        CacheRead("y", "in0", "rows", ("i",)),
+        "y reads in0 along a reduce axis",
     ),
     Refusal("row_sum19", SplitReduction("s", "i", 8), "i is no reduce axis of s"),
     Refusal("row_sum19", SplitReduction("s", "k", 32), "extent 19 is below 32 lanes"),

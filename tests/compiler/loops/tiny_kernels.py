@@ -55,6 +55,18 @@ def _padded() -> FusedKernel:
     return FusedKernel("padded", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _turned(rows: int, columns: int) -> FusedKernel:
+    """y[i, j] = x[j, i] * 2 + b[j]."""
+    builder = KernelBuilder()
+    x, b = builder.input(f32(columns, rows)), builder.input(f32(columns))
+    builder.stage(
+        "y",
+        [("i", rows), ("j", columns)],
+        lambda i, j: binary("add", binary("mul", x[j, i], f(2)), b[j]),
+    )
+    return FusedKernel("turned", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
 def _row_sum(rows: int, columns: int) -> FusedKernel:
     """s[i] = sum over k of x[i, k]."""
     builder = KernelBuilder()
@@ -99,6 +111,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "vector9": lambda: _vector(9),
     "vector17": lambda: _vector(17),
     "plane": lambda: _plane(4, 5),
+    "turned": lambda: _turned(3, 5),
     "padded": _padded,
     "row_sum19": lambda: _row_sum(3, 19),
     "row_sum16": lambda: _row_sum(3, 16),

@@ -32,6 +32,7 @@ from tests.compiler.schedule.drawn_kernels import (
     products,
     reductions,
 )
+from tests.compiler.schedule.drawn_turns import rows_of_windows, turns
 from tests.compiler.schedule.drawn_windows import (
     blocked_convolutions,
     plain_convolutions,
@@ -57,6 +58,8 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "normalisations": (normalisations, 100),
     "pointwise": (pointwise, 150),
     "movements": (movements, 200),
+    "turns": (turns, 120),
+    "rows_of_windows": (rows_of_windows, 90),
 }
 
 

@@ -1,0 +1,228 @@
+"""Loads: scalars, and vectors of adjacent, strided or turned elements, under masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.dtypes import DType
+from compiler.kernels.expr import Index, Load
+from compiler.llvm import scalar_ops
+from compiler.llvm.addresses import Addresses
+from compiler.llvm.registers import Registers
+from compiler.llvm.shuffles import (
+    gather_strided,
+    piece_lanes,
+    shuffle,
+    strided_pieces,
+    transpose,
+)
+from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
+from compiler.loops.affine import Affine
+
+CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
+MAX_STRIDE = 4  # up to here loading what lies between is cheaper than one load per element
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The vectorised loop that surrounds a statement: its variable and the number of elements."""
+
+    variable: str
+    width: int
+
+
+class LoadEmitter:
+    """Emits loads. `lane` is the vectorised loop round the statement, None for scalar code.
+
+    Two masks may leave lanes out: `mask`, the condition of a select whose other side may be out of
+    range, and `active`, the lanes that the statement itself is for; the first lane always is.
+    """
+
+    def __init__(
+        self,
+        writer: FunctionWriter,
+        addresses: Addresses,
+        registers: Registers,
+        prefetches: Mapping[str, int],
+    ) -> None:
+        self.writer = writer
+        self.registers = registers
+        self.addresses = addresses
+        self.prefetches = prefetches  # elements ahead, by buffer
+        self.lane: Lane | None = None
+        self.mask: Value | None = None
+        self.active: Value | None = None
+
+    def widen(self, value: Value, width: int) -> Value:
+        """A splat of a scalar; vectors stay."""
+        if value.width or not width:
+            return value
+        if not value.text.startswith("%"):
+            return Value(f"splat ({value.typed})", value.dtype, width)
+        key = ("splat", value.text, width)
+        known = self.writer.lookup_value(key)
+        if known is not None:
+            return known
+        type_name = type_of(value.dtype, width)
+        first = self.writer.emit(f"insertelement {type_name} poison, {value.typed}, i64 0")
+        lanes = f"<{width} x i32> zeroinitializer"
+        splat = self.writer.emit(f"shufflevector {type_name} {first}, {type_name} poison, {lanes}")
+        result = Value(splat, value.dtype, width)
+        self.addresses.remember(key, result)
+        return result
+
+    def common(self, *values: Value) -> tuple[Value, ...]:
+        """All scalars, or all vectors of one width."""
+        width = max(value.width for value in values)
+        return tuple(self.widen(value, width) for value in values)
+
+    def load_scalar(self, node: Load, form: Affine) -> Value:
+        held = self.registers.get(node.buffer, form, 0)
+        if held is not None:
+            return held
+        key = (node.buffer, form.constant, form.terms)
+        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
+        if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
+            return known
+        if self.mask is None:
+            pointer = self.addresses.pointer(node.buffer, form)
+        else:
+            pointer = self.addresses.guarded_pointer(node.buffer, form, self.mask)
+        result = self._load_at(pointer, node.dtype)
+        if keeps:
+            self.addresses.keep(node.buffer, key, result)
+            self.registers.keep(node.buffer, form, result)
+        return result
+
+    def _load_at(self, pointer: str, dtype: DType) -> Value:
+        if dtype is DType.BOOL:
+            byte = self.writer.emit(f"load i8, ptr {pointer}, align 1")
+            return Value(self.writer.emit(f"icmp ne i8 {byte}, 0"), dtype, 0)
+        name = self.writer.emit(f"load {type_of(dtype, 0)}, ptr {pointer}, align {dtype.bytes}")
+        return Value(name, dtype, 0)
+
+    def load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
+        start = self.addresses.ranges[lane.variable][0]
+        rest = tuple(term for term in form.terms if term[0] != lane.variable)
+        first = Affine(form.constant + start, rest)
+        held = self.registers.get(node.buffer, first, lane.width)
+        if held is not None:
+            return held
+        key = (node.buffer, form.constant, form.terms, lane.width)
+        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
+        if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
+            return known
+        pointer = self.addresses.pointer(node.buffer, first)
+        type_name = type_of(node.dtype, lane.width)
+        mask = self._lanes_of(node)
+        if mask is None:
+            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
+            result = Value(name, node.dtype, lane.width)
+            if node.buffer in self.prefetches:
+                self._prefetch(node, pointer, form.constant)
+            if keeps:
+                self.addresses.keep(node.buffer, key, result)
+                self.registers.keep(node.buffer, first, result)
+            return result
+        return self.masked_load(pointer, self.widen(mask, lane.width), node.dtype)
+
+    def masked_load(self, pointer: str, mask: Value, dtype: DType) -> Value:
+        """A vector of the elements whose mask is set, 0 for the others."""
+        type_name = type_of(dtype, mask.width)
+        name = self.writer.intrinsic(
+            f"llvm.masked.load.{suffix_of(dtype, mask.width)}.p0",
+            type_name,
+            [f"ptr align {dtype.bytes} {pointer}", mask.typed, f"{type_name} zeroinitializer"],
+        )
+        return Value(name, dtype, mask.width)
+
+    def _lanes_of(self, node: Load) -> Value | None:
+        """The mask for a vector load: what a select and a masked tile leave of the lanes."""
+        active = self.active
+        if active is not None and self.lane is not None:
+            shape = self.addresses.storages[node.buffer].memory.shape
+            whole = Index(DType.I64, self.lane.variable) == node.indices[-1]
+            if whole and shape[-1] >= self.lane.width:
+                active = None  # a row of a padded buffer: all of its elements exist
+        return self.both(self.mask, active)
+
+    def both(self, mask: Value | None, other: Value | None) -> Value | None:
+        if mask is None or other is None:
+            return other if mask is None else mask
+        return scalar_ops.binary(self.writer, "and", *self.common(mask, other))
+
+    def _prefetch(self, node: Load, pointer: str, offset: int) -> None:
+        """Ask for what lies ahead of a vector, once for each cache line."""
+        if offset * node.dtype.bytes % CACHE_LINE:
+            return
+        ahead = self.prefetches[node.buffer] * node.dtype.bytes
+        # Not "inbounds": what lies ahead of the last vector is nobody's.
+        target = self.writer.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
+        self.writer.call("llvm.prefetch.p0", [f"ptr {target}", "i32 0", "i32 3", "i32 1"])
+
+    def load_column(self, node: Load, form: Affine, stride: int) -> Value | None:
+        """A column of a square block of a local buffer whose rows are known vectors."""
+        assert self.lane is not None
+        variable, width = self.lane.variable, self.lane.width
+        aligned = stride % width == 0 and width & (width - 1) == 0
+        if not aligned or any(atom != variable for atom, _ in form.terms):
+            return None
+        first = form.constant + stride * self.addresses.ranges[variable][0]
+        column = first % width
+        rows: list[Value] = []
+        for i in range(width):
+            row = self.registers.peek(node.buffer, first - column + i * stride, width)
+            if row is None:
+                return None
+            rows.append(row)
+        key = ("columns", tuple(row.text for row in rows))
+        if self.writer.lookup_value((key, 0)) is None:
+            for i, value in enumerate(transpose(self.writer, rows)):
+                self.addresses.remember((key, i), value)
+        return self.writer.lookup_value((key, column))
+
+    def load_strided(self, node: Load, form: Affine, stride: int) -> Value | None:
+        """Elements a few apart: whole vectors, of which some elements are taken."""
+        assert self.lane is not None
+        variable, width = self.lane.variable, self.lane.width
+        if not 1 < stride <= MAX_STRIDE or width < 4 or self.registers.holds(node.buffer):
+            return None
+        rest = tuple(term for term in form.terms if term[0] != variable)
+        first = form.constant + stride * self.addresses.ranges[variable][0]
+        wanted = piece_lanes(width, stride)
+        pieces = [
+            self._load_piece(node, Affine(first + start, rest), lanes)
+            for start, lanes in zip(strided_pieces(width, stride), wanted, strict=True)
+        ]
+        return gather_strided(self.writer, pieces)
+
+    def _load_piece(self, node: Load, form: Affine, lanes: list[int | None]) -> Value:
+        """A vector of which only some elements are wanted, each under its own lane's mask."""
+        width = len(lanes)
+        mask = self.both(self.mask, self.active)
+        if mask is not None:
+            outside: list[int | None] = [width if i is None else i for i in lanes]
+            none = Value("zeroinitializer", DType.BOOL, width)
+            mask = shuffle(self.writer, self.widen(mask, width), none, outside)
+        pointer = self.addresses.pointer(node.buffer, form)
+        type_name = type_of(node.dtype, width)
+        if mask is None:
+            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
+            if node.buffer in self.prefetches:
+                self._prefetch(node, pointer, form.constant)
+            return Value(name, node.dtype, width)
+        return self.masked_load(pointer, mask, node.dtype)
+
+    def load_any_lane(self, node: Load, form: Affine) -> Value:
+        """A load whose address is the same for all lanes, needed if any lane's mask is set."""
+        assert self.mask is not None
+        mask = self.mask
+        any_set = self.writer.intrinsic(
+            f"llvm.vector.reduce.or.v{mask.width}i1", "i1", [mask.typed]
+        )
+        self.mask = Value(any_set, DType.BOOL, 0)
+        try:
+            return self.load_scalar(node, form)
+        finally:
+            self.mask = mask

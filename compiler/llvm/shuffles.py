@@ -1,0 +1,93 @@
+"""Vectors rearranged in registers: transposed blocks, and elements that lie `stride` apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.llvm.writer import FunctionWriter, Value
+
+GROUP_BYTES = 16  # x86 interleaves two registers within groups of this size only; others may always
+
+
+def shuffle(writer: FunctionWriter, a: Value, b: Value, lanes: Sequence[int | None]) -> Value:
+    """A vector of elements of `a` (0 .. width - 1) and `b` (from width on); None is any element."""
+    mask = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in lanes)
+    name = writer.emit(f"shufflevector {a.typed}, {b.typed}, <{len(lanes)} x i32> <{mask}>")
+    return Value(name, a.dtype, len(lanes))
+
+
+def transpose(writer: FunctionWriter, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a square block, whose side is a power of two.
+
+    Two rows at a time, first within groups of 16 bytes by interleaving (unpack on x86, zip on Arm),
+    then whole groups between rows: log2(side) shuffles per row.
+    """
+    width = len(rows)
+    group = max(1, min(width, GROUP_BYTES // rows[0].dtype.bytes))
+    columns = list(rows)
+    for first in range(0, width, group):
+        columns[first : first + group] = _within_groups(writer, columns[first : first + group])
+    distance = group
+    while distance < width:
+        low = [i if not i & distance else i - distance + width for i in range(width)]
+        high = [i + distance if not i & distance else i + width for i in range(width)]
+        for i in range(width):
+            if not i & distance:
+                a, b = columns[i], columns[i + distance]
+                columns[i] = shuffle(writer, a, b, low)
+                columns[i + distance] = shuffle(writer, a, b, high)
+        distance *= 2
+    return columns
+
+
+def _within_groups(writer: FunctionWriter, rows: list[Value]) -> list[Value]:
+    """Transpose each group of len(rows) elements, by interleaving rows half of them apart."""
+    size = len(rows)
+    half = size // 2
+    width = rows[0].width
+    for _ in range(size.bit_length() - 1):
+        following: list[Value] = []
+        for i in range(half):
+            for begin in (0, half):
+                lanes = [
+                    first + begin + j + side * width
+                    for first in range(0, width, size)
+                    for j in range(half)
+                    for side in (0, 1)
+                ]
+                following.append(shuffle(writer, rows[i], rows[i + half], lanes))
+        rows = following
+    return rows
+
+
+def strided_pieces(width: int, stride: int) -> list[int]:
+    """Where to load vectors that cover `width` elements `stride` apart, and nothing beyond them."""
+    return [*(k * width for k in range(stride - 1)), (stride - 1) * (width - 1)]
+
+
+def piece_lanes(width: int, stride: int) -> list[list[int | None]]:
+    """For each piece and each of its elements: the element of the result that it is, or None."""
+    starts = strided_pieces(width, stride)
+    result: list[list[int | None]] = [[None] * width for _ in starts]
+    for i in range(width):
+        piece = min(i * stride // width, stride - 1)
+        result[piece][i * stride - starts[piece]] = i
+    return result
+
+
+def gather_strided(writer: FunctionWriter, pieces: Sequence[Value]) -> Value:
+    """Collect the elements from the vectors loaded at `strided_pieces`."""
+    width, stride = pieces[0].width, len(pieces)
+    lanes = piece_lanes(width, stride)
+    result = pieces[0]
+    chosen: list[int | None] = [None] * width
+    for position, i in enumerate(lanes[0]):
+        if i is not None:
+            chosen[i] = position
+    for k in range(1, stride):
+        for position, i in enumerate(lanes[k]):
+            if i is not None:
+                chosen[i] = width + position
+        result = shuffle(writer, result, pieces[k], chosen)
+        chosen = [i if lane is not None else None for i, lane in enumerate(chosen)]
+    return result
