@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
-from compiler.kernels.expr import Binary, Cast, Expr, Load, Select, Unary
+from compiler.kernels.expr import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct operands, left to right."""
-    match expr:
-        case Load():
-            return expr.indices
-        case Unary() | Cast():
-            return (expr.operand,)
-        case Binary():
-            return (expr.left, expr.right)
-        case Select():
-            return (expr.condition, expr.then, expr.otherwise)
-        case _:
-            return ()
+    return _CHILDREN[type(expr)](expr)
+
+
+_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    Const: lambda expr: (),
+    Index: lambda expr: (),
+    Load: lambda expr: expr.indices,
+    Unary: lambda expr: (expr.operand,),
+    Cast: lambda expr: (expr.operand,),
+    Binary: lambda expr: (expr.left, expr.right),
+    Select: lambda expr: (expr.condition, expr.then, expr.otherwise),
+}
 
 
 def with_children(expr: Expr, operands: tuple[Expr, ...]) -> Expr:

@@ -59,42 +59,69 @@ class Affine(NamedTuple):
     def plus(self, other: Affine, scale: int = 1) -> Affine:
         if scale == 0:
             return self
+        constant = self.constant + scale * other.constant
+        if not other.terms:
+            return Affine(constant, self.terms)
+        if not self.terms:
+            scaled = ((atom, scale * coefficient) for atom, coefficient in other.terms)
+            return Affine(constant, other.terms if scale == 1 else tuple(scaled))
         terms = dict(self.terms)
         for atom, coefficient in other.terms:
             terms[atom] = terms.get(atom, 0) + scale * coefficient
         kept = tuple((atom, coefficient) for atom, coefficient in terms.items() if coefficient)
-        return Affine(self.constant + scale * other.constant, kept)
+        return Affine(constant, kept)
 
 
-def affine(expr: Expr, ranges: Ranges) -> Affine:
-    """The affine form of an i64 expression."""
-    match expr:
-        case Const(value=value):
-            return Affine(int(value), ())
-        case Index():
-            bounds = ranges.get(expr.name)
-            if bounds is not None and bounds[0] == bounds[1]:
-                return Affine(bounds[0], ())
-            return Affine(0, ((expr.name, 1),))
-        case Binary(op="add", left=left, right=right):
-            return affine(left, ranges).plus(affine(right, ranges))
-        case Binary(op="sub", left=left, right=right):
-            return affine(left, ranges).plus(affine(right, ranges), -1)
-        case Unary(op="neg", operand=operand):
-            return Affine(0, ()).plus(affine(operand, ranges), -1)
-        case Binary(op="mul", left=left, right=right):
-            a, b = affine(left, ranges), affine(right, ranges)
-            if a.is_constant:
-                return Affine(0, ()).plus(b, a.constant)
-            if b.is_constant:
-                return Affine(0, ()).plus(a, b.constant)
-            return Affine(0, ((binary("mul", a.to_expr(), b.to_expr()), 1),))
-        case Binary(op=("floordiv" | "mod") as op, left=left, right=right):
-            return _divide(op, affine(left, ranges), affine(right, ranges), ranges)
-        case Binary(op=("min" | "max") as op, left=left, right=right):
-            return _extreme(op, affine(left, ranges), affine(right, ranges), ranges)
-        case _:
-            return Affine(0, ((expr, 1),))
+class Substitution(NamedTuple):
+    """Affine forms to put in place of variables, and how to rewrite what is not affine."""
+
+    forms: Mapping[str, Affine]
+    rebuild: Callable[[Expr], Expr]
+
+
+def affine(expr: Expr, ranges: Ranges, under: Substitution | None = None) -> Affine:
+    """The affine form of an i64 expression, with the variables of `under` substituted."""
+    # No structural patterns: this is where lowering spends its time.
+    if isinstance(expr, Index):
+        if under is not None and (form := under.forms.get(expr.name)) is not None:
+            return form
+        bounds = ranges.get(expr.name)
+        if bounds is not None and bounds[0] == bounds[1]:
+            return Affine(bounds[0], ())
+        return Affine(0, ((expr.name, 1),))
+    if isinstance(expr, Const):
+        return Affine(int(expr.value), ())
+    if isinstance(expr, Binary):
+        return _affine_binary(expr, ranges, under)
+    if isinstance(expr, Unary) and expr.op == "neg":
+        return _ZERO.plus(affine(expr.operand, ranges, under), -1)
+    return Affine(0, ((expr if under is None else under.rebuild(expr), 1),))
+
+
+_ZERO = Affine(0, ())
+
+
+def _affine_binary(expr: Binary, ranges: Ranges, under: Substitution | None) -> Affine:
+    op = expr.op
+    if op not in _AFFINE_OPS:
+        return Affine(0, ((expr if under is None else under.rebuild(expr), 1),))
+    left, right = affine(expr.left, ranges, under), affine(expr.right, ranges, under)
+    if op == "add":
+        return left.plus(right)
+    if op == "sub":
+        return left.plus(right, -1)
+    if op == "mul":
+        if not left.terms:
+            return _ZERO.plus(right, left.constant)
+        if not right.terms:
+            return _ZERO.plus(left, right.constant)
+        return Affine(0, ((binary("mul", left.to_expr(), right.to_expr()), 1),))
+    if op in ("floordiv", "mod"):
+        return _divide(op, left, right, ranges)
+    return _extreme(op, left, right, ranges)
+
+
+_AFFINE_OPS = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
 
 
 def _divide(op: str, dividend: Affine, divisor: Affine, ranges: Ranges) -> Affine:

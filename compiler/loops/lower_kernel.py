@@ -12,7 +12,6 @@ from compiler.kernels.expr import (
     Expr,
     Index,
     Load,
-    Stage,
     add,
     all_of,
     binary,
@@ -20,11 +19,10 @@ from compiler.kernels.expr import (
     integer,
     mul,
     select,
-    sub,
 )
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.rewrite import loads
-from compiler.loops.affine import affine, decide, expr_range
+from compiler.loops.affine import Affine, Substitution, affine, decide, expr_range
 from compiler.loops.apply_schedule import ScheduledKernel, apply_schedule
 from compiler.loops.ir import (
     Allocate,
@@ -50,7 +48,7 @@ from compiler.loops.loop_ranges import (
 )
 from compiler.loops.pack import packed_indices, packed_shape
 from compiler.loops.reductions import reduction_identity, split_guards
-from compiler.loops.region import Region, free_name, required_region
+from compiler.loops.region import Region, User, free_name, required_region
 from compiler.loops.rewrite import axes_of, substitute, transform
 from compiler.loops.stage_state import StageState
 from compiler.schedule.steps import Schedule
@@ -193,30 +191,33 @@ class _Lowering:
     def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: Env) -> Expr:
         """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
         values = self._global_values(state, offsets, env)
-        memo: dict[Expr, Expr] = {}
-
-        def simple(item: Expr) -> Expr:
-            if item not in memo:
-                memo[item] = affine(item, env.ranges).to_expr()
-            return memo[item]
+        ranges = env.ranges
+        forms = {name: affine(value, ranges) for name, value in values.items()}
+        bases: dict[str, tuple[Affine, ...]] = {}
 
         def visit(node: Expr) -> Expr | None:
             if isinstance(node, Index):
                 return values.get(node.name)
             if not isinstance(node, Load):
                 return None
-            indices = tuple(transform(item, visit) for item in node.indices)
+            indices = [affine(item, ranges, under) for item in node.indices]
             if node.buffer in env.locals:
                 memory, base = env.locals[node.buffer]
-                indices = tuple(sub(i, b) for i, b in zip(indices, base, strict=True))
-                return Load(node.dtype, memory.name, tuple(map(simple, indices)))
+                if node.buffer not in bases:
+                    bases[node.buffer] = tuple(affine(item, ranges) for item in base)
+                begins = bases[node.buffer]
+                indices = [i.plus(b, -1) for i, b in zip(indices, begins, strict=True)]
+                return Load(node.dtype, memory.name, tuple(i.to_expr() for i in indices))
             if node.buffer not in self.inputs:
                 raise ScheduleError(f"{state.name} uses {node.buffer}, which is computed elsewhere")
+            plain = tuple(i.to_expr() for i in indices)
             layout = self.scheduled.layouts.get(node.buffer)
             if layout is not None:
-                indices = packed_indices(tuple(map(simple, indices)), layout)
-            return Load(node.dtype, node.buffer, tuple(map(simple, indices)))
+                packed = packed_indices(plain, layout)
+                plain = tuple(affine(item, ranges).to_expr() for item in packed)
+            return Load(node.dtype, node.buffer, plain)
 
+        under = Substitution(forms, lambda expr: transform(expr, visit))
         return transform(body, visit)
 
     def _global_values(
@@ -460,7 +461,7 @@ class _Lowering:
         values = self._global_values(state, offsets, env)
         free = self._free_ranges(state, env)
         padded = padded_extents(state) if self.masks else {}
-        users: list[tuple[Stage, Callable[[str], Expr]]] = [(state.stage, values.__getitem__)]
+        users = [User.of(state.stage, values, {**env.ranges, **free})]
         regions: dict[str, Region] = {}
         for producer in reversed(producers):
             stage = producer.stage
@@ -475,7 +476,7 @@ class _Lowering:
                 name = free_name(f"{stage.name}.{item.name}")
                 free[name] = (0, item.extent - 1)
                 local[item.name] = index(name)
-            users.append((stage, local.__getitem__))
+            users.append(User.of(stage, local, {**env.ranges, **free}))
         return regions
 
     def _emit_producers(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.kernels.expr import Expr, Index, Stage, index
+from compiler.kernels.expr import Expr, Index, Load, Stage, index
 from compiler.kernels.rewrite import loads
-from compiler.loops.affine import Affine, Atom, affine, affine_range
+from compiler.loops.affine import Affine, Atom, Ranges, Substitution, affine, affine_range
 from compiler.loops.rewrite import axes_of, substitute
 
 
@@ -28,11 +28,26 @@ class _Side:
     high: int
 
 
+@dataclass(frozen=True, slots=True)
+class User:
+    """A stage that reads others, with its axes as forms over free and bound variables."""
+
+    name: str
+    loads: tuple[Load, ...]
+    under: Substitution
+
+    @staticmethod
+    def of(stage: Stage, values: Mapping[str, Expr], ranges: Ranges) -> User:
+        forms = {name: affine(value, ranges) for name, value in values.items()}
+        under = Substitution(forms, lambda expr: substitute(expr, values))
+        return User(stage.name, tuple(loads(stage.body)), under)
+
+
 def required_region(
     producer: Stage,
-    users: list[tuple[Stage, Callable[[str], Expr]]],
-    free: dict[str, tuple[int, int]],
-    bound: dict[str, tuple[int, int]],
+    users: Sequence[User],
+    free: Ranges,
+    bound: Ranges,
     padded: Mapping[str, int],
 ) -> Region:
     """The box of `producer` that the users read.
@@ -45,13 +60,14 @@ def required_region(
     ranges = {**bound, **free}
     sides: list[_Side | None] = [None] * len(producer.axes)
     full = [False] * len(producer.axes)
-    for stage, value_of in users:
-        values = {axis.name: value_of(axis.name) for axis in (*stage.axes, *stage.reduce_axes)}
-        for load in loads(stage.body):
+    for user in users:
+        for load in user.loads:
             if load.buffer != producer.name:
                 continue
             for dimension, item in enumerate(load.indices):
-                side = _side(affine(substitute(item, values), ranges), free)
+                if full[dimension]:
+                    continue
+                side = _side(affine(item, ranges, user.under), free)
                 if side is None:
                     full[dimension] = True
                     continue
@@ -76,7 +92,7 @@ def required_region(
     return Region(tuple(base), tuple(extents))
 
 
-def _side(form: Affine, free: dict[str, tuple[int, int]]) -> _Side | None:
+def _side(form: Affine, free: Ranges) -> _Side | None:
     """Separate the fixed part from the part that varies; None if they cannot be separated."""
     outer: list[tuple[Atom, int]] = []
     inner: list[tuple[Atom, int]] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from compiler.kernels.expr import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
-from compiler.kernels.rewrite import children, loads, postorder
+from compiler.kernels.expr import Binary, Const, Expr, Index, Load, Select, binary
+from compiler.kernels.rewrite import children, loads, with_children
 
 
 def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
@@ -25,21 +25,16 @@ def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def _rebuild(node: Expr, walk: Callable[[Expr], Expr]) -> Expr:
-    match node:
-        case Const() | Index():
-            return node
-        case Load(dtype=dtype, buffer=buffer, indices=indices):
-            return Load(dtype, buffer, tuple(walk(index) for index in indices))
-        case Unary(dtype=dtype, op=op, operand=operand):
-            return Unary(dtype, op, walk(operand))
-        case Binary(op=op, left=left, right=right):
-            return binary(op, walk(left), walk(right))
-        case Select(dtype=dtype, condition=condition, then=then, otherwise=otherwise):
-            return Select(dtype, walk(condition), walk(then), walk(otherwise))
-        case Cast(dtype=dtype, operand=operand):
-            return Cast(dtype, walk(operand))
-        case _:
-            raise TypeError(f"not an expression: {node!r}")
+    """The node over walked operands; the same object where they are."""
+    if isinstance(node, Binary):
+        left, right = walk(node.left), walk(node.right)
+        same = left is node.left and right is node.right
+        return node if same else binary(node.op, left, right)
+    if isinstance(node, Const | Index):
+        return node
+    if isinstance(node, Load):
+        return Load(node.dtype, node.buffer, tuple([walk(index) for index in node.indices]))
+    return with_children(node, tuple([walk(operand) for operand in children(node)]))
 
 
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
@@ -49,7 +44,19 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
 def axes_of(expr: Expr) -> set[str]:
     """The axes that an expression mentions."""
-    return {node.name for node in postorder(expr) if isinstance(node, Index)}
+    if isinstance(expr, Index):
+        return {expr.name}
+    found: set[str] = set()
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Index):
+            found.add(node.name)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.extend(children(node))
+    return found
 
 
 def conjuncts(condition: Expr) -> list[Expr]:
