@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from compiler.dtypes import DType
 from compiler.kernels.expr import Index, Load
@@ -18,7 +19,7 @@ from compiler.llvm.shuffles import (
     transpose,
 )
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
-from compiler.loops.affine import Affine
+from compiler.loops.affine import Affine, Atom
 
 CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
 MAX_STRIDE = 4  # up to here loading what lies between is cheaper than one load per element
@@ -30,6 +31,14 @@ class Lane:
 
     variable: str
     width: int
+
+
+class _Terms(NamedTuple):
+    """An index's terms (kept, so that their identity stays theirs) and those not of the lane."""
+
+    terms: tuple[tuple[Atom, int], ...]
+    rest: tuple[tuple[Atom, int], ...]
+    is_simple: bool  # variables only
 
 
 class LoadEmitter:
@@ -53,6 +62,7 @@ class LoadEmitter:
         self.lane: Lane | None = None
         self.mask: Value | None = None
         self.active: Value | None = None
+        self._terms: dict[tuple[int, str], _Terms] = {}
 
     def widen(self, value: Value, width: int) -> Value:
         """A splat of a scalar; vectors stay."""
@@ -74,15 +84,28 @@ class LoadEmitter:
 
     def common(self, *values: Value) -> tuple[Value, ...]:
         """All scalars, or all vectors of one width."""
-        width = max(value.width for value in values)
-        return tuple(self.widen(value, width) for value in values)
+        widths = {value.width for value in values}
+        if len(widths) == 1:
+            return values
+        width = max(widths)
+        return tuple([self.widen(value, width) for value in values])
+
+    def _split(self, form: Affine, lane: str) -> _Terms:
+        """The terms without the lane's; the same terms come once per unrolled instance."""
+        key = (id(form.terms), lane)
+        known = self._terms.get(key)
+        if known is None:
+            rest = tuple(term for term in form.terms if term[0] != lane)
+            simple = all(isinstance(atom, str) for atom, _ in rest)
+            known = self._terms[key] = _Terms(form.terms, rest, simple)
+        return known
 
     def load_scalar(self, node: Load, form: Affine) -> Value:
         held = self.registers.get(node.buffer, form, 0)
         if held is not None:
             return held
         key = (node.buffer, form.constant, form.terms)
-        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
+        keeps = self.mask is None and self._split(form, "").is_simple
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         if self.mask is None:
@@ -104,13 +127,13 @@ class LoadEmitter:
 
     def load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
         start = self.addresses.ranges[lane.variable][0]
-        rest = tuple(term for term in form.terms if term[0] != lane.variable)
-        first = Affine(form.constant + start, rest)
+        split = self._split(form, lane.variable)
+        first = Affine(form.constant + start, split.rest)
         held = self.registers.get(node.buffer, first, lane.width)
         if held is not None:
             return held
         key = (node.buffer, form.constant, form.terms, lane.width)
-        keeps = self.mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
+        keeps = self.mask is None and split.is_simple
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         pointer = self.addresses.pointer(node.buffer, first)
