@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from compiler.target import Target
 
 ROWS = "rows"  # a loop over tiles of so many rows: rows4
 ROW_TILES = (4, 8)
+OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +89,23 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
 
     A core that starts two multiply-adds and two loads a cycle, and whose multiply-add takes four,
     spends max(c v / 2, (c + v) / 2, 4) cycles on a step of c columns and v vectors; a little is
-    added for the loop. What is left over by whole tiles is a smaller tile of its own.
+    added for the loop. Vectors of all steps that exceed the first-level cache come anew from the
+    second for each tile of columns, 16 bytes a cycle. What is left over by whole tiles is a smaller
+    tile of its own.
     """
     columns = context.extent(context.roles.column) if context.roles.column else 1
+    steps = math.prod(context.extent(axis) for axis in context.roles.reduce)
+    width = 4 * context.lanes
 
     def step(count: int, vectors: int) -> float:
-        return max(count * vectors / 2, (count + vectors) / 2, 4.0) + 0.3
+        far = steps * vectors * width > context.target.l1_bytes
+        streamed = vectors * width / OUTER_BYTES if far else 0.0
+        return max(count * vectors / 2, (count + vectors) / 2, streamed, 4.0) + 0.3
 
     def cycles(tile: ChoiceValue) -> tuple[float, int]:
         assert isinstance(tile, tuple)
         count, vectors = int(tile[0]), int(tile[1])
         whole, rest = divmod(columns, count)
-        if rest and context.threads > 1:
-            whole, rest = whole + 1, 0  # the last tile is shifted
         total = whole * step(count, vectors) + (step(rest, vectors) if rest else 0.0)
         return total * -(-context.vectors // vectors), -count * vectors
 

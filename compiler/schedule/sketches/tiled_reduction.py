@@ -11,6 +11,7 @@ Serves convolution (direct, depthwise, 1x1), matrix multiplication and pooling.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from compiler.errors import ScheduleError
@@ -51,6 +52,8 @@ from compiler.schedule.steps import (
 )
 from compiler.target import Target
 
+# Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).
+PARALLEL_WORK = 1 << 17
 PREFETCH_DISTANCES = (0, 1024)  # elements
 MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
 Assignment = Mapping[str, ChoiceValue]
@@ -91,6 +94,9 @@ def _sketch(
     if roles is None:
         return None
     prologue = tuple(stage.name for stage in kernel.stages[:-1] if stage.name != kernel.anchor)
+    anchor = kernel.stage(kernel.anchor)
+    if math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)) < PARALLEL_WORK:
+        threads = 1
     context = TileContext(kernel, merges, roles, target, threads, prologue)
     tiles = tiles_of(context)
     orders = reduce_orders(context)
@@ -108,7 +114,7 @@ def _sketch(
         default.append("peel")
     if context.roles.column and leaves_rest(context, tiles):
         choices.append(Choice("rest", ("peel", "shift")))
-        default.append("shift" if threads > 1 else "peel")
+        default.append("peel")
     if context.streamed:
         choices.append(Choice("prefetch", PREFETCH_DISTANCES))
         default.append(0)

@@ -5,6 +5,11 @@ for row block: (parallel)
     for block.o:
         products[x, y] += data.both[x, y] * filter[x, y]                 register tile as in matmul
         for tile: transform back; epilogue; store
+
+With several threads, the other way to share the work is by channels, where there are few rows:
+
+for block of input channels: (parallel) pad; transform: data.both    in the workspace
+for block of output channels: (parallel) products; transform back; epilogue; store
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from compiler.schedule.steps import (
 )
 from compiler.target import Target
 
+MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
 STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
 
 
@@ -78,6 +84,9 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
     if threads > 1:
         choices.append(Choice("chunks", (1, 2, 4)))
         default.append(2)
+        choices.append(Choice("share", ("rows", "channels")))
+        few = _row_count(context) // int(str(default[0])) < MANY_BLOCKS * threads
+        default.append("channels" if few else "rows")
 
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
         return Schedule(tuple(_steps(context, assignment)))
@@ -85,10 +94,15 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
     return Sketch(f"winograd{m}", tuple(choices), build, tuple(default))
 
 
+def _row_count(context: _Context) -> int:
+    """Rows of tiles."""
+    return -(-context.extents["oh"] // context.m)
+
+
 def _row_blocks(context: _Context) -> tuple[int, ...]:
     """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
     m, extents = context.m, context.extents
-    rows, columns = -(-extents["oh"] // m), -(-extents["ow"] // m)
+    rows, columns = _row_count(context), -(-extents["ow"] // m)
     channels = extents["icb"] * extents["ici"]
     result = []
     for block in range(1, rows + 1):
@@ -137,46 +151,68 @@ def _steps(context: _Context, choice: Mapping[str, ChoiceValue]) -> list[Step]:
     steps.append(PackLayout(weight.name, ((2, context.lanes),), (0, 1, 2, 4, 3), m))
     if has_epilogue:
         steps.append(Inline(conv))
+    by_channels = choice.get("share") == "channels"
     rows = int(str(choice["rows"]))
     steps += [
         CacheWrite("products", "products.sum"),
         Tile(output, "oh", m * rows),
         Tile(output, "oh.i", m),
         Tile(output, "ow", m),
-        Tile(output, "ocb", vectors),
-        Reorder(
-            output,
-            ("n", "oh.o", "ocb.o", "ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci"),
-        ),
+        Tile(output, "ocb", vectors, "shift" if by_channels else "peel"),
+    ]
+    chunks = int(str(choice["chunks"])) if context.threads > 1 else 0
+    share = _by_channels if by_channels else _by_rows
+    steps += [
+        *share(context, rows, chunks),
         Unroll(output, "oh.i.i"),
         Unroll(output, "ow.i"),
         Vectorize(output, "oci"),
-    ]
-    per_rows = "oh.o"
-    if context.threads > 1:
-        chunks = int(str(choice["chunks"]))
-        if context.extents["oh"] % (m * rows) == 0 and context.extents["n"] > 1:
-            steps += [Fuse(output, ("n", "oh.o"), "parallel")]
-            per_rows = "parallel"
-            steps.append(Parallelize(output, "parallel", chunks))
-        elif context.extents["n"] == 1:
-            steps.append(
-                Reorder(
-                    output,
-                    ("oh.o", "n", "ocb.o", "ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci"),
-                )
-            )
-            steps.append(Parallelize(output, "oh.o", chunks))
-            per_rows = "n"
-        else:
-            steps.append(Parallelize(output, "n", chunks))
-    steps += [
         ComputeAt("output.rows", output, "ow.o"),
-        ComputeAt("products", output, "ocb.o"),
-        ComputeAt("data.both", output, per_rows),
-        *(ComputeAt(stage, output, per_rows) for stage in reversed(context.prologue)),
     ]
     return steps + _transform_steps(context) + _product_steps(int(str(choice["unroll"])), columns)
+
+
+_TILE = ("ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci")
+
+
+def _by_rows(context: _Context, rows: int, chunks: int) -> list[Step]:
+    """Each block of tile rows is padded and transformed on its own, and not shared."""
+    output = context.output
+    steps: list[Step] = [Reorder(output, ("n", "oh.o", "ocb.o", *_TILE))]
+    where = "oh.o"
+    if chunks:
+        if context.extents["oh"] % (context.m * rows) == 0 and context.extents["n"] > 1:
+            steps += [Fuse(output, ("n", "oh.o"), "parallel")]
+            steps.append(Parallelize(output, "parallel", chunks))
+            where = "parallel"
+        elif context.extents["n"] == 1:
+            steps.append(Reorder(output, ("oh.o", "n", "ocb.o", *_TILE)))
+            steps.append(Parallelize(output, "oh.o", chunks))
+            where = "n"
+        else:
+            steps.append(Parallelize(output, "n", chunks))
+    return [
+        *steps,
+        ComputeAt("products", output, "ocb.o"),
+        ComputeAt("data.both", output, where),
+        *(ComputeAt(stage, output, where) for stage in reversed(context.prologue)),
+        Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
+    ]
+
+
+def _by_channels(context: _Context, rows: int, chunks: int) -> list[Step]:
+    """All data is transformed first, by blocks of input channels; then output channels share it."""
+    output = context.output
+    return [
+        Reorder(output, ("n", "ocb.o", "oh.o", *_TILE)),
+        Fuse(output, ("n", "ocb.o"), "parallel"),
+        Parallelize(output, "parallel", chunks),
+        ComputeAt("products", output, "oh.o"),
+        Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
+        Fuse("data.both", ("n", "icb"), "parallel"),
+        Parallelize("data.both", "parallel", chunks),
+        *(ComputeAt(stage, "data.both", "parallel") for stage in reversed(context.prologue)),
+    ]
 
 
 def _transform_steps(context: _Context) -> list[Step]:
@@ -185,7 +221,6 @@ def _transform_steps(context: _Context) -> list[Step]:
         steps.append(Vectorize(stage, context.kernel.stage(stage).axes[-1].name))
     return [
         *steps,
-        Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
         Unroll("data.both", "x"),
         Unroll("data.both", "y"),
         Vectorize("data.both", "ici"),

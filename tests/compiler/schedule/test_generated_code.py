@@ -22,6 +22,7 @@ from compiler.kernels.expr import Stage
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.threads import find_openmp
 from compiler.schedule import Schedule, naive_schedule, schedule_space
+from compiler.schedule.sketches import row_wise, tiled_reduction, transposed, window
 from compiler.schedule.spaces import untiled_schedule
 from compiler.schedule.steps import Reorder, Tile, Vectorize, Winograd
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length
@@ -45,6 +46,12 @@ from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
 Values: TypeAlias = npt.NDArray[Any]
 
 TARGETS = targets()
+SMALLEST_PARALLEL = [
+    (tiled_reduction, "PARALLEL_WORK"),
+    (row_wise, "PARALLEL_ELEMENTS"),
+    (transposed, "PARALLEL_ELEMENTS"),
+    (window, "PARALLEL_ELEMENTS"),
+]
 WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
 
 # Family, and how many kernels are drawn of it.
@@ -80,8 +87,10 @@ def assert_agrees(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_schedule_computes_the_kernel(family: str) -> None:
+def test_every_schedule_computes_the_kernel(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy, examples = FAMILIES[family]
+    for module, least in SMALLEST_PARALLEL:
+        monkeypatch.setattr(module, least, 1)  # kernels this small would not run in parallel
 
     @settings(
         max_examples=examples,
