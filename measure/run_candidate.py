@@ -20,7 +20,7 @@ from compiler.kernels.serialize import kernel_from_json
 from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
 from compiler.loops.pack import pack_constant
 from compiler.runtime.buffers import address_of, aligned_empty
-from compiler.runtime.executable import LoadedCode
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
 from compiler.schedule.steps import PackLayout
 from compiler.target import host_target
@@ -174,7 +174,7 @@ class CandidateRunner:
     def __init__(self, scratch: Path, threads: int, cores: Sequence[int]) -> None:
         self._scratch = scratch
         self._cores = tuple(cores)
-        self._runtime, openmp = make_runtime(threads)
+        self._runtime, threading = make_runtime(threads)
         self._repeat = repeat_call_object(host_target())
         self._workloads: OrderedDict[str, Workload] = OrderedDict()
         facts = machine.fingerprint()
@@ -183,7 +183,7 @@ class CandidateRunner:
             "cpu": facts["cpu"],
             "cores": list(cores),
             "threads": int(self._runtime.threads),
-            "openmp": openmp.path if openmp else "",
+            "threading": threading,
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
         }
 

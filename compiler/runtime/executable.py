@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any, TypeAlias
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
@@ -19,44 +18,12 @@ from compiler.runtime import artefact
 from compiler.runtime.buffers import address_of, aligned_empty, allocate
 from compiler.runtime.check_target import check_target
 from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec, KernelReport
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 _UNALIGNED = ALIGNMENT - 1
-
-
-class LoadedCode:
-    """Object code linked into this process; its addresses are valid while this lives.
-
-    JITLink rather than MCJIT: it reports an undefined symbol instead of ending the process, and
-    puts a far call's stub beside its caller, so objects and libm may lie anywhere in memory.
-    """
-
-    def __init__(self, objects: Iterable[bytes], symbols: Iterable[str]) -> None:
-        """Link `objects` with each other and this process; find the addresses of `symbols`.
-
-        Raises `ArtefactError` when they do not link.
-        """
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-        jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
-        library = llvm.JITLibraryBuilder().add_current_process()
-        for code in objects:
-            library.add_object_img(code)
-        for symbol in symbols:
-            library.export_symbol(symbol)
-        try:
-            self._tracker = library.link(jit, "model")
-        except RuntimeError as error:
-            raise ArtefactError(f"the model's code does not link: {error}") from error
-        self._jit = jit  # set after the tracker, so that it is also destroyed after it
-
-    def address(self, symbol: str) -> int:
-        """The address of one of the symbols asked for."""
-        address: int = self._tracker[symbol]
-        return address
 
 
 class _Frame:
@@ -90,8 +57,8 @@ class Executable:
     """A model ready to run: one entry function that calls all kernels over one planned arena.
 
     `inputs` and `outputs` map names to types, `kernels` reports how each distinct kernel was built,
-    `threads` is the number of threads in use, `openmp` the runtime that provides them (None when
-    serial). `run` may be called from several threads at once; each call has an arena of its own.
+    `threads` is the number of threads in use, `threading` what provides them ("" when serial).
+    `run` may be called from several threads at once; each call has an arena of its own.
     """
 
     def __init__(self, spec: ExecutableSpec, threads: int | None = None) -> None:
@@ -101,7 +68,7 @@ class Executable:
         """
         check_target(spec.target)
         self.spec = spec
-        self._runtime, self.openmp = make_runtime(spec.threads if threads is None else threads)
+        self._runtime, self.threading = make_runtime(spec.threads if threads is None else threads)
         self._code = LoadedCode((spec.entry, *(part.code for part in spec.objects)), [ENTRY_SYMBOL])
         self._entry = _EntryFunction(self._code.address(ENTRY_SYMBOL))
         addresses = [address_of(constant) for constant in spec.constants]

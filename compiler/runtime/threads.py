@@ -1,7 +1,8 @@
-"""Threads: the OpenMP runtime that runs parallel loops, whichever one this machine has.
+"""Threads: what runs parallel loops, our own pool or the OpenMP runtime that this machine has.
 
-Kernels call only `GOMP_parallel(fn, data, threads, flags)`, which GNU's libgomp defines and LLVM's
-libomp (and Intel's libiomp5) export too, so any of them serves.
+Kernels call only a function with the signature of `GOMP_parallel(fn, data, threads, flags)`. On
+Linux that is the pool of `thread_pool`; elsewhere GNU's libgomp, which defines it, or LLVM's libomp
+(and Intel's libiomp5), which export it too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from compiler.runtime.thread_pool import thread_pool
 
 _SYSTEM_NAMES = ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so", "libomp.dylib")
 _BUNDLED_PATTERNS = (
@@ -88,16 +91,21 @@ def _warn_serial() -> None:
     )
 
 
-def make_runtime(threads: int) -> tuple[Runtime, OpenMP | None]:
-    """The kernels' view of `threads` threads; one thread, with a warning, when there is no OpenMP.
+def make_runtime(threads: int) -> tuple[Runtime, str]:
+    """The kernels' view of `threads` threads, and who provides them ("" for one thread).
 
-    Raises `ValueError` for less than one thread.
+    One thread, with a warning, where there is neither the pool nor OpenMP. Raises `ValueError` for
+    less than one thread.
     """
     if threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
-    openmp = find_openmp() if threads > 1 else None
+    if threads == 1:
+        return Runtime(None, 1, 0), ""
+    pool = thread_pool(threads)
+    if pool is not None:
+        return Runtime(pool.parallel, threads, 0), "pool"
+    openmp = find_openmp()
     if openmp is None:
-        if threads > 1:
-            _warn_serial()
-        return Runtime(None, 1, 0), None
-    return Runtime(openmp.parallel, threads, 0), openmp
+        _warn_serial()
+        return Runtime(None, 1, 0), ""
+    return Runtime(openmp.parallel, threads, 0), openmp.path

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.llvm.machine import object_code
-from compiler.runtime.executable import LoadedCode
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import Target
 
 CHAINS, UNROLL, ROUNDS = 12, 8, 1000

@@ -31,7 +31,7 @@ from compiler.llvm import compile_kernel
 from compiler.loops.pack import pack_constant
 from compiler.pipeline import ScheduleChoice, build, kernels_of
 from compiler.runtime.buffers import aligned_empty
-from compiler.runtime.executable import LoadedCode
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule import Schedule, ScheduleSpace, default_schedule, schedule_space
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak

@@ -22,7 +22,7 @@ from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.pipeline import STAGES, ScheduleChoice, compile_model, kernels_of
 from compiler.runtime import artefact
 from compiler.runtime.executable import Executable
-from compiler.runtime.threads import find_openmp
+from compiler.runtime.threads import make_runtime
 from compiler.schedule import default_schedule
 from compiler.schedule.steps import Schedule, Vectorize
 from compiler.target import host_target
@@ -139,8 +139,8 @@ def assert_equals_reference(executable: Executable, path: Path) -> None:
 def test_built_and_loaded_model_equals_onnxruntime(
     model: str, threads: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    if threads > 1 and find_openmp() is None:
-        pytest.skip("no OpenMP runtime on this machine")
+    if threads > 1 and not make_runtime(2)[1]:
+        pytest.skip("neither the pool nor OpenMP on this machine")
     path: Path = request.getfixturevalue(model)
     executable = compiler.build(path, threads=threads)
     assert executable.threads == threads
@@ -151,8 +151,8 @@ def test_built_and_loaded_model_equals_onnxruntime(
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_small_resnet18_equals_onnxruntime(threads: int, tmp_path: Path) -> None:
-    if threads > 1 and find_openmp() is None:
-        pytest.skip("no OpenMP runtime on this machine")
+    if threads > 1 and not make_runtime(2)[1]:
+        pytest.skip("neither the pool nor OpenMP on this machine")
     model = build_model("resnet18", size=Size(image=33, width=0.25, classes=10))
     path = tmp_path / "resnet18.onnx"
     onnx.save(model, path)

@@ -13,7 +13,7 @@ from compiler.graph.ir import Array
 from compiler.llvm.machine import object_code
 from compiler.llvm.shuffles import gather_strided, piece_lanes, strided_pieces, transpose
 from compiler.llvm.writer import FunctionWriter, Value, type_of
-from compiler.runtime.executable import LoadedCode
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import host_target
 
 _ABI = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)

@@ -15,8 +15,9 @@ from compiler.graph.ir import TensorType
 from compiler.kernels.kernel import ViewCall
 from compiler.runtime import threads as runtime_threads
 from compiler.runtime.buffers import address_of
-from compiler.runtime.executable import Executable, LoadedCode
+from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule.steps import PackLayout
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
@@ -31,8 +32,8 @@ from tests.compiler.runtime.hand_kernels import (
 )
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
-needs_openmp = pytest.mark.skipif(
-    runtime_threads.find_openmp() is None, reason="no OpenMP runtime on this machine"
+needs_threads = pytest.mark.skipif(
+    not runtime_threads.make_runtime(2)[1], reason="neither the pool nor OpenMP on this machine"
 )
 
 
@@ -150,11 +151,11 @@ def test_many_executables_come_and_go() -> None:
     gc.collect()
 
 
-@needs_openmp
+@needs_threads
 def test_parallel_kernels_give_the_same_result_on_two_threads() -> None:
     executable = Executable(chain_spec(WEIGHT), threads=2)
     assert executable.threads == 2
-    assert executable.openmp is not None
+    assert executable.threading
     x = np.linspace(0, 1, COUNT, dtype=np.float32)
     for _ in range(50):
         np.testing.assert_allclose(executable.run({"x": x})["y"], expected(x), rtol=1e-5)

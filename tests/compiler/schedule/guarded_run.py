@@ -14,7 +14,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.llvm import compile_kernel
 from compiler.llvm.compile_kernel import CompiledKernel
 from compiler.loops.pack import pack_constant
-from compiler.runtime.executable import LoadedCode
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
 from compiler.schedule import Schedule
 from compiler.target import Target, host_target

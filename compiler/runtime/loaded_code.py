@@ -1,0 +1,42 @@
+"""Object code linked into this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import llvmlite.binding as llvm
+
+from compiler.errors import ArtefactError
+
+
+class LoadedCode:
+    """Object code linked into this process; its addresses are valid while this lives.
+
+    JITLink rather than MCJIT: it reports an undefined symbol instead of ending the process, and
+    puts a far call's stub beside its caller, so objects and libm may lie anywhere in memory.
+    """
+
+    def __init__(self, objects: Iterable[bytes], symbols: Iterable[str]) -> None:
+        """Link `objects` with each other and this process; find the addresses of `symbols`.
+
+        Raises `ArtefactError` when they do not link.
+        """
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
+        library = llvm.JITLibraryBuilder().add_current_process()
+        for code in objects:
+            library.add_object_img(code)
+        for symbol in symbols:
+            library.export_symbol(symbol)
+        try:
+            self._tracker = library.link(jit, "model")
+        except RuntimeError as error:
+            raise ArtefactError(f"the model's code does not link: {error}") from error
+        self._jit = jit  # set after the tracker, so that it is also destroyed after it
+
+    def address(self, symbol: str) -> int:
+        """The address of one of the symbols asked for."""
+        address: int = self._tracker[symbol]
+        return address
