@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,16 +22,24 @@ from compiler.kernels.expr import (
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import apply_winograd
 from compiler.loops.ir import LoopKind, Scope
-from compiler.loops.merge_axes import merge_axes
-from compiler.loops.rewrite import axes_of, parts_that_read, substitute, transform
+from compiler.loops.merge_axes import merge_axes, merge_reduce_axes
+from compiler.loops.rewrite import (
+    axes_of,
+    parts_that_read,
+    parts_without,
+    substitute,
+    transform,
+)
 from compiler.loops.stage_state import Attachment, Fusion, Split, StageState
 from compiler.schedule.steps import (
     CacheRead,
     CacheWrite,
     ComputeAt,
     Fuse,
+    Hoist,
     Inline,
     MergeAxes,
+    MergeReduceAxes,
     PackLayout,
     Parallelize,
     Partition,
@@ -79,10 +88,13 @@ def apply_schedule(kernel: FusedKernel, schedule: Schedule) -> ScheduledKernel:
     return scheduled
 
 
-def _merge_axes(scheduled: ScheduledKernel, step: MergeAxes) -> None:
+def _merge_axes(scheduled: ScheduledKernel, step: MergeAxes | MergeReduceAxes) -> None:
     if scheduled.layouts or not all(state.is_untouched for state in scheduled.stages):
         raise ScheduleError("axes are merged before all other steps")
-    scheduled.kernel = merge_axes(scheduled.kernel, step.first, step.second)
+    if isinstance(step, MergeAxes):
+        scheduled.kernel = merge_axes(scheduled.kernel, step.first, step.second)
+    else:
+        scheduled.kernel = merge_reduce_axes(scheduled.kernel, step.stage, step.first, step.second)
     scheduled.stages = [StageState.of(stage) for stage in scheduled.kernel.stages]
 
 
@@ -154,6 +166,28 @@ def _cache_read(scheduled: ScheduledKernel, step: CacheRead) -> None:
     ]
 
 
+def _hoist(scheduled: ScheduledKernel, step: Hoist) -> None:
+    state = scheduled.stage(step.stage)
+    if not state.is_untouched:
+        raise ScheduleError("parts are hoisted before other steps touch the stage")
+    stage = state.stage
+    reduce = {axis.name for axis in stage.reduce_axes}
+    if step.axis not in reduce | {axis.name for axis in stage.axes}:
+        raise ScheduleError(f"{step.axis} is no axis of {stage.name}")
+    parts = parts_without(stage.body, {step.axis, *reduce})
+    if not parts:
+        raise ScheduleError(f"no part of {stage.name} is computed without {step.axis}")
+    part, mentioned = parts[0], axes_of(parts[0])
+    axes = tuple(axis for axis in stage.axes if axis.name in mentioned)
+    hoisted = Load(part.dtype, step.result, tuple(index(axis.name) for axis in axes))
+    body = transform(stage.body, lambda node: hoisted if node == part else None)
+    position = scheduled.stages.index(state)
+    scheduled.stages[position : position + 1] = [
+        StageState.of(Stage(step.result, axes, (), "", part)),
+        StageState.of(replace(stage, body=body)),
+    ]
+
+
 def _split_reduction(scheduled: ScheduledKernel, step: SplitReduction) -> None:
     state = scheduled.stage(step.stage)
     if not state.is_untouched:
@@ -172,8 +206,10 @@ def _split_reduction(scheduled: ScheduledKernel, step: SplitReduction) -> None:
     def at(value: Expr) -> Expr:
         return substitute(stage.body, {axis: value})
 
+    taken = {other.name for other in scheduled.stages}
+    names = (f"{stage.name}.lanes{f'_{count}' if count else ''}" for count in itertools.count())
     partial = Stage(
-        f"{stage.name}.lanes",
+        next(name for name in names if name not in taken),
         (*stage.axes, Axis(lane, lanes)),
         (*others, Axis(outer, blocks)),
         stage.combiner,
@@ -274,7 +310,7 @@ def _parallelize(scheduled: ScheduledKernel, step: Parallelize) -> None:
 def _partition(scheduled: ScheduledKernel, step: Partition) -> None:
     state = scheduled.stage(step.stage)
     _position(state, step.axis)
-    state.partitions[step.axis] = (step.first, step.last)
+    state.partitions[step.axis] = step
 
 
 def _compute_at(scheduled: ScheduledKernel, step: ComputeAt) -> None:
@@ -312,10 +348,12 @@ def _prefetch(scheduled: ScheduledKernel, step: Prefetch) -> None:
 
 _RULES: dict[type[Step], Callable[[ScheduledKernel, Any], None]] = {
     MergeAxes: _merge_axes,
+    MergeReduceAxes: _merge_axes,
     Winograd: _winograd,
     Inline: _inline,
     CacheWrite: _cache_write,
     CacheRead: _cache_read,
+    Hoist: _hoist,
     SplitReduction: _split_reduction,
     Tile: _tile,
     Fuse: _fuse,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from compiler.errors import ScheduleError
 from compiler.kernels.expr import Expr, add, integer, mul
@@ -84,14 +85,16 @@ def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
                     )
                 extents |= enclosing_tile(state, part_split, env)
                 extents |= {part_split.parent: whole, part_split.inner: factor}
-    first, last = state.partitions.get(axis, (0, 0))
-    if first + last == 0 or stop == 0:
+    partition = state.partitions.get(axis)
+    if partition is None or stop == 0:
         return [Piece(0, stop, extents, False), *tail] if stop else tail
-    if stop <= first + last + 1:
+    first, last = partition.first, partition.last
+    if first + last and stop <= first + last + 1:
         return [*(Piece(i, i + 1, extents, False) for i in range(stop)), *tail]
+    inside = [cut for cut in sorted(set(partition.cuts)) if first < cut < stop - last]
     return [
         *(Piece(i, i + 1, extents, True) for i in range(first)),
-        Piece(first, stop - last, extents, False),
+        *(Piece(*ends, extents, False) for ends in pairwise([first, *inside, stop - last])),
         *(Piece(i, i + 1, extents, True) for i in range(stop - last, stop)),
         *tail,
     ]

@@ -19,22 +19,47 @@ def merge_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:
 
     y[i, j] = x[i, j] + b[0]     ->     y[i_j] = x[i_j] + b[0]
     """
-    merged: dict[str, int] = {}  # tensor -> its first merged dimension
-    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
-    shapes |= {stage.name: stage.shape for stage in kernel.stages}
     output = kernel.output
     names = [axis.name for axis in output.axes]
     if first not in names or names.index(first) + 1 != _position(names, second):
         raise ScheduleError(f"{first} and {second} are not adjacent axes of {output.name}")
-    pending = {output.name: names.index(first)}
+    return _merge(kernel, "", {output.name: names.index(first)})
+
+
+def merge_reduce_axes(kernel: FusedKernel, name: str, first: str, second: str) -> FusedKernel:
+    """Merge adjacent reduce axes of the stage `name` likewise.
+
+    s[i] += x[i, k, l]     ->     s[i] += x[i, k_l]
+    """
+    stage = next((stage for stage in kernel.stages if stage.name == name), None)
+    names = [] if stage is None else [axis.name for axis in stage.reduce_axes]
+    if first not in names or names.index(first) + 1 != _position(names, second):
+        raise ScheduleError(f"{first} and {second} are not adjacent reduce axes of {name}")
+    return _merge(kernel, name, {}, names.index(first))
+
+
+def _merge(
+    kernel: FusedKernel, reduction: str, pending: dict[str, int], position: int = 0
+) -> FusedKernel:
+    """Merge two dimensions of the `pending` tensors, or reduce axes of the stage `reduction`.
+
+    From there on, the dimensions of what is read with them.
+    """
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    shapes |= {stage.name: stage.shape for stage in kernel.stages}
     stages: list[Stage] = []
     for stage in reversed(kernel.stages):
         dimension = pending.get(stage.name)
-        if dimension is None:
+        if stage.name == reduction:
+            axes = _merge_pair(stage.reduce_axes, position)
+            body = _merge_body(stage, stage.reduce_axes[position : position + 2], shapes, pending)
+            stages.append(replace(stage, reduce_axes=axes, body=body))
+        elif dimension is not None:
+            axes = _merge_pair(stage.axes, dimension)
+            body = _merge_body(stage, stage.axes[dimension : dimension + 2], shapes, pending)
+            stages.append(replace(stage, axes=axes, body=body))
+        else:
             stages.append(stage)
-            continue
-        merged[stage.name] = dimension
-        stages.append(_merge_stage(stage, dimension, shapes, pending))
     stages.reverse()
     _check_other_users(stages, kernel, pending)
     inputs = tuple(
@@ -58,10 +83,20 @@ def _merge_shape(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
     )
 
 
-def _merge_stage(
-    stage: Stage, dimension: int, shapes: dict[str, tuple[int, ...]], pending: dict[str, int]
-) -> Stage:
-    first, second = stage.axes[dimension], stage.axes[dimension + 1]
+def _merge_pair(axes: tuple[Axis, ...], position: int) -> tuple[Axis, ...]:
+    first, second = axes[position : position + 2]
+    both = Axis(f"{first.name}_{second.name}", first.extent * second.extent)
+    return (*axes[:position], both, *axes[position + 2 :])
+
+
+def _merge_body(
+    stage: Stage,
+    pair: tuple[Axis, ...],
+    shapes: dict[str, tuple[int, ...]],
+    pending: dict[str, int],
+) -> Expr:
+    """The body over the merged axis; notes the dimensions that it merges of what it reads."""
+    first, second = pair
     name = f"{first.name}_{second.name}"
     ranges = {axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduce_axes)}
     # Extents of one stay axes here, so that the pattern below is found.
@@ -91,12 +126,7 @@ def _merge_stage(
             raise ScheduleError(f"{stage.name} reads {node.buffer} not along {name}")
         return Load(node.dtype, node.buffer, (*plain[:where], index(name), *plain[where + 2 :]))
 
-    axes = (
-        *stage.axes[:dimension],
-        Axis(name, first.extent * second.extent),
-        *stage.axes[dimension + 2 :],
-    )
-    return replace(stage, axes=axes, body=transform(stage.body, visit))
+    return transform(stage.body, visit)
 
 
 def _check_other_users(stages: list[Stage], kernel: FusedKernel, pending: dict[str, int]) -> None:

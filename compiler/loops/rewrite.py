@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from compiler.kernels.expr import Binary, Const, Expr, Index, Load, Select, binary
-from compiler.kernels.rewrite import children, loads, with_children
+from compiler.dtypes import DType
+from compiler.kernels.expr import Binary, Const, Expr, Index, Load, Select, Stage, binary
+from compiler.kernels.rewrite import children, loads, postorder, with_children
 
 
 def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
@@ -42,6 +43,19 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     return transform(expr, lambda node: values.get(node.name) if isinstance(node, Index) else None)
 
 
+def inline(body: Expr, stage: Stage) -> Expr:
+    """`body` with what `stage` computes in the place of loads from it."""
+
+    def visit(node: Expr) -> Expr | None:
+        if not isinstance(node, Load) or node.buffer != stage.name:
+            return None
+        indices = [inline(item, stage) for item in node.indices]
+        axes = [axis.name for axis in stage.axes]
+        return substitute(stage.body, dict(zip(axes, indices, strict=True)))
+
+    return transform(body, visit)
+
+
 def axes_of(expr: Expr) -> set[str]:
     """The axes that an expression mentions."""
     if isinstance(expr, Index):
@@ -64,6 +78,24 @@ def conjuncts(condition: Expr) -> list[Expr]:
     if isinstance(condition, Binary) and condition.op == "and":
         return [*conjuncts(condition.left), *conjuncts(condition.right)]
     return [condition]
+
+
+def parts_without(expr: Expr, axes: set[str]) -> list[Expr]:
+    """The largest computed parts of `expr` that depend on data, but on none of `axes`.
+
+    What is evaluated on one side of a select only cannot stand alone and is left out, as is what is
+    no more than a load or an index.
+    """
+    if isinstance(expr, Load | Const | Index):
+        return []
+    depends = bool(axes_of(expr) & axes) or expr.dtype is DType.BOOL
+    if not depends and not any(isinstance(node, Select) for node in postorder(expr)):
+        return [expr] if loads(expr) else []
+    operands = (expr.condition,) if isinstance(expr, Select) else children(expr)
+    found: list[Expr] = []
+    for operand in operands:
+        found += [part for part in parts_without(operand, axes) if part not in found]
+    return found
 
 
 def parts_that_read(expr: Expr, buffer: str) -> list[Expr]:

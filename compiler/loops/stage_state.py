@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from compiler.kernels.expr import Axis, Stage
 from compiler.loops.ir import LoopKind, Scope
+from compiler.schedule.steps import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class StageState:
     splits_by_outer: dict[str, Split] = field(default_factory=dict)
     fusions: dict[str, Fusion] = field(default_factory=dict)  # by fused axis
     kinds: dict[str, LoopKind] = field(default_factory=dict)
-    partitions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    partitions: dict[str, Partition] = field(default_factory=dict)  # by loop
     unrolled_inside: set[str] = field(default_factory=set)  # unrolled, but not at the edges
     chunks: int = 1
     attachment: Attachment | None = None

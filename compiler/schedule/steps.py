@@ -43,6 +43,20 @@ class MergeAxes(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class MergeReduceAxes(Step):
+    """Make one axis `first_second` of two adjacent reduce axes of `stage`, as `MergeAxes` does.
+
+    for k < 4: for l < 5: s += x[k, l]     ->     for k_l < 20: s += x[k_l]
+
+    Comes before all other steps but `MergeAxes`.
+    """
+
+    stage: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
 class Winograd(Step):
     """Compute a 3x3 convolution by Winograd's minimal filtering in tiles of `m` x `m` outputs.
 
@@ -91,6 +105,21 @@ class CacheRead(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class Hoist(Step):
+    """Give the first part of `stage` that is computed without `axis` a stage `result` of its own.
+
+    for i: for j: y[i, j] = x[i, j] * (1 / s[i])     ->     for i: t[i] = 1 / s[i]
+                                                           for i: for j: y[i, j] = x[i, j] * t[i]
+
+    `result` has the other axes that the part mentions; usually a `ComputeAt` follows.
+    """
+
+    stage: str
+    axis: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
 class SplitReduction(Step):
     """Reduce in `lanes` independent partial results, then combine them: the vector form of a sum.
 
@@ -101,7 +130,8 @@ class SplitReduction(Step):
     for i: for k.t < 3: s.tail[i] += x[i, 16 + k.t]
     for i: s[i] = s.sum[i] + s.tail[i]
 
-    Without a tail `s` itself combines the lanes. Needs extent >= lanes.
+    Without a tail `s` itself combines the lanes. Needs extent >= lanes. Where there is a stage
+    `s.lanes` already, the partial results are called `s.lanes_1`, and so on.
     """
 
     stage: str
@@ -197,9 +227,10 @@ class Parallelize(Step):
 
 @dataclass(frozen=True, slots=True)
 class Partition(Step):
-    """Split the loop's range so that `first` and `last` iterations stand alone.
+    """Split the loop's range so that `first` and `last` iterations stand alone, and at `cuts`.
 
     for i < 9: body     ->     body(0); for 1 <= i < 8: body(i); body(8)
+    for i < 9: body     ->     for i < 4: body(i); for 4 <= i < 9: body(i)     (0, 0, cuts (4,))
 
     Guards of padding are then decided at compile time in the middle part.
     """
@@ -208,6 +239,7 @@ class Partition(Step):
     axis: str
     first: int = 1
     last: int = 1
+    cuts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +293,12 @@ STEPS: dict[str, type[Step]] = {
     kind.__name__: kind
     for kind in (
         MergeAxes,
+        MergeReduceAxes,
         Winograd,
         Inline,
         CacheWrite,
         CacheRead,
+        Hoist,
         SplitReduction,
         Tile,
         Fuse,

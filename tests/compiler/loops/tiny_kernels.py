@@ -75,6 +75,36 @@ def _row_sum(rows: int, columns: int) -> FusedKernel:
     return FusedKernel("row_sum", tuple(builder.inputs), tuple(builder.stages), "s")
 
 
+def _plane_sum(rows: int, columns: int) -> FusedKernel:
+    """s[i] = sum over k, m of x[i, k, m]."""
+    builder = KernelBuilder()
+    x = builder.input(f32(2, rows, columns))
+    reduce = [("k", rows), ("m", columns)]
+    builder.stage("s", [("i", 2)], lambda i, k, m: x[i, k, m], reduce=reduce, combiner="sum")
+    return FusedKernel("plane_sum", tuple(builder.inputs), tuple(builder.stages), "s")
+
+
+def _column_sum() -> FusedKernel:
+    """s[i] = sum over k, m of x[k, i, m]."""
+    builder = KernelBuilder()
+    x = builder.input(f32(3, 2, 5))
+    reduce = [("k", 3), ("m", 5)]
+    builder.stage("s", [("i", 2)], lambda i, k, m: x[k, i, m], reduce=reduce, combiner="sum")
+    return FusedKernel("column_sum", tuple(builder.inputs), tuple(builder.stages), "s")
+
+
+def _scaled() -> FusedKernel:
+    """y[i, j] = x[i, j] * (s[i] + 1)."""
+    builder = KernelBuilder()
+    x, s = builder.input(f32(3, 5)), builder.input(f32(3))
+    builder.stage(
+        "y",
+        [("i", 3), ("j", 5)],
+        lambda i, j: binary("mul", x[i, j], binary("add", s[i], f(1))),
+    )
+    return FusedKernel("scaled", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
 def _window() -> FusedKernel:
     """t[i] = x[i] + 1; y[i] = sum over k < 3 of t[i + k]."""
     builder = KernelBuilder()
@@ -115,6 +145,9 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "padded": _padded,
     "row_sum19": lambda: _row_sum(3, 19),
     "row_sum16": lambda: _row_sum(3, 16),
+    "plane_sum": lambda: _plane_sum(4, 5),
+    "column_sum": _column_sum,
+    "scaled": _scaled,
     "window": _window,
     "filter": _filter,
     "running_maximum": _running_maximum,
