@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.sketches.row_wise import row_wise_sketches
+from compiler.schedule.sketches.row_wise import reduces_rows, row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
@@ -21,6 +21,8 @@ def schedule_space(
     `numerics` "strict" leaves out algorithms that round differently (Winograd), "default" has them.
     """
     sketches = window_sketches(kernel, target, threads)
+    if reduces_rows(kernel):
+        sketches += row_wise_sketches(kernel, target, threads)
     sketches += tiled_reduction_sketches(kernel, target, threads)
     if sketches:
         if numerics != "strict":

@@ -10,12 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.errors import ScheduleError
-from compiler.kernels.expr import Index, Load, Select, Stage
+from compiler.kernels.expr import Index, Load, Select, Stage, index
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.rewrite import loads, postorder
 from compiler.loops.affine import affine
-from compiler.loops.merge_axes import merge_axes
+from compiler.loops.merge_axes import merge_axes, merge_reduce_axes
 from compiler.loops.rewrite import axes_of
+from compiler.schedule.sketches.roles import epilogue_is_plain
+from compiler.schedule.sketches.row_parts import (
+    RowParts,
+    RowReduction,
+    row_constants,
+    split_reduction,
+    split_widths,
+)
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps import (
     CacheWrite,
@@ -23,10 +31,10 @@ from compiler.schedule.steps import (
     Fuse,
     Inline,
     MergeAxes,
+    MergeReduceAxes,
     Parallelize,
     Reorder,
     Schedule,
-    SplitReduction,
     Step,
     Tile,
     Unroll,
@@ -35,18 +43,25 @@ from compiler.schedule.steps import (
 from compiler.target import Target
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
+ACCUMULATORS = (1, 2, 4, 8)
 PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
 
 
 def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch for this kernel; always one."""
-    merged, merges = merge_all(kernel)
+    merged, output_merges = merge_all(kernel)
+    merged, reduce_merges = _merge_reductions(merged)
+    merges = (*output_merges, *reduce_merges)
     plan = _plan(merged)
     widths: list[int] = [1, 2, 4]
     if not plan.vector:
         widths = [1]
     choices = [Choice("unroll", tuple(widths))]
     default: list[ChoiceValue] = [widths[min(1, len(widths) - 1)]]
+    if plan.split:
+        accumulators, preferred = _accumulators(merged, plan, target)
+        choices.append(Choice("accumulators", accumulators))
+        default.append(preferred)
     if plan.inlinable:
         choices.append(Choice("padding", ("inline", "copy")))
         default.append("inline")
@@ -58,6 +73,50 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         return Schedule((*merges, *_steps(merged, plan, target, assignment)))
 
     return [Sketch("row_wise", tuple(choices), build, tuple(default))]
+
+
+def reduces_rows(kernel: FusedKernel) -> bool:
+    """The anchor reduces whole rows of one tensor, whose elements lie side by side."""
+    merged, _ = _merge_reductions(kernel)
+    anchor = merged.stage(merged.anchor)
+    read = loads(anchor.body)
+    if len({load.buffer for load in read}) != 1 or not epilogue_is_plain(merged):
+        return False
+    axis = _contiguous_reduce_axis(anchor, merged)
+    return axis != "" and all(load.indices[-1] == index(axis) for load in read if load.indices)
+
+
+def _accumulators(kernel: FusedKernel, plan: _Plan, target: Target) -> tuple[tuple[int, ...], int]:
+    """How many vectors a reduction may be summed up in, and how many is the rule.
+
+    One waits for itself at each step; where the row is short, combining several costs as much.
+    """
+    longest = max(
+        axis.extent
+        for name, reduced in plan.split
+        for axis in kernel.stage(name).reduce_axes
+        if axis.name == reduced
+    )
+    fitting = tuple(a for a in ACCUMULATORS if a == 1 or a * target.lanes <= longest)
+    return fitting, max(
+        a for a in fitting if a == 1 or (a <= 4 and 2 * a * target.lanes <= longest)
+    )
+
+
+def _merge_reductions(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]]:
+    """Merge adjacent reduce axes wherever they are walked together."""
+    merges: list[Step] = []
+    for name in [stage.name for stage in kernel.stages]:
+        position = len(kernel.stage(name).reduce_axes) - 2
+        while position >= 0:
+            first, second = kernel.stage(name).reduce_axes[position : position + 2]
+            try:
+                kernel = merge_reduce_axes(kernel, name, first.name, second.name)
+                merges.append(MergeReduceAxes(name, first.name, second.name))
+            except ScheduleError:
+                pass
+            position -= 1
+    return kernel, tuple(merges)
 
 
 def work(kernel: FusedKernel) -> int:
@@ -206,7 +265,11 @@ def _steps(
     kernel: FusedKernel, plan: _Plan, target: Target, choice: Mapping[str, ChoiceValue]
 ) -> list[Step]:
     output = kernel.output.name
+    constants: list[str] = []
     steps: list[Step] = []
+    if plan.attached or plan.cache:
+        inner = dict.fromkeys((*plan.attached, output), plan.vector) | dict(plan.split)
+        constants, steps = row_constants(kernel, inner, plan.rows)
     if choice.get("padding") == "inline":
         steps += [Inline(stage) for stage in reversed(plan.inlinable)]
     attached = list(plan.attached)
@@ -218,8 +281,9 @@ def _steps(
         stages[result] = stages[output]
     split = {(f"{output}.sum" if name == output else name): axis for name, axis in plan.split}
     unroll = int(str(choice["unroll"]))
-    parts, made, per_stage = _split_steps(attached, stages, split, target.lanes, plan)
-    steps += made
+    widths = split_widths(target.lanes, int(str(choice.get("accumulators", 1))))
+    parts = _row_parts(attached, stages, split, target.lanes, widths, unroll, plan)
+    steps += parts.made
     loops, output_steps = _output_steps(kernel, plan, target.lanes, unroll)
     steps += output_steps
     where = loops[-1] if loops else ""
@@ -228,8 +292,9 @@ def _steps(
         parallel, where = parallel_steps(output, loops, int(str(choice["chunks"])))
     steps += parallel
     if where:
-        steps += [ComputeAt(part, output, where, "stack") for part in reversed(parts)]
-    return steps + per_stage
+        names = [*parts.names, *constants]
+        steps += [ComputeAt(part, output, where, "stack") for part in reversed(names)]
+    return steps + parts.loops
 
 
 def _output_steps(
@@ -255,42 +320,42 @@ def _output_steps(
     return loops, steps
 
 
-def _split_steps(
+def _row_parts(
     attached: list[str],
     stages: Mapping[str, Stage],
     split: Mapping[str, str],
     lanes: int,
+    widths: tuple[int, ...],
+    unroll: int,
     plan: _Plan,
-) -> tuple[list[str], list[Step], list[Step]]:
+) -> RowParts:
     """The parts computed per row, the steps that split reductions, the parts' own loops."""
-    parts: list[str] = []
-    made: list[Step] = []
-    loops: list[Step] = []
+    parts = RowParts()
     for name in attached:
         stage = stages[name]
         axis = split.get(name, "")
         extent = next((a.extent for a in stage.reduce_axes if a.name == axis), 0)
         names = [a.name for a in stage.axes]
         if axis and extent >= lanes and (plan.free or not plan.vector):
-            others = [a.name for a in stage.reduce_axes if a.name != axis]
-            made.append(SplitReduction(name, axis, lanes))
-            lane = f"{axis}.l"
-            loops.append(Reorder(f"{name}.lanes", (*names, *others, f"{axis}.o", lane)))
-            loops.append(Vectorize(f"{name}.lanes", lane))
-            rest = extent % lanes
-            total = f"{name}.sum" if rest else name
-            loops.append(Unroll(total, lane))
-            parts += [f"{name}.lanes", total, *([f"{name}.tail", name] if rest else [])]
+            others = tuple(a.name for a in stage.reduce_axes if a.name != axis)
+            reduction = RowReduction(name, axis, extent, tuple(names), others)
+            split_reduction(parts, reduction, lanes, widths)
             continue
-        parts.append(name)
+        parts.names.append(name)
         reduce = [a.name for a in stage.reduce_axes]
         if plan.vector and plan.vector in names:
             outer = [n for n in names if n != plan.vector]
-            loops.append(Tile(name, plan.vector, lanes))
-            tiles = (f"{plan.vector}.o", f"{plan.vector}.i")
-            loops.append(Reorder(name, (*outer, tiles[0], *reduce, tiles[1])))
-            loops.append(Vectorize(name, tiles[1]))
-    return parts, made, loops
+            vector, tile = plan.vector, f"{plan.vector}.i"
+            width = next(a.extent for a in stage.axes if a.name == vector)
+            factor = lanes * unroll if not reduce and width >= lanes * unroll else lanes
+            parts.loops += [
+                Tile(name, vector, factor),
+                Tile(name, tile, lanes),
+                Reorder(name, (*outer, f"{vector}.o", *reduce, f"{tile}.o", f"{tile}.i")),
+                Unroll(name, f"{tile}.o"),
+                Vectorize(name, f"{tile}.i"),
+            ]
+    return parts
 
 
 def parallel_steps(output: str, loops: list[str], chunks: int) -> tuple[list[Step], str]:

@@ -1,0 +1,127 @@
+"""The parts of a row-wise schedule: reductions in several accumulators, and constants of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.rewrite import axes_of, parts_without
+from compiler.schedule.steps import (
+    Hoist,
+    Reorder,
+    SplitReduction,
+    Step,
+    Tile,
+    Unroll,
+    Vectorize,
+)
+
+
+@dataclass(slots=True)
+class RowParts:
+    """Stages computed for one row of the output, and the steps that make and arrange them."""
+
+    names: list[str] = field(default_factory=list)
+    made: list[Step] = field(default_factory=list)
+    loops: list[Step] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RowReduction:
+    """A stage that reduces along `axis`; its other axes, and its other reduce axes."""
+
+    stage: str
+    axis: str
+    extent: int
+    axes: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def split_widths(lanes: int, accumulators: int) -> tuple[int, ...]:
+    """Numbers of partial results, each combined into the next: registers, then ever less lanes."""
+    widths = [accumulators * lanes] if accumulators > 1 else []
+    while lanes > 1:
+        widths.append(lanes)
+        lanes //= 2
+    return tuple(widths)
+
+
+def split_reduction(
+    parts: RowParts, reduction: RowReduction, lanes: int, widths: tuple[int, ...]
+) -> None:
+    """Reduce in widths[0] partial results, combine those in widths[1], and so on.
+
+    for k.o: for k.l < 32: s.lanes[k.l] += x[k.o*32 + k.l]     (4 registers of 8)
+    for o < 4: for l < 8: s.lanes_1[l] += s.lanes[o*8 + l]
+    for o < 2: for l < 4: s.lanes_2[l] += s.lanes_1[o*4 + l] ...
+    """
+    _split(parts, reduction, lanes, widths, combines=False)
+
+
+def _split(
+    parts: RowParts,
+    reduction: RowReduction,
+    lanes: int,
+    widths: tuple[int, ...],
+    combines: bool,
+) -> None:
+    name, axis, extent = reduction.stage, reduction.axis, reduction.extent
+    fitting = [width for width in widths if width <= extent and (width < extent or not combines)]
+    if not fitting:
+        parts.names.append(name)
+        if combines:
+            parts.loops.append(Unroll(name, axis))
+        return
+    width, rest = fitting[0], extent % fitting[0]
+    parts.made.append(SplitReduction(name, axis, width))
+    partial, count = f"{name}.lanes", 0
+    while partial in parts.names:
+        count += 1
+        partial = f"{name}.lanes_{count}"
+    parts.names.append(partial)
+    _partial_loops(parts, reduction, partial, min(lanes, width), combines)
+    total = f"{name}.sum" if rest else name
+    lane = RowReduction(total, f"{axis}.l", width, reduction.axes, ())
+    _split(parts, lane, lanes, tuple(w for w in widths if w < width), combines=True)
+    if rest:
+        tail = RowReduction(f"{name}.tail", f"{axis}.t", rest, reduction.axes, reduction.others)
+        _split(parts, tail, lanes, tuple(w for w in widths if w <= lanes), combines=False)
+        parts.names.append(name)
+
+
+def _partial_loops(
+    parts: RowParts, reduction: RowReduction, partial: str, vector: int, combines: bool
+) -> None:
+    """Whole vectors along the lanes, one register for each."""
+    outer, lane = f"{reduction.axis}.o", f"{reduction.axis}.l"
+    registers, elements = f"{lane}.o", f"{lane}.i"
+    parts.loops += [
+        Tile(partial, lane, vector),
+        Reorder(partial, (*reduction.axes, *reduction.others, outer, registers, elements)),
+        Unroll(partial, registers),
+        Vectorize(partial, elements),
+    ]
+    if combines:
+        parts.loops.append(Unroll(partial, outer))
+
+
+def row_constants(
+    kernel: FusedKernel, inner: dict[str, str], rows: tuple[str, ...]
+) -> tuple[list[str], list[Step]]:
+    """What stages compute anew for each element, although it is the same for the whole row.
+
+    `inner` gives by stage the axis that runs along the row. The new stages, and the steps.
+    """
+    names: list[str] = []
+    steps: list[Step] = []
+    for stage in kernel.stages:
+        axis = inner.get(stage.name, "")
+        if not axis:
+            continue
+        excluded = {axis, *(item.name for item in stage.reduce_axes)}
+        for count, part in enumerate(parts_without(stage.body, excluded)):
+            if not axes_of(part) <= set(rows):
+                break  # not a constant of a row; the step takes parts in this order
+            names.append(f"{stage.name}.constant{count or ''}")
+            steps.append(Hoist(stage.name, axis, names[-1]))
+    return names, steps

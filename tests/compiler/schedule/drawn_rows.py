@@ -1,0 +1,32 @@
+"""Hypothesis strategies for long rows: reduced in several accumulators, and pieced together."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from compiler.dtypes import DType
+from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, epilogue
+
+_FLOATS = st.sampled_from([DType.F32] * 4 + [DType.F64])
+
+
+@st.composite
+def reduced_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
+    """Rows of up to twenty vectors with any rest, reduced or normalised along one or two axes."""
+    chain = Chain(special=draw(SPECIAL))
+    dtype = draw(_FLOATS)
+    plane = (draw(st.integers(1, 3)), draw(st.integers(1, 20 * lanes)))
+    value = chain.input((draw(st.integers(1, 3)), draw(st.integers(1, 3)), *plane), dtype)
+    kind = draw(st.sampled_from(["softmax", "log_softmax", "layer_norm", "mean", "sum", "max"]))
+    axis = draw(st.sampled_from([3, 3, 2]))
+    if kind in ("softmax", "log_softmax"):
+        value = chain.apply(kind, value, axis=3)
+    elif kind == "layer_norm":
+        shape = chain.shape(value)[axis:]
+        scale, bias = chain.input(shape, dtype, constant=True), chain.input(shape, dtype)
+        value = chain.apply("layer_norm", value, scale, bias, axis=axis)
+    else:
+        axes, keep = tuple(range(axis, 4)), draw(st.booleans())
+        value = chain.apply(f"reduce_{kind}", value, axes=axes, keepdims=keep)
+    epilogue(draw, chain, value)
+    return chain.cases()
