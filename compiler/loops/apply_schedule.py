@@ -25,6 +25,7 @@ from compiler.loops.ir import LoopKind, Scope
 from compiler.loops.merge_axes import merge_axes, merge_reduce_axes
 from compiler.loops.rewrite import (
     axes_of,
+    inline,
     parts_that_read,
     parts_without,
     substitute,
@@ -113,18 +114,7 @@ def _inline(scheduled: ScheduledKernel, step: Inline) -> None:
         raise ScheduleError("the output stage cannot be inlined")
     scheduled.stages.remove(state)
     for other in scheduled.stages:
-        other.stage = replace(other.stage, body=_inline_into(other.stage.body, state.stage))
-
-
-def _inline_into(body: Expr, stage: Stage) -> Expr:
-    def visit(node: Expr) -> Expr | None:
-        if not isinstance(node, Load) or node.buffer != stage.name:
-            return None
-        indices = [_inline_into(item, stage) for item in node.indices]
-        axes = [axis.name for axis in stage.axes]
-        return substitute(stage.body, dict(zip(axes, indices, strict=True)))
-
-    return transform(body, visit)
+        other.stage = replace(other.stage, body=inline(other.stage.body, state.stage))
 
 
 def _cache_write(scheduled: ScheduledKernel, step: CacheWrite) -> None:

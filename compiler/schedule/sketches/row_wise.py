@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
+from math import prod
 
 from compiler.errors import ScheduleError
-from compiler.kernels.expr import Index, Load, Select, Stage, index
+from compiler.kernels.expr import Expr, Index, Load, Select, Stage, index
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.rewrite import loads, postorder
 from compiler.loops.affine import affine
 from compiler.loops.merge_axes import merge_axes, merge_reduce_axes
-from compiler.loops.rewrite import axes_of
+from compiler.loops.rewrite import axes_of, inline
+from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_parts import (
     RowParts,
@@ -33,6 +36,7 @@ from compiler.schedule.steps import (
     MergeAxes,
     MergeReduceAxes,
     Parallelize,
+    Partition,
     Reorder,
     Schedule,
     Step,
@@ -44,6 +48,7 @@ from compiler.target import Target
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
 ACCUMULATORS = (1, 2, 4, 8)
+PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
 
 
@@ -284,12 +289,20 @@ def _steps(
     widths = split_widths(target.lanes, int(str(choice.get("accumulators", 1))))
     parts = _row_parts(attached, stages, split, target.lanes, widths, unroll, plan)
     steps += parts.made
-    loops, output_steps = _output_steps(kernel, plan, target.lanes, unroll)
+    body = kernel.output.body
+    if choice.get("padding") == "inline":
+        for name in reversed(plan.inlinable):
+            body = inline(body, kernel.stage(name))
+    loops, output_steps, cuts = _output_steps(kernel, plan, target.lanes, unroll, body)
     steps += output_steps
     where = loops[-1] if loops else ""
     parallel: list[Step] = []
     if "chunks" in choice and loops:
-        parallel, where = parallel_steps(output, loops, int(str(choice["chunks"])))
+        outer = _uncut(kernel, loops, cuts)
+        parallel, where = parallel_steps(output, outer or loops, int(str(choice["chunks"])))
+        where = loops[-1] if outer and outer != loops else where
+        cuts = {loop: at for loop, at in cuts.items() if outer or loop.endswith(".o")}
+    steps += [Partition(output, loop, 0, 0, at) for loop, at in cuts.items()]
     steps += parallel
     if where:
         names = [*parts.names, *constants]
@@ -297,13 +310,23 @@ def _steps(
     return steps + parts.loops
 
 
+def _uncut(kernel: FusedKernel, loops: list[str], cuts: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The outer loops up to the first that is cut, if they are enough for all threads."""
+    extents = {axis.name: axis.extent for axis in kernel.output.axes}
+    outer = list(takewhile(lambda loop: loop not in cuts, loops))
+    rounds = prod(extents[loop] for loop in outer if loop in extents)
+    return outer if outer == loops or rounds >= PARALLEL_ROUNDS else []
+
+
 def _output_steps(
-    kernel: FusedKernel, plan: _Plan, lanes: int, unroll: int
-) -> tuple[list[str], list[Step]]:
-    """The output's loops outside of the vector, and the steps that make them."""
+    kernel: FusedKernel, plan: _Plan, lanes: int, unroll: int, body: Expr
+) -> tuple[list[str], list[Step], dict[str, tuple[int, ...]]]:
+    """The output's loops outside of the vector, the steps that make them, and where to cut them."""
     output = kernel.output.name
+    positions = {axis.name: borders(body, axis) for axis in kernel.output.axes}
+    cuts = {axis: at for axis, at in positions.items() if at and axis != plan.vector}
     if not plan.vector:
-        return list(plan.rows), []
+        return list(plan.rows), [], cuts
     extent = next(axis.extent for axis in kernel.output.axes if axis.name == plan.vector)
     axis = plan.vector
     width = lanes * unroll if extent >= lanes * unroll else lanes
@@ -317,7 +340,8 @@ def _output_steps(
         loops = [*(name for name in plan.rows if name != axis), f"{axis}.o"]
         steps.append(Reorder(output, (*loops, *inner)))
     steps += [Unroll(output, inner[0]), Vectorize(output, inner[1])]
-    return loops, steps
+    tiles = tile_cuts(positions[axis], width)
+    return loops, steps, cuts | ({f"{axis}.o": tiles} if tiles else {})
 
 
 def _row_parts(

@@ -30,3 +30,31 @@ def reduced_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
         value = chain.apply(f"reduce_{kind}", value, axes=axes, keepdims=keep)
     epilogue(draw, chain, value)
     return chain.cases()
+
+
+@st.composite
+def pieced_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
+    """Concatenation and padding of any mode, along rows and across them."""
+    chain = Chain(special=draw(SPECIAL))
+    dtype = draw(st.sampled_from([DType.F32] * 3 + [DType.F64, DType.I32, DType.BOOL]))
+    rows, columns = draw(st.integers(3, 12)), draw(st.integers(3, 6 * lanes))
+    value = chain.input((draw(st.integers(1, 9)), rows, columns), dtype)
+    if dtype.is_float and draw(st.booleans()):
+        value = chain.apply("relu", value)
+    for _ in range(draw(st.integers(1, 2))):
+        shape = chain.shape(value)
+        if draw(st.booleans()):
+            axis = draw(st.integers(1, 2))
+            parts = [value]
+            for _ in range(draw(st.integers(1, 2))):
+                extent = draw(st.integers(1, 3 * lanes if axis == 2 else 5))
+                parts.append(chain.input((*shape[:axis], extent, *shape[axis + 1 :]), dtype))
+            value = chain.apply("concat", *draw(st.permutations(parts)), axis=axis)
+        else:
+            pads = (0, *(draw(st.integers(0, 2)) for _ in range(2)))
+            pads += (0, *(draw(st.integers(0, 2)) for _ in range(2)))
+            mode = draw(st.sampled_from(["constant", "edge", "reflect"]))
+            value = chain.apply("pad", value, pads=pads, mode=mode)
+    if dtype.is_float:
+        epilogue(draw, chain, value)
+    return chain.cases()

@@ -1,0 +1,69 @@
+"""Borders: every position at which a comparison of indices flips, and no other."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.kernels.expr import Axis, Expr, add, binary, index, integer, mul, select
+from compiler.loops.affine import decide
+from compiler.schedule.sketches.borders import MAX_BORDERS, borders, tile_cuts
+
+AXIS = Axis("i", 40)
+
+
+def line(slope: int, constant: int) -> Expr:
+    return add(mul(index("i"), integer(slope)), integer(constant))
+
+
+@given(
+    st.sampled_from(["lt", "le", "gt", "ge"]),
+    st.integers(-3, 3).filter(bool),
+    st.integers(-90, 90),
+    st.integers(-9, 9),
+)
+def test_a_comparison_flips_at_its_border(
+    operator: str, slope: int, constant: int, right: int
+) -> None:
+    condition = binary(operator, line(slope, constant), integer(right))
+    verdicts = [decide(condition, {"i": (i, i)}) for i in range(AXIS.extent)]
+    flips = [i for i in range(1, AXIS.extent) if verdicts[i] != verdicts[i - 1]]
+    assert borders(condition, AXIS) == tuple(flips)
+
+
+@pytest.mark.parametrize("operator", ["min", "max"])
+@pytest.mark.parametrize(("slope", "constant"), [(1, -11), (-1, 20), (2, -11)])
+def test_a_clamped_index_is_linear_between_its_borders(
+    operator: str, slope: int, constant: int
+) -> None:
+    clamped = binary(operator, line(slope, constant), integer(6))
+    ends = [0, *borders(clamped, AXIS), AXIS.extent]
+    assert len(ends) == 3
+    below = binary("lt", line(slope, constant), integer(6))
+    for first, stop in pairwise(ends):
+        assert len({decide(below, {"i": (i, i)}) for i in range(first, stop)}) == 1
+
+
+def test_what_depends_on_other_axes_or_on_data_has_no_border() -> None:
+    two = binary("lt", add(index("i"), index("j")), integer(7))
+    other = binary("lt", index("j"), integer(7))
+    chosen = select(binary("and", two, other), integer(1), integer(0))
+    assert borders(chosen, AXIS) == ()
+
+
+def test_many_borders_are_left_as_they_are() -> None:
+    body: Expr = integer(0)
+    for position in range(1, MAX_BORDERS + 1):
+        body = select(binary("lt", index("i"), integer(position)), integer(position), body)
+    assert len(borders(body, AXIS)) == MAX_BORDERS
+    more = select(binary("lt", index("i"), integer(39)), integer(1), body)
+    assert borders(more, AXIS) == ()
+
+
+def test_only_tiles_that_hold_a_border_stand_alone() -> None:
+    assert tile_cuts((8, 21), 8) == (1, 2, 3)
+    assert tile_cuts((3,), 8) == (1,)
+    assert tile_cuts((), 8) == ()
