@@ -9,7 +9,7 @@ Serves transposes and changes of layout, with what is computed from their elemen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.dtypes import DType
@@ -39,6 +39,8 @@ from compiler.schedule.steps import (
 from compiler.target import Target
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of blocks
+LONGEST = 64  # vectors along a block that is long, by rule
+CACHE_LINE = 64  # bytes
 WASTE = 1.1  # at most so many elements are moved per element, as the last block is shifted
 
 
@@ -58,6 +60,7 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     if turn is None:
         return []
     extents = {axis.name: axis.extent for axis in merged.output.axes}
+    line = max(1, CACHE_LINE // (target.lanes * merged.output.dtype.bytes))
     blocks = {
         axis: tuple(b for b in BLOCKS if b * target.lanes <= extents[axis])
         for axis in (turn.read, turn.written)
@@ -66,14 +69,16 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
         Choice("read", blocks[turn.read]),
         Choice("written", blocks[turn.written]),
         Choice("order", ("read", "written")),
+        Choice("inner", ("read", "written")),
     ]
-    # A few long streams on the side whose rows lie far apart: that is, along the longer axis.
+    # A few long streams along the longer axis, each of whole cache lines of the other side.
     longer = turn.read if extents[turn.read] > extents[turn.written] else turn.written
+    most = {axis: LONGEST if axis == longer else line for axis in (turn.read, turn.written)}
     default: list[ChoiceValue] = [
-        _longest(blocks[axis], target.lanes, extents[axis]) if axis == longer else 1
+        _longest([b for b in blocks[axis] if b <= most[axis]], target.lanes, extents[axis])
         for axis in (turn.read, turn.written)
     ]
-    default.append("read" if longer == turn.read else "written")
+    default += ["read" if longer == turn.read else "written"] * 2
     if threads > 1 and work(merged) >= PARALLEL_ELEMENTS:
         choices.append(Choice("chunks", (1, 2, 4, 8)))
         default.append(2)
@@ -84,7 +89,7 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     return [Sketch("transposed", tuple(choices), build, tuple(default))]
 
 
-def _longest(blocks: tuple[int, ...], lanes: int, extent: int) -> int:
+def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:
     """The longest block whose last one, shifted, repeats little of the one before."""
     return max(
         b for b in blocks if b == 1 or -(-extent // (b * lanes)) * b * lanes <= WASTE * extent
@@ -157,6 +162,8 @@ def _steps(
     order = (turn.read, turn.written) if choice["order"] == "read" else (turn.written, turn.read)
     loops = [*rest, *(f"{axis}.o" for axis in order)]
     block = [f"{turn.written}.i.o", f"{turn.read}.i.o"]
+    if choice["inner"] == "written":
+        block.reverse()
     inside = [f"{turn.read}.i.i", f"{turn.written}.i.i"]
     steps += [
         Reorder(output, (*loops, *block, *inside)),
