@@ -129,17 +129,25 @@ class VectorMath:
         low, high = self.constant(-104.0), self.constant(89.0)
         x = self.select(self.compare("ogt", low, x), low, x)
         x = self.select(self.compare("olt", high, x), high, x)
-        n = self.call("llvm.rint", self.op("fmul", x, self.constant(1.4426950408889634)))
-        r = self.fma(n, self.constant(-_LN2_HIGH), x)
-        r = self.fma(n, self.constant(-_LN2_LOW), r)
-        p = self.fma(self.op("fmul", r, r), self.polynomial(r, _EXP), r)
-        p = self.op("fadd", p, self.constant(1.0))
-        exponent = self._to_int(n)
+        p, exponent = self._exp_parts(x)
         half = self.int_op("ashr", exponent, self.integer(1))
         rest = self.int_op("sub", exponent, half)
         return self.op(
             "fmul", self.op("fmul", p, self._power_of_two(half)), self._power_of_two(rest)
         )
+
+    def normal_exp(self, x: str) -> str:
+        """e^x for |x| <= 87 or NaN, where the result is neither denormal nor infinite."""
+        p, exponent = self._exp_parts(x)
+        return self.op("fmul", p, self._power_of_two(exponent))
+
+    def _exp_parts(self, x: str) -> tuple[str, str]:
+        """p and the integer n with e^x = p 2^n."""
+        n = self.call("llvm.rint", self.op("fmul", x, self.constant(1.4426950408889634)))
+        r = self.fma(n, self.constant(-_LN2_HIGH), x)
+        r = self.fma(n, self.constant(-_LN2_LOW), r)
+        p = self.fma(self.op("fmul", r, r), self.polynomial(r, _EXP), r)
+        return self.op("fadd", p, self.constant(1.0)), self._to_int(n)
 
     def sigmoid(self, x: str) -> str:
         """1 / (1 + e^-x), for x < 0 as e^x / (1 + e^x), which does not overflow."""
@@ -153,7 +161,9 @@ class VectorMath:
         z = self.op("fmul", x, x)
         small = self.fma(self.op("fmul", x, z), self.polynomial(z, _TANH), x)
         magnitude = self.call("llvm.fabs", x)
-        e = self.exp(self.op("fadd", magnitude, magnitude))
+        ten = self.constant(10.0)  # from here on tanh is 1
+        clamped = self.select(self.compare("ogt", magnitude, ten), ten, magnitude)
+        e = self.normal_exp(self.op("fadd", clamped, clamped))
         quotient = self.op("fdiv", self.constant(2.0), self.op("fadd", e, self.constant(1.0)))
         large = self.op("fsub", self.constant(1.0), quotient)
         is_small = self.compare("ule", magnitude, self.constant(0.625))
@@ -164,7 +174,7 @@ class VectorMath:
         small = self.op("fmul", x, self.polynomial(self.op("fmul", x, x), _ERF_SMALL))
         four = self.constant(4.0)
         clamped = self.select(self.compare("ogt", magnitude, four), four, magnitude)
-        e = self.exp(self.polynomial(clamped, _ERF_LARGE))
+        e = self.normal_exp(self.polynomial(clamped, _ERF_LARGE))
         large = self.call("llvm.copysign", self.op("fsub", self.constant(1.0), e), x)
         return self.select(self.compare("ule", magnitude, self.constant(1.0)), small, large)
 
