@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
 
-from compiler.errors import ScheduleError
 from compiler.kernels.expr import Expr, Index, Load, Select, Stage, index
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.rewrite import loads, postorder
 from compiler.loops.affine import affine
-from compiler.loops.merge_axes import merge_axes, merge_reduce_axes
 from compiler.loops.rewrite import axes_of, inline
 from compiler.schedule.sketches.borders import borders, tile_cuts
+from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_parts import (
     RowParts,
@@ -33,10 +32,9 @@ from compiler.schedule.steps import (
     ComputeAt,
     Fuse,
     Inline,
-    MergeAxes,
-    MergeReduceAxes,
     Parallelize,
     Partition,
+    Prefetch,
     Reorder,
     Schedule,
     Step,
@@ -55,7 +53,7 @@ PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs 
 def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch for this kernel; always one."""
     merged, output_merges = merge_all(kernel)
-    merged, reduce_merges = _merge_reductions(merged)
+    merged, reduce_merges = merge_reductions(merged)
     merges = (*output_merges, *reduce_merges)
     plan = _plan(merged)
     widths: list[int] = [1, 2, 4]
@@ -67,6 +65,10 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         accumulators, preferred = _accumulators(merged, plan, target)
         choices.append(Choice("accumulators", accumulators))
         default.append(preferred)
+    streams = _streams(merged, plan, target) if plan.split else {}
+    if streams:
+        choices.append(Choice("rows_ahead", (0, 1, 2)))
+        default.append(1)
     if plan.inlinable:
         choices.append(Choice("padding", ("inline", "copy")))
         default.append("inline")
@@ -75,14 +77,29 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         default.append(2)
 
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        return Schedule((*merges, *_steps(merged, plan, target, assignment)))
+        ahead = int(str(assignment.get("rows_ahead", 0)))
+        prefetches = [Prefetch(name, ahead * row) for name, row in streams.items() if ahead]
+        return Schedule((*merges, *_steps(merged, plan, target, assignment), *prefetches))
 
     return [Sketch("row_wise", tuple(choices), build, tuple(default))]
 
 
+def _streams(kernel: FusedKernel, plan: _Plan, target: Target) -> dict[str, int]:
+    """Inputs that come from memory row by row, and the elements of a row.
+
+    Hardware stops to look ahead while a row is walked for the second time.
+    """
+    rows = prod(axis.extent for axis in kernel.output.axes if axis.name in plan.rows)
+    return {
+        buffer.name: prod(buffer.shape) // rows
+        for buffer in kernel.inputs
+        if buffer.type.bytes > target.l2_bytes and prod(buffer.shape) % rows == 0
+    }
+
+
 def reduces_rows(kernel: FusedKernel) -> bool:
     """The anchor reduces whole rows of one tensor, whose elements lie side by side."""
-    merged, _ = _merge_reductions(kernel)
+    merged, _ = merge_reductions(kernel)
     anchor = merged.stage(merged.anchor)
     read = loads(anchor.body)
     if len({load.buffer for load in read}) != 1 or not epilogue_is_plain(merged):
@@ -108,22 +125,6 @@ def _accumulators(kernel: FusedKernel, plan: _Plan, target: Target) -> tuple[tup
     )
 
 
-def _merge_reductions(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]]:
-    """Merge adjacent reduce axes wherever they are walked together."""
-    merges: list[Step] = []
-    for name in [stage.name for stage in kernel.stages]:
-        position = len(kernel.stage(name).reduce_axes) - 2
-        while position >= 0:
-            first, second = kernel.stage(name).reduce_axes[position : position + 2]
-            try:
-                kernel = merge_reduce_axes(kernel, name, first.name, second.name)
-                merges.append(MergeReduceAxes(name, first.name, second.name))
-            except ScheduleError:
-                pass
-            position -= 1
-    return kernel, tuple(merges)
-
-
 def work(kernel: FusedKernel) -> int:
     """Points of the largest iteration space."""
     most = 0
@@ -133,22 +134,6 @@ def work(kernel: FusedKernel) -> int:
             points *= axis.extent
         most = max(most, points)
     return most
-
-
-def merge_all(kernel: FusedKernel) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:
-    """Merge as many adjacent output axes as the kernel allows, from the right."""
-    merges: list[MergeAxes] = []
-    position = len(kernel.output.axes) - 2
-    while position >= 0:
-        axes = kernel.output.axes
-        step = MergeAxes(axes[position].name, axes[position + 1].name)
-        try:
-            kernel = merge_axes(kernel, step.first, step.second)
-            merges.append(step)
-        except ScheduleError:
-            pass
-        position -= 1
-    return kernel, tuple(merges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.rewrite import loads
 from compiler.loops.affine import Affine, affine
 from compiler.loops.rewrite import axes_of, parts_that_read, substitute
+from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.row_wise import (
     PARALLEL_ELEMENTS,
-    merge_all,
     parallel_steps,
     work,
 )

@@ -19,10 +19,10 @@ from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.rewrite import loads
 from compiler.loops.affine import affine
 from compiler.loops.rewrite import axes_of
+from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_wise import (
     PARALLEL_ELEMENTS,
-    merge_all,
     parallel_steps,
     work,
 )
