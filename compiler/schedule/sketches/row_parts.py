@@ -116,7 +116,7 @@ def row_constants(
     steps: list[Step] = []
     for stage in kernel.stages:
         axis = inner.get(stage.name, "")
-        if not axis:
+        if axis not in [item.name for item in (*stage.axes, *stage.reduce_axes)]:
             continue
         excluded = {axis, *(item.name for item in stage.reduce_axes)}
         for count, part in enumerate(parts_without(stage.body, excluded)):
