@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compiler.target import Target
 
 # Part of every record's key: change it when the code generated for a schedule changes.
-VERSION = "1"
+VERSION = "2"
 
 
 def build(
@@ -34,6 +34,7 @@ def build(
     threads: int = 1,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     dump_after: DumpAfter = None,
+    numerics: str = "default",
 ) -> Executable:
     """Compile a model and load it, see `compiler.pipeline.build`."""
     from compiler.pipeline import build as build_model
@@ -45,6 +46,7 @@ def build(
         threads=threads,
         shapes=shapes,
         dump_after=dump_after,
+        numerics=numerics,
     )
 
 

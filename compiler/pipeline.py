@@ -74,6 +74,7 @@ def build(
     threads: int = 1,
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
+    numerics: str = "default",
 ) -> Executable:
     """Compile a model and load it into this process; the arguments are `compile_model`'s."""
     spec = compile_model(
@@ -83,6 +84,7 @@ def build(
         threads=threads,
         shapes=shapes,
         dump_after=dump_after,
+        numerics=numerics,
     )
     return Executable(spec)
 
@@ -95,19 +97,23 @@ def compile_model(
     threads: int = 1,
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
+    numerics: str = "default",
 ) -> ExecutableSpec:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
     `choose_schedule` gives a kernel's schedule, None for the default one. `shapes` fixes symbolic
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
-    printed to stderr, or is a function of (stage, text). Raises `ImportModelError` and its kinds
+    printed to stderr, or is a function of (stage, text). `numerics` "strict" keeps algorithms that
+    round differently out of default schedules. Raises `ImportModelError` and its kinds
     for models that cannot be compiled; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
     stages = Stages(STAGES, dump_after)
     graph, program = _to_kernels(model, target, shapes, stages)
     schedules = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
-    built = stages.run("compile_kernels", lambda: compile_kernels(schedules, target, threads))
+    built = stages.run(
+        "compile_kernels", lambda: compile_kernels(schedules, target, threads, numerics)
+    )
     compiled = {key: item.compiled for key, item in built.items()}
     constants = stages.run("pack_constants", lambda: pack_constants(program, compiled))
     plan = stages.run("plan_memory", lambda: plan_memory(program, _workspaces(program, compiled)))
@@ -200,20 +206,23 @@ def choose_schedules(
 
 
 def compile_kernels(
-    chosen: Mapping[str, ChosenSchedule], target: Target, threads: int
+    chosen: Mapping[str, ChosenSchedule], target: Target, threads: int, numerics: str
 ) -> dict[str, BuiltKernel]:
     """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key."""
 
     def compile_one(item: tuple[str, ChosenSchedule]) -> BuiltKernel:
         key, scheduled = item
-        return _compile_or_default(key, scheduled, target, threads)
+        kernel = scheduled.kernel
+        return _compile_or_default(
+            key, scheduled, target, lambda: default_schedule(kernel, target, threads, numerics)
+        )
 
     with ThreadPoolExecutor(_COMPILE_THREADS) as pool:
         return dict(zip(chosen, pool.map(compile_one, chosen.items()), strict=True))
 
 
 def _compile_or_default(
-    key: str, chosen: ChosenSchedule, target: Target, threads: int
+    key: str, chosen: ChosenSchedule, target: Target, default: Callable[[], Schedule]
 ) -> BuiltKernel:
     """Compile with the chosen schedule, or with the default one where that does not fit."""
     symbol = f"kernel_{key}"
@@ -225,8 +234,8 @@ def _compile_or_default(
         except (ScheduleError, LoweringError, VerifyError) as error:
             record = f" of record {chosen.choice.record_id}" if chosen.choice.record_id else ""
             note = f"the {chosen.choice.source} schedule{record} does not fit: {error}"
-    schedule = default_schedule(chosen.kernel, target, threads)
-    return BuiltKernel(compile_kernel(chosen.kernel, schedule, target, symbol), None, note)
+    code = compile_kernel(chosen.kernel, default(), target, symbol)
+    return BuiltKernel(code, None, note)
 
 
 def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) -> list[int]:

@@ -85,7 +85,14 @@ def compile_from(
         kernels[workload_key(kernel)] = kernel
         return None if choose is None else choose(kernel)
 
-    spec = compile_model(model, remember, target=target, threads=threads, shapes=shapes)
+    spec = compile_model(
+        model,
+        remember,
+        target=target,
+        threads=threads,
+        shapes=shapes,
+        numerics=settings.compile.numerics,
+    )
     report = _report(spec.kernels, kernels)
     if report.tuned_share < require_tuned:
         raise TunefarmError(

@@ -18,7 +18,7 @@ from compiler.pipeline import ChooseSchedule, kernels_of
 from compiler.schedule import default_schedule, schedule_space
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
-from configs.settings import Settings
+from configs.settings import CompileSettings, Settings
 from db.store import Store
 from tuner.apply_best import choose_from
 from tuner.build_model import target_of
@@ -56,7 +56,7 @@ def inspect_model(
     choose: ChooseSchedule | None = None
     if store is not None:
         choose = choose_from(store, target, threads, settings.compile.numerics)
-    show = _printer(stage, target, threads, choose)
+    show = _printer(stage, target, settings.compile, choose)
     program = kernels_of(model, target, shapes)
     found = {key: (item, times) for key, (item, times) in distinct_kernels(program).items()}
     chosen = _select({key: item for key, (item, _) in found.items()}, kernel)
@@ -89,11 +89,13 @@ def _select(kernels: Mapping[str, FusedKernel], wanted: str | None) -> Mapping[s
 
 
 def _printer(
-    stage: str, target: Target, threads: int, choose: ChooseSchedule | None
+    stage: str, target: Target, options: CompileSettings, choose: ChooseSchedule | None
 ) -> Callable[[FusedKernel], str]:
     def schedule(kernel: FusedKernel) -> Schedule:
         choice = None if choose is None else choose(kernel)
-        return default_schedule(kernel, target, threads) if choice is None else choice.schedule
+        if choice is not None:
+            return choice.schedule
+        return default_schedule(kernel, target, options.threads, options.numerics)
 
     def loops(kernel: FusedKernel) -> str:
         return format_loops(lower_kernel(kernel, schedule(kernel)))
@@ -104,16 +106,16 @@ def _printer(
 
     return {
         "kernels": format_kernel,
-        "space": lambda kernel: format_space(kernel, target, threads),
+        "space": lambda kernel: format_space(kernel, target, options),
         "loops": loops,
         "llvm": llvm,
         "asm": lambda kernel: assembly(llvm(kernel), target),
     }[stage]
 
 
-def format_space(kernel: FusedKernel, target: Target, threads: int) -> str:
+def format_space(kernel: FusedKernel, target: Target, options: CompileSettings) -> str:
     """The sketches and choices of a kernel's schedule space; the default's values are marked."""
-    space = schedule_space(kernel, target, threads)
+    space = schedule_space(kernel, target, options.threads, options.numerics)
     lines = [f"{space.size} schedules"]
     for sketch in space.sketches:
         lines.append(f"sketch {sketch.name}: {sketch.size} schedules")

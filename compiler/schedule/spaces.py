@@ -7,7 +7,7 @@ from compiler.schedule.sketches.row_wise import reduces_rows, row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
-from compiler.schedule.sketches.winograd_conv import winograd_sketches
+from compiler.schedule.sketches.winograd_conv import winograd_pays, winograd_sketches
 from compiler.schedule.space import ScheduleSpace
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
@@ -25,22 +25,25 @@ def schedule_space(
         sketches += row_wise_sketches(kernel, target, threads)
     sketches += tiled_reduction_sketches(kernel, target, threads)
     if sketches:
-        if numerics != "strict":
-            sketches += winograd_sketches(kernel, target, threads)
-        return ScheduleSpace(sketches)
+        fast = [] if numerics == "strict" else winograd_sketches(kernel, target, threads)
+        if fast and winograd_pays(kernel, target):
+            return ScheduleSpace([*fast, *sketches])
+        return ScheduleSpace([*sketches, *fast])
     sketches = transposed_sketches(kernel, target, threads)
     return ScheduleSpace([*sketches, *row_wise_sketches(kernel, target, threads)])
 
 
-def default_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:
+def default_schedule(
+    kernel: FusedKernel, target: Target, threads: int = 1, numerics: str = "default"
+) -> Schedule:
     """The analytic pick: the first sketch with the choices that its rules prefer."""
-    space = schedule_space(kernel, target, threads)
+    space = schedule_space(kernel, target, threads, numerics)
     return space.schedule(space.default())
 
 
 def untiled_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:
     """One vector at a time, without register tile or unrolling: what tuning is compared with."""
-    sketch = schedule_space(kernel, target, threads).sketches[0]
+    sketch = schedule_space(kernel, target, threads, "strict").sketches[0]
     choices = dict(zip((choice.name for choice in sketch.choices), sketch.default, strict=True))
     if "tile" in choices:
         choices |= {"tile": (1, 1), "unroll": (1, 1)}

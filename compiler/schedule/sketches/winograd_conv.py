@@ -38,6 +38,9 @@ from compiler.schedule.steps import (
 )
 from compiler.target import Target
 
+MARGIN = 1.3  # times faster, by the count, before Winograd is the default
+MEMORY_BYTES = 4  # a cycle, that memory delivers to one core
+TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
 STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
 
@@ -57,11 +60,37 @@ class _Context:
 
 
 def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
-    """One sketch per tile size, for the convolutions that Winograd's form exists for."""
+    """One sketch per tile size, the better first, where Winograd's form exists for the kernel."""
     if not winograd_applies(kernel) or not epilogue_is_plain(kernel):
         return []
-    sketches = [_sketch(kernel, m, target, threads) for m in sorted(TRANSFORMS, reverse=True)]
+    sizes = sorted(TRANSFORMS, key=lambda m: _cycles(kernel, m, target))
+    sketches = [_sketch(kernel, m, target, threads) for m in sizes]
     return [sketch for sketch in sketches if sketch is not None]
+
+
+def winograd_pays(kernel: FusedKernel, target: Target) -> bool:
+    """Whether the better tile size is clearly faster than the direct form, by a rough count."""
+    best = min(_cycles(kernel, m, target) for m in TRANSFORMS)
+    return MARGIN * best < _cycles(kernel, 1, target)
+
+
+def _cycles(kernel: FusedKernel, m: int, target: Target) -> float:
+    """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
+
+    Products and filters overlap: filters beyond the second-level cache come from memory. The
+    transforms load, compute and store without much reuse.
+    """
+    anchor = kernel.stage(kernel.anchor)
+    extents = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
+    inputs, outputs = extents["icb"], extents["ocb"]
+    window = (m + 2) ** 2
+    tiles = extents["n"] * -(-extents["oh"] // m) * -(-extents["ow"] // m)
+    vectors = inputs * extents["ici"] * outputs * window
+    filters = vectors * target.lanes * 4
+    products = tiles * vectors / 2
+    streamed = filters / MEMORY_BYTES if filters > target.l2_bytes else 0.0
+    transforms = 0.0 if m == 1 else tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
+    return max(products, streamed) + transforms
 
 
 def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch | None:
@@ -80,7 +109,11 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
         Choice("tile", tiles),
         Choice("unroll", tuple(step for step in (2, 4, 8, 16) if step <= target.lanes)),
     ]
-    default: list[ChoiceValue] = [_default_rows(context, rows), tiles[-1], min(8, target.lanes)]
+    default: list[ChoiceValue] = [
+        _default_rows(context, rows),
+        _default_tile(tiles),
+        min(8, target.lanes),
+    ]
     if threads > 1:
         choices.append(Choice("chunks", (1, 2, 4)))
         default.append(2)
@@ -132,6 +165,11 @@ def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
             most = (budget - vectors) // vectors
             pairs += [(count, vectors) for count in range(max(1, most // 2), most + 1)]
     return tuple(pairs)
+
+
+def _default_tile(tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """Most multiply-adds in flight; of two such tiles the one with fewer passes over the data."""
+    return max(tiles, key=lambda tile: (tile[0] * tile[1], tile[1] <= 3, tile[1]))
 
 
 def _steps(context: _Context, choice: Mapping[str, ChoiceValue]) -> list[Step]:

@@ -24,8 +24,9 @@ from compiler.schedule import (
     Sketch,
     default_schedule,
     schedule_space,
+    untiled_schedule,
 )
-from compiler.schedule.steps import Tile
+from compiler.schedule.steps import Tile, Winograd
 from compiler.target import host_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
@@ -180,6 +181,31 @@ def test_the_default_is_in_the_space(name: str, threads: int) -> None:
         for choice, value in zip(sketch.choices, sketch.default, strict=True):
             assert value in choice.values
             assert len(set(choice.values)) == len(choice.values)
+
+
+def _conv3x3(blocks: int, size: int) -> FusedKernel:
+    channels = 8 * blocks
+    return kernel_of(
+        [f32(1, blocks, size, size, 8), f32(channels, channels, 3, 3)],
+        [("conv", ["x0", "x1"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)})],
+        constants=["x1"],
+    )
+
+
+def test_winograd_is_the_default_where_it_pays_and_numerics_allow_it() -> None:
+    deep, narrow = _conv3x3(16, 28), _conv3x3(1, 28)
+    assert Winograd(4) in default_schedule(deep, TARGET).steps
+    assert not any(isinstance(s, Winograd) for s in default_schedule(narrow, TARGET).steps)
+    strict = schedule_space(deep, TARGET, numerics="strict")
+    assert not any("winograd" in sketch.name for sketch in strict.sketches)
+    plain = default_schedule(deep, TARGET, numerics="strict")
+    assert not any(isinstance(step, Winograd) for step in plain.steps)
+    assert not any(isinstance(step, Winograd) for step in untiled_schedule(deep, TARGET).steps)
+
+
+def test_filters_too_large_for_the_caches_get_smaller_tiles() -> None:
+    large = replace(TARGET, l2_bytes=512 * 1024)
+    assert Winograd(2) in default_schedule(_conv3x3(64, 7), large).steps
 
 
 @pytest.mark.parametrize("name", KERNELS)
