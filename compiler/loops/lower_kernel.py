@@ -11,7 +11,6 @@ from compiler.kernels.expr import (
     Const,
     Expr,
     Index,
-    Load,
     add,
     all_of,
     binary,
@@ -22,7 +21,7 @@ from compiler.kernels.expr import (
 )
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.rewrite import loads
-from compiler.loops.affine import Affine, Substitution, affine, decide, expr_range
+from compiler.loops.affine import affine, decide, expr_range
 from compiler.loops.apply_schedule import ScheduledKernel, apply_schedule
 from compiler.loops.ir import (
     Allocate,
@@ -34,22 +33,20 @@ from compiler.loops.ir import (
     Memory,
     Scope,
     Stmt,
-    Store,
-    Update,
 )
+from compiler.loops.leaves import Leaves, global_values
 from compiler.loops.loop_ranges import (
     Env,
     RangeMap,
-    axis_value,
     extent_of,
     padded_extent,
     padded_extents,
     pieces_of,
 )
-from compiler.loops.pack import packed_indices, packed_shape
+from compiler.loops.pack import packed_shape
 from compiler.loops.reductions import reduction_identity, split_guards
 from compiler.loops.region import Region, User, free_name, required_region
-from compiler.loops.rewrite import axes_of, substitute, transform
+from compiler.loops.rewrite import axes_of, substitute
 from compiler.loops.stage_state import StageState
 from compiler.schedule.steps import Schedule
 
@@ -65,8 +62,7 @@ class _Lowering:
     def __init__(self, scheduled: ScheduledKernel) -> None:
         self.scheduled = scheduled
         self.kernel = scheduled.kernel
-        self.inputs = {buffer.name: buffer for buffer in self.kernel.inputs}
-        self.masks = any(split.tail == "mask" for split in scheduled.splits())
+        self.leaves = Leaves(scheduled)
         self._names = itertools.count(1)
 
     def run(self) -> LoopNest:
@@ -117,7 +113,7 @@ class _Lowering:
         offsets = {axis.name: base for axis, base in zip(stage.axes, region.base, strict=True)}
         start = replace(env, values={}, extents=extents, bases={}, guards=())
         if not stage.reduce_axes:
-            leaf = self._leaf(state, memory, offsets, stage.body, "")
+            leaf = self.leaves.leaf(state, memory, offsets, stage.body, "")
             return self._loops(state, state.order, start, leaf, offsets)
         return self._reduction(state, memory, offsets, start)
 
@@ -137,8 +133,8 @@ class _Lowering:
             # What differs between the lanes of a vector cannot be a branch.
             guards = [guard for guard in guards if not axes_of(guard) & lanes]
             body = select(all_of(*per_lane), body, initial)
-        fill = self._leaf(state, memory, offsets, initial, "", indices_only=True)
-        update = self._leaf(state, memory, offsets, body, stage.combiner)
+        fill = self.leaves.leaf(state, memory, offsets, initial, "", indices_only=True)
+        update = self.leaves.leaf(state, memory, offsets, body, stage.combiner)
 
         def from_first_reduce_axis(env: Env) -> tuple[Stmt, ...]:
             updating = replace(env, guards=tuple(guards))
@@ -148,88 +144,6 @@ class _Lowering:
             )
 
         return self._loops(state, outer, env, from_first_reduce_axis, offsets)
-
-    def _leaf(
-        self,
-        state: StageState,
-        memory: Memory,
-        offsets: dict[str, Expr],
-        body: Expr,
-        combiner: str,
-        indices_only: bool = False,
-    ) -> Callable[[Env], tuple[Stmt, ...]]:
-        def leaf(env: Env) -> tuple[Stmt, ...]:
-            indices = tuple(
-                affine(axis_value(state, axis.name, env), env.ranges).to_expr()
-                for axis in state.stage.axes
-            )
-            value = body if indices_only else self._rewrite(state, body, offsets, env)
-            statement: Stmt = Store(memory.name, indices, value)
-            if combiner:
-                statement = Update(memory.name, indices, combiner, value)
-            beyond = self._beyond(state, offsets, env, indices_only) if self.masks else []
-            return (If(all_of(*beyond), (statement,)),) if beyond else (statement,)
-
-        return leaf
-
-    def _beyond(
-        self, state: StageState, offsets: dict[str, Expr], env: Env, indices_only: bool
-    ) -> list[Expr]:
-        """The conditions that keep whole tiles within the region and, if it is read, the stage."""
-        conditions = []
-        for axis in state.stage.axes:
-            value = axis_value(state, axis.name, env)
-            limits = [(value, env.extents[axis.name])]
-            if not indices_only:
-                limits.append((add(offsets[axis.name], value), axis.extent))
-            for position, extent in dict.fromkeys(limits):
-                inside = binary("lt", affine(position, env.ranges).to_expr(), integer(extent))
-                if decide(inside, env.ranges) is not True:
-                    conditions.append(inside)
-        return conditions
-
-    def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: Env) -> Expr:
-        """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
-        values = self._global_values(state, offsets, env)
-        ranges = env.ranges
-        forms = {name: affine(value, ranges) for name, value in values.items()}
-        bases: dict[str, tuple[Affine, ...]] = {}
-
-        def visit(node: Expr) -> Expr | None:
-            if isinstance(node, Index):
-                return values.get(node.name)
-            if not isinstance(node, Load):
-                return None
-            indices = [affine(item, ranges, under) for item in node.indices]
-            if node.buffer in env.locals:
-                memory, base = env.locals[node.buffer]
-                if node.buffer not in bases:
-                    bases[node.buffer] = tuple(affine(item, ranges) for item in base)
-                begins = bases[node.buffer]
-                indices = [i.plus(b, -1) for i, b in zip(indices, begins, strict=True)]
-                return Load(node.dtype, memory.name, tuple(i.to_expr() for i in indices))
-            if node.buffer not in self.inputs:
-                raise ScheduleError(f"{state.name} uses {node.buffer}, which is computed elsewhere")
-            plain = tuple(i.to_expr() for i in indices)
-            layout = self.scheduled.layouts.get(node.buffer)
-            if layout is not None:
-                packed = packed_indices(plain, layout)
-                plain = tuple(affine(item, ranges).to_expr() for item in packed)
-            return Load(node.dtype, node.buffer, plain)
-
-        under = Substitution(forms, lambda expr: transform(expr, visit))
-        return transform(body, visit)
-
-    def _global_values(
-        self, state: StageState, offsets: dict[str, Expr], env: Env
-    ) -> dict[str, Expr]:
-        values = {
-            axis.name: add(offsets[axis.name], axis_value(state, axis.name, env))
-            for axis in state.stage.axes
-        }
-        for axis in state.stage.reduce_axes:
-            values[axis.name] = axis_value(state, axis.name, env)
-        return values
 
     # Loops ---------------------------------------------------------------------------------------
 
@@ -376,7 +290,7 @@ class _Lowering:
         """Test each guard as soon as all of its axes are bound."""
         if not env.guards:
             return inside(env)
-        values = self._global_values(state, offsets, env)
+        values = global_values(state, offsets, env)
         pending: list[Expr] = []
         conditions: list[Expr] = []
         for guard in env.guards:
@@ -403,7 +317,7 @@ class _Lowering:
         """A pending guard needs nothing but this short loop and unrolled ones to be decided."""
         if not env.guards or axis not in env.extents or env.extents[axis] > SHORT_LOOP:
             return False
-        values = self._global_values(state, offsets, env)
+        values = global_values(state, offsets, env)
         own = free_name(axis)
         return any(
             own in names and all(name.startswith("?") for name in names)
@@ -458,9 +372,9 @@ class _Lowering:
         env: Env,
         offsets: dict[str, Expr],
     ) -> dict[str, Region]:
-        values = self._global_values(state, offsets, env)
+        values = global_values(state, offsets, env)
         free = self._free_ranges(state, env)
-        padded = padded_extents(state) if self.masks else {}
+        padded = padded_extents(state) if self.leaves.masks else {}
         users = [User.of(state.stage, values, {**env.ranges, **free})]
         regions: dict[str, Region] = {}
         for producer in reversed(producers):

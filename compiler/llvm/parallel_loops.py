@@ -1,0 +1,85 @@
+"""Parallel loops: a function of their own, which the threads of a team run until no chunk is left.
+
+The function's context is { buffers, workspace, next chunk, number of chunks }; threads draw chunk
+numbers from the shared counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from compiler.llvm.writer import FunctionWriter
+from compiler.loops.ir import For
+
+RangeLoop: TypeAlias = Callable[[str, str], None]  # emits the loop over [start, stop)
+Body: TypeAlias = Callable[[FunctionWriter, str, str], RangeLoop]  # given buffers and workspace
+
+
+def call_outlined(writer: FunctionWriter, loop: For, name: str) -> None:
+    """Run the outlined loop `name`: by a team, or alone where there is none."""
+    extent = loop.stop - loop.start
+    context = writer.emit_entry("alloca { ptr, ptr, i64, i64 }, align 8")
+    slots = [
+        writer.emit(
+            f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr {context}, i32 0, i32 {i}"
+        )
+        for i in range(4)
+    ]
+    parallel = writer.emit("load ptr, ptr %runtime, align 8")
+    slot = writer.emit("getelementptr inbounds i8, ptr %runtime, i64 8")
+    threads = writer.emit(f"load i32, ptr {slot}, align 4")
+    absent = writer.emit(f"icmp eq ptr {parallel}, null")
+    single = writer.emit(f"icmp sle i32 {threads}, 1")
+    serial = writer.emit(f"or i1 {absent}, {single}")
+    wide = writer.emit(f"sext i32 {threads} to i64")
+    wanted = writer.emit(f"mul i64 {wide}, {loop.chunks}")
+    smaller = writer.emit(f"icmp slt i64 {wanted}, {extent}")
+    capped = writer.emit(f"select i1 {smaller}, i64 {wanted}, i64 {extent}")
+    chunks = writer.emit(f"select i1 {serial}, i64 1, i64 {capped}")
+    for slot, stored in zip(
+        slots, ("ptr %buffers", "ptr %workspace", "i64 0", f"i64 {chunks}"), strict=True
+    ):
+        writer.line(f"store {stored}, ptr {slot}, align 8")
+    alone, together, done = writer.label("alone"), writer.label("team"), writer.label("done")
+    writer.line(f"br i1 {serial}, label %{alone}, label %{together}")
+    writer.begin_block(alone)
+    writer.line(f"call void @{name}(ptr {context})")
+    writer.line(f"br label %{done}")
+    writer.begin_block(together)
+    writer.line(f"call void {parallel}(ptr @{name}, ptr {context}, i32 {threads}, i32 0)")
+    writer.line(f"br label %{done}")
+    writer.begin_block(done)
+
+
+def outline(loop: For, name: str, declarations: set[str], body: Body) -> str:
+    """The function that each thread of the team calls."""
+    writer = FunctionWriter(declarations)
+    slots = [
+        writer.emit_entry(
+            f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr %context, i32 0, i32 {i}"
+        )
+        for i in range(4)
+    ]
+    buffers = writer.emit_entry(f"load ptr, ptr {slots[0]}, align 8")
+    workspace = writer.emit_entry(f"load ptr, ptr {slots[1]}, align 8")
+    chunks = writer.emit_entry(f"load i64, ptr {slots[3]}, align 8")
+    run = body(writer, buffers, workspace)
+    extent = loop.stop - loop.start
+    draw, work, leave = writer.label("draw"), writer.label("work"), writer.label("leave")
+    writer.line(f"br label %{draw}")
+    writer.begin_block(draw)
+    number = writer.emit(f"atomicrmw add ptr {slots[2]}, i64 1 monotonic, align 8")
+    left = writer.emit(f"icmp slt i64 {number}, {chunks}")
+    writer.line(f"br i1 {left}, label %{work}, label %{leave}")
+    writer.begin_block(work)
+    bounds = []
+    for base in (number, writer.emit(f"add nsw i64 {number}, 1")):
+        scaled = writer.emit(f"mul nsw i64 {base}, {extent}")
+        share = writer.emit(f"udiv i64 {scaled}, {chunks}")
+        bounds.append(writer.emit(f"add nsw i64 {share}, {loop.start}"))
+    run(bounds[0], bounds[1])
+    writer.line(f"br label %{draw}")
+    writer.begin_block(leave)
+    writer.line("ret void")
+    return f"define internal void @{name}(ptr %context) nounwind {{\nentry:\n{writer.text()}\n}}"

@@ -1,0 +1,107 @@
+"""Leaves of a loop nest: a stage's store or update, with its indices over loop variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compiler.errors import ScheduleError
+from compiler.kernels.expr import Expr, Index, Load, add, all_of, binary, integer
+from compiler.loops.affine import Affine, Substitution, affine, decide
+from compiler.loops.apply_schedule import ScheduledKernel
+from compiler.loops.ir import If, Memory, Stmt, Store, Update
+from compiler.loops.loop_ranges import Env, axis_value
+from compiler.loops.pack import packed_indices
+from compiler.loops.rewrite import transform
+from compiler.loops.stage_state import StageState
+
+
+class Leaves:
+    """Makes the innermost statements of a scheduled kernel's stages."""
+
+    def __init__(self, scheduled: ScheduledKernel) -> None:
+        self.layouts = scheduled.layouts
+        self.inputs = {buffer.name for buffer in scheduled.kernel.inputs}
+        self.masks = any(split.tail == "mask" for split in scheduled.splits())
+
+    def leaf(
+        self,
+        state: StageState,
+        memory: Memory,
+        offsets: dict[str, Expr],
+        body: Expr,
+        combiner: str,
+        indices_only: bool = False,
+    ) -> Callable[[Env], tuple[Stmt, ...]]:
+        """What stores `body` to `memory`, given what is known on the way down to it."""
+
+        def statements(env: Env) -> tuple[Stmt, ...]:
+            indices = tuple(
+                affine(axis_value(state, axis.name, env), env.ranges).to_expr()
+                for axis in state.stage.axes
+            )
+            value = body if indices_only else self._rewrite(state, body, offsets, env)
+            statement: Stmt = Store(memory.name, indices, value)
+            if combiner:
+                statement = Update(memory.name, indices, combiner, value)
+            beyond = self._beyond(state, offsets, env, indices_only) if self.masks else []
+            return (If(all_of(*beyond), (statement,)),) if beyond else (statement,)
+
+        return statements
+
+    def _beyond(
+        self, state: StageState, offsets: dict[str, Expr], env: Env, indices_only: bool
+    ) -> list[Expr]:
+        """The conditions that keep whole tiles within the region and, if it is read, the stage."""
+        conditions = []
+        for axis in state.stage.axes:
+            value = axis_value(state, axis.name, env)
+            limits = [(value, env.extents[axis.name])]
+            if not indices_only:
+                limits.append((add(offsets[axis.name], value), axis.extent))
+            for position, extent in dict.fromkeys(limits):
+                inside = binary("lt", affine(position, env.ranges).to_expr(), integer(extent))
+                if decide(inside, env.ranges) is not True:
+                    conditions.append(inside)
+        return conditions
+
+    def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: Env) -> Expr:
+        """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
+        values = global_values(state, offsets, env)
+        ranges = env.ranges
+        forms = {name: affine(value, ranges) for name, value in values.items()}
+        bases: dict[str, tuple[Affine, ...]] = {}
+
+        def visit(node: Expr) -> Expr | None:
+            if isinstance(node, Index):
+                return values.get(node.name)
+            if not isinstance(node, Load):
+                return None
+            indices = [affine(item, ranges, under) for item in node.indices]
+            if node.buffer in env.locals:
+                memory, base = env.locals[node.buffer]
+                if node.buffer not in bases:
+                    bases[node.buffer] = tuple(affine(item, ranges) for item in base)
+                begins = bases[node.buffer]
+                indices = [i.plus(b, -1) for i, b in zip(indices, begins, strict=True)]
+                return Load(node.dtype, memory.name, tuple(i.to_expr() for i in indices))
+            if node.buffer not in self.inputs:
+                raise ScheduleError(f"{state.name} uses {node.buffer}, which is computed elsewhere")
+            plain = tuple(i.to_expr() for i in indices)
+            layout = self.layouts.get(node.buffer)
+            if layout is not None:
+                packed = packed_indices(plain, layout)
+                plain = tuple(affine(item, ranges).to_expr() for item in packed)
+            return Load(node.dtype, node.buffer, plain)
+
+        under = Substitution(forms, lambda expr: transform(expr, visit))
+        return transform(body, visit)
+
+
+def global_values(state: StageState, offsets: dict[str, Expr], env: Env) -> dict[str, Expr]:
+    values = {
+        axis.name: add(offsets[axis.name], axis_value(state, axis.name, env))
+        for axis in state.stage.axes
+    }
+    for axis in state.stage.reduce_axes:
+        values[axis.name] = axis_value(state, axis.name, env)
+    return values
