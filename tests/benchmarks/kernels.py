@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import json
 import random
 import sys
@@ -28,6 +29,9 @@ from onnx import TensorProto, helper
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm import compile_kernel
+from compiler.llvm.emit_kernel import emit_kernel
+from compiler.llvm.machine import object_code
+from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.pack import pack_constant
 from compiler.pipeline import ScheduleChoice, build, kernels_of
 from compiler.runtime.buffers import aligned_empty
@@ -113,6 +117,8 @@ def cases() -> list[Case]:
         (256, 256, 14, 1),
         (64, 128, 56, 2),
         (128, 256, 28, 2),
+        (128, 128, 56, 2),
+        (256, 256, 28, 2),
     ):
         name = f"conv {inputs}->{outputs} {size}x{size} stride {stride}"
         model = conv_model(inputs, outputs, size, stride)
@@ -253,7 +259,9 @@ def measure(case: Case, trials: int, rounds: int) -> Row:
     space = schedule_space(kernel, target)
     chosen = [s for s in space.sketches if s.name.startswith(case.sketches)]
     schedule = search(kernel, ScheduleSpace(chosen), trials)
-    check(case, kernel, schedule)
+    default = default_schedule(kernel, target)
+    for timed in (schedule, default):
+        check(case, kernel, timed)
     if case.against == "peak":
         yardstick, work = fma_peak(target)
         own_work = flops_of(kernel)
@@ -262,21 +270,23 @@ def measure(case: Case, trials: int, rounds: int) -> Row:
         own_work = bytes_of(kernel)
     else:
         direct = [s for s in space.sketches if s.name.startswith("tiled")]
-        yardstick = Timed(kernel, search(kernel, ScheduleSpace(direct), trials))
+        best = search(kernel, ScheduleSpace(direct), trials)
+        check(case, kernel, best)
+        yardstick = Timed(kernel, best)
         work = own_work = 1
-    default_run = Timed(kernel, default_schedule(kernel, target))
-    runs: list[Callable[[], None]] = [Timed(kernel, schedule), default_run, yardstick]
-    ours, default, other = interleave(runs, rounds)
+    runs: list[Callable[[], None]] = [Timed(kernel, schedule), Timed(kernel, default), yardstick]
+    ours, untuned, other = interleave(runs, rounds)
     steps = str(schedule).split("\n")
-    return Row(case.name, ours, default, (own_work / ours) / (work / other), steps[0])
+    return Row(case.name, ours, untuned, (own_work / ours) / (work / other), steps[0])
 
 
 def candidate_times(count: int) -> tuple[float, float]:
-    """Medians over candidates of a 3x3 convolution: Python, and Python with LLVM, in seconds."""
-    from compiler.llvm.emit_kernel import emit_kernel
-    from compiler.llvm.machine import object_code
-    from compiler.loops.lower_kernel import lower_kernel
+    """Medians over candidates of a 3x3 convolution: Python, and Python with LLVM, in seconds.
 
+    Without garbage collection, as in the workers that build candidates.
+    """
+    gc.collect()
+    gc.disable()
     target = host_target()
     case = Case("", conv_model(128, 128, 28), "conv", "peak")
     kernel = kernel_of(case)
@@ -290,6 +300,7 @@ def candidate_times(count: int) -> tuple[float, float]:
         python.append(time.thread_time() - start)
         object_code(text, target)
         whole.append(time.thread_time() - start)
+    gc.enable()
     return median(python), median(whole)
 
 

@@ -4,7 +4,8 @@
 
 The fork-join cost is that of a parallel loop of one addition per thread, against the same loop run
 serially. Kernels have their recorded schedules for that many threads, else their default ones, and
-take turns with themselves on one thread. Times are wall-clock medians.
+take turns with themselves on one thread. Times are wall-clock medians. The model, built so, is
+compared with onnxruntime before any kernel is timed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from compiler.graph.ir import TensorType
 from compiler.kernels.expr import binary, const
 from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
 from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import ChooseSchedule, kernels_of
+from compiler.pipeline import ChooseSchedule, build, kernels_of
 from compiler.runtime.threads import make_runtime
 from compiler.schedule import Schedule, default_schedule
 from compiler.schedule.steps import Parallelize
@@ -36,7 +37,8 @@ from compiler.target import Target, host_target
 from db.store import Store
 from tests.benchmarks.kernels import Timed
 from tuner.apply_best import choose_from
-from tuner.latency import pinned
+from tuner.bench import ENGINES
+from tuner.latency import aligned_inputs, outputs_agree, pinned
 
 
 class Threaded(Timed):
@@ -81,6 +83,17 @@ def fork_join_seconds(threads: int, rounds: int) -> float:
     serial, parallel = (Threaded(kernel, schedule, count) for count in (1, threads))
     alone, together = interleave([serial, parallel], rounds)
     return together - alone
+
+
+def check(path: Path, choose: ChooseSchedule | None, threads: int) -> None:
+    """The model with these schedules gives what onnxruntime gives."""
+    executable = build(path, choose, threads=threads)
+    inputs = aligned_inputs(executable)
+    outputs = executable.run(inputs)
+    expected = ENGINES["onnxruntime"](str(path), inputs, threads)()
+    for name, array in outputs.items():
+        if not outputs_agree(array, expected[name]):
+            raise SystemExit(f"{path}: output {name} differs from onnxruntime's; nothing was timed")
 
 
 def kernel_rows(
@@ -128,6 +141,7 @@ def main(arguments: list[str]) -> int:
         if options.db:
             store = stack.enter_context(Store.open(options.db))
             choose = choose_from(store, target, threads, "default")
+        check(path, choose, threads)
         cost = fork_join_seconds(threads, options.rounds)
         rows = kernel_rows(path, target, threads, choose, options.rounds)
     if options.json:
