@@ -168,8 +168,12 @@ def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
 
 
 def _default_tile(tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """Most multiply-adds in flight; of two such tiles the one with fewer passes over the data."""
-    return max(tiles, key=lambda tile: (tile[0] * tile[1], tile[1] <= 3, tile[1]))
+    """Three vectors where there are as many, and as many tiles as then fit the registers.
+
+    More vectors mean fewer passes over the transformed data; from four on there are too few
+    multiply-adds between the loads.
+    """
+    return max(tiles, key=lambda tile: (tile[1] <= 3, tile[1], tile[0]))
 
 
 def _steps(context: _Context, choice: Mapping[str, ChoiceValue]) -> list[Step]:
