@@ -124,7 +124,9 @@ def _merge_body(
         )
         if not fits:
             raise ScheduleError(f"{stage.name} reads {node.buffer} not along {name}")
-        return Load(node.dtype, node.buffer, (*plain[:where], index(name), *plain[where + 2 :]))
+        # The other indices stay as they are: later steps compare them with axes by name.
+        kept = node.indices
+        return Load(node.dtype, node.buffer, (*kept[:where], index(name), *kept[where + 2 :]))
 
     return transform(stage.body, visit)
 

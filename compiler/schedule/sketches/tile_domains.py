@@ -14,6 +14,8 @@ from compiler.schedule.steps import MergeAxes
 from compiler.target import Target
 
 ROWS = "rows"  # a loop over tiles of so many rows: rows4
+COLUMNS = "columns"  # a loop over blocks of so many columns: columns48
+COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
 ROW_TILES = (4, 8)
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
@@ -147,7 +149,8 @@ def unrolls(context: TileContext, orders: Sequence[tuple[str, ...]]) -> tuple[tu
 def loop_orders(context: TileContext) -> tuple[str, ...]:
     """Orders of the row, block and column loops, outermost first; "rows4" are tiles of four rows.
 
-    What the loops inside of such a tile read and write should stay in the second-level cache.
+    What the loops inside of such a tile read and write should stay in the second-level cache, as
+    with "columns48", blocks of 48 columns. The first is the default.
     """
     if not context.roles.column:
         return ("block",)
@@ -157,7 +160,27 @@ def loop_orders(context: TileContext) -> tuple[str, ...]:
         return (*orders, *(f"{ROWS}{rows} block row column" for rows in tiles))
     if context.extent(context.roles.column) == 1:
         return ("block column",)
-    return ("block column", "column block")
+    blocks = tuple(f"{COLUMNS}{n} block column" for n in _column_blocks(context))
+    if blocks and context.threads == 1:
+        return (blocks[-1], "block column", "column block", *blocks[:-1])
+    return ("block column", "column block", *blocks)
+
+
+def _column_blocks(context: TileContext) -> list[int]:
+    """Columns whose data takes at most half of the second-level cache, if all of them take more.
+
+    Every block of vectors walks over the data again. Threads share blocks of equal size.
+    """
+    columns = context.extent(context.roles.column)
+    width = 4 * math.prod(context.extent(axis) for axis in context.roles.reduce)
+    if context.prologue or columns * width <= context.target.l2_bytes:
+        return []
+    blocks = [
+        n for n in COLUMN_BLOCKS if 2 * n <= columns and 2 * n * width <= context.target.l2_bytes
+    ]
+    if context.threads > 1:
+        blocks = [-(-columns // -(-columns // n)) for n in blocks]
+    return blocks
 
 
 def leaves_rest(context: TileContext, tiles: Sequence[ChoiceValue]) -> bool:

@@ -23,6 +23,7 @@ from compiler.loops.merge_axes import merge_axes
 from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.roles import roles_of
 from compiler.schedule.sketches.tile_domains import (
+    COLUMNS,
     ROWS,
     TileContext,
     best_tile,
@@ -188,15 +189,21 @@ def _steps(context: TileContext, choice: Assignment) -> list[Step]:
     if order[0].startswith(ROWS):
         steps.append(Tile(output, roles.row, int(order[0].removeprefix(ROWS)), "shift"))
         by_name |= {order[0]: f"{roles.row}.o", "row": f"{roles.row}.i"}
+    inside = roles.column
+    if order[0].startswith(COLUMNS):
+        # A loop with a tail cannot be fused with others.
+        tail = "peel" if context.threads == 1 else "shift"
+        steps.append(Tile(output, roles.column, int(order[0].removeprefix(COLUMNS)), tail))
+        inside = f"{roles.column}.i"
+        by_name |= {order[0]: f"{roles.column}.o", "column": f"{inside}.o"}
     loops = [*roles.outer, *(by_name[name] for name in order if by_name[name])]
     fused = _parallel_loops(
         context, loops, (block_outer if context.ragged else "", f"{roles.row}.i")
     )
     if roles.column:
-        # A loop with a tail cannot be fused with others.
         tail = "shift" if column_outer in fused else str(choice.get("rest", "peel"))
-        steps.append(Tile(output, roles.column, columns, tail))
-    inner = [f"{roles.column}.i"] if roles.column else []
+        steps.append(Tile(output, inside, columns, tail))
+    inner = [f"{inside}.i"] if roles.column else []
     steps.append(Reorder(output, (*loops, *inner, *tile_axes)))
     steps += [Unroll(output, axis) for axis in (*inner, *tile_axes[:-1])]
     steps.append(Vectorize(output, tile_axes[-1]))

@@ -7,6 +7,7 @@ and vectors wider than its own, so that nothing hangs on one number of lanes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -134,6 +135,37 @@ def _large() -> dict[str, FusedKernel]:
         "add": kernel_of([f32(97, 513), f32(513)], [("add", ["x0", "x1"], {})]),
         "transpose": kernel_of([f32(130, 129, 2)], [("transpose", ["x0"], {"perm": (1, 0, 2)})]),
     }
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["pointwise convolution", "product"])
+def test_blocks_of_columns_compute_the_kernel(name: str, threads: int) -> None:
+    """With a second-level cache so small that even little data is walked in blocks."""
+    lanes = TARGETS["host"].lanes
+    kernel = {
+        "pointwise convolution": kernel_of(
+            [f32(1, 64 // lanes, 9, 11, lanes), f32(5 * lanes, 64, 1, 1), f32(5 * lanes)],
+            [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc"}), ("relu", ["v0"], {})],
+            constants=["x1", "x2"],
+        ),
+        "product": kernel_of([f32(97, 64), f32(64, 43)], [("matmul", ["x0", "x1"], {})]),
+    }[name]
+    target = replace(TARGETS["host"], l2_bytes=16 * 1024)
+    inputs = inputs_for(kernel)
+    expected = evaluate_kernel(kernel, inputs)
+    space = schedule_space(kernel, target, threads)
+    sketch = space.sketches[0]
+    choices = {choice.name: choice.values for choice in sketch.choices}
+    orders = [order for order in choices["loops"] if str(order).startswith("columns")]
+    assert orders
+    default = dict(zip(choices, sketch.default, strict=True))
+    for order in orders:
+        for tile in choices["tile"]:
+            for rest in choices["rest"]:
+                schedule = sketch.build({**default, "loops": order, "tile": tile, "rest": rest})
+                outcome = run_guarded(kernel, schedule, inputs, target, threads)
+                assert not outcome.problem
+                assert_agrees(kernel, schedule, outcome.output, expected)
 
 
 @pytest.mark.parametrize("name", _large())

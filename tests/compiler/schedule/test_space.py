@@ -208,6 +208,32 @@ def test_filters_too_large_for_the_caches_get_smaller_tiles() -> None:
     assert Winograd(2) in default_schedule(_conv3x3(64, 7), large).steps
 
 
+def _conv1x1(blocks: int, size: int) -> FusedKernel:
+    channels = 8 * blocks
+    return kernel_of(
+        [f32(1, blocks, size, size, 8), f32(channels, channels, 1, 1), f32(channels)],
+        [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc"}), ("relu", ["v0"], {})],
+        constants=["x1", "x2"],
+    )
+
+
+def test_rows_and_columns_of_a_pointwise_convolution_are_one_axis_by_default() -> None:
+    space = schedule_space(_conv1x1(8, 14), TARGET)
+    assert [sketch.name for sketch in space.sketches] == ["tiled_merged", "tiled"]
+
+
+def test_data_beyond_the_second_level_cache_is_walked_in_blocks_of_columns() -> None:
+    small = replace(TARGET, l2_bytes=64 * 1024)
+    kernel = _conv1x1(32, 14)  # 256 channels of 4 bytes: 64 columns fill the cache
+    orders = {c.name: c for c in schedule_space(kernel, small).sketches[0].choices}["loops"]
+    assert orders.values == ("columns24 block column", "block column", "column block")
+    shared = {c.name: c for c in schedule_space(kernel, small, 2).sketches[0].choices}["loops"]
+    assert shared.values == ("block column", "column block", "columns22 block column")
+    plenty = replace(TARGET, l2_bytes=1 << 20)
+    orders = {c.name: c for c in schedule_space(kernel, plenty).sketches[0].choices}["loops"]
+    assert orders.values == ("block column", "column block")
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_schedules_survive_json(name: str) -> None:
     space = schedule_space(KERNELS[name], TARGET, 2)
