@@ -1,6 +1,6 @@
 """Kernels against the machine: FLOPs against the FMA peak, bytes against the copy bandwidth.
 
-    python -m tests.benchmarks.kernels [--match conv] [--trials 40] [--json]
+    python -m tests.benchmarks.kernels [--match conv] [--trials 80] [--json]
 
 Every kernel is imported from an ONNX model and built; the model's output is compared with
 onnxruntime's before the kernel is timed. A short search (random, then neighbours of the best) picks
@@ -307,7 +307,7 @@ def candidate_times(count: int) -> tuple[float, float]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--match", default="", help="only cases with this in their name")
-    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--trials", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)

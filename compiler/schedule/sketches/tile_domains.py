@@ -115,7 +115,10 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
 
 
 def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
-    """Orders of the reduce axes, outermost first: channels outside or inside of the window."""
+    """Orders of the reduce axes, outermost first: channels inside or outside of the window.
+
+    The first, the default, reads packed weights in the order in which they are stored.
+    """
     axes = list(context.roles.reduce)
     window = [axis for axis in axes if axis.startswith("k") and len(axis) > 1]
     channels = [axis for axis in axes if axis not in window]
@@ -124,8 +127,8 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     if len(channels) == 1:
         return ((*window, *channels), (*channels, *window))
     return (
-        (channels[0], *window, *channels[1:]),
         (*window, *channels),
+        (channels[0], *window, *channels[1:]),
         (channels[0], window[0], *channels[1:], *window[1:]),
     )
 
