@@ -37,3 +37,10 @@ class SettingsError(TunefarmError):
 
 class DatabaseError(TunefarmError):
     """A tuning database cannot be opened, read or written."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """A tuning database cannot be used at the moment: its disk is full or fails, or others hold it.
+
+    Nothing was changed; the same call may succeed later.
+    """

@@ -1,6 +1,6 @@
-"""Databases as JSON lines: a header, then targets, workloads, jobs and trials, one per line.
+"""Databases as JSON lines: a header, then targets, workloads, jobs, trials and bests, one per line.
 
-    {"format": "tunefarm-records", "version": 1}
+    {"format": "tunefarm-records", "version": 2}
     {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …}
     {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …}
 
@@ -21,6 +21,7 @@ from configs.errors import DatabaseError
 from db import queries
 from db.records import (
     JOB_STATES,
+    BestRecord,
     JobRecord,
     JobTask,
     TargetRecord,
@@ -31,7 +32,8 @@ from db.records import (
 from db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 1
+VERSION = 2
+"""Version 1 had no bests."""
 _BATCH = 1000
 
 
@@ -83,12 +85,14 @@ def import_records(store: Store, path: Path) -> int:
                 store.add_workloads(batch)
             elif kind is JobRecord:
                 store.add_jobs(batch)
+            elif kind is BestRecord:
+                store.record_bests(batch)
             else:
                 new += store.record_trials(batch)
     return new
 
 
-Record = TargetRecord | WorkloadRecord | JobRecord | TrialRecord
+Record = TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord
 
 
 def _lines(store: Store) -> Iterator[dict[str, Any]]:
@@ -103,6 +107,8 @@ def _lines(store: Store) -> Iterator[dict[str, Any]]:
         line = {"kind": "trial", **asdict(trial)}
         del line["number"]
         yield line
+    for best in queries.iterate_bests(store):
+        yield {"kind": "best", **asdict(best)}
 
 
 def _read(path: Path) -> Iterator[Record]:
@@ -134,8 +140,9 @@ def _no_constant(name: str) -> None:
 def _check_header(value: object) -> None:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ValueError("this is not a file of records")
-    if value.get("version") != VERSION:
-        raise ValueError(f"version {value.get('version')!r} is not supported, only {VERSION}")
+    version = value.get("version")
+    if isinstance(version, bool) or version not in range(1, VERSION + 1):
+        raise ValueError(f"version {version!r} is not supported, only 1 to {VERSION}")
 
 
 def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
@@ -146,15 +153,23 @@ def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
         seen.add(("workload", record.key))
     elif isinstance(record, JobRecord):
         seen.add(("job", record.id))
-    keys = [record.key] if isinstance(record, TrialRecord) else []
+    elif isinstance(record, TrialRecord):
+        seen.add(("trial", _trial_name(record)))
+    keys = [record.key] if isinstance(record, TrialRecord | BestRecord) else []
     if isinstance(record, JobRecord):
         keys = [task.key for task in record.tasks]
     needed = {("workload", key.workload) for key in keys}
     needed |= {("target", key.target) for key in keys}
     if isinstance(record, TrialRecord) and record.job is not None:
         needed.add(("job", record.job))
+    if isinstance(record, BestRecord):
+        needed |= {("job", record.job), ("trial", _trial_name(record))}
     for kind, key in needed - seen:
         raise ValueError(f"{kind} {key!r} does not stand above this line")
+
+
+def _trial_name(record: TrialRecord | BestRecord) -> str:
+    return f"{record.request_id} {record.schedule_hash}"
 
 
 def _record(value: object) -> Record:
@@ -172,10 +187,14 @@ def _record(value: object) -> Record:
         if trial.status == "ok" and not trial.is_ok:
             raise ValueError("an ok trial needs a latency above zero")
         return trial
+    if kind == "best":
+        return _build(BestRecord, value, _BEST)
     raise ValueError(f"unknown kind {kind!r}")
 
 
-_T = TypeVar("_T", TargetRecord, WorkloadRecord, JobRecord, TrialRecord, JobTask, TaskKey)
+_T = TypeVar(
+    "_T", TargetRecord, WorkloadRecord, JobRecord, TrialRecord, BestRecord, JobTask, TaskKey
+)
 Reader = Callable[[object], Any]
 
 
@@ -287,5 +306,17 @@ _TRIAL: dict[str, Reader] = {
     "machine": _object,
     "conditions": _object,
     "job": _optional(_text),
+    "created": _number,
+}
+_BEST: dict[str, Reader] = {
+    "key": _task_key,
+    "schedule_hash": _text,
+    "request_id": _text,
+    "default_latency": _number,
+    "ratio": _number,
+    "low": _number,
+    "high": _number,
+    "met": _list(_text),
+    "job": _text,
     "created": _number,
 }

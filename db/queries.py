@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, ScalarSelect, Select, case, func, literal_column, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db import schema
 from db.records import (
     OK,
+    BestRecord,
     JobRecord,
     JobTask,
     TargetRecord,
@@ -48,6 +49,51 @@ def best_trials(store: Store, keys: Iterable[TaskKey]) -> dict[TaskKey, TrialRec
             if row is not None:
                 best[key] = _trial(row)
     return best
+
+
+def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
+    """What the newest job that settled the task chose, and its trial."""
+    with store.reading() as session:
+        newest = (
+            select(schema.Best, schema.Job.uid)
+            .join(schema.Job, schema.Job.id == schema.Best.job_id)
+            .where(_task_id(schema.Best.task_id, key))
+            .order_by(schema.Best.id.desc())
+            .limit(1)
+        )
+        found = session.execute(newest).first()
+        if found is None:
+            return None
+        row, job_id = found
+        trial = _trial(session.execute(_trials().where(schema.Trial.id == row.trial_id)).one())
+        return _best(row, job_id, trial), trial
+
+
+def trial_of(store: Store, best: BestRecord) -> TrialRecord | None:
+    """The trial that a best names."""
+    with store.reading() as session:
+        named = _trials().where(
+            _of_task(best.key),
+            schema.Trial.schedule_hash == best.schedule_hash,
+            schema.Trial.request_id == best.request_id,
+        )
+        row = session.execute(named).first()
+        return None if row is None else _trial(row)
+
+
+def iterate_bests(store: Store) -> Iterator[BestRecord]:
+    """Everything that was settled, in the order it was."""
+    with store.reading() as session:
+        rows = session.execute(
+            select(schema.Best, schema.Job.uid)
+            .join(schema.Job, schema.Job.id == schema.Best.job_id)
+            .order_by(schema.Best.id)
+        ).all()
+        found = []
+        for row, job_id in rows:
+            trial = session.execute(_trials().where(schema.Trial.id == row.trial_id)).one()
+            found.append(_best(row, job_id, _trial(trial)))
+    yield from found
 
 
 def measured_hashes(store: Store, key: TaskKey) -> set[str]:
@@ -183,6 +229,10 @@ _IS_OK = schema.Trial.status == literal_column(f"'{OK}'")
 
 
 def _of_task(key: TaskKey) -> ColumnElement[bool]:
+    return _task_id(schema.Trial.task_id, key)
+
+
+def _task_id(column: InstrumentedAttribute[int], key: TaskKey) -> ColumnElement[bool]:
     task = (
         select(schema.Task.id)
         .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
@@ -195,7 +245,7 @@ def _of_task(key: TaskKey) -> ColumnElement[bool]:
             schema.Task.compiler_version == key.compiler_version,
         )
     )
-    return schema.Trial.task_id == task.scalar_subquery()
+    return column == task.scalar_subquery()
 
 
 def _fastest(key: TaskKey) -> ScalarSelect[int]:
@@ -249,6 +299,21 @@ def _trial(result: Any) -> TrialRecord:
         job=job_id,
         created=row.created,
         number=row.id,
+    )
+
+
+def _best(row: schema.Best, job_id: str, trial: TrialRecord) -> BestRecord:
+    return BestRecord(
+        key=trial.key,
+        schedule_hash=trial.schedule_hash,
+        request_id=trial.request_id,
+        default_latency=row.default_latency,
+        ratio=row.ratio,
+        low=row.low,
+        high=row.high,
+        met=tuple(row.met),
+        job=job_id,
+        created=row.created,
     )
 
 

@@ -101,6 +101,27 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class BestRecord:
+    """The schedule that a job settled for a task: one of its trials, by hash and request.
+
+    `ratio` is its time over that of the default schedule in paired runs, `low` and `high` bound it
+    with 95 % confidence; `default_latency` is the default's, in seconds. `met` are the hashes of
+    all schedules that were compared.
+    """
+
+    key: TaskKey
+    schedule_hash: str
+    request_id: str
+    default_latency: float
+    ratio: float
+    low: float
+    high: float
+    met: tuple[str, ...]
+    job: str
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class JobTask:
     """One distinct kernel of a job's model and how often it occurs there."""
 

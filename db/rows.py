@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
 from db import schema
-from db.records import OK, JobRecord, TaskKey, TrialRecord, canonical_json, hash_json
+from db.records import OK, BestRecord, JobRecord, TaskKey, TrialRecord, canonical_json, hash_json
 
 _ERROR_CHARACTERS = 16_000
 
@@ -38,6 +38,16 @@ class RowIds:
             return None
         known = self._known.get(("job", uid))
         return known or self._remember("job", uid, job_row(self._session, uid).id)
+
+    def trial(self, key: TaskKey, schedule_hash: str, request_id: str) -> int:
+        """Raises DatabaseError if there is no such trial."""
+        values = {"schedule_hash": schedule_hash, "request_id": request_id}
+        found = self._session.scalar(
+            select(schema.Trial.id).filter_by(task_id=self.task(key), **values)
+        )
+        if found is None:
+            raise DatabaseError(f"trial {request_id!r} is not in the database")
+        return found
 
     def _remember(self, kind: str, key: object, number: int) -> int:
         self._known[kind, key] = number
@@ -102,6 +112,21 @@ def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
         "check_seconds": record.check_seconds,
         "run_seconds": record.run_seconds,
         "conditions": dict(record.conditions),
+        "created": record.created or time.time(),
+    }
+
+
+def best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
+    """The columns of a best's row. Raises DatabaseError if its trial is not in the database."""
+    return {
+        "task_id": ids.task(record.key),
+        "job_id": ids.job(record.job),
+        "trial_id": ids.trial(record.key, record.schedule_hash, record.request_id),
+        "default_latency": record.default_latency,
+        "ratio": record.ratio,
+        "low": record.low,
+        "high": record.high,
+        "met": list(record.met),
         "created": record.created or time.time(),
     }
 

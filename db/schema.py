@@ -2,7 +2,7 @@
 
 workloads ─┐
            ├─ tasks (the key of a record) ─┬─ trials ─ machines
-targets  ──┘                               │      │
+targets  ──┘                               ├─ bests (each one of the trials)
                                            └─ job_tasks ─ jobs
 """
 
@@ -28,7 +28,7 @@ from sqlalchemy.types import TypeDecorator
 
 from db.records import OK, JobState
 
-REVISION = "0001"
+REVISION = "0002"
 """The Alembic revision that these models are."""
 
 
@@ -173,4 +173,22 @@ class Trial(Base):
     check_seconds: Mapped[float] = mapped_column(Float)
     run_seconds: Mapped[float] = mapped_column(Float)
     conditions: Mapped[Any] = mapped_column(Json)
+    created: Mapped[float] = mapped_column(Float)
+
+
+class Best(Base):
+    """What a job settled for a task: the trial to apply. The newest row of a task counts."""
+
+    __tablename__ = "bests"
+    __table_args__ = (UniqueConstraint("task_id", "job_id", name="uq_bests_key"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), index=True)
+    default_latency: Mapped[float] = mapped_column(Float)
+    ratio: Mapped[float] = mapped_column(Float)
+    low: Mapped[float] = mapped_column(Float)
+    high: Mapped[float] = mapped_column(Float)
+    met: Mapped[Any] = mapped_column(Json)
     created: Mapped[float] = mapped_column(Float)

@@ -30,6 +30,16 @@ _QUICK_CHECK_BYTES = 64 << 20
 """Larger files are checked at open only where it is cheap, or opening would take seconds."""
 
 
+_PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
+_PASSING_MOUNT = ("SQLITE_READONLY",)  # a file system that was remounted after an error
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether an error says that the database cannot be used now, rather than never."""
+    name = getattr(error, "sqlite_errorname", "")
+    return name.startswith((*_PASSING, *_PASSING_MOUNT))
+
+
 def check_file(path: Path) -> None:
     """Refuse what is not an intact database of ours, without changing it.
 

@@ -9,23 +9,24 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import CursorResult, Engine, inspect
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, StatementError
 from sqlalchemy.orm import Session
 
-from configs.errors import DatabaseError
+from configs.errors import DatabaseError, DatabaseUnavailableError
 from db import schema, sqlite_file
 from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
 from db.records import (
     JOB_STATES,
+    BestRecord,
     JobRecord,
     JobState,
     JobTask,
@@ -33,21 +34,27 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.rows import RowIds, add_job, job_row, trial_values
+from db.rows import RowIds, add_job, best_values, job_row, trial_values
 
+Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
+"""Waits for a while; whether to try again."""
+_T = TypeVar("_T")
 _SMALL_TABLES = ("targets", "machines", "workloads", "tasks", "jobs", "job_tasks")
 
 
 class Store:
     """An open tuning database. Use `Store.open`; close it, or use it in a `with` statement.
 
-    Every method raises DatabaseError when the database cannot be read or written (locked for
-    longer than 30 s, disk full, file gone).
+    Every method raises DatabaseError when the database cannot be read or written, and its kind
+    DatabaseUnavailableError when that may pass (locked for longer than 30 s, disk full). A method
+    that writes first asks `patience`, if there is one, whether to try again.
     """
 
     def __init__(self, engine: Engine, name: str, *, read_only: bool) -> None:
         self.name = name
         self.read_only = read_only
+        self.patience: Patience | None = None
+        self._is_file = name != ":memory:"
         self._engine = engine
         self._writer = engine.execution_options(**{sqlite_file.WRITE: True})
 
@@ -109,6 +116,18 @@ class Store:
         with _translated(self.name), Session(self._writer) as session, session.begin():
             yield session
 
+    def _write(self, work: Callable[[Session], _T]) -> _T:
+        """Do `work` in one transaction, committed on return; again while `patience` says so."""
+        while True:
+            try:
+                with self.writing() as session:
+                    return work(session)
+            except DatabaseUnavailableError as error:
+                if self._is_file:
+                    self._engine.dispose()  # what a failed transaction left in its connection
+                if self.patience is None or not self.patience(error):
+                    raise
+
     def add_workloads(self, workloads: Iterable[WorkloadRecord]) -> None:
         """Add the workloads that are not in the database yet."""
         rows = [
@@ -124,8 +143,7 @@ class Store:
 
     def _add(self, model: type[schema.Base], rows: Sequence[Mapping[str, Any]]) -> None:
         if rows:
-            with self.writing() as session:
-                session.execute(insert(model).on_conflict_do_nothing(), rows)
+            self._write(lambda session: session.execute(_insert_new(model), rows))
 
     def record_trials(self, trials: Iterable[TrialRecord]) -> int:
         """Add the trials in one transaction, committed on return; how many were new.
@@ -135,15 +153,30 @@ class Store:
         or a trial cannot be kept: an ok one without a latency, values that are not JSON.
         """
         records = list(trials)
-        if not records:
-            return 0
-        with self.writing() as session:
+
+        def add(session: Session) -> int:
             ids = RowIds(session)
             rows = [trial_values(ids, record) for record in records]
-            statement = insert(schema.Trial).on_conflict_do_nothing()
-            result = session.connection().execute(statement, rows)
+            result = session.connection().execute(_insert_new(schema.Trial), rows)
             assert isinstance(result, CursorResult)
             return result.rowcount
+
+        return self._write(add) if records else 0
+
+    def record_bests(self, bests: Iterable[BestRecord]) -> None:
+        """Add what a job settled, all in one transaction; what is there already stays as it is.
+
+        Raises DatabaseError, and adds none, if a trial or job is not in the database.
+        """
+        records = list(bests)
+
+        def add(session: Session) -> None:
+            ids = RowIds(session)
+            rows = [best_values(ids, record) for record in records]
+            session.execute(_insert_new(schema.Best), rows)
+
+        if records:
+            self._write(add)
 
     def start_job(
         self, model_name: str, model_hash: str, settings: Any, tasks: Sequence[JobTask] = ()
@@ -167,28 +200,38 @@ class Store:
 
     def add_jobs(self, jobs: Iterable[JobRecord]) -> None:
         """Add the jobs that are not in the database yet, with their tasks."""
-        with self.writing() as session:
+        records = list(jobs)
+
+        def add(session: Session) -> None:
             ids = RowIds(session)
-            for record in jobs:
+            for record in records:
                 add_job(session, ids, record)
+
+        self._write(add)
 
     def update_job(self, job: str, progress: Any) -> None:
         """Replace the job's progress."""
-        with self.writing() as session:
+
+        def update(session: Session) -> None:
             row = job_row(session, job)
             row.progress = progress
             row.updated = time.time()
+
+        self._write(update)
 
     def finish_job(self, job: str, state: JobState, progress: Any = None) -> None:
         """Set the job's final state, and its progress unless that is None."""
         if state not in JOB_STATES:
             raise DatabaseError(f"no such state of a job: {state!r}")
-        with self.writing() as session:
+
+        def finish(session: Session) -> None:
             row = job_row(session, job)
             row.state = state
             row.updated = row.finished = time.time()
             if progress is not None:
                 row.progress = progress
+
+        self._write(finish)
 
     def _prepare(self, path: Path | None, migrations: Path) -> None:
         """Check the file, then bring it to this version's schema."""
@@ -230,6 +273,11 @@ class Store:
             if revision is None:
                 connection.exec_driver_sql(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
             migrate(connection, migrations)
+
+
+def _insert_new(model: type[schema.Base]) -> Insert:
+    """Insert rows, leaving those as they are that are there already."""
+    return insert(model).on_conflict_do_nothing()
 
 
 def _parse(path_or_url: str | Path) -> Path | None:
@@ -292,6 +340,8 @@ def _translated(name: str) -> Iterator[None]:
         yield
     except StatementError as error:
         reason = str(error.orig or error).splitlines()[0]
+        if sqlite_file.may_pass(error.orig):
+            raise DatabaseUnavailableError(f"{name}: {reason}") from error
         raise DatabaseError(f"{name}: {reason}") from error
     except sqlite_file.SqliteError as error:
         raise DatabaseError(f"{name}: {error}") from error

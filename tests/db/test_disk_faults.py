@@ -1,0 +1,106 @@
+"""A full or failing disk stops no job: every write waits, and nothing acknowledged is lost.
+
+A small library that is preloaded makes the calls that change the database's files fail, one after
+the other: each call of a job's writes is once the first of a few that fail.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.errors import DatabaseUnavailableError
+from db import queries
+from db.check import check
+from db.records import BestRecord, JobTask
+from db.store import Store
+from tests.db.examples import KEY, populate, trial
+
+SOURCE = Path(__file__).with_name("disk_faults.c")
+FAILING_CALLS = 3
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "failing"])
+def test_every_write_waits_for_the_disk(error: int, tmp_path: Path, repository: Path) -> None:
+    library = tmp_path / "disk_faults.so"
+    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
+    subprocess.run(command, check=True)
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(repository)}
+    script = "import sys; from tests.db.test_disk_faults import run; run(*sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(library), str(tmp_path), str(error)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    calls, waits = map(int, done.stdout.split())
+    assert calls > 50
+    assert waits >= 0.8 * calls  # a failure that SQLite gets over by itself needs no waiting
+
+
+class CountingPatience:
+    """Tries again at once, and counts how often."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, error: DatabaseUnavailableError) -> bool:
+        self.asked += 1
+        return True
+
+
+def run(library: str, folder: str, error: str) -> None:
+    """In a process with the library preloaded: fail every call once; prints the number of calls
+    and how often a write had to wait."""
+    faults = ctypes.CDLL(library)
+    faults.disk_faults_arm.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_int]
+    faults.disk_faults_seen.restype = ctypes.c_long
+    calls, waits, number = 1, 0, 0
+    while number < calls:
+        path = Path(folder, f"{number}.tuning.db")
+        with Store.open(path) as store:
+            patience = store.patience = CountingPatience()
+            faults.disk_faults_arm(number, FAILING_CALLS, int(error))
+            write_like_a_job(store)
+            calls = max(calls, faults.disk_faults_seen()) if number == 0 else calls
+            faults.disk_faults_arm(0, 0, 0)
+        waits += patience.asked > 0
+        verify(path)
+        path.unlink()
+        number += 1
+    print(calls, waits)
+
+
+def write_like_a_job(store: Store) -> None:
+    """Everything that a job writes, acknowledged step by step."""
+    populate(store)
+    job = store.start_job("model", "hash", {}, [JobTask(KEY, 2)]).id
+    store.record_trials([trial(1, job=job), trial(2, job=job)])
+    store.update_job(job, {"trials": 2})
+    store.record_trials([trial(3, job=job)])
+    record = trial(3)
+    best = BestRecord(KEY, record.schedule_hash, record.request_id, 2.0, 0.5, 0.4, 0.6, ("a",), job)
+    store.record_bests([best])
+    store.finish_job(job, "finished", {"trials": 3})
+
+
+def verify(path: Path) -> None:
+    """All of it is there, once."""
+    with Store.open(path, create=False) as store:
+        assert check(store) == []
+        found = queries.trials(store, KEY)
+        assert [record.request_id for record in found] == [f"request-{n}" for n in (1, 2, 3)]
+        (job,) = queries.jobs(store)
+        assert (job.state, job.progress) == ("finished", {"trials": 3})
+        settled = queries.best(store, KEY)
+        assert settled is not None and settled[1].request_id == "request-3"
