@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,26 +33,32 @@ class BuiltCandidate:
     workspace_bytes: int = 0
     constant_layouts: tuple[tuple[str, PackLayout], ...] = ()
 
-    def to_bytes(self) -> bytes:
-        return pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL)
 
-    @staticmethod
-    def from_bytes(data: bytes) -> BuiltCandidate:
-        """The inverse of `to_bytes`; only for what our own build step wrote."""
-        candidate = pickle.loads(data)
-        if not isinstance(candidate, BuiltCandidate):
-            raise MeasureError(f"not a built candidate: {type(candidate).__name__}")
-        return candidate
+def pack_candidates(candidates: Sequence[BuiltCandidate]) -> bytes:
+    """The candidates of a request as bytes."""
+    return pickle.dumps(tuple(candidates), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpack_candidates(data: bytes) -> tuple[BuiltCandidate, ...]:
+    """The inverse of `pack_candidates`; only for what our own build step wrote."""
+    candidates = pickle.loads(data)
+    if not isinstance(candidates, tuple) or not candidates:
+        raise MeasureError(f"no built candidates: {type(candidates).__name__}")
+    return candidates
 
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """How a build ended. `candidate` (a `BuiltCandidate` as bytes) is set when the status is OK."""
+    """How a build ended. `candidates`, by `pack_candidates`, are set when the status is OK.
+
+    When one schedule of a comparison failed, `culprit` is its number.
+    """
 
     status: Status
-    candidate: bytes = field(default=b"", repr=False)
+    candidates: bytes = field(default=b"", repr=False)
     error: str = ""
     build_seconds: float = 0.0
+    culprit: int = 0
 
 
 Compile: TypeAlias = Callable[[MeasureRequest, Target], BuiltCandidate]
@@ -77,19 +83,25 @@ def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate
 def build_candidate(
     request: MeasureRequest, target: Target, compile: Compile = compile_candidate
 ) -> BuildResult:
-    """Build a candidate; whatever goes wrong in it is a BUILD_ERROR with the text, never raised."""
+    """Build the request's schedules; whatever goes wrong is a BUILD_ERROR with its text."""
     start = perf_counter()
+
+    def failed(status: Status, error: str) -> BuildResult:
+        return BuildResult(status, b"", error, perf_counter() - start, len(built))
+
+    built: list[BuiltCandidate] = []
     try:
-        candidate = compile(request, target).to_bytes()
+        for schedule in request.schedules:
+            built.append(compile(replace(request, schedule=schedule, rivals=()), target))
     except MemoryError as error:
-        return BuildResult(Status.OUT_OF_MEMORY, b"", str(error), perf_counter() - start)
+        return failed(Status.OUT_OF_MEMORY, str(error))
     except TunefarmError as error:
-        text = f"{error}\n{error.program}" if error.program else str(error)
-        return BuildResult(Status.BUILD_ERROR, b"", text, perf_counter() - start)
+        return failed(
+            Status.BUILD_ERROR, f"{error}\n{error.program}" if error.program else str(error)
+        )
     except Exception:  # noqa: BLE001 - any failure in lowering is the candidate's
-        text = traceback.format_exc()
-        return BuildResult(Status.BUILD_ERROR, b"", text, perf_counter() - start)
-    return BuildResult(Status.OK, candidate, "", perf_counter() - start)
+        return failed(Status.BUILD_ERROR, traceback.format_exc())
+    return BuildResult(Status.OK, pack_candidates(built), "", perf_counter() - start)
 
 
 def load_compile(path: str) -> Compile:

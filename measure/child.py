@@ -1,48 +1,47 @@
 """The disposable worker process: `python -m measure.child SETTINGS`.
 
 It reads framed requests on stdin and answers on stdout; both are moved to other descriptors first,
-so that nothing a library or a kernel prints can reach a frame. One program serves two roles: a
-builder compiles candidates, a measuring process runs them. They never share a process, because
-only the latter runs foreign code.
+so that nothing a library or a kernel prints can reach a frame. One program serves several roles: a
+builder compiles candidates, a measuring process runs them; they never share a process, because
+only the latter runs foreign code. In a third role it reads one ONNX file.
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import os
-import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from compiler.kernels.serialize import kernel_from_json
 from compiler.target import Target
-from measure.build_candidate import BuiltCandidate, build_candidate, load_compile
+from measure.build_candidate import build_candidate, load_compile, unpack_candidates
 from measure.job import MeasureRequest, Status
+from measure.limits import die_with, limit, limit_cpu
 from measure.messages import Message, read_message, write_message
 from measure.reference import ensure_reference
 from measure.timer import TimingOptions
 from measure.worker_settings import WorkerSettings
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main(arguments: list[str]) -> int:
     """Serve requests until stdin ends. `arguments`: settings as JSON, parent's process id, role."""
     settings = WorkerSettings.from_json(arguments[0])
-    _die_with(int(arguments[1]))
+    die_with(int(arguments[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, replies = _claim_pipes()
-    _limit(settings)
+    limit(settings)
     faulthandler.enable()
-    role = _Builder(settings) if arguments[2] == "build" else _Measurer(settings)
+    role = _ROLES[arguments[2]](settings)
     gc.disable()  # no collection may fall into a timed run
     gc.freeze()
-    write_message(replies, Message({"ready": os.getpid()}))
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    write_message(replies, Message({"ready": os.getpid(), "nice": nice}))
     while (request := read_message(requests)) is not None:
         write_message(replies, _answer(role, request))
         gc.collect()
@@ -64,7 +63,8 @@ class _Builder:
         self._target = Target.from_json(settings.target)
 
     def answer(self, message: Message) -> Message:
-        request = MeasureRequest(**message.fields["request"])
+        fields = message.fields["request"]
+        request = MeasureRequest(**{**fields, "rivals": tuple(fields["rivals"])})
         os.sched_setaffinity(0, message.fields["cores"])
         result = build_candidate(request, self._target, self._compile)
         if result.status is Status.OK:
@@ -74,8 +74,21 @@ class _Builder:
             "status": str(result.status),
             "error": result.error,
             "build_seconds": result.build_seconds,
+            "culprit": result.culprit,
         }
-        return Message(reply, result.candidate)
+        return Message(reply, result.candidates)
+
+
+class _Importer:
+    """Reads ONNX files."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._scratch = Path(settings.scratch)
+
+    def answer(self, message: Message) -> Message:
+        from measure.import_model import answer_import
+
+        return answer_import(message.fields, self._scratch)
 
 
 class _Measurer:
@@ -91,15 +104,23 @@ class _Measurer:
         outcome = self._runner.run(
             fields["kernel"],
             fields["workload_key"],
-            BuiltCandidate.from_bytes(message.blob),
+            unpack_candidates(message.blob),
             TimingOptions.of(fields["options"]),
+            fields["seed"],
         )
         return Message(outcome.to_json())
 
 
+_ROLES: dict[str, Callable[[WorkerSettings], _Role]] = {
+    "build": _Builder,
+    "import": _Importer,
+    "measure": _Measurer,
+}
+
+
 def _answer(role: _Role, request: Message) -> Message:
     """The reply to one request. Failures of our own are INFRASTRUCTURE, with the traceback."""
-    _limit_cpu(request.fields["cpu_seconds"])
+    limit_cpu(request.fields["cpu_seconds"])
     try:
         return role.answer(request)
     except MemoryError as error:
@@ -112,13 +133,6 @@ def _failure(status: Status, error: str) -> Message:
     return Message({"status": str(status), "error": error, "retire": True})
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, even if it is dead already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit("the parent process is gone")
-
-
 def _claim_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Take stdin and stdout for frames; afterwards stdin is empty and stdout goes to stderr."""
     requests = os.fdopen(os.dup(0), "rb")
@@ -128,21 +142,6 @@ def _claim_pipes() -> tuple[BinaryIO, BinaryIO]:
     os.close(null)
     os.dup2(2, 1)
     return requests, replies
-
-
-def _limit(settings: WorkerSettings) -> None:
-    os.sched_setaffinity(0, settings.cores)
-    resource.setrlimit(resource.RLIMIT_AS, (settings.address_space, settings.address_space))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (settings.file_bytes, settings.file_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _limit_cpu(seconds: float) -> None:
-    """Allow `seconds` of CPU time from now on; the supervisor's deadline comes first as a rule."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    used = usage.ru_utime + usage.ru_stime
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, hard))
 
 
 if __name__ == "__main__":

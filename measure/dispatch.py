@@ -1,15 +1,15 @@
 """Which request is built or timed where and next: a state machine without clocks or processes.
 
-A request is built on any builder, then timed on any slot. Builders and slots lease their cores.
-On a node whose builders and slots share cores the two take turns: it builds until a batch is ready
-or nothing is left to build, then times what was built.
+A request is built on any builder, then timed on any slot. Builders and slots lease their cores. A
+core that is in a slot builds while nothing waits to be timed. On a node that alternates the two
+take turns: it builds until a batch is ready or nothing is left to build, then times what was built.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from measure.build_candidate import BuildResult
@@ -17,16 +17,23 @@ from measure.job import MeasureRequest, MeasureResult, Status
 from measure.slots import CoreLeases, SlotPlan
 
 _BATCH = 8
+QUARANTINE_KILLS = 2
 _AHEAD = 2  # per builder and slot: enough that neither waits for the driver
 
 
 @dataclass(slots=True)
 class Job:
-    """A request on its way; `losses` counts workers that were lost under it."""
+    """A request on its way.
+
+    `losses` counts the tries that ended without a result, `kills` those of them in which a worker
+    was lost that had the request; `avoid` is where that happened last.
+    """
 
     request: MeasureRequest
     build: BuildResult | None = None
     losses: int = 0
+    kills: int = 0
+    avoid: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,8 @@ class Dispatcher:
         self._free_builder(action)
         action.job.build = build
         if build.status is not Status.OK:
-            return _failed(action.job, build.status, build.error)
+            failed = _failed(action.job, build.status, build.error)
+            return replace(failed, culprit=build.culprit) if action.job.request.rivals else failed
         self._to_time.append(action.job)
         return None
 
@@ -113,14 +121,25 @@ class Dispatcher:
         """A timed run ended with a result."""
         self._free_slot(action)
 
-    def lost(self, action: BuildAction | TimeAction, reason: str) -> MeasureResult | None:
-        """The worker was lost: the job waits for another one, or fails after too many losses."""
+    def lost(
+        self, action: BuildAction | TimeAction, reason: str, *, reached: bool = True
+    ) -> MeasureResult | None:
+        """The worker was lost: the job waits for another one, or fails after too many losses.
+
+        `reached`: the worker had the request. A request that loses two workers is quarantined.
+        """
         if isinstance(action, BuildAction):
             self._free_builder(action)
         else:
             self._free_slot(action)
         job = action.job
         job.losses += 1
+        job.kills += reached
+        if isinstance(action, TimeAction):
+            job.avoid = action.node, action.index
+        if job.kills >= QUARANTINE_KILLS:
+            text = f"{job.kills} workers were lost under this candidate, the last one: {reason}"
+            return _failed(job, Status.QUARANTINED, text)
         if job.losses > self._retries:
             return _failed(job, Status.INFRASTRUCTURE, reason)
         (self._to_build if job.build is None else self._to_time).appendleft(job)
@@ -158,22 +177,35 @@ class Dispatcher:
                 continue
             node.slots.remove(index)
             node.timing += 1
-            started.append(TimeAction(self._to_time.popleft(), number, index))
+            job = self._take(self._to_time, number, index)
+            started.append(TimeAction(job, number, index))
         return started
 
     def _start_building(self, number: int, node: _Node) -> list[BuildAction | TimeAction]:
         if node.plan.alternates and (node.phase is not _Phase.BUILD or node.timing):
             return []
         started: list[BuildAction | TimeAction] = []
-        for index in list(node.builders):
+        for index in sorted(node.builders):
             if not self._to_build:
                 break
-            if not node.leases.acquire((node.plan.build_cores[index],)):
+            core = node.plan.build_cores[index]
+            if core in node.plan.timed and self._to_time and not node.plan.alternates:
+                continue  # it is about to be needed
+            if not node.leases.acquire((core,)):
                 continue
             node.builders.remove(index)
             node.building += 1
             started.append(BuildAction(self._to_build.popleft(), number, index))
         return started
+
+    def _take(self, queue: deque[Job], number: int, index: int) -> Job:
+        """The next job for a slot; one that lost its worker there goes elsewhere if it can."""
+        if sum(len(node.slots) + node.timing for node in self._nodes) > 1:
+            for job in queue:
+                if job.avoid != (number, index):
+                    queue.remove(job)
+                    return job
+        return queue.popleft()
 
     def _free_builder(self, action: BuildAction) -> None:
         node = self._nodes[action.node]

@@ -38,8 +38,8 @@ class LocalBackend:
         self.plans: Sequence[SlotPlan] = (plan,)
         self._scratch = Path(settings.scratch)
         self._pin = ProcessPin()
-        if not plan.alternates:
-            self._pin.confine(plan.build_cores)
+        if plan.spare:
+            self._pin.confine(plan.spare)
         self._builders = [
             _Worker(replace(settings, cores=(core,)), "build") for core in plan.build_cores
         ]

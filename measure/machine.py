@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import resource
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -48,22 +47,31 @@ def oom_kills() -> int:
 class Activity:
     """Counters at one moment; the difference of two moments tells what disturbed a run."""
 
-    seconds: float
     steal_seconds: float  # taken by the hypervisor, over the watched cores
     involuntary_switches: int  # of this process
+    queued_seconds: float  # its threads could run, but other processes had the cores
 
-    def since(self, before: Activity) -> dict[str, float | int]:
-        """What happened between `before` and this moment, as recorded with a result."""
+    def since(self, before: Activity) -> Activity:
+        """What happened between `before` and this moment."""
+        return Activity(
+            self.steal_seconds - before.steal_seconds,
+            self.involuntary_switches - before.involuntary_switches,
+            self.queued_seconds - before.queued_seconds,
+        )
+
+    def to_json(self) -> dict[str, float | int]:
+        """As recorded with a result."""
         return {
-            "steal_seconds": round(self.steal_seconds - before.steal_seconds, 4),
-            "involuntary_switches": self.involuntary_switches - before.involuntary_switches,
+            "steal_seconds": round(self.steal_seconds, 4),
+            "involuntary_switches": self.involuntary_switches,
+            "queued_seconds": round(self.queued_seconds, 6),
         }
 
 
 def activity(cores: Sequence[int]) -> Activity:
     """The counters now, steal time summed over `cores`."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return Activity(time.perf_counter(), _steal_seconds(cores), usage.ru_nivcsw)
+    return Activity(_steal_seconds(cores), usage.ru_nivcsw, _queued_seconds())
 
 
 def load_average() -> float:
@@ -79,6 +87,16 @@ def _steal_seconds(cores: Sequence[int]) -> float:
         if columns and columns[0] in names and len(columns) > 8:
             ticks += int(columns[8])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _queued_seconds() -> float:
+    """Run-queue delay of all threads (the second number of schedstat; 0 if it is not kept)."""
+    nanoseconds = 0
+    for thread in os.listdir("/proc/self/task"):
+        columns = _read(f"/proc/self/task/{thread}/schedstat").split()
+        if len(columns) > 1:
+            nanoseconds += int(columns[1])
+    return 1e-9 * nanoseconds
 
 
 def _cpu_info() -> tuple[str, tuple[str, ...]]:

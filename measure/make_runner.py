@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from compiler.errors import MeasureError
 from compiler.target import Target, host_target
 from measure.build_candidate import COMPILE
 from measure.job import MeasureResult
 from measure.local_runner import LocalRunner
+from measure.overlap import settle_overlap
 from measure.reference import make_scratch
 from measure.replay_runner import RecordKey, ReplayRunner
 from measure.runner import Runner
@@ -28,6 +29,9 @@ def create_runner(
     address: str = "local",
     recorded: Mapping[RecordKey, MeasureResult] | None = None,
     compile: str = COMPILE,
+    overlap: str = "always",
+    token_file: str | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Runner:
     """A runner of `kind` "ray", "local" or "replay".
 
@@ -39,6 +43,10 @@ def create_runner(
     address: "local" starts Ray on this machine alone, anything else joins that cluster.
     recorded: what a replay runner answers, by `replay_runner.record_key`.
     compile: path `module:function` of the build step, for tests.
+    overlap: whether cores build while others time: "always", "never" (they take turns), or "auto",
+    which asks `measure.overlap` on every node.
+    token_file: the token of a Ray cluster that asks for one.
+    tell: is told in a sentence what "auto" found here.
     Raises MeasureError for an unknown kind, too few cores, or when Ray does not start.
     """
     if kind == "replay":
@@ -46,6 +54,8 @@ def create_runner(
     if kind not in ("ray", "local"):
         raise MeasureError(f"no runner {kind!r}", hint="there are: ray, local, replay")
     plan = plan_slots(available_cores(), threads, slots=slots, builders=builders)
+    if kind == "local" or address == "local":
+        plan = settle_overlap(plan, overlap, tell)
     settings = WorkerSettings(
         cores=plan.slots[0],
         threads=threads,
@@ -58,4 +68,12 @@ def create_runner(
         return LocalRunner(settings, plan, retries=retries)
     from measure.ray_runner import RayRunner  # importing ray takes a second
 
-    return RayRunner(settings, plan, address=address, builders=builders, retries=retries)
+    return RayRunner(
+        settings,
+        plan,
+        address=address,
+        builders=builders,
+        retries=retries,
+        overlap=overlap,
+        token_file=token_file,
+    )

@@ -19,6 +19,7 @@ from measure.build_candidate import BuildResult
 from measure.dispatch import BuildAction, Dispatcher, TimeAction
 from measure.job import MeasureRequest, MeasureResult
 from measure.slots import SlotPlan
+from measure.supervisor import WorkerLostError, WorkerStartError
 from measure.timer import TimingOptions
 
 
@@ -74,6 +75,14 @@ class PipelineRunner:
     def pending(self) -> int:
         return self._pending
 
+    def fail(self, error: Exception) -> None:
+        """End all measuring: `results` raises a MeasureError from now on. From any thread."""
+
+        def raise_error() -> None:
+            raise error
+
+        self._events.put(raise_error)
+
     def submit(self, request: MeasureRequest) -> None:
         if self._closed:
             raise MeasureError("the runner is closed")
@@ -97,6 +106,9 @@ class PipelineRunner:
             except queue.Empty:
                 break
             if result is None:
+                self._results.put(None)  # for whoever asks again
+                if isinstance(self._failure, MeasureError):
+                    raise self._failure
                 raise MeasureError(f"the runner failed: {self._failure!r}") from self._failure
             ready.append(result)
         self._pending -= len(ready)
@@ -151,7 +163,7 @@ class PipelineRunner:
     def _built(self, action: BuildAction, future: Future[BuildResult]) -> None:
         error = _error_of(future)
         if error is not None:
-            self._deliver(self._dispatcher.lost(action, f"{type(error).__name__}: {error}"))
+            self._deliver(self._lost(action, error))
         else:
             self._deliver(self._dispatcher.build_done(action, future.result()))
 
@@ -161,9 +173,15 @@ class PipelineRunner:
             self._dispatcher.time_done(action)
             self._results.put(future.result())
             return
-        self._deliver(self._dispatcher.lost(action, f"{type(error).__name__}: {error}"))
+        self._deliver(self._lost(action, error))
         if isinstance(error, SlotLostError):
             self._dispatcher.remove_slot(action.node, action.index)
+
+    def _lost(self, action: BuildAction | TimeAction, error: BaseException) -> MeasureResult | None:
+        # Of a machine that is lost with all that ran on it, no candidate is to blame.
+        reached = isinstance(error, WorkerLostError) and not isinstance(error, WorkerStartError)
+        reason = f"{type(error).__name__}: {error}"
+        return self._dispatcher.lost(action, reason, reached=reached)
 
     def _deliver(self, result: MeasureResult | None) -> None:
         if result is not None:

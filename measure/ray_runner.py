@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray import _raylet
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -27,8 +29,10 @@ from compiler.errors import MeasureError
 from compiler.target import Target, host_target
 from measure.build_candidate import BuildResult
 from measure.job import MeasureRequest, MeasureResult
+from measure.overlap import settle_overlap
 from measure.pipeline_runner import PipelineRunner, SlotLostError
-from measure.reaper import TAG_VARIABLE, Reaper
+from measure.ray_watch import RayWatch, ray_daemons
+from measure.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from measure.slots import ProcessPin, SlotPlan, available_cores, plan_slots
 from measure.supervisor import Supervisor
 from measure.worker_settings import WorkerSettings
@@ -46,10 +50,12 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of itself."""
+    """What a node says of itself; `refusal` is why it has no plan."""
 
     target_key: str
     cores: tuple[int, ...]
+    plan: SlotPlan | None
+    refusal: str = ""
 
 
 class MeasuringSlot:
@@ -96,9 +102,14 @@ def _builder(settings: WorkerSettings) -> Supervisor:
     return _builders[key]
 
 
-def inspect_task() -> NodeFacts:
-    """What this node is."""
-    return NodeFacts(host_target().key, available_cores())
+def inspect_task(threads: int, slots: int, builders: int | None, overlap: str) -> NodeFacts:
+    """What this node is, and how its cores are divided."""
+    key, cores = host_target().key, available_cores()
+    try:
+        plan = plan_slots(cores, threads, slots=slots, builders=builders)
+    except MeasureError as error:
+        return NodeFacts(key, cores, None, error.message)
+    return NodeFacts(key, cores, settle_overlap(plan, overlap))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +122,28 @@ class RayBackend:
     """Builders and slots of every node of a Ray cluster that has the wanted target."""
 
     def __init__(
-        self, settings: WorkerSettings, plan: SlotPlan, *, address: str, builders: int | None
+        self,
+        settings: WorkerSettings,
+        plan: SlotPlan,
+        *,
+        address: str,
+        builders: int | None,
+        overlap: str,
+        token_file: str | None,
     ) -> None:
         """Start or join Ray and start an actor for each slot.
 
         `plan` is this machine's, used when Ray is embedded. Raises MeasureError when Ray does not
         start or no node has the target.
         """
+        self._overlap = overlap
+        self._token_file = token_file
         self._settings = settings
         self._embedded = address == "local"
         self._owns_ray = not ray.is_initialized()
         self._pin = ProcessPin()
         self._reaper: Reaper | None = None
+        self.daemons: set[Process] = set()  # of an embedded Ray
         self._build: Any = ray.remote(build_task)
         self._slot: Any = ray.remote(MeasuringSlot)
         self._nodes: list[_Node] = []
@@ -135,19 +156,20 @@ class RayBackend:
         self.plans: Sequence[SlotPlan] = tuple(node.plan for node in self._nodes)
 
     def _start(self, address: str, plan: SlotPlan, builders: int | None) -> None:
-        if self._embedded and not plan.alternates:
-            self._pin.confine(plan.build_cores)
+        if self._embedded and plan.spare:
+            self._pin.confine(plan.spare)
         if self._owns_ray:
             tag = uuid.uuid4().hex
             if self._embedded:
                 self._reaper = Reaper(tag, self._settings.scratch)
-            _start_ray(address, plan, tag)
+            _start_ray(address, plan, tag, self._token_file)
             if self._reaper is not None:
                 self._reaper.note()
+                self.daemons = ray_daemons(tag)
         self._nodes = (
             [_Node(ray.get_runtime_context().get_node_id(), plan)]
             if self._embedded
-            else _find_nodes(self._settings, len(plan.slots), builders)
+            else _find_nodes(self._settings, len(plan.slots), builders, self._overlap)
         )
         for number, node in enumerate(self._nodes):
             for index in range(len(node.plan.slots)):
@@ -185,6 +207,8 @@ class RayBackend:
 
     def close(self) -> None:
         self._pin.release()
+        if self._reaper is not None and not all(map(is_alive, self.daemons)):
+            self._reaper.end()  # what is left of Ray goes while this process lets go of it
         if ray.is_initialized():
             self._leave_ray()
         if self._reaper is not None:
@@ -254,13 +278,28 @@ class RayRunner(PipelineRunner):
         address: str = "local",
         builders: int | None = None,
         retries: int = 2,
+        overlap: str = "always",
+        token_file: str | None = None,
     ) -> None:
-        self.backend = RayBackend(settings, plan, address=address, builders=builders)
+        self.backend = RayBackend(
+            settings,
+            plan,
+            address=address,
+            builders=builders,
+            overlap=overlap,
+            token_file=token_file,
+        )
         super().__init__(self.backend, settings.threads, retries)
+        self._watch = RayWatch(self.backend.daemons, self.fail)
+
+    def close(self) -> None:
+        self._watch.close()
+        super().close()
 
 
-def _start_ray(address: str, plan: SlotPlan, tag: str) -> None:
+def _start_ray(address: str, plan: SlotPlan, tag: str, token_file: str | None) -> None:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    environment = {**_ENVIRONMENT, **_authentication(address, token_file)}
     if address == "local":
         options |= {
             "num_cpus": len(plan.build_cores),
@@ -269,9 +308,8 @@ def _start_ray(address: str, plan: SlotPlan, tag: str) -> None:
         }
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
-        with _environment(
-            {**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths), TAG_VARIABLE: tag}
-        ):
+        with _environment({**environment, "PYTHONPATH": os.pathsep.join(paths), TAG_VARIABLE: tag}):
+            _read_authentication_again()
             ray.init(address=address, **options)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         raise MeasureError(
@@ -280,7 +318,33 @@ def _start_ray(address: str, plan: SlotPlan, tag: str) -> None:
         ) from error
 
 
-def _find_nodes(settings: WorkerSettings, slots: int, builders: int | None) -> list[_Node]:
+def _authentication(address: str, token_file: str | None) -> dict[str, str]:
+    """Ray's settings for tokens: an embedded cluster has one that nobody else knows.
+
+    Ray gives whoever reaches its ports the right to run code. Without a token file, a cluster that
+    is joined gets what the user's environment says.
+    """
+    if address == "local":
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    if token_file is None:
+        return {}
+    if not Path(token_file).is_file():
+        raise MeasureError(
+            f"there is no token file {token_file}", hint="see measure.token_file in the settings"
+        )
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(token_file).resolve())}
+
+
+def _read_authentication_again() -> None:
+    """Have this process see the environment of now: Ray read it when it was imported."""
+    raylet: Any = _raylet
+    raylet.Config.initialize("")  # before the token is dropped, as Ray itself does it
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _find_nodes(
+    settings: WorkerSettings, slots: int, builders: int | None, overlap: str
+) -> list[_Node]:
     """The cluster's nodes that have the target; each divided into builders and slots."""
     wanted = Target.from_json(settings.target).key
     inspect = ray.remote(inspect_task)
@@ -290,7 +354,7 @@ def _find_nodes(settings: WorkerSettings, slots: int, builders: int | None) -> l
             num_cpus=0,
             max_retries=1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote()
+        ).remote(settings.threads, slots, builders, overlap)
         for node in ids
     ]
     try:
@@ -301,10 +365,13 @@ def _find_nodes(settings: WorkerSettings, slots: int, builders: int | None) -> l
             hint="tunefarm must be installed on every node",
         ) from error
     nodes = [
-        _Node(node, plan_slots(fact.cores, settings.threads, slots=slots, builders=builders))
+        _Node(node, fact.plan)
         for node, fact in zip(ids, facts, strict=True)
-        if fact.target_key == wanted
+        if fact.target_key == wanted and fact.plan is not None
     ]
+    refusals = [fact.refusal for fact in facts if fact.target_key == wanted and fact.refusal]
+    if not nodes and refusals:
+        raise MeasureError(f"no node of the cluster can measure: {refusals[0]}")
     if not nodes:
         found = ", ".join(sorted({fact.target_key for fact in facts}))
         raise MeasureError(f"no node of the cluster is a {wanted} (there are: {found})")

@@ -51,10 +51,14 @@ class Reaper:
             self._process.stdin.write(b"note\n")
             self._process.stdin.flush()
 
-    def close(self) -> None:
-        """Tell the reaper that the run is over, and wait until no process is left."""
+    def end(self) -> None:
+        """Tell the reaper that the run is over."""
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def close(self) -> None:
+        """Tell the reaper that the run is over, and wait until no process is left."""
+        self.end()
         self._process.wait()
 
 

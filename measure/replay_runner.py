@@ -51,12 +51,23 @@ class ReplayRunner:
         if self._closed:
             raise MeasureError("the runner is closed")
         TimingOptions.of(request.options)
-        key = record_key(request.workload_key, request.schedule)
-        found = self._recorded.get(key)
-        if found is None:
-            text = f"no recorded result of {request.workload_key} with this schedule: {key[1]}"
-            found = MeasureResult(request.request_id, self._unknown, error=text)
-        self._ready.append(replace(found, request_id=request.request_id))
+        found = [self._find(request.workload_key, schedule) for schedule in request.schedules]
+        result = found[0]
+        for number, one in enumerate(found):
+            if one.status is not Status.OK:
+                result = replace(one, culprit=number)
+                break
+        else:
+            rounds = min(len(one.samples) for one in found)
+            if request.rivals:
+                taken = tuple(one.samples[:rounds] for one in found)
+                result = replace(result, samples=taken[0], rivals=taken[1:])
+        self._ready.append(replace(result, request_id=request.request_id))
+
+    def _find(self, workload_key: str, schedule: Iterable[Any]) -> MeasureResult:
+        key = record_key(workload_key, schedule)
+        text = f"no recorded result of {workload_key} with this schedule: {key[1]}"
+        return self._recorded.get(key) or MeasureResult("", self._unknown, error=text)
 
     def results(self, timeout: float | None = None) -> list[MeasureResult]:
         ready, self._ready = self._ready, []

@@ -14,16 +14,25 @@ _MAX_BUILDERS = 8
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """The cores of one node: one for each builder, a group for each measuring slot."""
+    """The cores of one node: one for each builder, a group for each measuring slot.
+
+    A core may be in both; it is leased to one at a time. With `alternates` the whole node takes
+    turns: nothing is timed while anything is built.
+    """
 
     build_cores: tuple[int, ...]
     slots: tuple[tuple[int, ...], ...]
+    alternates: bool = False
 
     @property
-    def alternates(self) -> bool:
-        """Whether builders and slots share cores, so that building and timing take turns."""
-        timed = {core for slot in self.slots for core in slot}
-        return not timed.isdisjoint(self.build_cores)
+    def timed(self) -> frozenset[int]:
+        """The cores of the slots."""
+        return frozenset(core for slot in self.slots for core in slot)
+
+    @property
+    def spare(self) -> tuple[int, ...]:
+        """The cores on which nothing is ever timed."""
+        return tuple(core for core in self.build_cores if core not in self.timed)
 
 
 def plan_slots(
@@ -31,8 +40,10 @@ def plan_slots(
 ) -> SlotPlan:
     """Divide `cores` into `slots` measuring slots of `threads` cores, and builders on the rest.
 
-    The highest cores time, because interrupts land on the lowest as a rule. With no core left over
-    building and timing alternate on all of them. Raises MeasureError when there are too few cores.
+    The highest cores time, because interrupts land on the lowest as a rule. Where builders are not
+    counted, the cores of a slot build too, while nothing is there to be timed. With no core left
+    over building and timing alternate on all of them. Raises MeasureError when there are too few
+    cores.
     """
     if threads < 1 or slots < 1:
         raise MeasureError(f"{slots} measuring slots of {threads} threads make no sense")
@@ -44,13 +55,15 @@ def plan_slots(
             f" this machine offers {len(ordered)}"
         )
     groups = ordered[len(ordered) - timed :]
-    spare = ordered[: len(ordered) - timed] or ordered
-    count = min(len(spare), _MAX_BUILDERS if builders is None else builders)
+    spare = ordered[: len(ordered) - timed]
+    building = [*spare[:_MAX_BUILDERS], *groups] if builders is None else (spare or ordered)
+    count = min(len(building), _MAX_BUILDERS if builders is None else builders)
     if count < 1:
         raise MeasureError("at least one builder is needed")
     return SlotPlan(
-        tuple(spare[:count]),
+        tuple(building[:count]),
         tuple(tuple(groups[i * threads : (i + 1) * threads]) for i in range(slots)),
+        alternates=not spare,
     )
 
 

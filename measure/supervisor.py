@@ -22,7 +22,7 @@ from measure.messages import Decoder, Message, MessageError, encode
 from measure.timer import TimingOptions
 from measure.worker_settings import WorkerSettings
 
-Role: TypeAlias = Literal["build", "measure"]
+Role: TypeAlias = Literal["build", "import", "measure"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _KEPT_TEXT = 8192
@@ -33,6 +33,10 @@ _OUTSIDE_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL
 
 class WorkerLostError(MeasureError):
     """The worker went away through no fault of the candidate; the request may be tried again."""
+
+
+class WorkerStartError(WorkerLostError):
+    """No worker could be started; the request never reached one."""
 
 
 class WorkerEndError(Exception):
@@ -72,7 +76,7 @@ class WorkerProcess:
     """
 
     def __init__(self, settings: WorkerSettings, role: Role) -> None:
-        """Start the process; raises WorkerLostError when it does not get ready."""
+        """Start the process; raises WorkerStartError when it does not get ready."""
         self.served = 0
         self._errors: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
         self._oom_kills = oom_kills()
@@ -92,10 +96,16 @@ class WorkerProcess:
         os.set_blocking(self._input, False)
         os.set_blocking(self._output, False)
         try:
-            self._receive(monotonic() + settings.start_timeout, "to start")
+            ready = self._receive(monotonic() + settings.start_timeout, "to start")
         except WorkerEndError as end:
             self.kill()
-            raise WorkerLostError(f"a {role} worker did not start: {end.text}") from None
+            raise WorkerStartError(f"a {role} worker did not start: {end.text}") from None
+        if ready.fields["nice"] > settings.niceness:
+            self.close()
+            raise WorkerStartError(
+                f"a worker has niceness {ready.fields['nice']}, not {settings.niceness}: others "
+                "would disturb what it measures (Ray needs RAY_worker_niceness=0 on every node)"
+            )
 
     @property
     def alive(self) -> bool:
@@ -198,17 +208,17 @@ class Supervisor:
         return self._worker.pid if self._worker is not None else None
 
     def start(self) -> None:
-        """Have a worker process ready; raises WorkerLostError when it does not start."""
+        """Have a worker process ready; raises WorkerStartError when it does not start."""
         worker = self._worker
         if worker is not None and worker.alive and worker.served < _MAX_REQUESTS[self._role]:
             return
         self.stop()
         if self._closed:
-            raise WorkerLostError("the runner is closed")
+            raise WorkerStartError("the runner is closed")
         self._worker = WorkerProcess(self._settings, self._role)
         if self._closed:
             self.stop()
-            raise WorkerLostError("the runner is closed")
+            raise WorkerStartError("the runner is closed")
 
     def stop(self) -> None:
         """End the worker process; the next request starts another."""
@@ -240,6 +250,7 @@ class Supervisor:
             reply.blob,
             str(reply.fields["error"]),
             float(reply.fields.get("build_seconds", 0.0)),
+            int(reply.fields.get("culprit", 0)),
         )
 
     def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
@@ -249,12 +260,13 @@ class Supervisor:
             "kernel": request.kernel,
             "workload_key": request.workload_key,
             "options": dict(request.options),
+            "seed": request.seed,
             "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
         }
         if options.fresh_process:
             self.stop()
         try:
-            reply = self._ask(Message(fields, build.candidate), options.run_timeout).fields
+            reply = self._ask(Message(fields, build.candidates), options.run_timeout).fields
         except WorkerEndError as end:
             return MeasureResult(request.request_id, end.status, (), end.text, build.build_seconds)
         return MeasureResult(
@@ -266,6 +278,9 @@ class Supervisor:
             float(reply.get("check_seconds", 0.0)),
             float(reply.get("run_seconds", 0.0)),
             dict(reply.get("machine", {})),
+            bool(reply.get("censored", False)),
+            tuple(tuple(map(float, samples)) for samples in reply.get("rivals", ())),
+            reply.get("culprit") if request.rivals and reply["status"] != Status.OK else None,
         )
 
     def _ask(self, message: Message, timeout: float) -> Message:

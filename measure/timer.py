@@ -7,11 +7,17 @@ machine code however short the kernel is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from time import perf_counter
+from typing import TypeAlias
 
 from compiler.errors import MeasureError
+from measure.early_stop import SequentialTest
+from measure.stability import UNSTABLE_MAD
+from measure.watch import NoWatch, Watch
+
+RETAKES = 2  # of a disturbed sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +26,8 @@ class TimingOptions:
 
     A sample lasts at least `min_sample_seconds` and has at least `min_calls` calls. `max_seconds`
     bounds what all samples together may take: a slow kernel first loses the extra calls, then
-    samples, down to `min_samples`.
+    samples, down to `min_samples`. Caches: calls take turns with copies of the constants
+    (`cold_constants`), or all caches are flushed before each call (`flush_cache`), or stay warm.
     """
 
     samples: int = 7
@@ -31,9 +38,11 @@ class TimingOptions:
     warmup_seconds: float = 0.003
     build_timeout: float = 60.0  # seconds for building, and for the reference of a new kernel
     run_timeout: float = 20.0  # seconds for checking and timing
-    unstable_limit: float = 0.5  # relative MAD above which the status is UNSTABLE
+    unstable_limit: float = UNSTABLE_MAD  # relative MAD above which the status is UNSTABLE
+    incumbent_seconds: float = 0.0  # above 0: give a kernel up that is clearly slower than this
     fresh_process: int = 0  # 1: run in a process that has run nothing before
-    cold_constants: int = 1  # 1: calls take turns with copies of the constants, 0: caches stay warm
+    cold_constants: int = 1  # 1: calls take turns with copies of the constants
+    flush_cache: int = 0  # 1: every call finds the caches empty of what it reads
 
     @staticmethod
     def of(options: Mapping[str, float | int]) -> TimingOptions:
@@ -61,6 +70,8 @@ class TimingOptions:
         for name in ("min_sample_seconds", "max_seconds", "build_timeout", "run_timeout"):
             if not getattr(self, name) > 0:
                 raise MeasureError(f"{name} must be positive, not {getattr(self, name)}")
+        if not 0.0 <= self.incumbent_seconds < math.inf:
+            raise MeasureError(f"incumbent_seconds must be 0 or more, not {self.incumbent_seconds}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +98,110 @@ def plan_samples(call_seconds: float, options: TimingOptions) -> SamplePlan:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Raw samples in seconds per call, in the order taken."""
+    """Raw samples in seconds per call, in the order taken, and how the taking went."""
 
     samples: tuple[float, ...]
     calls: int  # per sample
+    retaken: int = 0  # disturbed samples that were thrown away
+    tainted: int = 0  # samples that are kept although every attempt was disturbed
+    censored: bool = False  # given up early: clearly slower than the incumbent
+
+
+Run: TypeAlias = Callable[[int], float]
+"""Runs a kernel so many times in a row; returns the seconds that took."""
+
+
+class Samples:
+    """Takes the samples of one kernel, those that are disturbed again up to `RETAKES` times."""
+
+    def __init__(self, run: Run, calls: int, watch: Watch) -> None:
+        """`calls`: per sample."""
+        self.calls = calls
+        self.seconds: list[float] = []  # per call
+        self.retaken = 0
+        self.tainted = 0
+        self._run = run
+        self._watch = watch
+
+    def take(self) -> float | None:
+        """Take a sample; its seconds per call, None if every attempt was disturbed (it is kept)."""
+        for attempt in range(1 + RETAKES):
+            self._watch.begin()
+            seconds = self._run(self.calls) / self.calls
+            if not self._watch.disturbed():
+                self.seconds.append(seconds)
+                return seconds
+            self.retaken += attempt < RETAKES
+        self.tainted += 1
+        self.seconds.append(seconds)
+        return None
+
+    def timing(self, *, censored: bool = False) -> Timing:
+        """What was taken so far."""
+        return Timing(tuple(self.seconds), self.calls, self.retaken, self.tainted, censored)
 
 
 def time_calls(
-    call: Callable[[int], None],
+    run: Run,
     options: TimingOptions,
     *,
     estimate: float | None = None,
-    clock: Callable[[], float] = perf_counter,
+    watch: Watch | None = None,
 ) -> Timing:
-    """Time `call(n)`, which runs the kernel n times in a row.
+    """Time a kernel. Ends early when it is clearly slower than `options.incumbent_seconds`.
 
     `estimate` is the seconds of one call if known, as from the correctness check: a kernel that is
     slow enough is then warm already and is not run again to calibrate.
     """
+    plan = _calibrate(run, options, estimate)
+    taken = Samples(run, plan.calls, watch or NoWatch())
+    test = SequentialTest(options.incumbent_seconds) if options.incumbent_seconds else None
+    for number in range(plan.samples):
+        sample = taken.take()
+        slower = test is not None and sample is not None and test.is_slower(sample)
+        if slower and number + 1 < plan.samples:
+            return taken.timing(censored=True)
+    return taken.timing()
+
+
+def time_in_turn(
+    runs: Sequence[Run],
+    options: TimingOptions,
+    *,
+    estimates: Sequence[float],
+    watch: Watch | None = None,
+    seed: int = 0,
+) -> list[Timing]:
+    """Time several kernels in `options.samples` rounds, each kernel once a round, in random order.
+
+    The i-th samples of all are neighbours in time: pairs for `measure.compare`.
+    """
+    watch = watch or NoWatch()
+    taken = [
+        Samples(run, _calibrate(run, options, estimate).calls, watch)
+        for run, estimate in zip(runs, estimates, strict=True)
+    ]
+    rng = random.Random(seed)
+    for _ in range(options.samples):
+        for samples in rng.sample(taken, len(taken)):
+            samples.take()
+    return [samples.timing() for samples in taken]
+
+
+def _calibrate(run: Run, options: TimingOptions, estimate: float | None) -> SamplePlan:
     if estimate is None or estimate < options.min_sample_seconds:
-        estimate = _warm_up(call, options, clock)
+        estimate = _warm_up(run, options)
     plan = plan_samples(estimate, options)
-    samples = []
-    for _ in range(plan.samples):
-        start = clock()
-        call(plan.calls)
-        samples.append((clock() - start) / plan.calls)
-    return Timing(tuple(samples), plan.calls)
+    # With flushed caches every call is timed alone, and flushing takes longer than most kernels.
+    return SamplePlan(plan.samples, options.min_calls) if options.flush_cache else plan
 
 
-def _warm_up(
-    call: Callable[[int], None], options: TimingOptions, clock: Callable[[], float]
-) -> float:
+def _warm_up(run: Run, options: TimingOptions) -> float:
     """Run for `warmup_seconds`, in batches that double; seconds per call of the last batch."""
-    begin, calls = clock(), 1
+    total, calls = 0.0, 1
     while True:
-        start = clock()
-        call(calls)
-        now = clock()
-        if now - begin >= options.warmup_seconds or now - start >= options.warmup_seconds / 2:
-            return (now - start) / calls
+        seconds = run(calls)
+        total += seconds
+        if total >= options.warmup_seconds or options.flush_cache:
+            return seconds / calls
         calls *= 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from measure.build_candidate import COMPILE
@@ -19,7 +20,8 @@ class WorkerSettings:
 
     `cores` are those it is pinned to, `target` is `Target.to_json()`, `compile` the path of the
     compile function, `memory_bytes` the limit of its address space (0: three quarters of the
-    machine's memory), `file_bytes` the limit of any file that it writes.
+    machine's memory), `file_bytes` the limit of any file that it writes, `niceness` the most
+    that it may have: the driver's.
     """
 
     cores: tuple[int, ...]
@@ -29,6 +31,7 @@ class WorkerSettings:
     compile: str = COMPILE
     memory_bytes: int = 0
     file_bytes: int = 8 << 30
+    niceness: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))
     start_timeout: float = 60.0
 
     @property

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,15 +23,22 @@ FORMAT = 1
 def graph_to_json(graph: Graph, *, with_constants: bool = True) -> dict[str, Any]:
     """The graph as JSON values. Constants are base64, or only their SHA-256 if not wanted."""
     return {
+        **structure_to_json(graph),
+        "constants": {
+            name: _constant_to_json(array, with_constants)
+            for name, array in graph.constants.items()
+        },
+    }
+
+
+def structure_to_json(graph: Graph) -> dict[str, Any]:
+    """Everything about the graph but its constants, as JSON values."""
+    return {
         "format": FORMAT,
         "name": graph.name,
         "inputs": list(graph.inputs),
         "outputs": list(graph.outputs),
         "types": {name: _type_to_json(type) for name, type in graph.types.items()},
-        "constants": {
-            name: _constant_to_json(array, with_constants)
-            for name, array in graph.constants.items()
-        },
         "nodes": [
             {
                 "operator": node.operator,
@@ -44,11 +52,10 @@ def graph_to_json(graph: Graph, *, with_constants: bool = True) -> dict[str, Any
     }
 
 
-def graph_from_json(value: Any) -> Graph:
-    """The graph that `graph_to_json` wrote, constants included.
+def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
+    """The graph that `structure_to_json` wrote, with its constants.
 
-    Raises `TunefarmError` when the value is no such JSON, lacks the constants' contents, or a
-    constant does not have the SHA-256 written beside it.
+    Raises `TunefarmError` when the value is no such JSON.
     """
     found = value.get("format") if isinstance(value, Mapping) else type(value).__name__
     if found != FORMAT:
@@ -70,13 +77,27 @@ def graph_from_json(value: Any) -> Graph:
                 for node in value["nodes"]
             ),
             types,
-            {
-                name: _constant_from_json(name, constant, types[name])
-                for name, constant in value["constants"].items()
-            },
+            dict(constants),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error
+
+
+def graph_from_json(value: Any) -> Graph:
+    """The graph that `graph_to_json` wrote, constants included.
+
+    Raises `TunefarmError` when the value is no such JSON, lacks the constants' contents, or a
+    constant does not have the SHA-256 written beside it.
+    """
+    structure = graph_from_structure(value, {})
+    try:
+        constants = {
+            name: _constant_from_json(name, constant, structure.types[name])
+            for name, constant in value["constants"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error
+    return replace(structure, constants=constants)
 
 
 def attributes_to_json(attributes: Mapping[str, Attribute]) -> dict[str, Any]:

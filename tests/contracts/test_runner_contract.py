@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from compiler.errors import MeasureError
 from measure import MeasureResult, Runner, Status, create_runner
+from measure.ray_watch import program_of
 from measure.reaper import Process, is_alive, run_processes
 from measure.replay_runner import record_key
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
@@ -27,7 +29,7 @@ EXPECTED = {
     "build_error": Status.BUILD_ERROR,
     "build_crash": Status.BUILD_ERROR,
     "eats_memory": Status.OUT_OF_MEMORY,
-    "killed": Status.INFRASTRUCTURE,
+    "killed": Status.QUARANTINED,
 }
 
 
@@ -156,8 +158,9 @@ from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 if __name__ == "__main__":
     with create_runner(sys.argv[1], compile=COMPILE_FAULT) as runner:
         runner.submit(make_request("none"))
-        runner.submit(make_request("hang", options={"run_timeout": 600.0}))
         assert runner.results()
+        runner.submit(make_request("hang", options={"run_timeout": 600.0}))
+        assert not runner.results(timeout=1.0)
         runner.submit(make_request("none"))
         try:
             print("measuring", flush=True)
@@ -169,7 +172,7 @@ if __name__ == "__main__":
 
 
 def wait_until_gone(tag: str, noted: set[Process]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 10
     while left := {found for found in noted | run_processes(tag, TAG) if is_alive(found)}:
         assert time.monotonic() < deadline, f"processes are left: {left}"
 
@@ -199,4 +202,29 @@ def test_no_process_is_left_when_the_driver_is_interrupted_or_killed(
             assert driver.wait(60) == 0
         else:
             driver.kill()
+    wait_until_gone(tag, noted)
+
+
+@pytest.mark.parametrize("daemon", ["raylet", "gcs_server"])
+def test_the_death_of_ray_ends_the_job_and_leaves_no_process(daemon: str, repository: Path) -> None:
+    tag = f"{os.getpid()}-{daemon}"
+    environment = {**os.environ, TAG: tag, "PYTHONPATH": str(repository)}
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _DRIVER, "ray"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert driver.stdout is not None
+    with driver:
+        assert driver.stdout.readline() == "measuring\n"
+        noted = run_processes(tag, TAG)
+        killed = [process for process in noted if program_of(process) == daemon]
+        assert len(killed) == 1
+        os.kill(killed[0].id, signal.SIGKILL)
+        _, errors = driver.communicate(timeout=60)
+        assert driver.returncode == 1
+        assert "Ray has ended, not by us" in errors
     wait_until_gone(tag, noted)

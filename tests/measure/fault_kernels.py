@@ -55,6 +55,8 @@ declare void @exit(i32)
 declare i32 @puts(ptr)
 declare void @llvm.trap()
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare i32 @usleep(i32)
+@spun = internal global float 0.0
 @calls = internal global i64 0
 @saved = internal global [1000 x float] zeroinitializer
 @text = internal constant [12 x i8] c"tfm1 rubbish"
@@ -155,6 +157,34 @@ _IR = {
 }
 
 
+def _spin_ir(rounds: int) -> str:
+    """The right kernel after `rounds` dependent additions: its time is known by construction."""
+    return _kernel_ir(
+        before=f"""br label %spin
+spin:
+  %round = phi i64 [ 0, %entry ], [ %following, %spin ]
+  %sum = phi float [ 1.0, %entry ], [ %added, %spin ]
+  %added = fadd float %sum, 1.0
+  %following = add i64 %round, 1
+  %again = icmp slt i64 %following, {rounds}
+  br i1 %again, label %spin, label %spun
+spun:
+  store volatile float %added, ptr @spun
+  br label %loop_entry
+loop_entry:"""
+    ).replace("[ 0, %entry ], [ %next, %loop ]", "[ 0, %loop_entry ], [ %next, %loop ]")
+
+
+def _ir_of(fault: str) -> str:
+    """The code of a fault; "spin N" means N additions more, "sleep N" N microseconds more."""
+    kind, _, number = fault.partition(" ")
+    if kind == "spin":
+        return _spin_ir(int(number))
+    if kind == "sleep":
+        return _kernel_ir(before=f"%r = call i32 @usleep(i32 {int(number)})")
+    return _IR[fault]
+
+
 def compile_fault(request: MeasureRequest, target: Target) -> BuiltCandidate:
     """The build step: the object code with the fault that the schedule names."""
     fault = request.schedule[0][1]
@@ -167,4 +197,4 @@ def compile_fault(request: MeasureRequest, target: Target) -> BuiltCandidate:
     while fault == "build_hang":
         pass
     workspace = 1 << 50 if fault == "eats_memory" else 0
-    return BuiltCandidate("kernel", object_code(_IR[fault], target), workspace)
+    return BuiltCandidate("kernel", object_code(_ir_of(fault), target), workspace)

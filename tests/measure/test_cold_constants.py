@@ -4,7 +4,7 @@ from pathlib import Path
 
 from compiler.schedule.steps import PackLayout
 from measure.reference import ensure_reference
-from measure.run_candidate import Workload
+from measure.workload import Workload
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
 

@@ -10,7 +10,8 @@ from measure.job import MeasureRequest, MeasureResult, Status
 from measure.slots import SlotPlan
 
 SPLIT = SlotPlan((0,), ((1,),))
-SHARED = SlotPlan((0, 1), ((0, 1),))
+SHARED = SlotPlan((0, 1), ((0, 1),), alternates=True)
+HELPING = SlotPlan((0, 1), ((1,),))
 BUILT = BuildResult(Status.OK, b"code", "", 0.25)
 
 
@@ -67,14 +68,51 @@ def test_shared_cores_build_a_batch_then_time_it() -> None:
     assert text.count("bt") <= 3
 
 
+def test_the_core_of_a_slot_builds_while_nothing_waits_to_be_timed() -> None:
+    subject = dispatcher(HELPING, requests=4)
+    first, second = subject.next_actions()
+    assert isinstance(first, BuildAction) and isinstance(second, BuildAction)
+    assert (first.index, second.index) == (0, 1)
+    subject.build_done(first, BUILT)
+    (third,) = subject.next_actions()  # the slot's core is still building
+    assert isinstance(third, BuildAction) and third.index == 0
+    subject.build_done(second, BUILT)
+    (timing,) = subject.next_actions()
+    assert ids([timing]) == [("TimeAction", "0")]
+    assert isinstance(timing, TimeAction)
+    subject.time_done(timing)
+    assert ids(subject.next_actions()) == [("TimeAction", "1")]  # rather than the last build
+
+
 def test_lost_worker_means_another_try_then_infrastructure() -> None:
     subject = dispatcher(SPLIT, requests=1)
     for _ in range(2):
         (build,) = subject.next_actions()
-        assert subject.lost(build, "killed") is None
+        assert subject.lost(build, "did not start", reached=False) is None
     (build,) = subject.next_actions()
-    result = subject.lost(build, "killed")
-    assert result == MeasureResult("0", Status.INFRASTRUCTURE, (), "killed")
+    result = subject.lost(build, "did not start", reached=False)
+    assert result == MeasureResult("0", Status.INFRASTRUCTURE, (), "did not start")
+
+
+def test_request_that_loses_two_workers_is_quarantined() -> None:
+    subject = dispatcher(SPLIT, requests=1)
+    (build,) = subject.next_actions()
+    assert subject.lost(build, "killed") is None
+    (build,) = subject.next_actions()
+    result = subject.lost(build, "killed again")
+    assert result is not None and result.status is Status.QUARANTINED
+    assert result.error.startswith("2 workers were lost") and "killed again" in result.error
+
+
+def test_request_that_lost_its_worker_goes_elsewhere() -> None:
+    subject = dispatcher(SlotPlan((0,), ((1,), (2,))), requests=1)
+    (build,) = subject.next_actions()
+    assert isinstance(build, BuildAction)
+    subject.build_done(build, BUILT)
+    (timing,) = subject.next_actions()
+    assert subject.lost(timing, "killed") is None
+    (again,) = subject.next_actions()
+    assert again.index != timing.index
 
 
 def test_lost_timed_run_is_not_built_again() -> None:
@@ -110,7 +148,7 @@ def test_build_that_ends_after_the_last_slot_is_gone_fails_too() -> None:
 def test_every_request_ends_exactly_once_whatever_happens() -> None:
     for seed in range(30):
         rng = random.Random(seed)
-        subject = dispatcher(*rng.sample([SPLIT, SHARED, SPLIT], 2), requests=25)
+        subject = dispatcher(*rng.sample([SPLIT, SHARED, HELPING], 2), requests=25)
         running: list[BuildAction | TimeAction] = []
         finished: list[str] = []
         while actions := subject.next_actions() + running:

@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compiler.target import host_target
+from db.records import TaskKey, TrialRecord
 from measure.build_candidate import BuildResult, build_candidate
-from measure.job import MeasureResult, Status
-from measure.supervisor import Supervisor, WorkerLostError, WorkerProcess, classify_exit
+from measure.job import MeasureRequest, MeasureResult, Status
+from measure.supervisor import (
+    Supervisor,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerStartError,
+    classify_exit,
+)
 from measure.worker_settings import WorkerSettings
 from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
+from tuner.records import best_record, trial_record
+
+_RECORDED = {
+    "fingerprint",
+    "load",
+    "steal_seconds",
+    "queued_seconds",
+    "retaken",
+    "anchor_seconds",
+    "anchor_drift",
+    "relative_mad",
+}
+
+
+FAULTS = [
+    ("segfault", Status.CRASHED, "SIGSEGV"),
+    ("illegal", Status.CRASHED, "SIGILL"),
+    ("arithmetic", Status.CRASHED, "SIGFPE"),
+    ("abort", Status.CRASHED, "SIGABRT"),
+    ("exit", Status.CRASHED, "exited with code 0"),
+    ("far_overrun", Status.CRASHED, "SIGSEGV"),
+    ("overrun", Status.WRONG_RESULT, "after the end of output"),
+    ("underrun", Status.WRONG_RESULT, "1 byte(s) before the start of output"),
+    ("writes_input", Status.WRONG_RESULT, "input in0 was modified"),
+    ("tail", Status.WRONG_RESULT, "output[999] is nan"),
+    ("wrong", Status.WRONG_RESULT, "(1000 of 1000 elements are wrong)"),
+    ("imprecise", Status.WRONG_RESULT, "seed 0: output["),
+    ("stale", Status.WRONG_RESULT, "seed 1: output["),
+    ("undefined", Status.BUILD_ERROR, "tunefarm_no_such_function"),
+    ("eats_memory", Status.OUT_OF_MEMORY, "cannot map"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +92,7 @@ def run(supervisor: Supervisor, fault: str, **options: float | int) -> MeasureRe
     return supervisor.measure(request, build)
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "text"),
-    [
-        ("segfault", Status.CRASHED, "SIGSEGV"),
-        ("illegal", Status.CRASHED, "SIGILL"),
-        ("arithmetic", Status.CRASHED, "SIGFPE"),
-        ("abort", Status.CRASHED, "SIGABRT"),
-        ("exit", Status.CRASHED, "exited with code 0"),
-        ("far_overrun", Status.CRASHED, "SIGSEGV"),
-        ("overrun", Status.WRONG_RESULT, "after the end of output"),
-        ("underrun", Status.WRONG_RESULT, "1 byte(s) before the start of output"),
-        ("writes_input", Status.WRONG_RESULT, "input in0 was modified"),
-        ("tail", Status.WRONG_RESULT, "output[999] is nan"),
-        ("wrong", Status.WRONG_RESULT, "(1000 of 1000 elements are wrong)"),
-        ("imprecise", Status.WRONG_RESULT, "seed 0: output["),
-        ("stale", Status.WRONG_RESULT, "seed 1: output["),
-        ("undefined", Status.BUILD_ERROR, "tunefarm_no_such_function"),
-        ("eats_memory", Status.OUT_OF_MEMORY, "cannot map"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "status", "text"), FAULTS)
 def test_fault_has_its_class_and_the_next_candidate_runs(
     measurer: Supervisor, fault: str, status: Status, text: str
 ) -> None:
@@ -94,7 +115,7 @@ def test_right_kernel_has_samples_and_machine_facts(measurer: Supervisor) -> Non
     assert len(result.samples) == 5
     assert 0 < result.latency < 1
     assert result.machine["cores"] == [max(os.sched_getaffinity(0))]
-    assert {"fingerprint", "load", "steal_seconds", "relative_mad"} <= set(result.machine)
+    assert set(result.machine) >= _RECORDED
 
 
 def test_prints_of_foreign_code_do_not_corrupt_frames(measurer: Supervisor) -> None:
@@ -155,7 +176,7 @@ def test_failed_build_has_its_text_and_the_next_one_works(
 ) -> None:
     core = min(os.sched_getaffinity(0))
     result = builder.build(make_request(fault), core)
-    assert (result.status, result.candidate) == (status, b"")
+    assert (result.status, result.candidates) == (status, b"")
     assert text in result.error
     assert builder.build(make_request("none"), core).status is Status.OK
 
@@ -168,8 +189,6 @@ def test_build_that_does_not_end_is_a_build_timeout(builder: Supervisor) -> None
 
 
 def test_worker_that_cannot_start_is_lost(settings: WorkerSettings) -> None:
-    from dataclasses import replace
-
     broken = replace(settings, compile="tests.measure.fault_kernels:no_such_function")
     with pytest.raises(WorkerLostError, match="no_such_function"):
         WorkerProcess(broken, "build")
@@ -196,3 +215,80 @@ def test_closed_supervisor_does_not_run_anything(settings: WorkerSettings) -> No
 )
 def test_exit_is_classified_by_signal(returncode: int, oom: bool, status: Status) -> None:
     assert classify_exit(returncode, oom)[0] is status
+
+
+def compare(
+    supervisor: Supervisor, *faults: str, **options: float | int
+) -> tuple[MeasureRequest, MeasureResult]:
+    """Measure kernels with these faults side by side."""
+    first = make_request(faults[0], options=options)
+    request = replace(first, rivals=tuple([["fault", fault]] for fault in faults[1:]), seed=3)
+    build = build_candidate(request, host_target(), compile_fault)
+    assert build.status is Status.OK, build.error
+    return request, supervisor.measure(request, build)
+
+
+def test_rivals_are_timed_side_by_side(measurer: Supervisor) -> None:
+    _, result = compare(measurer, "none", "prints", "none", samples=9)
+    assert result.status is Status.OK, result.error
+    assert [len(result.samples), *map(len, result.rivals)] == [9, 9, 9]
+    assert result.culprit is None
+
+
+@pytest.mark.parametrize(
+    ("faults", "culprit"), [(("wrong", "none"), 0), (("none", "none", "tail"), 2)]
+)
+def test_the_wrong_one_of_several_is_named(
+    measurer: Supervisor, faults: tuple[str, ...], culprit: int
+) -> None:
+    _, result = compare(measurer, *faults)
+    assert (result.status, result.culprit) == (Status.WRONG_RESULT, culprit)
+
+
+def test_a_crash_of_one_of_several_names_nobody(measurer: Supervisor) -> None:
+    _, result = compare(measurer, "none", "segfault")
+    assert (result.status, result.culprit) == (Status.CRASHED, None)
+
+
+def test_the_failed_build_of_several_is_named() -> None:
+    request = replace(make_request("none"), rivals=([["fault", "build_error"]],))
+    build = build_candidate(request, host_target(), compile_fault)
+    assert (build.status, build.culprit) == (Status.BUILD_ERROR, 1)
+
+
+def test_a_worker_with_another_niceness_than_the_driver_is_refused(
+    settings: WorkerSettings,
+) -> None:
+    strict = replace(settings, niceness=os.getpriority(os.PRIO_PROCESS, 0) - 1)
+    with pytest.raises(WorkerStartError, match="niceness"):
+        WorkerProcess(strict, "measure")
+
+
+def test_flushed_caches_are_part_of_the_request(measurer: Supervisor) -> None:
+    warm = run(measurer, "none", cold_constants=0, min_sample_seconds=0.002)
+    flushed = run(measurer, "none", flush_cache=1)
+    assert (warm.status, flushed.status) == (Status.OK, Status.OK)
+    assert flushed.machine["calls"] == 3 < warm.machine["calls"]
+    assert flushed.latency > 2 * warm.latency
+
+
+@pytest.mark.slow
+def test_every_fault_ten_times_is_never_selected(measurer: Supervisor) -> None:
+    rng = random.Random(10)
+    key = TaskKey("w", "t", 1, "default", "1")
+    records: list[TrialRecord] = []
+    for round in range(10):
+        faults = [*((fault, status) for fault, status, _ in FAULTS), ("hang", Status.RUN_TIMEOUT)]
+        for fault, status in rng.sample(faults, len(faults)):
+            timeout = {"run_timeout": 0.3} if fault == "hang" else {}
+            result = run(measurer, fault, **timeout)
+            assert result.status is status, (fault, result.error)
+            named = replace(result, request_id=f"{fault} {round}")
+            schedule = [["fault", fault]]
+            records.append(
+                trial_record(key, named, sketch="s", choices={}, schedule=schedule, job="j")
+            )
+    assert best_record(records) is None
+    right = replace(run(measurer, "none"), request_id="right")
+    records.insert(0, trial_record(key, right, sketch="s", choices={}, schedule=[], job="j"))
+    assert best_record(records) is records[0]

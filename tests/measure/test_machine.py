@@ -19,8 +19,8 @@ def test_fingerprint_is_stable_and_fits_in_json() -> None:
 def test_activity_counts_up() -> None:
     before = machine.activity(range(os.cpu_count() or 1))
     noise = machine.activity(range(os.cpu_count() or 1)).since(before)
-    assert set(noise) == {"steal_seconds", "involuntary_switches"}
-    assert all(value >= 0 for value in noise.values())
+    assert set(noise.to_json()) == {"steal_seconds", "involuntary_switches", "queued_seconds"}
+    assert all(value >= 0 for value in noise.to_json().values())
 
 
 def test_memory_is_positive_and_oom_kills_are_counted() -> None:

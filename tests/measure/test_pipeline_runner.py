@@ -14,6 +14,7 @@ from measure.build_candidate import BuildResult
 from measure.job import MeasureRequest, MeasureResult, Status
 from measure.pipeline_runner import PipelineRunner, SlotLostError
 from measure.slots import SlotPlan
+from measure.supervisor import WorkerLostError, WorkerStartError
 
 
 class FakeBackend:
@@ -26,6 +27,7 @@ class FakeBackend:
         self.runs: Counter[str] = Counter()
         self.builds: Counter[str] = Counter()
         self.gone: set[int] = set()
+        self.error: Exception = WorkerLostError("the worker is gone")
         self.broken = False
         self.hold = threading.Event()
         self.hold.set()
@@ -49,7 +51,7 @@ class FakeBackend:
             future.set_exception(SlotLostError("the node is gone"))
         elif self.losses[request.request_id]:
             self.losses[request.request_id] -= 1
-            future.set_exception(ConnectionError("the worker is gone"))
+            future.set_exception(self.error)
         else:
             future.set_result(MeasureResult(request.request_id, Status.OK, (1.0,)))
         return future
@@ -69,21 +71,33 @@ def run(runner: PipelineRunner, count: int) -> dict[str, MeasureResult]:
 
 
 def test_lost_worker_costs_another_try_not_the_result() -> None:
-    backend = FakeBackend(losses={"1": 2})
+    backend = FakeBackend(losses={"1": 1})
     with PipelineRunner(backend, threads=1) as runner:
         results = run(runner, 3)
     assert {result.status for result in results.values()} == {Status.OK}
-    assert (backend.runs["1"], backend.builds["1"]) == (3, 1)
+    assert (backend.runs["1"], backend.builds["1"]) == (2, 1)
     assert backend.closed
 
 
-def test_request_that_loses_every_worker_is_an_infrastructure_failure() -> None:
+def test_request_that_loses_every_worker_is_quarantined() -> None:
     backend = FakeBackend(losses={"1": 99})
     with PipelineRunner(backend, threads=1) as runner:
         results = run(runner, 3)
-    assert results["1"].status is Status.INFRASTRUCTURE
-    assert results["1"].error == "ConnectionError: the worker is gone"
+    assert results["1"].status is Status.QUARANTINED
+    assert "WorkerLostError: the worker is gone" in results["1"].error
     assert results["0"].status is results["2"].status is Status.OK
+    assert backend.runs["1"] == 2
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("the node is gone"), WorkerStartError("no memory to start one")]
+)
+def test_what_no_candidate_can_do_is_never_charged_to_one(error: Exception) -> None:
+    backend = FakeBackend(losses={"1": 99})
+    backend.error = error
+    with PipelineRunner(backend, threads=1) as runner:
+        results = run(runner, 3)
+    assert results["1"].status is Status.INFRASTRUCTURE
     assert backend.runs["1"] == 3
 
 

@@ -12,14 +12,15 @@ from measure.slots import CoreLeases, ProcessPin, SlotPlan, plan_slots
 
 def test_two_cores_and_one_thread_build_on_one_and_time_on_the_other() -> None:
     plan = plan_slots((0, 1), 1)
-    assert plan == SlotPlan((0,), ((1,),))
+    assert plan == SlotPlan((0, 1), ((1,),))
     assert not plan.alternates
+    assert plan.spare == (0,)
 
 
 def test_all_cores_timed_means_that_building_and_timing_alternate() -> None:
     plan = plan_slots((0, 1), 2)
-    assert plan == SlotPlan((0, 1), ((0, 1),))
-    assert plan.alternates
+    assert plan == SlotPlan((0, 1), ((0, 1),), alternates=True)
+    assert plan.spare == ()
 
 
 def test_slots_of_a_larger_node_share_no_core() -> None:

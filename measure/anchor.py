@@ -1,0 +1,38 @@
+"""The anchor kernel, timed round every measurement: how fast the core was at that moment."""
+
+from __future__ import annotations
+
+import ctypes
+from time import perf_counter
+
+import numpy as np
+
+from compiler.llvm.anchor import ANCHOR_SYMBOL, anchor_object
+from compiler.runtime.loaded_code import LoadedCode
+from compiler.target import Target
+
+_SECONDS = 2e-4  # of one run, about
+_RUNS = 3  # the fastest counts: an interrupted run says nothing about the clock
+
+
+class Anchor:
+    """Times the same work again and again."""
+
+    def __init__(self, target: Target) -> None:
+        """`target`: this machine's."""
+        self._code = LoadedCode([anchor_object(target)], [ANCHOR_SYMBOL])
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+        self._function = signature(self._code.address(ANCHOR_SYMBOL))
+        self._buffer = np.zeros(target.lanes, np.float32)
+        self._rounds = 1000
+        while self._time() < _SECONDS:
+            self._rounds *= 2
+
+    def seconds(self) -> float:
+        """Seconds of one round of the anchor's work, now; comparable on one machine."""
+        return min(self._time() for _ in range(_RUNS)) / self._rounds
+
+    def _time(self) -> float:
+        start = perf_counter()
+        self._function(self._buffer.ctypes.data, self._rounds)
+        return perf_counter() - start

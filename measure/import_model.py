@@ -1,0 +1,133 @@
+"""Reading an ONNX file in a disposable process: a model may come from anywhere.
+
+Parsing, version conversion and shape inference run foreign C++ code on foreign bytes. A file that
+crashes it, eats memory or never ends costs a child process and gives one clear error. The graph
+comes back as JSON, its constants in a file that this process maps.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from compiler import errors
+from compiler.errors import ImportModelError, TunefarmError
+from compiler.graph.ir import Array, Graph
+from compiler.graph.serialize import graph_from_structure, structure_to_json
+from measure.messages import Message
+from measure.slots import available_cores
+from measure.supervisor import WorkerEndError, WorkerProcess, WorkerStartError
+from measure.worker_settings import WorkerSettings
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+IMPORT_SECONDS = 300.0
+_ALIGNMENT = 64
+_CONSTANTS = "constants"
+
+
+def import_model(
+    path: str | os.PathLike[str],
+    shapes: Shapes | None = None,
+    *,
+    timeout: float = IMPORT_SECONDS,
+    memory_bytes: int = 0,
+) -> Graph:
+    """`compiler.frontend.import_onnx` in a process with limits; raises as it does.
+
+    And ImportModelError when the process crashes, takes longer than `timeout` seconds or more than
+    `memory_bytes` (0: three quarters of the machine's memory).
+    """
+    folder = tempfile.mkdtemp(prefix="tunefarm-import-")
+    settings = WorkerSettings(
+        available_cores(), 1, target={}, scratch=folder, memory_bytes=memory_bytes
+    )
+    try:
+        worker = WorkerProcess(settings, "import")
+        try:
+            fields = {
+                "path": os.fspath(path),
+                "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
+                "cpu_seconds": 2 * timeout + 1,
+            }
+            reply = worker.request(Message(fields), timeout).fields
+        finally:
+            worker.close()
+        if reply["status"] != "ok":
+            raise _error_of(reply, path)
+        constants = _map_constants(Path(folder, _CONSTANTS), reply["constants"])
+        return graph_from_structure(reply["graph"], constants)
+    except WorkerEndError as end:
+        reason = end.text.splitlines()[0]
+        raise ImportModelError(
+            f"reading {os.fspath(path)} failed: {reason}",
+            hint="the file may be damaged, or made to do this",
+        ) from None
+    except WorkerStartError as error:
+        raise ImportModelError(f"cannot read {os.fspath(path)}: {error.message}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def answer_import(fields: Mapping[str, Any], scratch: Path) -> Message:
+    """In the child: import the file, leave the constants in `scratch`."""
+    from compiler.frontend.import_onnx import import_onnx
+
+    shapes = {name: tuple(shape) for name, shape in fields["shapes"].items()}
+    try:
+        graph = import_onnx(fields["path"], shapes)
+    except TunefarmError as error:
+        return Message(
+            {
+                "status": "refused",
+                "kind": type(error).__name__,
+                "error": error.message,
+                "program": error.program,
+                "hint": error.hint,
+            }
+        )
+    table = _write_constants(scratch / _CONSTANTS, graph.constants)
+    reply = {"status": "ok", "error": "", "graph": structure_to_json(graph), "constants": table}
+    return Message(reply)
+
+
+def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> TunefarmError:
+    kind = getattr(errors, str(reply.get("kind", "")), None)
+    if not (isinstance(kind, type) and issubclass(kind, TunefarmError)):
+        return ImportModelError(f"reading {os.fspath(path)} failed: {reply['error']}")
+    return kind(reply["error"], program=reply["program"], hint=reply["hint"])
+
+
+def _write_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Any]:
+    """Write the arrays one after the other; their types, shapes and offsets by name."""
+    table: dict[str, Any] = {}
+    with path.open("wb") as file:
+        for name, array in constants.items():
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            table[name] = [array.dtype.str, list(array.shape), file.tell()]
+            file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return table
+
+
+def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays that `_write_constants` wrote, read-only and without a copy."""
+    memory: mmap.mmap | bytes = b""
+    if path.stat().st_size:
+        with path.open("rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays: dict[str, Array] = {}
+    for name, (dtype, shape, offset) in table.items():
+        count = int(np.prod(shape, dtype=np.int64))
+        flat = (
+            np.frombuffer(memory, np.dtype(dtype), count, offset) if count else np.empty(0, dtype)
+        )
+        flat.flags.writeable = False
+        arrays[name] = flat.reshape(shape)
+    return arrays
