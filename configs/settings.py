@@ -74,6 +74,10 @@ class MeasureSettings(_Section):
     runner: Literal["ray", "local"] = "ray"
     address: str | None = None
     """Address of a Ray cluster to join; None: an embedded one on this machine."""
+    token_file: str | None = None
+    """File with the token of that cluster; None: what RAY_AUTH_MODE and its kin say."""
+    overlap: Literal["auto", "always", "never"] = "auto"
+    """Whether cores build while others time; auto: if a trial at the start shows no disturbance."""
     slots: Count = 1
     """Candidates timed at the same time; each slot has its cores to itself."""
     builders: Count | None = None

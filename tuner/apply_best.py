@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import compiler
 from compiler.errors import DatabaseError, ScheduleError
 from compiler.kernels.kernel import FusedKernel
@@ -10,9 +12,9 @@ from compiler.pipeline import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from db import queries
-from db.records import TaskKey
+from db.records import BestRecord, TaskKey, TrialRecord
 from db.store import Store
-from tuner.records import best_record
+from tuner.records import record_to_apply
 
 
 def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
@@ -20,15 +22,31 @@ def task_key(workload: str, target: Target, threads: int, numerics: str) -> Task
     return TaskKey(workload, target.key, threads, numerics, compiler.VERSION)
 
 
-def choose_from(store: Store, target: Target, threads: int, numerics: str) -> ChooseSchedule:
+def choose_from(
+    store: Store,
+    target: Target,
+    threads: int,
+    numerics: str,
+    *,
+    only_confirmed: bool = False,
+    settled: Iterable[BestRecord] = (),
+) -> ChooseSchedule:
     """A function from a kernel to its best recorded schedule, None where there is no record.
 
-    It raises DatabaseError for a record whose schedule cannot be read.
+    `settled` go before what the store has; `only_confirmed` leaves out what no job has settled. The
+    function raises DatabaseError for a record whose schedule cannot be read.
     """
 
+    first = {best.key: best for best in settled}
+
+    def find(key: TaskKey) -> TrialRecord | None:
+        if key in first:
+            return queries.trial_of(store, first[key])
+        record, confirmed = record_to_apply(store, key) or (None, False)
+        return record if confirmed or not only_confirmed else None
+
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
-        key = task_key(workload_key(kernel), target, threads, numerics)
-        record = best_record(queries.trials(store, key))
+        record = find(task_key(workload_key(kernel), target, threads, numerics))
         if record is None:
             return None
         try:

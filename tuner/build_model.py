@@ -13,11 +13,12 @@ from compiler.errors import SettingsError, TunefarmError
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import ScheduleChoice, compile_model
+from compiler.pipeline import ChooseSchedule, ScheduleChoice, compile_model
 from compiler.runtime.executable_spec import ExecutableSpec, KernelReport
 from compiler.target import Target, host_target
 from configs.settings import Settings, load_target
 from db.store import Store
+from measure.import_model import import_model
 from tuner.apply_best import choose_from
 from tuner.features import kernel_bytes, kernel_flops
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
@@ -75,25 +76,11 @@ def compile_from(
     """
     if not 0.0 <= require_tuned <= 1.0:
         raise SettingsError(f"require_tuned = {require_tuned}: must be between 0 and 1")
-    target, threads = target_of(settings), settings.compile.threads
     choose = None
     if store is not None:
+        target, threads = target_of(settings), settings.compile.threads
         choose = choose_from(store, target, threads, settings.compile.numerics)
-    kernels: dict[str, FusedKernel] = {}
-
-    def remember(kernel: FusedKernel) -> ScheduleChoice | None:
-        kernels[workload_key(kernel)] = kernel
-        return None if choose is None else choose(kernel)
-
-    spec = compile_model(
-        model,
-        remember,
-        target=target,
-        threads=threads,
-        shapes=shapes,
-        numerics=settings.compile.numerics,
-    )
-    report = _report(spec.kernels, kernels)
+    spec, report = compile_with(model, choose, settings, shapes)
     if report.tuned_share < require_tuned:
         raise TunefarmError(
             f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
@@ -101,6 +88,29 @@ def compile_from(
             hint=f"tune more: {untuned_names(report)} run default schedules",
         )
     return spec, report
+
+
+def compile_with(
+    model: str | PathLike[str] | Graph,
+    choose: ChooseSchedule | None,
+    settings: Settings,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> tuple[ExecutableSpec, BuildReport]:
+    """Compile `model` with the schedules that `choose` gives (None: default schedules)."""
+    kernels: dict[str, FusedKernel] = {}
+
+    def remember(kernel: FusedKernel) -> ScheduleChoice | None:
+        kernels[workload_key(kernel)] = kernel
+        return None if choose is None else choose(kernel)
+
+    spec = compile_model(
+        model if isinstance(model, Graph) else import_model(model, shapes),
+        remember,
+        target=target_of(settings),
+        threads=settings.compile.threads,
+        numerics=settings.compile.numerics,
+    )
+    return spec, _report(spec.kernels, kernels)
 
 
 def untuned_names(report: BuildReport) -> str:

@@ -13,7 +13,7 @@ from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json
 from db import queries
 from db.store import Store
-from tuner.records import best_record, latency_of, search_trials
+from tuner.records import latency_of, record_to_apply, search_trials
 from tuner.report import format_seconds
 
 
@@ -75,8 +75,10 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
             latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
             choices = json.dumps(trial.choices, separators=(",", ":"))
             lines.append(f"  {trial.number:>8} {latency:>12}  {trial.sketch} {choices}")
-        best = best_record(records)
-        if best is not None:
-            lines.append(f"  a build uses record {best.number}")
+        applied = record_to_apply(store, key)
+        if applied is not None:
+            best, confirmed = applied
+            note = "confirmed" if confirmed else "not confirmed yet"
+            lines.append(f"  a build uses record {best.number} ({note})")
             lines += [f"    {json.dumps(step)}" for step in best.schedule]
     return lines

@@ -10,7 +10,7 @@ from html import escape
 from db import queries
 from db.records import TrialRecord
 from db.store import Store
-from tuner.records import best_record, latency_of, search_trials
+from tuner.records import latency_of, record_to_apply, search_trials
 from tuner.report import format_duration, format_ratio, format_seconds
 
 _STYLE = """
@@ -71,8 +71,8 @@ def _kernels(store: Store) -> str:
     for task in queries.summary(store):
         records = queries.trials(store, task.key)
         trials = search_trials(records)
-        best = best_record(records)
-        seconds = math.inf if best is None else latency_of(best)
+        found = record_to_apply(store, task.key)
+        seconds = math.inf if found is None else latency_of(found[0])
         first = next((latency_of(trial) for trial in trials if trial.is_ok), math.inf)
         failed = sum(not trial.is_ok for trial in trials)
         rows.append(

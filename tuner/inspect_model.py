@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TypeAlias
 
 from compiler.errors import SettingsError
+from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.printer import format_kernel
 from compiler.llvm.emit_kernel import emit_kernel
@@ -20,6 +21,7 @@ from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from configs.settings import CompileSettings, Settings
 from db.store import Store
+from measure.import_model import import_model
 from tuner.apply_best import choose_from
 from tuner.build_model import target_of
 from tuner.make_tasks import distinct_kernels
@@ -51,13 +53,14 @@ def inspect_model(
         hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
     target, threads = target_of(settings), settings.compile.threads
+    graph = import_model(model, shapes)
     if stage == "graph":
-        return _graph(model, target, shapes)
+        return _graph(graph, target)
     choose: ChooseSchedule | None = None
     if store is not None:
         choose = choose_from(store, target, threads, settings.compile.numerics)
     show = _printer(stage, target, settings.compile, choose)
-    program = kernels_of(model, target, shapes)
+    program = kernels_of(graph, target)
     found = {key: (item, times) for key, (item, times) in distinct_kernels(program).items()}
     chosen = _select({key: item for key, (item, _) in found.items()}, kernel)
     return "\n\n".join(
@@ -66,9 +69,9 @@ def inspect_model(
     )
 
 
-def _graph(model: Model, target: Target, shapes: Shapes) -> str:
+def _graph(graph: Graph, target: Target) -> str:
     dumped: dict[str, str] = {}
-    kernels_of(model, target, shapes, dump_after=dumped.__setitem__)
+    kernels_of(graph, target, dump_after=dumped.__setitem__)
     return dumped["optimise"]
 
 

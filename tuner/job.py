@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from compiler.frontend.import_onnx import import_onnx
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
-from compiler.pipeline import kernels_of
+from compiler.pipeline import ChooseSchedule, kernels_of
 from compiler.runtime.executable import Executable
 from compiler.target import Target
 from configs.settings import Settings
 from db import queries
-from db.records import JobState, JobTask, TargetRecord, WorkloadRecord
+from db.records import BestRecord, JobState, JobTask, TargetRecord, WorkloadRecord
 from db.store import Store
+from measure.import_model import import_model
 from measure.make_runner import create_runner
 from measure.runner import Runner
 from measure.slots import SlotPlan, available_cores, plan_slots
+from tuner.apply_best import choose_from
 from tuner.budget import Budget, End, Limits
-from tuner.build_model import BuildReport, compile_from, target_of
+from tuner.build_model import BuildReport, compile_with, target_of
 from tuner.cost_model import BoostedTrees
-from tuner.finalists import Finalists, refresh
+from tuner.finalists import Finalists, Settled, refresh
 from tuner.interrupt import interruptible
 from tuner.latency import ModelLatency, compare_models
 from tuner.make_tasks import distinct_kernels, make_tasks
+from tuner.patience import DatabasePatience
 from tuner.progress import NoProgress, Progress
 from tuner.report import TaskStatus, format_duration, task_to_json
 from tuner.session import SessionOptions, TuningSession, job_progress
 from tuner.tasks import TuningTask
 
 SEARCH_SHARE = 0.85  # of the minutes; the rest is for the finalists and the whole model
-MakeRunner: TypeAlias = Callable[[Settings, Target], Runner]
+MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def tune_model(
     target = target_of(settings)
     if settings.measure.address is None:
         slots_of(settings)  # too few cores for the threads: said before the work begins
-    graph = import_onnx(Path(model), shapes)
+    graph = import_model(model, shapes)
     kernels = distinct_kernels(kernels_of(graph, target))
     with Store.open(settings.database.url) as store:
         cost_model = make_cost_model(settings)
@@ -103,6 +105,7 @@ def tune_model(
             make_runner=runner_of if make_runner is None else make_runner,
             started=started,
         )
+        store.patience = job.patience
         job.register(Path(model).name, graph)
         state: JobState = "failed"
         latency: ModelLatency | None = None
@@ -110,7 +113,7 @@ def tune_model(
         try:
             end = job.search()
             if end is not End.INTERRUPTED:
-                latency, report = job.measure_model(graph)
+                latency, report = job.confirm(graph)
             state = "interrupted" if end is End.INTERRUPTED else "finished"
         except KeyboardInterrupt:
             end, state = End.INTERRUPTED, "interrupted"
@@ -143,9 +146,12 @@ class Job:
     started: float
     id: str = ""
     measured: int = 0
+    settled: list[Settled] = field(default_factory=list)
     budget: Budget = field(init=False)
+    patience: DatabasePatience = field(init=False)
 
     def __post_init__(self) -> None:
+        self.patience = DatabasePatience(self.progress)
         search = self.settings.search
         self.budget = Budget(
             Limits(
@@ -167,7 +173,9 @@ class Job:
         settings = self.settings.to_json()
         self.id = self.store.start_job(model_name, structural_hash(graph), settings, tasks).id
         for task in self.tasks:
-            task.resume(queries.trials(self.store, task.key))
+            found = queries.best(self.store, task.key)
+            settled = None if found is None else found[1]
+            task.resume(queries.trials(self.store, task.key), settled)
         known = sum(task.progress.trials for task in self.tasks)
         calls = sum(task.progress.occurrences for task in self.tasks)
         text = f"{len(self.tasks)} distinct kernels in {calls} calls"
@@ -185,12 +193,13 @@ class Job:
             return self._end()
         with (
             interruptible() as interrupt,
-            self.make_runner(self.settings, self.target) as runner,
+            self.make_runner(self.settings, self.target, self.progress.message) as runner,
             off_the_slots(self.settings),
         ):
             session = self._session(runner)
             interrupt.tell(session.stop)
             interrupt.tell(finalists.stop)
+            interrupt.tell(self.patience.stop)
             self.progress.start()
             try:
                 end = session.run()
@@ -201,18 +210,45 @@ class Job:
             finally:
                 self.progress.stop()
                 self.measured = session.measured + finalists.measured
-            if interrupt.asked:
-                return End.INTERRUPTED
-        refresh(self.tasks, self.store)
-        return end
+                self.settled = finalists.settled
+            return End.INTERRUPTED if interrupt.asked else end
 
-    def measure_model(self, graph: Graph) -> tuple[ModelLatency, BuildReport]:
-        """Build the model without and with records and measure both."""
+    def confirm(self, graph: Graph) -> tuple[ModelLatency, BuildReport]:
+        """Measure the whole model with the former and the new schedules, and keep the better set.
+
+        What the finalists settled is in the database only after this.
+        """
         self.progress.message("building the untuned and the tuned model")
-        untuned, _ = compile_from(graph, None, self.settings)
-        tuned, report = compile_from(graph, self.store, self.settings)
+        bests = [settled.best for settled in self.settled]
+        untuned, _ = compile_with(graph, None, self.settings)
+        former, former_report = compile_with(
+            graph, self._choose(only_confirmed=True), self.settings
+        )
+        tuned, report = compile_with(graph, self._choose(settled=bests), self.settings)
         self.progress.message("measuring both")
-        return compare_models(Executable(untuned), Executable(tuned)), report
+        changes = tuned.objects != former.objects
+        third = Executable(former) if changes and former.objects != untuned.objects else None
+        latency = compare_models(Executable(untuned), Executable(tuned), third)
+        if changes and latency.is_slower:
+            self.progress.message("the new schedules make the model slower: the former ones stay")
+            bests = [settled.incumbent for settled in self.settled]
+            report = former_report
+        self.store.record_bests(bests)
+        refresh(self.tasks, self.store)
+        return latency, report
+
+    def _choose(
+        self, *, only_confirmed: bool = False, settled: Iterable[BestRecord] = ()
+    ) -> ChooseSchedule:
+        compile = self.settings.compile
+        return choose_from(
+            self.store,
+            self.target,
+            compile.threads,
+            compile.numerics,
+            only_confirmed=only_confirmed,
+            settled=settled,
+        )
 
     def _session(self, runner: Runner) -> TuningSession:
         return TuningSession(
@@ -247,8 +283,8 @@ def make_cost_model(settings: Settings) -> BoostedTrees:
     )
 
 
-def runner_of(settings: Settings, target: Target) -> Runner:
-    """The runner that the settings name."""
+def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
+    """The runner that the settings name; `tell` is told what it found out about the machine."""
     measure = settings.measure
     return create_runner(
         measure.runner,
@@ -257,6 +293,9 @@ def runner_of(settings: Settings, target: Target) -> Runner:
         slots=measure.slots,
         builders=measure.builders,
         address=measure.address or "local",
+        overlap=measure.overlap,
+        token_file=measure.token_file,
+        tell=tell,
     )
 
 
@@ -302,5 +341,9 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
             f"tuned: {1 / latency.ratio:.2f}x as fast "
             f"(95 % sure: {1 / latency.high:.2f}x to {1 / latency.low:.2f}x)"
         )
+        if latency.is_slower and latency.former is not None:
+            lines.append(
+                f"with the former schedules it takes {1e3 * latency.former:.3f} ms: they stay"
+            )
     lines.append(f"next: {command}")
     return lines

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -18,6 +19,7 @@ from compiler.graph.ir import Array, TensorType
 from compiler.runtime.executable import Executable
 from measure.compare import compare_paired
 
+SLOWER = 0.01  # by how much a model must lose to be refused
 Program = Callable[[], object]
 
 
@@ -116,7 +118,9 @@ def outputs_agree(actual: Array, expected: Array) -> bool:
 class ModelLatency:
     """The whole model without and with tuning, from interleaved runs; seconds per run.
 
-    `ratio` is tuned over untuned, `low` and `high` bound it with 95 % confidence.
+    `ratio` is tuned over untuned, `low` and `high` bound it with 95 % confidence. `former` is the
+    model with the schedules of earlier jobs, None if that is the untuned or the tuned one;
+    `is_slower` says that the tuned one lost to it, or else to the untuned one, beyond doubt.
     """
 
     untuned: float
@@ -126,10 +130,14 @@ class ModelLatency:
     ratio: float
     low: float
     high: float
+    former: float | None = None
+    is_slower: bool = False
 
 
-def compare_models(untuned: Executable, tuned: Executable) -> ModelLatency:
-    """Latencies of both in interleaved runs on pinned cores.
+def compare_models(
+    untuned: Executable, tuned: Executable, former: Executable | None = None
+) -> ModelLatency:
+    """Latencies of all in interleaved runs on pinned cores.
 
     Raises MeasureError when their outputs differ.
     """
@@ -138,11 +146,12 @@ def compare_models(untuned: Executable, tuned: Executable) -> ModelLatency:
     for name, array in expected.items():
         if not outputs_agree(actual[name], array):
             raise MeasureError(f"the tuned model's output {name!r} differs from the untuned one's")
+    models = [untuned, tuned] if former is None else [untuned, tuned, former]
+    programs: list[Program] = [partial(model.run, inputs) for model in models]
     with pinned(tuned.threads):
-        first, second = interleaved_latencies(
-            [lambda: untuned.run(inputs), lambda: tuned.run(inputs)], LatencyOptions()
-        )
+        first, second, *third = interleaved_latencies(programs, LatencyOptions())
     paired = compare_paired(second, first)
+    against = compare_paired(second, third[0]) if third else paired
     return ModelLatency(
         untuned=median(first),
         tuned=median(second),
@@ -151,6 +160,8 @@ def compare_models(untuned: Executable, tuned: Executable) -> ModelLatency:
         ratio=paired.ratio,
         low=paired.low,
         high=paired.high,
+        former=median(third[0]) if third else None,
+        is_slower=against.b_is_faster(SLOWER),
     )
 
 

@@ -6,13 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from db import queries
 from db.records import TaskKey, TrialRecord, hash_json
+from db.store import Store
 from measure.job import MeasureResult, Status
 
 CONFIRMED = "confirmed"
 """Key in a trial's conditions: it is a finalist's, measured beside the others by the job named."""
 UNCONFIRMED_MARGIN = 0.02
 """How much faster than the confirmed best a later, unconfirmed trial must be to replace it."""
+
+CENSORED = "censored"
+"""Key in a trial's conditions: few samples were taken, all clearly above the best latency then."""
 
 _MACHINE_FACTS = ("cpu", "features", "cores", "kernel", "governor", "fingerprint")
 
@@ -33,6 +38,8 @@ def trial_record(
     conditions = {name: v for name, v in result.machine.items() if name not in machine}
     if confirmed:
         conditions[CONFIRMED] = job
+    if result.censored:
+        conditions[CENSORED] = True
     return TrialRecord(
         key=key,
         request_id=result.request_id,
@@ -57,21 +64,29 @@ def latency_of(record: TrialRecord) -> float:
     return record.latency if record.is_ok and record.latency is not None else math.inf
 
 
+def is_censored(record: TrialRecord) -> bool:
+    """Whether the trial was given up early: its schedule is clearly slower than the best then."""
+    return bool(record.conditions.get(CENSORED))
+
+
 def is_confirmed(record: TrialRecord) -> bool:
     """Whether the record is a finalist's."""
     return bool(record.conditions.get(CONFIRMED))
 
 
 def search_trials(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """The first trial of each schedule that the search measured.
+    """The first stable trial of each schedule that the search measured, else an unstable one.
 
     Left out are finalists' repetitions and failures of the machinery, which say nothing about the
     candidate.
     """
     first: dict[str, TrialRecord] = {}
     for record in records:
-        if not is_confirmed(record) and record.status != Status.INFRASTRUCTURE:
-            first.setdefault(record.schedule_hash, record)
+        if is_confirmed(record) or record.status == Status.INFRASTRUCTURE:
+            continue
+        kept = first.get(record.schedule_hash)
+        if kept is None or kept.status == Status.UNSTABLE:
+            first[record.schedule_hash] = record
     return list(first.values())
 
 
@@ -88,8 +103,20 @@ def confirmations(records: Iterable[TrialRecord]) -> dict[str, list[TrialRecord]
     return newest
 
 
+def record_to_apply(store: Store, key: TaskKey) -> tuple[TrialRecord, bool] | None:
+    """The trial whose schedule is applied, and whether a job has confirmed it in a whole model.
+
+    Before a job has settled the task it is the best that is known, a lucky one perhaps.
+    """
+    found = queries.best(store, key)
+    if found is not None:
+        return found[1], True
+    record = best_record(queries.trials(store, key))
+    return None if record is None else (record, False)
+
+
 def best_record(records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """The record to apply, of all trials of one task in the order they were made.
+    """The record to apply as long as no job has settled the task, of its trials in their order.
 
     The schedule with the lowest median over its finalist's trials; the record is the trial with
     that median. A schedule that failed as a finalist is out. A trial later than all finalists takes

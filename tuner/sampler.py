@@ -86,6 +86,7 @@ class EvolutionarySampler(BaseSampler):
         self._distributions = distributions(space)
         self._queue: list[Candidate] = []
         self._batch = 1
+        self._candidates: dict[int, Candidate] = {}  # by the number of their trial
 
     def start_batch(self, count: int) -> None:
         """The next `count` proposals are chosen together, by the score as it is now."""
@@ -130,8 +131,7 @@ class EvolutionarySampler(BaseSampler):
         for trial in study.get_trials(deepcopy=False):
             if trial.number == asked:
                 continue
-            parameters = trial.params or trial.system_attrs["fixed_params"]
-            candidate = from_parameters(self._space, parameters)
+            candidate = self._candidate(trial)
             known.add(candidate)
             if trial.state is TrialState.COMPLETE and trial.value is not None:
                 measured.append((trial.value, candidate))
@@ -146,6 +146,14 @@ class EvolutionarySampler(BaseSampler):
         else:
             ranked = self._evolve(parents, known, self._score)
         return self._pick(ranked, known)
+
+    def _candidate(self, trial: FrozenTrial) -> Candidate:
+        """The candidate of a trial, whose parameters never change."""
+        found = self._candidates.get(trial.number)
+        if found is None:
+            parameters = trial.params or trial.system_attrs["fixed_params"]
+            found = self._candidates[trial.number] = from_parameters(self._space, parameters)
+        return found
 
     def _rank(self, candidates: Sequence[Candidate], score: Score) -> list[Candidate]:
         if not candidates:

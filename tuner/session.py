@@ -7,10 +7,12 @@ overlap.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from compiler.errors import MeasureError
 from db.store import Store
@@ -22,7 +24,7 @@ from tuner.progress import Progress
 from tuner.records import trial_record
 from tuner.report import TaskStatus
 from tuner.sampler import Proposal
-from tuner.tasks import Planned, TuningTask, training_data
+from tuner.tasks import SAYS_LITTLE, Planned, TuningTask, training_data
 
 POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
 DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
@@ -40,10 +42,11 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A schedule that is queued or being measured."""
+    """A schedule that is queued or being measured; `again` for the second time."""
 
     task: TuningTask
     planned: Planned
+    again: bool = False
 
 
 class TuningSession:
@@ -106,8 +109,7 @@ class TuningSession:
             if not self._pending:
                 break
             self._train()
-            for result in self._runner.results(POLL_SECONDS):
-                self._take(result)
+            self._take(self._runner.results(POLL_SECONDS))
             self.show()
         if self._stopped:
             self._drain()
@@ -132,13 +134,16 @@ class TuningSession:
     def _request(self, work: _Work) -> MeasureRequest:
         self._number += 1
         task = work.task
+        timing = dict(self._options.timing)
+        if math.isfinite(task.progress.best):
+            timing["incumbent_seconds"] = task.progress.best
         return MeasureRequest(
             request_id=f"{self._job[:16]}-{self._number}",
             kernel=task.kernel_json,
             workload_key=task.key.workload,
             schedule=work.planned.schedule,
             threads=task.key.threads,
-            options=self._options.timing,
+            options=timing,
         )
 
     def _propose(self) -> None:
@@ -167,30 +172,44 @@ class TuningSession:
         task.progress.pending += 1
         self._queue.append(_Work(task, planned))
 
-    def _take(self, result: MeasureResult) -> None:
-        """Record a result, then learn from it."""
-        work = self._pending.pop(result.request_id)
+    def _take(self, results: Sequence[MeasureResult]) -> None:
+        """Record results, all in one transaction, then learn from them."""
+        works = [self._pending.pop(result.request_id) for result in results]
+        self._store.record_trials(
+            trial_record(
+                work.task.key,
+                result,
+                sketch=work.planned.candidate.sketch,
+                choices=work.task.space.choices(work.planned.candidate),
+                schedule=work.planned.schedule,
+                job=self._job,
+            )
+            for work, result in zip(works, results, strict=True)
+        )
+        for work, result in zip(works, results, strict=True):
+            self._learn(work, result)
+
+    def _learn(self, work: _Work, result: MeasureResult) -> None:
         task, planned = work.task, work.planned
         task.progress.pending -= 1
-        record = trial_record(
-            task.key,
-            result,
-            sketch=planned.candidate.sketch,
-            choices=task.space.choices(planned.candidate),
-            schedule=planned.schedule,
-            job=self._job,
-        )
-        self._store.record_trials([record])
         self.measured += 1
         if result.status is Status.INFRASTRUCTURE:
             self._machinery_failed(work, result)
             return
         self._machinery_failures = 0
+        if result.status is Status.UNSTABLE and not work.again and self._promises(task, result):
+            task.progress.pending += 1
+            self._queue.appendleft(_Work(task, planned, again=True))
+            return
         for number in task.under_way.pop(planned.hash):
             task.search.tell(number, result.latency)
-        trains = result.status is not Status.UNSTABLE
+        trains = result.status not in SAYS_LITTLE
         task.learn(planned.candidate if trains else None, planned.hash, result.latency)
         self._untrained += trains
+
+    def _promises(self, task: TuningTask, result: MeasureResult) -> bool:
+        """Whether an unstable measurement may hide a new best."""
+        return bool(result.samples) and median(result.samples) < task.progress.best
 
     def _machinery_failed(self, work: _Work, result: MeasureResult) -> None:
         for number in work.task.under_way.pop(work.planned.hash):
@@ -212,8 +231,7 @@ class TuningSession:
         """Take what finishes soon after an interrupt."""
         deadline = self._clock() + DRAIN_SECONDS
         while self._pending and self._clock() < deadline:
-            for result in self._runner.results(POLL_SECONDS):
-                self._take(result)
+            self._take(self._runner.results(POLL_SECONDS))
 
     def _abandon(self) -> None:
         """Give up what was proposed and not measured; a later run may propose it again."""

@@ -26,6 +26,9 @@ from tuner.records import (
 from tuner.report import TaskStatus
 from tuner.sampler import TaskSearch
 
+SAYS_LITTLE = frozenset((Status.UNSTABLE, Status.QUARANTINED))
+"""Neither fast nor failing: nothing for a cost model to learn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -66,25 +69,28 @@ class TuningTask:
         """The candidate's schedule."""
         return plan(self.space, candidate)
 
-    def resume(self, records: Iterable[TrialRecord]) -> None:
-        """Take over what was measured in earlier runs, in the order of the records."""
+    def resume(self, records: Iterable[TrialRecord], settled: TrialRecord | None = None) -> None:
+        """Take over what was measured in earlier runs, in the order of the records.
+
+        `settled` is the trial that a job has settled on, if one has.
+        """
         records = list(records)
         for record in search_trials(records):
             latency = latency_of(record)
             candidate = self.space.find(record.sketch, record.choices)
-            trains = record.status != Status.UNSTABLE
+            trains = record.status not in SAYS_LITTLE
             self.learn(candidate if trains else None, record.schedule_hash, latency)
             if candidate is not None:
                 self.search.add(candidate, latency)
-        best = best_record(records)
+        best = settled or best_record(records)
         if best is not None:
             self.confirmed_latency = latency_of(best)
 
     def learn(self, candidate: Candidate | None, hash: str, latency: float) -> None:
         """Count a trial; keep it as training data unless `candidate` is None.
 
-        It is None for a schedule that is no point of the space any more, and for an unstable
-        measurement, which says neither that the candidate is fast nor that it fails.
+        It is None for a schedule that is no point of the space any more, and for a measurement that
+        `SAYS_LITTLE`.
         """
         self.known[hash] = latency
         self.progress.record(latency)

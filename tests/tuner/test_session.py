@@ -5,151 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 
 from compiler.errors import MeasureError
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
 from compiler.schedule.space import Candidate, ScheduleSpace
 from db import queries
-from db.records import TargetRecord, TaskKey, WorkloadRecord
-from db.store import Store
 from measure.job import MeasureRequest, MeasureResult, Status
-from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tuner.budget import Budget, End, Limits, TaskProgress
-from tuner.cost_model import BoostedTrees
-from tuner.features import FeatureExtractor, FeatureLayout
+from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
+from tests.tuner.synthetic import matmul_kernel, small_space, tile_space
+from tuner.budget import End, Limits
 from tuner.finalists import FinalistOptions, Finalists, refresh
-from tuner.progress import NoProgress
-from tuner.records import best_record, is_confirmed, schedule_hash
-from tuner.sampler import Score, TaskSearch, make_sampler
-from tuner.session import MAX_MACHINERY_FAILURES, SessionOptions, TuningSession
-from tuner.tasks import TuningTask, plan
-
-
-class SyntheticRunner:
-    """Answers at once: the latency of the candidate that a schedule stands for."""
-
-    def __init__(self, capacity: int = 4) -> None:
-        self.capacity = capacity
-        self.requests: list[MeasureRequest] = []
-        self.answers: dict[tuple[str, str], float] = {}
-        self.noise = 0.0
-        self._ready: list[MeasureResult] = []
-
-    @property
-    def pending(self) -> int:
-        return len(self._ready)
-
-    def submit(self, request: MeasureRequest) -> None:
-        self.requests.append(request)
-        self._ready.append(self.answer(request))
-
-    def answer(self, request: MeasureRequest) -> MeasureResult:
-        key = request.workload_key, schedule_hash(request.schedule)
-        seconds = self.answers[key]
-        if math.isinf(seconds):
-            return MeasureResult(request.request_id, Status.CRASHED, error="signal 11")
-        seconds *= 1.0 + self.noise * (len(self.requests) % 3)
-        return MeasureResult(
-            request.request_id,
-            Status.OK,
-            samples=(seconds,) * 3,
-            machine={"cpu": "made-up", "load": 0.5},
-        )
-
-    def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        ready, self._ready = self._ready, []
-        return ready
-
-    def close(self) -> None:
-        self._ready = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Setting:
-    """A store, a runner and tasks made anew for each run, as by a new process."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.store = Store.open(path)
-        self.runner = SyntheticRunner()
-        self.session: TuningSession | None = None
-
-    def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
-        layout = FeatureLayout.of([space for _, space, _ in kinds])
-        self.store.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
-        self.made: list[TuningTask] = []
-        for kernel, space, occurrences in kinds:
-            extract = FeatureExtractor(space, kernel, TARGET, layout)
-            key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
-            value = kernel_to_json(kernel)
-            self.store.add_workloads([WorkloadRecord(key.workload, kernel.name, value)])
-            sampler = make_sampler("cost_model", space, scorer(model, extract), 0)
-            default = plan(space, space.default())
-            search = TaskSearch(space, sampler, seed=0, first=[default.candidate])
-            progress = TaskProgress(occurrences)
-            task = TuningTask(kernel, value, key, space, extract, search, progress, default)
-            task.resume(queries.trials(self.store, key))
-            self.made.append(task)
-            answers = tile_answers() if space.size > 100 else self.answers(space)
-            for hash, seconds in answers.items():
-                self.runner.answers.setdefault((key.workload, hash), seconds)
-
-    def answers(self, space: ScheduleSpace) -> dict[str, float]:
-        candidates = map(space.candidate, range(space.size))
-        return {plan(space, c).hash: self.latency(c) for c in candidates}
-
-    def latency(self, candidate: Candidate) -> float:
-        return 1e-3 / (1 + candidate.positions[0])
-
-    def run(self, limits: Limits, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> End:
-        model = BoostedTrees(0)
-        self.tasks(model, *kinds)
-        self.job = self.store.start_job("model", "hash", {}).id
-        self.session = TuningSession(
-            self.made,
-            self.runner,
-            self.store,
-            model,
-            Budget(limits),
-            SessionOptions(4, {}),
-            job=self.job,
-            progress=NoProgress(),
-        )
-        return self.session.run()
-
-    def confirm(self, *, out_of_time: bool = False) -> None:
-        options = FinalistOptions(rounds=3)
-        finalists = Finalists(self.store, job=self.job, seed=0, options=options)
-        finalists.run(self.made, self.runner, {}, lambda: out_of_time, lambda: None)
-
-
-def scorer(model: BoostedTrees, extract: FeatureExtractor) -> Score:
-    return lambda candidates: model.predict(extract(candidates))
-
-
-@cache
-def tile_answers() -> dict[str, float]:
-    space = tile_space()
-    candidates = map(space.candidate, range(space.size))
-    return {plan(space, c).hash: latency(space, c) for c in candidates}
+from tuner.records import best_record, is_confirmed, record_to_apply, schedule_hash
+from tuner.session import MAX_MACHINERY_FAILURES
+from tuner.tasks import plan
 
 
 @pytest.fixture
@@ -157,10 +27,6 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
     made = Setting(tmp_path / "tuning.db")
     yield made
     made.store.close()
-
-
-TILES = (matmul_kernel(), small_space(9), 1)
-OTHER = (matmul_kernel(7, 13, 97), small_space(7), 3)
 
 
 def test_every_result_is_in_the_store(setting: Setting) -> None:
@@ -290,41 +156,85 @@ def test_the_same_seed_measures_the_same_candidates(setting: Setting, tmp_path: 
     assert first == again
 
 
-def test_finalists_meet_in_interleaved_rounds_and_are_flagged(setting: Setting) -> None:
+def test_finalists_meet_side_by_side_in_fresh_processes(setting: Setting) -> None:
     setting.run(Limits(), OTHER)
     before = len(setting.runner.requests)
-    setting.confirm()
-    hashes = [schedule_hash(r.schedule) for r in setting.runner.requests[before:]]
-    group = len(set(hashes))
-    assert setting.made[0].default.hash in hashes
-    assert len(hashes) == 3 * group
-    for start in range(0, len(hashes), group):
-        assert set(hashes[start : start + group]) == set(hashes)
+    finalists = setting.confirm()
+    requests = setting.runner.requests[before:]
+    assert len(requests) == FinalistOptions().processes
+    assert finalists.measured == sum(len(request.schedules) for request in requests)
+    assert {request.options["fresh_process"] for request in requests} == {1}
+    assert len({request.seed for request in requests}) == len(requests)
+    met = {schedule_hash(schedule) for schedule in requests[0].schedules}
+    assert schedule_hash(requests[0].schedule) == setting.made[0].default.hash  # the incumbent
+    assert len(met) == len(requests[0].schedules) >= 2
     records = queries.trials(setting.store, setting.made[0].key)
-    assert sum(map(is_confirmed, records)) == len(hashes)
+    assert sum(map(is_confirmed, records)) == len(requests) * len(met)
 
 
-def test_confirmed_finalists_are_not_measured_again(setting: Setting) -> None:
+def test_finalists_that_met_do_not_meet_again(setting: Setting) -> None:
     setting.run(Limits(), OTHER)
     setting.confirm()
     before = len(setting.runner.requests)
     setting.run(Limits(), OTHER)
-    setting.confirm()
+    assert not setting.confirm().settled
     assert len(setting.runner.requests) == before
     assert setting.made[0].progress.trials == 7  # confirmations are no trials
 
 
-def test_the_confirmed_median_decides_and_not_a_lucky_trial(setting: Setting) -> None:
+def test_the_finalists_decide_and_not_a_lucky_trial(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = (1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 0.52e-3, 0.5e-3)
+    monkeypatch.setattr(setting, "latency", lambda candidate: times[candidate.positions[0]])
     setting.run(Limits(), OTHER)
     task = setting.made[0]
     lucky = plan(task.space, Candidate("only", (6,)))
     setting.runner.answers[task.key.workload, lucky.hash] = 1.0
-    setting.confirm()
-    best = best_record(queries.trials(setting.store, task.key))
-    assert best is not None
-    assert best.schedule_hash != lucky.hash
+    (settled,) = setting.confirm().settled
+    assert settled.changes and settled.best.schedule_hash != lucky.hash
+    assert lucky.hash in settled.best.met
+    found = queries.best(setting.store, task.key)
+    assert found is not None
+    best, trial = found
+    assert best.schedule_hash == trial.schedule_hash == settled.best.schedule_hash
     refresh(setting.made, setting.store)
-    assert task.confirmed_latency == best.latency
+    assert task.confirmed_latency == trial.latency
+    default = setting.runner.answers[task.key.workload, task.default.hash]
+    assert task.default_latency == pytest.approx(default)
+    assert best.ratio == pytest.approx(task.confirmed_latency / default)
+
+
+def test_nothing_is_believed_before_it_is_recorded(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    finalists = Finalists(setting.store, job=setting.job, seed=0)
+    finalists.run(setting.made, setting.runner, {}, lambda: False, lambda: None)
+    assert finalists.settled
+    assert queries.best(setting.store, setting.made[0].key) is None
+
+
+def test_equal_schedules_leave_the_default_in_place(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    for key in setting.runner.answers:
+        setting.runner.answers[key] = 1e-3
+    (settled,) = setting.confirm().settled
+    assert settled.best.schedule_hash == setting.made[0].default.hash
+    assert not settled.changes
+
+
+def test_a_finalist_that_crashes_is_found_and_never_wins(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    task = setting.made[0]
+    fastest = plan(task.space, Candidate("only", (6,)))
+    setting.runner.answers[task.key.workload, fastest.hash] = math.inf
+    before = len(setting.runner.requests)
+    finalists = setting.confirm()
+    alone = [r for r in setting.runner.requests[before:] if not r.rivals]
+    assert fastest.hash in {schedule_hash(request.schedule) for request in alone}
+    for settled in finalists.settled:
+        assert fastest.hash not in settled.best.met
+    applied = record_to_apply(setting.store, task.key)
+    assert applied is not None and applied[0].schedule_hash != fastest.hash
 
 
 def test_finalists_stop_when_time_is_up(setting: Setting) -> None:
@@ -332,3 +242,30 @@ def test_finalists_stop_when_time_is_up(setting: Setting) -> None:
     before = len(setting.runner.requests)
     setting.confirm(out_of_time=True)
     assert len(setting.runner.requests) == before
+
+
+def test_slow_candidates_may_be_given_up_early(setting: Setting) -> None:
+    setting.run(Limits(), TILES)
+    first, *later = setting.runner.requests
+    assert "incumbent_seconds" not in first.options
+    assert later[-1].options["incumbent_seconds"] == setting.made[0].progress.best
+
+
+class UnstableRunner(SyntheticRunner):
+    """The first answer for each schedule is unstable."""
+
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        result = super().answer(request)
+        earlier = [r for r in self.requests[:-1] if r.schedule == request.schedule]
+        return result if earlier else replace(result, status=Status.UNSTABLE, error="scatters")
+
+
+def test_an_unstable_measurement_that_may_be_the_best_is_repeated_once(setting: Setting) -> None:
+    setting.runner = UnstableRunner()
+    setting.run(Limits(), TILES)
+    hashes = [schedule_hash(request.schedule) for request in setting.runner.requests]
+    assert hashes.count(setting.made[0].default.hash) == 2
+    assert max(map(hashes.count, hashes)) == 2
+    records = queries.trials(setting.store, setting.made[0].key)
+    assert len(records) == len(hashes)  # the unstable ones too
+    assert math.isfinite(setting.made[0].progress.best)

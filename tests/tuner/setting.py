@@ -1,0 +1,155 @@
+"""A session on synthetic tasks: a store, a runner in this process, tasks made anew each time."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.serialize import kernel_to_json
+from compiler.kernels.workload_key import workload_key
+from compiler.schedule.space import Candidate, ScheduleSpace
+from db import queries
+from db.records import TargetRecord, TaskKey, WorkloadRecord
+from db.store import Store
+from measure.job import MeasureRequest, MeasureResult, Status
+from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
+from tuner.budget import Budget, End, Limits, TaskProgress
+from tuner.cost_model import BoostedTrees
+from tuner.features import FeatureExtractor, FeatureLayout
+from tuner.finalists import Finalists
+from tuner.progress import NoProgress
+from tuner.records import schedule_hash
+from tuner.sampler import Score, TaskSearch, make_sampler
+from tuner.session import SessionOptions, TuningSession
+from tuner.tasks import TuningTask, plan
+
+TILES = (matmul_kernel(), small_space(9), 1)
+OTHER = (matmul_kernel(7, 13, 97), small_space(7), 3)
+
+
+class SyntheticRunner:
+    """Answers at once: the latency of the candidate that a schedule stands for."""
+
+    def __init__(self, capacity: int = 4) -> None:
+        self.capacity = capacity
+        self.requests: list[MeasureRequest] = []
+        self.answers: dict[tuple[str, str], float] = {}
+        self.noise = 0.0
+        self._ready: list[MeasureResult] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._ready)
+
+    def submit(self, request: MeasureRequest) -> None:
+        self.requests.append(request)
+        self._ready.append(self.answer(request))
+
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        hashes = [schedule_hash(schedule) for schedule in request.schedules]
+        times = [self.answers[request.workload_key, hash] for hash in hashes]
+        if math.inf in times:
+            return MeasureResult(request.request_id, Status.CRASHED, error="signal 11")
+        noise = 1.0 + self.noise * (len(self.requests) % 3)
+        rounds = int(request.options.get("samples", 3))
+        samples = [(noise * seconds,) * rounds for seconds in times]
+        return MeasureResult(
+            request.request_id,
+            Status.OK,
+            samples=samples[0],
+            rivals=tuple(samples[1:]),
+            machine={"cpu": "made-up", "load": 0.5},
+        )
+
+    def results(self, timeout: float | None = None) -> list[MeasureResult]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def close(self) -> None:
+        self._ready = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Setting:
+    """A store, a runner and tasks made anew for each run, as by a new process."""
+
+    def __init__(self, path: Path, store: type[Store] = Store) -> None:
+        self.path = path
+        self.store = store.open(path)
+        self.runner: SyntheticRunner = SyntheticRunner()
+        self.session: TuningSession | None = None
+
+    def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
+        layout = FeatureLayout.of([space for _, space, _ in kinds])
+        self.store.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
+        self.made: list[TuningTask] = []
+        for kernel, space, occurrences in kinds:
+            extract = FeatureExtractor(space, kernel, TARGET, layout)
+            key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
+            value = kernel_to_json(kernel)
+            self.store.add_workloads([WorkloadRecord(key.workload, kernel.name, value)])
+            sampler = make_sampler("cost_model", space, scorer(model, extract), 0)
+            default = plan(space, space.default())
+            search = TaskSearch(space, sampler, seed=0, first=[default.candidate])
+            progress = TaskProgress(occurrences)
+            task = TuningTask(kernel, value, key, space, extract, search, progress, default)
+            task.resume(queries.trials(self.store, key))
+            self.made.append(task)
+            answers = tile_answers() if space.size > 100 else self.answers(space)
+            for hash, seconds in answers.items():
+                self.runner.answers.setdefault((key.workload, hash), seconds)
+
+    def answers(self, space: ScheduleSpace) -> dict[str, float]:
+        candidates = map(space.candidate, range(space.size))
+        return {plan(space, c).hash: self.latency(c) for c in candidates}
+
+    def latency(self, candidate: Candidate) -> float:
+        return 1e-3 / (1 + candidate.positions[0])
+
+    def run(self, limits: Limits, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> End:
+        model = BoostedTrees(0)
+        self.tasks(model, *kinds)
+        self.job = self.store.start_job("model", "hash", {}).id
+        self.session = TuningSession(
+            self.made,
+            self.runner,
+            self.store,
+            model,
+            Budget(limits),
+            SessionOptions(4, {}),
+            job=self.job,
+            progress=NoProgress(),
+        )
+        return self.session.run()
+
+    def confirm(self, *, out_of_time: bool = False) -> Finalists:
+        """Let the finalists meet, and believe the outcome."""
+        finalists = Finalists(self.store, job=self.job, seed=0)
+        finalists.run(self.made, self.runner, {}, lambda: out_of_time, lambda: None)
+        self.store.record_bests(settled.best for settled in finalists.settled)
+        return finalists
+
+
+def scorer(model: BoostedTrees, extract: FeatureExtractor) -> Score:
+    return lambda candidates: model.predict(extract(candidates))
+
+
+@cache
+def tile_answers() -> dict[str, float]:
+    space = tile_space()
+    candidates = map(space.candidate, range(space.size))
+    return {plan(space, c).hash: latency(space, c) for c in candidates}
