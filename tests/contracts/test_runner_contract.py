@@ -151,11 +151,13 @@ def test_replay_of_an_unknown_schedule_is_a_typed_failure() -> None:
 
 
 _DRIVER = """
+import signal
 import sys
 from measure import create_runner
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
     with create_runner(sys.argv[1], compile=COMPILE_FAULT) as runner:
         runner.submit(make_request("none"))
         assert runner.results()
