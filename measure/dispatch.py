@@ -18,6 +18,7 @@ from measure.slots import CoreLeases, SlotPlan
 
 _BATCH = 8
 QUARANTINE_KILLS = 2
+NODE_FAILURES = 3
 _AHEAD = 2  # per builder and slot: enough that neither waits for the driver
 
 
@@ -68,6 +69,8 @@ class _Node:
     building: int = 0
     timing: int = 0
     phase: _Phase = _Phase.BUILD
+    failures: int = 0  # in a row, in which no worker was reached
+    gone: bool = False
 
 
 class Dispatcher:
@@ -101,6 +104,8 @@ class Dispatcher:
         """What can be started now; the caller starts all of it."""
         actions: list[BuildAction | TimeAction] = []
         for number, node in enumerate(self._nodes):
+            if node.gone:
+                continue
             if node.plan.alternates:
                 self._choose_phase(node)
             actions += self._start_timing(number, node)
@@ -110,6 +115,7 @@ class Dispatcher:
     def build_done(self, action: BuildAction, build: BuildResult) -> MeasureResult | None:
         """A build ended; the final result if it failed."""
         self._free_builder(action)
+        self._nodes[action.node].failures = 0
         action.job.build = build
         if build.status is not Status.OK:
             failed = _failed(action.job, build.status, build.error)
@@ -120,21 +126,27 @@ class Dispatcher:
     def time_done(self, action: TimeAction) -> None:
         """A timed run ended with a result."""
         self._free_slot(action)
+        self._nodes[action.node].failures = 0
 
     def lost(
         self, action: BuildAction | TimeAction, reason: str, *, reached: bool = True
     ) -> MeasureResult | None:
         """The worker was lost: the job waits for another one, or fails after too many losses.
 
-        `reached`: the worker had the request. A request that loses two workers is quarantined.
+        `reached`: the worker had the request. A request that loses two workers is quarantined. A
+        node on which `NODE_FAILURES` times in a row no worker was reached gets no more work, unless
+        it is the last one.
         """
         if isinstance(action, BuildAction):
             self._free_builder(action)
         else:
             self._free_slot(action)
-        job = action.job
-        job.losses += 1
+        job, node = action.job, self._nodes[action.node]
         job.kills += reached
+        node.failures = 0 if reached else node.failures + 1
+        others = [other for other in self._nodes if other is not node and not other.gone]
+        node.gone = node.gone or (node.failures >= NODE_FAILURES and bool(others))
+        job.losses += reached or not others  # elsewhere it has not been tried yet
         if isinstance(action, TimeAction):
             job.avoid = action.node, action.index
         if job.kills >= QUARANTINE_KILLS:
@@ -151,7 +163,7 @@ class Dispatcher:
 
     def take_stranded(self) -> list[MeasureResult]:
         """What waits although no slot is left fails here; nothing while there is one."""
-        if any(node.slots or node.timing for node in self._nodes):
+        if any((node.slots and not node.gone) or node.timing for node in self._nodes):
             return []
         waiting = [*self._to_time, *self._to_build]
         self._to_time.clear()
@@ -200,7 +212,8 @@ class Dispatcher:
 
     def _take(self, queue: deque[Job], number: int, index: int) -> Job:
         """The next job for a slot; one that lost its worker there goes elsewhere if it can."""
-        if sum(len(node.slots) + node.timing for node in self._nodes) > 1:
+        live = [node for node in self._nodes if not node.gone]
+        if sum(len(node.slots) + node.timing for node in live) > 1:
             for job in queue:
                 if job.avoid != (number, index):
                     queue.remove(job)

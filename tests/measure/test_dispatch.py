@@ -115,6 +115,34 @@ def test_request_that_lost_its_worker_goes_elsewhere() -> None:
     assert again.index != timing.index
 
 
+def test_a_dead_node_gets_no_more_work_and_costs_no_request_its_tries() -> None:
+    subject = dispatcher(SPLIT, SPLIT, requests=12)
+    finished: list[str] = []
+    failed_on_first = 0
+    while actions := subject.next_actions():
+        for action in actions:
+            if action.node == 0:
+                failed_on_first += 1
+                assert subject.lost(action, "the node is gone", reached=False) is None
+            elif isinstance(action, BuildAction):
+                assert subject.build_done(action, BUILT) is None
+            else:
+                subject.time_done(action)
+                finished.append(action.job.request.request_id)
+    assert sorted(finished, key=int) == [str(number) for number in range(12)]
+    assert failed_on_first == 3
+
+
+def test_the_last_node_is_tried_until_the_requests_fail() -> None:
+    subject = dispatcher(SPLIT, requests=2)
+    results: list[MeasureResult] = []
+    while actions := subject.next_actions():
+        for action in actions:
+            result = subject.lost(action, "does not start", reached=False)
+            results += [result] if result else []
+    assert [result.status for result in results] == [Status.INFRASTRUCTURE] * 2
+
+
 def test_lost_timed_run_is_not_built_again() -> None:
     subject = dispatcher(SPLIT, requests=1)
     (build,) = subject.next_actions()
