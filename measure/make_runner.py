@@ -9,7 +9,6 @@ from compiler.target import Target, host_target
 from measure.build_candidate import COMPILE
 from measure.job import MeasureResult
 from measure.local_runner import LocalRunner
-from measure.overlap import settle_overlap
 from measure.reference import make_scratch
 from measure.replay_runner import RecordKey, ReplayRunner
 from measure.runner import Runner
@@ -55,6 +54,8 @@ def create_runner(
         raise MeasureError(f"no runner {kind!r}", hint="there are: ray, local, replay")
     plan = plan_slots(available_cores(), threads, slots=slots, builders=builders)
     if kind == "local" or address == "local":
+        from measure.overlap import settle_overlap  # brings the compiler along
+
         plan = settle_overlap(plan, overlap, tell)
     settings = WorkerSettings(
         cores=plan.slots[0],

@@ -142,7 +142,7 @@ def cluster(trials: int) -> None:
 
 def _sleep_through(runner: Any, count: int) -> None:
     for number in range(count):
-        runner.submit(make_request("sleep 40000", str(number)))
+        runner.submit(make_request("sleep 100000", str(number)))
     done = 0
     while done < count:
         results = runner.results(timeout=60)
@@ -242,7 +242,7 @@ def main() -> None:
     if options.what == "driver":
         driver(options.trials, options.slots)
     elif options.what == "cluster":
-        cluster(60)
+        cluster(50)
     elif options.what == "revival":
         revival(20)
     elif options.what == "rates":
