@@ -167,8 +167,11 @@ def revival(times: int) -> None:
     print(f"{times} kills: back after {median(seconds):.2f} s, {max(seconds):.2f} s at most")
 
 
-def meet(pairs: int, slower: float, load: bool) -> None:
-    """Let kernels meet as finalists do: a rival against the same one, `slower` as incumbent."""
+def meet(pairs: int, slower: float, load: bool) -> int:
+    """Let kernels meet as finalists do, a rival against the same one, `slower`, as incumbent.
+
+    Returns how often the rival won.
+    """
     options = FinalistOptions()
     wins: Counter[int] = Counter()
     ratios = []
@@ -205,6 +208,7 @@ def meet(pairs: int, slower: float, load: bool) -> None:
         f"{pairs} meetings: the rival won {wins[1]} times; time over the incumbent's"
         f" {median(ratios):.4f}, 90 % within {low:.4f} to {high:.4f}"
     )
+    return wins[1]
 
 
 def _start_load(core: int) -> subprocess.Popen[bytes]:
