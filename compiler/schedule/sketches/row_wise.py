@@ -45,7 +45,8 @@ from compiler.schedule.steps import (
 from compiler.target import Target
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
-ACCUMULATORS = (1, 2, 4, 8)
+ACCUMULATORS = (1, 2, 3, 4, 6, 8)
+UNROLLS = (1, 2, 4, 8)
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
 
@@ -56,14 +57,15 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     merged, reduce_merges = merge_reductions(merged)
     merges = (*output_merges, *reduce_merges)
     plan = _plan(merged)
-    widths: list[int] = [1, 2, 4]
-    if not plan.vector:
-        widths = [1]
-    choices = [Choice("unroll", tuple(widths))]
-    default: list[ChoiceValue] = [widths[min(1, len(widths) - 1)]]
-    if plan.split:
-        accumulators, preferred = _accumulators(merged, plan, target)
-        choices.append(Choice("accumulators", accumulators))
+    unrolls = UNROLLS if plan.vector else UNROLLS[:1]
+    choices = [Choice("unroll", unrolls)]
+    default: list[ChoiceValue] = [unrolls[min(1, len(unrolls) - 1)]]
+    if plan.vector and _computed_per_row(merged, plan):
+        choices.append(Choice("unroll_parts", unrolls))
+        default.append(unrolls[1])
+    for reduction in plan.split:
+        accumulators, preferred = _accumulators(merged, reduction, target)
+        choices.append(Choice(_accumulator_choice(plan, reduction[0]), accumulators))
         default.append(preferred)
     streams = _streams(merged, plan, target) if plan.split else {}
     if streams:
@@ -108,20 +110,33 @@ def reduces_rows(kernel: FusedKernel) -> bool:
     return axis != "" and all(load.indices[-1] == index(axis) for load in read if load.indices)
 
 
-def _accumulators(kernel: FusedKernel, plan: _Plan, target: Target) -> tuple[tuple[int, ...], int]:
+def _computed_per_row(kernel: FusedKernel, plan: _Plan) -> bool:
+    """Some stage without a reduction is computed for a row, before the row is written."""
+    return any(
+        not kernel.stage(name).reduce_axes
+        and plan.vector in [axis.name for axis in kernel.stage(name).axes]
+        for name in plan.attached
+    )
+
+
+def _accumulator_choice(plan: _Plan, stage: str) -> str:
+    """The name of the choice for this reduction: "accumulators" for the first, then numbered."""
+    number = [name for name, _ in plan.split].index(stage) + 1
+    return "accumulators" if number == 1 else f"accumulators_{number}"
+
+
+def _accumulators(
+    kernel: FusedKernel, reduction: tuple[str, str], target: Target
+) -> tuple[tuple[int, ...], int]:
     """How many vectors a reduction may be summed up in, and how many is the rule.
 
     One waits for itself at each step; where the row is short, combining several costs as much.
     """
-    longest = max(
-        axis.extent
-        for name, reduced in plan.split
-        for axis in kernel.stage(name).reduce_axes
-        if axis.name == reduced
-    )
-    fitting = tuple(a for a in ACCUMULATORS if a == 1 or a * target.lanes <= longest)
+    name, reduced = reduction
+    extent = next(a.extent for a in kernel.stage(name).reduce_axes if a.name == reduced)
+    fitting = tuple(a for a in ACCUMULATORS if a == 1 or a * target.lanes <= extent)
     return fitting, max(
-        a for a in fitting if a == 1 or (a <= 4 and 2 * a * target.lanes <= longest)
+        a for a in fitting if a == 1 or (a in (2, 4) and 2 * a * target.lanes <= extent)
     )
 
 
@@ -271,8 +286,14 @@ def _steps(
         stages[result] = stages[output]
     split = {(f"{output}.sum" if name == output else name): axis for name, axis in plan.split}
     unroll = int(str(choice["unroll"]))
-    widths = split_widths(target.lanes, int(str(choice.get("accumulators", 1))))
-    parts = _row_parts(attached, stages, split, target.lanes, widths, unroll, plan)
+    widths = {
+        f"{name}.sum" if name == output else name: split_widths(
+            target.lanes, int(str(choice[_accumulator_choice(plan, name)]))
+        )
+        for name, _ in plan.split
+    }
+    inside = int(str(choice.get("unroll_parts", 1)))
+    parts = _row_parts(attached, stages, split, target.lanes, widths, inside, plan)
     steps += parts.made
     body = kernel.output.body
     if choice.get("padding") == "inline":
@@ -334,7 +355,7 @@ def _row_parts(
     stages: Mapping[str, Stage],
     split: Mapping[str, str],
     lanes: int,
-    widths: tuple[int, ...],
+    widths: Mapping[str, tuple[int, ...]],
     unroll: int,
     plan: _Plan,
 ) -> RowParts:
@@ -348,7 +369,7 @@ def _row_parts(
         if axis and extent >= lanes and (plan.free or not plan.vector):
             others = tuple(a.name for a in stage.reduce_axes if a.name != axis)
             reduction = RowReduction(name, axis, extent, tuple(names), others)
-            split_reduction(parts, reduction, lanes, widths)
+            split_reduction(parts, reduction, lanes, widths[name])
             continue
         parts.names.append(name)
         reduce = [a.name for a in stage.reduce_axes]
