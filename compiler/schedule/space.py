@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import ScheduleError
+from compiler.schedule.nest_shape import NestShape, Positions
 from compiler.schedule.steps import Schedule
 
 ChoiceValue: TypeAlias = int | str | tuple[int, ...] | tuple[str, ...]
@@ -37,13 +38,15 @@ class Sketch:
     """Which steps are taken, as a function of the choices that stay open.
 
     `build` turns a complete assignment into the schedule; every assignment of `choices` is legal.
-    `default` is the analytic pick: an assignment of the same choices.
+    `default` is the analytic pick: an assignment of the same choices. `shape` gives the loops of
+    many candidates at once, for cost models; it takes the positions of their values.
     """
 
     name: str
     choices: tuple[Choice, ...]
     build: Callable[[Mapping[str, ChoiceValue]], Schedule]
     default: tuple[ChoiceValue, ...]
+    shape: Callable[[Positions], NestShape] | None = None
 
     @property
     def size(self) -> int:
@@ -51,6 +54,24 @@ class Sketch:
         for choice in self.choices:
             size *= len(choice.values)
         return size
+
+    def narrowed(self, choices: Sequence[Choice]) -> Sketch:
+        """The same sketch with other domains, each a part of the one it had.
+
+        Raises ScheduleError for a choice or a value that the sketch does not have.
+        """
+        tables: dict[str, npt.NDArray[np.int64]] = {}
+        for old, new in zip(self.choices, choices, strict=True):
+            if old.name != new.name or not set(new.values) <= set(old.values):
+                raise ScheduleError(f"{new.name} {new.values} is no part of the sketch {self.name}")
+            tables[new.name] = np.array([old.values.index(value) for value in new.values])
+        inner = self.shape
+
+        def shape(positions: Positions) -> NestShape:
+            assert inner is not None
+            return inner({name: tables[name][at] for name, at in positions.items()})
+
+        return replace(self, choices=tuple(choices), shape=None if inner is None else shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from compiler.schedule.sketches.row_parts import (
     split_reduction,
     split_widths,
 )
+from compiler.schedule.sketches.row_shape import row_shape
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps import (
     CacheWrite,
@@ -62,7 +63,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     default: list[ChoiceValue] = [unrolls[min(1, len(unrolls) - 1)]]
     if plan.vector and _computed_per_row(merged, plan):
         choices.append(Choice("unroll_parts", unrolls))
-        default.append(unrolls[1])
+        default.append(1)  # polynomials side by side need more registers than there are
     for reduction in plan.split:
         accumulators, preferred = _accumulators(merged, reduction, target)
         choices.append(Choice(_accumulator_choice(plan, reduction[0]), accumulators))
@@ -83,7 +84,8 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         prefetches = [Prefetch(name, ahead * row) for name, row in streams.items() if ahead]
         return Schedule((*merges, *_steps(merged, plan, target, assignment), *prefetches))
 
-    return [Sketch("row_wise", tuple(choices), build, tuple(default))]
+    shape = row_shape(merged, target.lanes, threads, choices, plan.vector, "unroll")
+    return [Sketch("row_wise", tuple(choices), build, tuple(default), shape)]
 
 
 def _streams(kernel: FusedKernel, plan: _Plan, target: Target) -> dict[str, int]:

@@ -6,8 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from compiler.kernels.expr import Stage
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads
+from compiler.loops.rewrite import axes_of
+from compiler.schedule.nest_shape import Numbers
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.space import ChoiceValue
 from compiler.schedule.steps import MergeAxes
@@ -17,6 +23,9 @@ ROWS = "rows"  # a loop over tiles of so many rows: rows4
 COLUMNS = "columns"  # a loop over blocks of so many columns: columns48
 COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
 ROW_TILES = (4, 8)
+MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
+BORDER_COST = 0.5  # of a tile at the border of its row, over one inside, if padding is inline
+STREAM_COST = 0.05  # of one more vector along a tile, each from another place in memory
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
@@ -48,6 +57,15 @@ class TileContext:
         """The last vector is not full: plain data whose extent is no multiple of the lanes."""
         extent = self.extent(self.roles.vector)
         return not self.roles.block and extent > self.lanes and extent % self.lanes != 0
+
+    @property
+    def broadcasts(self) -> bool:
+        """Some operand is the same for all lanes and vectors: each loaded vector serves columns."""
+        moving = {self.roles.vector, self.roles.block}
+        return any(
+            not any(axes_of(item) & moving for item in load.indices)
+            for load in loads(self.anchor.body)
+        )
 
     @property
     def streamed(self) -> frozenset[str]:
@@ -89,29 +107,58 @@ def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
 def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue:
     """The tile that needs the fewest cycles a reduction step over all columns and vectors.
 
+    Of equals the largest, but where nothing is broadcast the one of the fewest vectors: every
+    vector is one more stream of data.
+    """
+    sizes = np.array([tile for tile in tiles if isinstance(tile, tuple)], np.float64)
+    columns, vectors = sizes.T
+    inline = np.full(len(tiles), bool(context.prologue))
+    total = row_cycles(context, columns, vectors, np.zeros(len(tiles), np.bool_), inline)
+    total = total * np.ceil(context.vectors / vectors)
+    if not context.broadcasts:
+        total = total * (1.0 + STREAM_COST * (vectors - 1.0))
+    return tiles[int(np.lexsort((-columns * vectors, np.round(total, 6)))[0])]
+
+
+def row_cycles(
+    context: TileContext,
+    columns: Numbers,
+    vectors: Numbers,
+    shifted: npt.NDArray[np.bool_],
+    inline: npt.NDArray[np.bool_],
+) -> Numbers:
+    """Cycles of a reduction step for all columns in tiles of so many columns and vectors.
+
+    What is left over by whole tiles is a smaller tile of its own, or a whole one if it is shifted
+    back. Where padding is decided `inline`, the first and the last tile do it element by element;
+    that shows where each element is used once.
+    """
+    extent = context.extent(context.roles.column) if context.roles.column else 1
+    whole, rest = np.divmod(float(extent), columns)
+    full = step_cycles(context, columns, vectors)
+    last = np.where(shifted, full, step_cycles(context, np.maximum(rest, 1.0), vectors))
+    total = whole * full + np.where(rest > 0, last, 0.0)
+    if not context.broadcasts:
+        total = total + np.where(inline, 2.0 * BORDER_COST * full, 0.0)
+    return np.asarray(total, np.float64)
+
+
+def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Numbers:
+    """Cycles of a reduction step of tiles of so many columns and vectors; arrays of one shape.
+
     A core that starts two multiply-adds and two loads a cycle, and whose multiply-add takes four,
     spends max(c v / 2, (c + v) / 2, 4) cycles on a step of c columns and v vectors; a little is
-    added for the loop. Vectors of all steps that exceed the first-level cache come anew from the
-    second for each tile of columns, 16 bytes a cycle. What is left over by whole tiles is a smaller
-    tile of its own.
+    added for the loop. Without an operand that is broadcast there are c v + v loads. Vectors of all
+    steps that exceed the first-level cache come anew from the second for each tile of columns, 16
+    bytes a cycle.
     """
-    columns = context.extent(context.roles.column) if context.roles.column else 1
     steps = math.prod(context.extent(axis) for axis in context.roles.reduce)
     width = 4 * context.lanes
-
-    def step(count: int, vectors: int) -> float:
-        far = steps * vectors * width > context.target.l1_bytes
-        streamed = vectors * width / OUTER_BYTES if far else 0.0
-        return max(count * vectors / 2, (count + vectors) / 2, streamed, 4.0) + 0.3
-
-    def cycles(tile: ChoiceValue) -> tuple[float, int]:
-        assert isinstance(tile, tuple)
-        count, vectors = int(tile[0]), int(tile[1])
-        whole, rest = divmod(columns, count)
-        total = whole * step(count, vectors) + (step(rest, vectors) if rest else 0.0)
-        return total * -(-context.vectors // vectors), -count * vectors
-
-    return min(tiles, key=cycles)
+    far = steps * vectors * width > context.target.l1_bytes
+    streamed = np.where(far, vectors * width / OUTER_BYTES, 0.0)
+    loaded = columns + vectors if context.broadcasts else columns * vectors + vectors
+    arithmetic = np.maximum(columns * vectors, loaded) / 2
+    return np.asarray(np.maximum(np.maximum(arithmetic, streamed), 4.0) + 0.3, np.float64)
 
 
 def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:

@@ -24,6 +24,7 @@ from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.roles import roles_of
 from compiler.schedule.sketches.tile_domains import (
     COLUMNS,
+    MAX_UNROLLED,
     ROWS,
     TileContext,
     best_tile,
@@ -33,6 +34,7 @@ from compiler.schedule.sketches.tile_domains import (
     tiles_of,
     unrolls,
 )
+from compiler.schedule.sketches.tile_shape import tile_shape
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps import (
     CacheWrite,
@@ -56,7 +58,6 @@ from compiler.target import Target
 # Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).
 PARALLEL_WORK = 1 << 17
 PREFETCH_DISTANCES = (0, 1024)  # elements
-MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
 Assignment = Mapping[str, ChoiceValue]
 
 
@@ -130,7 +131,13 @@ def _sketch(
     def build(assignment: Assignment) -> Schedule:
         return Schedule(tuple(_steps(context, assignment)))
 
-    return Sketch(name, tuple(choices), build, tuple(default))
+    def parallel(loops: str) -> list[str]:
+        names = [*context.roles.outer, *loops.split()]
+        apart = ("block" if context.ragged else "", "row" if loops.startswith(ROWS) else "")
+        return _parallel_loops(context, names, apart)
+
+    shape = tile_shape(context, choices, parallel)
+    return Sketch(name, tuple(choices), build, tuple(default), shape)
 
 
 def _can_inline(context: TileContext) -> bool:

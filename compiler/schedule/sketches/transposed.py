@@ -19,6 +19,7 @@ from compiler.kernels.rewrite import loads
 from compiler.loops.affine import Affine, affine
 from compiler.loops.rewrite import axes_of, parts_that_read, substitute
 from compiler.schedule.sketches.merged_axes import merge_all
+from compiler.schedule.sketches.row_shape import block_shape
 from compiler.schedule.sketches.row_wise import (
     PARALLEL_ELEMENTS,
     parallel_steps,
@@ -86,7 +87,8 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
         return Schedule(tuple(_steps(merged, merges, turn, target.lanes, assignment)))
 
-    return [Sketch("transposed", tuple(choices), build, tuple(default))]
+    shape = block_shape(merged, target.lanes, threads, choices, turn.read, turn.written)
+    return [Sketch("transposed", tuple(choices), build, tuple(default), shape)]
 
 
 def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from compiler.dtypes import DType
 from compiler.kernels.expr import Stage
@@ -21,6 +22,7 @@ from compiler.loops.affine import affine
 from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.roles import epilogue_is_plain
+from compiler.schedule.sketches.row_shape import row_shape
 from compiler.schedule.sketches.row_wise import (
     PARALLEL_ELEMENTS,
     parallel_steps,
@@ -87,7 +89,9 @@ def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[S
             steps.append(Prefetch(source.name, distance))
         return Schedule((*merges, *steps))
 
-    return [Sketch("window", tuple(choices), build, tuple(default))]
+    points = prod(axis.extent for axis in merged.stage(merged.anchor).reduce_axes)
+    shape = row_shape(merged, target.lanes, threads, choices, window.column, "vectors", points)
+    return [Sketch("window", tuple(choices), build, tuple(default), shape)]
 
 
 def _source(kernel: FusedKernel, window: _Window) -> Buffer | None:

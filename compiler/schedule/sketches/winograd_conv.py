@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import TRANSFORMS, apply_winograd, winograd_applies
 from compiler.schedule.sketches.roles import epilogue_is_plain
+from compiler.schedule.sketches.winograd_shape import winograd_shape
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps import (
     CacheWrite,
@@ -124,7 +125,8 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
         return Schedule(tuple(_steps(context, assignment)))
 
-    return Sketch(f"winograd{m}", tuple(choices), build, tuple(default))
+    shape = winograd_shape(extents, m, target.lanes, threads, choices, TRANSFORM_OPERATIONS)
+    return Sketch(f"winograd{m}", tuple(choices), build, tuple(default), shape)
 
 
 def _row_count(context: _Context) -> int:
