@@ -38,12 +38,16 @@ class _Section(BaseModel):
 class CostModelSettings(_Section):
     """The gradient-boosted trees that rank proposals."""
 
-    rounds: Count = 100
+    rounds: Count = 60
     """Boosting rounds of one training."""
     max_depth: Annotated[int, Field(ge=1, le=32)] = 6
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.2
-    min_records: Count = 16
-    """Measured trials of the job before the model ranks proposals; it serves all kernels."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.15
+    members: Annotated[int, Field(ge=1, le=64)] = 3
+    """Models in the ensemble; how much they differ says how sure they are."""
+    objective: Literal["squared", "pairwise", "ndcg"] = "squared"
+    """Squared error on log-throughput, or a ranking of each kernel's candidates."""
+    min_records: Count = 8
+    """Measured trials before the model learns; it serves all kernels."""
     pool: Count = 1024
     """Proposals scored for each batch."""
 
@@ -61,10 +65,12 @@ class SearchSettings(_Section):
     """Candidates proposed, measured and learnt from together."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     sampler: Literal["cost_model", "evolution", "random", "tpe"] = "cost_model"
-    exploration: Share = 0.1
+    exploration: Share = 0.05
     """Share of each batch that is drawn at random, whatever the cost model says."""
     patience: Count = 96
     """A task ends after so many trials without a better latency."""
+    min_gain: Share = 0.01
+    """A task ends when its last 32 trials gained less than this and no more is predicted."""
     cost_model: CostModelSettings = CostModelSettings()
 
 

@@ -14,7 +14,14 @@ from compiler.target import Target
 from db import queries
 from db.records import BestRecord, TaskKey, TrialRecord
 from db.store import Store
+from tuner.history import read_history
 from tuner.records import record_to_apply
+from tuner.warm_start import WarmStart
+
+PREDICTED = "predicted"
+"""Source of a schedule that was never measured for its kernel."""
+TUNED = "tuned"
+"""Source of a schedule that has a record."""
 
 
 def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
@@ -30,11 +37,14 @@ def choose_from(
     *,
     only_confirmed: bool = False,
     settled: Iterable[BestRecord] = (),
+    predict: bool = False,
 ) -> ChooseSchedule:
     """A function from a kernel to its best recorded schedule, None where there is no record.
 
-    `settled` go before what the store has; `only_confirmed` leaves out what no job has settled. The
-    function raises DatabaseError for a record whose schedule cannot be read.
+    `settled` go before what the store has; `only_confirmed` leaves out what no job has settled.
+    With `predict` a kernel without a record gets the schedule that is predicted from the records of
+    others, if that is clearly faster than the default one. The function raises DatabaseError for a
+    record whose schedule cannot be read.
     """
 
     first = {best.key: best for best in settled}
@@ -45,10 +55,14 @@ def choose_from(
         record, confirmed = record_to_apply(store, key) or (None, False)
         return record if confirmed or not only_confirmed else None
 
+    like = task_key("", target, threads, numerics)
+    warm_start = WarmStart(lambda: read_history(store, like, target), target, like)
+
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
         record = find(task_key(workload_key(kernel), target, threads, numerics))
         if record is None:
-            return None
+            schedule = warm_start.predict(kernel) if predict else None
+            return None if schedule is None else ScheduleChoice(schedule, PREDICTED, "", None)
         try:
             schedule = Schedule.from_json(record.schedule)
         except ScheduleError as error:
@@ -56,6 +70,6 @@ def choose_from(
                 f"{store.name}: record {record.number} holds no schedule: {error.message}",
                 hint="tune db check tells more",
             ) from error
-        return ScheduleChoice(schedule, "tuned", str(record.number), record.latency)
+        return ScheduleChoice(schedule, TUNED, str(record.number), record.latency)
 
     return choose

@@ -1,10 +1,11 @@
-"""Splits the trials of a job over its tasks: the next batch goes where the model gains most.
+"""Splits the time of a job over its tasks: the next batch goes where the model gains most.
 
-The gain expected of a task's next trial is its share of the model's latency (occurrences x best
-latency) times the relative improvement per trial. That rate is the larger of what the task's last
-trials showed and of an optimistic guess that falls with the number of trials, so that a task which
-was hardly tried is not given up. (The idea of a gradient over tasks: Zheng et al., "Ansor", OSDI
-2020, section 6.)
+The gain expected of a second spent on a task is its share of the model's latency (occurrences x
+best latency) times the relative improvement per trial, over the seconds that its trials take. That
+improvement is the larger of what the task's last trials showed and of what may still be hoped for:
+what the cost model predicts (the headroom), at most an optimistic guess, and both fall with the
+number of trials. When both are small the task ends. (The idea of a gradient over tasks: Zheng et
+al., "Ansor", OSDI 2020, section 6.)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 RATE_WINDOW = 16  # trials over which the recent improvement rate is taken
+GAIN_WINDOW = 32  # trials that must have gained little before a task ends for it
 FIRST_BATCH = 1  # a task's first trial is its default schedule: it shows what the task weighs
 OPTIMISM = 0.3  # the relative gain hoped for from doubling the trials of a task
 
@@ -22,6 +24,7 @@ OPTIMISM = 0.3  # the relative gain hoped for from doubling the trials of a task
 class End(StrEnum):
     """Why a task, or the job, gets no more trials."""
 
+    CONVERGED = "little gained lately and little more predicted"
     PATIENCE = "no gain lately"
     EXHAUSTED = "space exhausted"
     TASK_TRIALS = "its trials used up"
@@ -39,6 +42,7 @@ class Limits:
     trials_per_task: int | None = None
     minutes: float | None = None
     patience: int | None = None  # trials of a task without a better latency
+    min_gain: float = 0.0  # relative gain below which recent and predicted gain are small
     failing_after: int = 48  # a task without any success is given up after so many trials
 
 
@@ -52,11 +56,14 @@ class TaskProgress:
     pending: int = 0  # submitted, not yet answered
     stale: int = 0  # trials since the best latency last fell
     exhausted: bool = False
+    headroom: float = math.inf  # log2 of the speed-up that the cost model thinks possible
+    seconds: float = 0.0  # spent on building, checking and timing
     history: list[float] = field(default_factory=list)  # best latency after each trial
 
-    def record(self, latency: float) -> None:
-        """Count a finished trial; a failure has the latency infinity."""
+    def record(self, latency: float, seconds: float = 0.0) -> None:
+        """Count a finished trial that took `seconds`; a failure has the latency infinity."""
         self.trials += 1
+        self.seconds += seconds
         self.stale = 0 if latency < self.best else self.stale + 1
         self.best = min(self.best, latency)
         self.history.append(self.best)
@@ -74,16 +81,36 @@ class TaskProgress:
             return 0.0
         return (1.0 - window[-1] / window[0]) / (len(window) - 1)
 
-    def expected_gain(self, unknown_cost: float) -> float:
-        """Seconds of the model's latency expected from one more trial.
+    @property
+    def recent_gain(self) -> float:
+        """Relative improvement over the last `GAIN_WINDOW` trials; 1 while there are fewer."""
+        window = self.history[-GAIN_WINDOW - 1 :]
+        if len(window) <= GAIN_WINDOW or not math.isfinite(window[0]):
+            return 1.0
+        return 1.0 - window[-1] / window[0]
 
-        `unknown_cost` stands for the cost of a task in which nothing has succeeded yet.
+    @property
+    def predicted_gain(self) -> float:
+        """Relative improvement that the cost model thinks possible; 1 while it knows nothing."""
+        return 1.0 - math.exp2(-max(0.0, self.headroom))
+
+    @property
+    def trial_seconds(self) -> float:
+        """Seconds that a trial takes."""
+        return self.seconds / self.trials if self.trials else 0.0
+
+    def expected_gain(self, unknown_cost: float, usual_seconds: float = 1.0) -> float:
+        """Seconds of the model's latency expected from one more second of tuning.
+
+        `unknown_cost` stands for the cost of a task in which nothing has succeeded yet,
+        `usual_seconds` for what a trial takes where that is not known.
         """
         tried = self.trials + self.pending
         if tried == 0:
             return math.inf
         cost = self.cost if math.isfinite(self.best) else unknown_cost
-        return cost * max(self.recent_rate, OPTIMISM / (tried + 1))
+        hope = min(OPTIMISM, self.predicted_gain) / (tried + 1)
+        return cost * max(self.recent_rate, hope) / (self.trial_seconds or usual_seconds)
 
 
 class Budget:
@@ -102,6 +129,9 @@ class Budget:
         failing = not math.isfinite(task.best)
         if failing and task.trials + task.pending >= self.limits.failing_after:
             return End.FAILING
+        least = self.limits.min_gain
+        if not failing and task.recent_gain < least and task.predicted_gain < least:
+            return End.CONVERGED
         patience = self.limits.patience
         if patience is not None and not failing and task.stale + task.pending >= patience:
             return End.PATIENCE
@@ -151,10 +181,12 @@ class Budget:
             return None
 
         unknown_cost = max((t.cost for t in tasks if math.isfinite(t.best)), default=1.0)
+        trials = sum(task.trials for task in tasks)
+        usual = (sum(task.seconds for task in tasks) / trials if trials else 0.0) or 1.0
 
         def priority(i: int) -> tuple[float, int, int]:
             task = tasks[i]
-            return (task.expected_gain(unknown_cost), -(task.trials + task.pending), -i)
+            return (task.expected_gain(unknown_cost, usual), -(task.trials + task.pending), -i)
 
         return max(open_tasks, key=priority)
 

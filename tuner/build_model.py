@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -19,8 +19,9 @@ from compiler.target import Target, host_target
 from configs.settings import Settings, load_target
 from db.store import Store
 from measure.import_model import import_model
-from tuner.apply_best import choose_from
+from tuner.apply_best import TUNED, choose_from, task_key
 from tuner.features import kernel_bytes, kernel_flops
+from tuner.history import unusable
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
 
 # A coarse roofline of one core, only to weigh kernels against each other.
@@ -38,20 +39,24 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """Every distinct kernel, and the share of the estimated time that runs tuned schedules."""
+    """Every distinct kernel, and the share of the estimated time that runs tuned schedules.
+
+    `notes` say what of the database could not be used.
+    """
 
     kernels: tuple[KernelUse, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def tuned_share(self) -> float:
         if not self.kernels:
             return 1.0
-        return sum(use.share for use in self.kernels if use.report.schedule_source != "default")
+        return sum(use.share for use in self.kernels if use.report.schedule_source == TUNED)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
         kernels = [{**asdict(use.report), "share": use.share} for use in self.kernels]
-        return {"tuned_share": self.tuned_share, "kernels": kernels}
+        return {"tuned_share": self.tuned_share, "notes": list(self.notes), "kernels": kernels}
 
 
 def target_of(settings: Settings) -> Target:
@@ -77,15 +82,18 @@ def compile_from(
     if not 0.0 <= require_tuned <= 1.0:
         raise SettingsError(f"require_tuned = {require_tuned}: must be between 0 and 1")
     choose = None
+    notes: tuple[str, ...] = ()
     if store is not None:
         target, threads = target_of(settings), settings.compile.threads
-        choose = choose_from(store, target, threads, settings.compile.numerics)
+        choose = choose_from(store, target, threads, settings.compile.numerics, predict=True)
+        notes = tuple(unusable(store, task_key("", target, threads, settings.compile.numerics)))
     spec, report = compile_with(model, choose, settings, shapes)
+    report = replace(report, notes=notes)
     if report.tuned_share < require_tuned:
         raise TunefarmError(
             f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
             f"{format_share(require_tuned)} is required",
-            hint=f"tune more: {untuned_names(report)} run default schedules",
+            hint=f"tune more: {untuned_names(report)} have no record",
         )
     return spec, report
 
@@ -114,8 +122,8 @@ def compile_with(
 
 
 def untuned_names(report: BuildReport) -> str:
-    """The kernels with default schedules, a few by name."""
-    names = [use.report.name for use in report.kernels if use.report.schedule_source == "default"]
+    """The kernels without a record, a few by name."""
+    names = [use.report.name for use in report.kernels if use.report.schedule_source != TUNED]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
 

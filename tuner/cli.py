@@ -168,6 +168,8 @@ def build(
     write_json(json, {"output": output, **report.to_json()})
     if json != "-":
         console().print(build_table(report))
+        for note in report.notes:
+            print(f"note: {note}", file=sys.stderr)
         share = format_share(report.tuned_share)
         print(f"{output}: {share} of the estimated time runs tuned schedules")
         print(f"next: {shlex.join(['tune', 'run', output, '--repeat', '20'])}")

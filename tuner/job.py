@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
 from compiler.pipeline import ChooseSchedule, kernels_of
 from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.target import Target
 from configs.settings import Settings
 from db import queries
@@ -23,21 +24,22 @@ from measure.import_model import import_model
 from measure.make_runner import create_runner
 from measure.runner import Runner
 from measure.slots import SlotPlan, available_cores, plan_slots
-from tuner.apply_best import choose_from
+from tuner.apply_best import choose_from, task_key
 from tuner.budget import Budget, End, Limits
 from tuner.build_model import BuildReport, compile_with, target_of
-from tuner.cost_model import BoostedTrees
+from tuner.cost_model import BoostedTrees, TrainingData
 from tuner.finalists import Finalists, Settled, refresh
+from tuner.history import background, read_history, unusable
 from tuner.interrupt import interruptible
-from tuner.latency import ModelLatency, compare_models
+from tuner.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
 from tuner.make_tasks import distinct_kernels, make_tasks
 from tuner.patience import DatabasePatience
 from tuner.progress import NoProgress, Progress
 from tuner.report import TaskStatus, format_duration, task_to_json
-from tuner.session import SessionOptions, TuningSession, job_progress
+from tuner.session import Overhead, SessionOptions, TuningSession, job_progress
 from tuner.tasks import TuningTask
+from tuner.time_plan import TimePlan
 
-SEARCH_SHARE = 0.85  # of the minutes; the rest is for the finalists and the whole model
 MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
 
 
@@ -54,6 +56,7 @@ class TuneResult:
     tasks: tuple[TaskStatus, ...]
     latency: ModelLatency | None
     build: BuildReport | None
+    overhead: float = 0.0  # share of the seconds that proposing, training and recording took
 
     @property
     def interrupted(self) -> bool:
@@ -68,6 +71,7 @@ class TuneResult:
             "end": self.end.value,
             "measured": self.measured,
             "seconds": self.seconds,
+            "overhead": self.overhead,
             "tasks": [task_to_json(task) for task in self.tasks],
             "latency": None if self.latency is None else asdict(self.latency),
             "build": None if self.build is None else self.build.to_json(),
@@ -95,12 +99,16 @@ def tune_model(
     kernels = distinct_kernels(kernels_of(graph, target))
     with Store.open(settings.database.url) as store:
         cost_model = make_cost_model(settings)
+        like = task_key("", target, settings.compile.threads, settings.compile.numerics)
+        past = read_history(store, like, target, without=kernels)
+        tasks = make_tasks(kernels, target, settings, cost_model, past)
         job = Job(
             settings=settings,
             target=target,
             store=store,
             cost_model=cost_model,
-            tasks=make_tasks(kernels, target, settings, cost_model),
+            tasks=tasks,
+            background=background(past, tasks[0].extract.layout, like) if tasks else [],
             progress=NoProgress() if progress is None else progress,
             make_runner=runner_of if make_runner is None else make_runner,
             started=started,
@@ -111,6 +119,7 @@ def tune_model(
         latency: ModelLatency | None = None
         report: BuildReport | None = None
         try:
+            job.prepare(graph)
             end = job.search()
             if end is not End.INTERRUPTED:
                 latency, report = job.confirm(graph)
@@ -119,13 +128,15 @@ def tune_model(
             end, state = End.INTERRUPTED, "interrupted"
         finally:
             store.finish_job(job.id, state, job_progress(job.statuses()))
+        seconds = time.monotonic() - started
         return TuneResult(
             model=os.fspath(model),
             database=store.name,
             job=job.id,
             end=end,
             measured=job.measured,
-            seconds=time.monotonic() - started,
+            seconds=seconds,
+            overhead=job.overhead.total / seconds,
             tasks=tuple(job.statuses()),
             latency=latency,
             build=report,
@@ -144,21 +155,26 @@ class Job:
     progress: Progress
     make_runner: MakeRunner
     started: float
+    background: list[TrainingData] = field(default_factory=list)
     id: str = ""
     measured: int = 0
     settled: list[Settled] = field(default_factory=list)
     budget: Budget = field(init=False)
     patience: DatabasePatience = field(init=False)
+    time: TimePlan = field(init=False)
+    overhead: Overhead = field(default_factory=Overhead)
+    untuned: ExecutableSpec | None = None
 
     def __post_init__(self) -> None:
         self.patience = DatabasePatience(self.progress)
+        self.time = TimePlan(self.settings.search.minutes, self.started)
         search = self.settings.search
         self.budget = Budget(
             Limits(
                 trials=search.total_trials,
                 trials_per_task=search.trials_per_task,
-                minutes=None if search.minutes is None else SEARCH_SHARE * search.minutes,
                 patience=search.patience,
+                min_gain=search.min_gain,
             )
         )
 
@@ -180,10 +196,25 @@ class Job:
         calls = sum(task.progress.occurrences for task in self.tasks)
         text = f"{len(self.tasks)} distinct kernels in {calls} calls"
         self.progress.message(f"{text}, {known} trials known from earlier runs" if known else text)
+        for task in self.tasks[:1]:
+            for note in unusable(self.store, task.key):
+                self.progress.message(note)
 
     def statuses(self) -> list[TaskStatus]:
         """Where every task stands."""
         return [task.status(self.budget) for task in self.tasks]
+
+    def prepare(self, graph: Graph) -> None:
+        """Build the untuned model: it is compared with, and tells how long builds and runs take."""
+        begin = time.monotonic()
+        self.untuned, _ = compile_with(graph, None, self.settings)
+        self.time.build_seconds = time.monotonic() - begin
+        model = Executable(self.untuned)
+        inputs = aligned_inputs(model)
+        model.run(inputs)
+        begin = time.monotonic()
+        model.run(inputs)
+        self.time.run_seconds = time.monotonic() - begin
 
     def search(self) -> End:
         """Search, then confirm the best; returns why it ended. No runner is started for nothing."""
@@ -206,10 +237,12 @@ class Job:
                 if not interrupt.asked:
                     timing = timing_options(self.settings)
                     self.progress.message("measuring the fastest of each kernel side by side")
-                    finalists.run(self.tasks, runner, timing, self._out_of_time, session.show)
+                    late = self.time.finalists_are_late
+                    finalists.run(self.tasks, runner, timing, late, session.show)
             finally:
                 self.progress.stop()
                 self.measured = session.measured + finalists.measured
+                self.overhead = session.overhead
                 self.settled = finalists.settled
             return End.INTERRUPTED if interrupt.asked else end
 
@@ -218,17 +251,19 @@ class Job:
 
         What the finalists settled is in the database only after this.
         """
-        self.progress.message("building the untuned and the tuned model")
+        self.progress.message("building the tuned model")
         bests = [settled.best for settled in self.settled]
-        untuned, _ = compile_with(graph, None, self.settings)
+        untuned = self.untuned
+        assert untuned is not None, "prepare comes first"
         former, former_report = compile_with(
             graph, self._choose(only_confirmed=True), self.settings
         )
         tuned, report = compile_with(graph, self._choose(settled=bests), self.settings)
-        self.progress.message("measuring both")
+        self.progress.message("measuring it and the untuned one in turn")
         changes = tuned.objects != former.objects
         third = Executable(former) if changes and former.objects != untuned.objects else None
-        latency = compare_models(Executable(untuned), Executable(tuned), third)
+        options = LatencyOptions(max_seconds=self.time.comparison_seconds)
+        latency = compare_models(Executable(untuned), Executable(tuned), third, options)
         if changes and latency.is_slower:
             self.progress.message("the new schedules make the model slower: the former ones stay")
             bests = [settled.incumbent for settled in self.settled]
@@ -251,6 +286,9 @@ class Job:
         )
 
     def _session(self, runner: Runner) -> TuningSession:
+        """The search, with the time that is left for it."""
+        minutes = self.time.search_minutes(len(self.tasks))
+        self.budget = Budget(replace(self.budget.limits, minutes=minutes))
         return TuningSession(
             self.tasks,
             runner,
@@ -260,15 +298,12 @@ class Job:
             SessionOptions(self.settings.search.batch_size, timing_options(self.settings)),
             job=self.id,
             progress=self.progress,
+            background=self.background,
         )
 
     def _end(self) -> End:
         progress = [task.progress for task in self.tasks]
         return self.budget.end(progress, time.monotonic() - self.started)
-
-    def _out_of_time(self) -> bool:
-        minutes = self.settings.search.minutes
-        return minutes is not None and time.monotonic() - self.started >= 60.0 * minutes
 
 
 def make_cost_model(settings: Settings) -> BoostedTrees:
@@ -279,7 +314,9 @@ def make_cost_model(settings: Settings) -> BoostedTrees:
         rounds=trees.rounds,
         max_depth=trees.max_depth,
         learning_rate=trees.learning_rate,
+        members=trees.members,
         min_samples=trees.min_records,
+        objective=trees.objective,
     )
 
 
@@ -333,7 +370,10 @@ def off_the_slots(settings: Settings) -> Iterator[None]:
 def summary_lines(result: TuneResult, command: str) -> list[str]:
     """What a job did and what to do next, for people."""
     count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
-    lines = [f"{count} in {format_duration(result.seconds)}: {result.end}"]
+    lines = [
+        f"{count} in {format_duration(result.seconds)}: {result.end}; "
+        f"the search itself took {100 * result.overhead:.1f} % of that"
+    ]
     latency = result.latency
     if latency is not None:
         lines.append(

@@ -135,7 +135,10 @@ class ModelLatency:
 
 
 def compare_models(
-    untuned: Executable, tuned: Executable, former: Executable | None = None
+    untuned: Executable,
+    tuned: Executable,
+    former: Executable | None = None,
+    options: LatencyOptions | None = None,
 ) -> ModelLatency:
     """Latencies of all in interleaved runs on pinned cores.
 
@@ -149,7 +152,7 @@ def compare_models(
     models = [untuned, tuned] if former is None else [untuned, tuned, former]
     programs: list[Program] = [partial(model.run, inputs) for model in models]
     with pinned(tuned.threads):
-        first, second, *third = interleaved_latencies(programs, LatencyOptions())
+        first, second, *third = interleaved_latencies(programs, options or LatencyOptions())
     paired = compare_paired(second, first)
     against = compare_paired(second, third[0]) if third else paired
     return ModelLatency(

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.kernels.serialize import kernel_to_json
 from compiler.schedule import schedule_space
-from compiler.schedule.space import Candidate
 from compiler.target import Target
 from configs.settings import Settings
 from tuner.apply_best import task_key
 from tuner.budget import TaskProgress
-from tuner.cost_model import CostModel
+from tuner.cost_model import CostModel, Scores
 from tuner.features import FeatureExtractor, FeatureLayout
+from tuner.history import PastKernel, bests
+from tuner.packed import Rows
+from tuner.relatives import nearest_bests
 from tuner.sampler import Score, TaskSearch, make_sampler
 from tuner.tasks import TuningTask, plan
 
@@ -36,18 +35,24 @@ def make_tasks(
     target: Target,
     settings: Settings,
     model: CostModel,
+    past: Sequence[PastKernel] = (),
 ) -> list[TuningTask]:
-    """A task per distinct kernel; all share one cost model and one layout of features."""
+    """A task per distinct kernel; all share one cost model and one layout of features.
+
+    Of `past`, kernels tuned before, the nearest relatives' best schedules are tried first, after
+    the default.
+    """
     search, threads = settings.search, settings.compile.threads
     spaces = {
         key: schedule_space(kernel, target, threads, settings.compile.numerics)
         for key, (kernel, _) in kernels.items()
     }
-    layout = FeatureLayout.of(list(spaces.values()))
+    layout = FeatureLayout.of([*spaces.values(), *(item.space for item in past)])
+    known = bests(past)
     tasks = []
     for key, (kernel, occurrences) in kernels.items():
         space = spaces[key]
-        extract = FeatureExtractor(space, kernel, target, layout)
+        extract = FeatureExtractor(space, kernel, target, layout, threads)
         seed = search.seed ^ int(key[:8], 16)
         sampler = make_sampler(
             search.sampler,
@@ -65,7 +70,12 @@ def make_tasks(
                 key=task_key(key, target, threads, settings.compile.numerics),
                 space=space,
                 extract=extract,
-                search=TaskSearch(space, sampler, seed=seed, first=[default.candidate]),
+                search=TaskSearch(
+                    space,
+                    sampler,
+                    seed=seed,
+                    first=[default.candidate, *nearest_bests(kernel, space, known)],
+                ),
                 progress=TaskProgress(occurrences),
                 default=default,
             )
@@ -74,7 +84,7 @@ def make_tasks(
 
 
 def _score(model: CostModel, extract: FeatureExtractor) -> Score:
-    def score(candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
-        return model.predict(extract(candidates))
+    def score(rows: Rows) -> Scores:
+        return model.predict(extract.of_rows(rows))
 
     return score

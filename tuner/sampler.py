@@ -6,13 +6,12 @@ that sketch, "<sketch>.<choice>", the position of the value in the choice's doma
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -20,8 +19,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from compiler.errors import SettingsError
 from compiler.schedule.space import Candidate, ScheduleSpace
+from tuner.cost_model import Scores
+from tuner.packed import Numbers, PackedSpace, Rows, distances
 
-Score = Callable[[Sequence[Candidate]], npt.NDArray[np.float32]]
+Score = Callable[[Rows], Scores]
 
 SAMPLERS = ("cost_model", "evolution", "random", "tpe")
 ENUMERATED = 2048  # spaces up to this size are ranked whole instead of searched
@@ -58,13 +59,14 @@ def from_parameters(space: ScheduleSpace, parameters: Mapping[str, Any]) -> Cand
 
 
 class EvolutionarySampler(BaseSampler):
-    """Evolutionary search over the space, ranked by a score, proposed in diverse batches.
+    """Evolutionary search over the space, ranked by a cost model, proposed in diverse batches.
 
     Parents are the fastest measured candidates and random ones; children come from mutation and
-    crossover; the candidates of highest score among all that were seen and never proposed make the
-    batch, as far as they differ from each other. A share `exploration` of it is random. About
-    `pool` candidates are scored for a batch. Without a score the children of the fastest measured
-    candidates are proposed as they come.
+    crossover. Of all candidates that were met and never proposed the batch takes those of the
+    highest score, as far as they differ from each other: every other one by its mean score, the
+    ones between by mean and spread, which tries what the model is not sure of. A share
+    `exploration` of it is random. About `pool` candidates are scored for a batch. Without a score
+    the children of the fastest measured candidates are proposed as they come.
     """
 
     def __init__(
@@ -73,20 +75,22 @@ class EvolutionarySampler(BaseSampler):
         score: Score | None,
         seed: int,
         *,
-        exploration: float = 0.1,
+        exploration: float = 0.05,
         pool: int = 512,
         generations: int = 4,
     ) -> None:
         self._space = space
+        self._packed = PackedSpace(space)
         self._score = score
-        self._rng = random.Random(seed)
+        self._rng = np.random.default_rng(seed)
         self._exploration = exploration
         self._population = max(8, pool // generations)
         self._generations = generations
         self._distributions = distributions(space)
         self._queue: list[Candidate] = []
         self._batch = 1
-        self._candidates: dict[int, Candidate] = {}  # by the number of their trial
+        self._numbers: dict[int, int] = {}  # the candidate's, by the number of its trial
+        self.headroom = math.inf  # log2 of the speed-up that the model still thinks possible
 
     def start_batch(self, count: int) -> None:
         """The next `count` proposals are chosen together, by the score as it is now."""
@@ -106,10 +110,13 @@ class EvolutionarySampler(BaseSampler):
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
         """The parameters of the next candidate of the batch (any candidate when none is left)."""
+        if "fixed_params" in trial.system_attrs:
+            return {}  # it was enqueued: nothing is left to propose
         if not self._queue:
             self._queue = self._propose(study, trial.number)
         if not self._queue:
-            return to_parameters(self._space, self._space.sample(self._rng))
+            row = self._packed.sample(1, self._rng)[0]
+            return to_parameters(self._space, self._packed.unpack(row))
         return to_parameters(self._space, self._queue.pop(0))
 
     def sample_independent(
@@ -121,131 +128,139 @@ class EvolutionarySampler(BaseSampler):
     ) -> Any:
         """Positions outside the proposal, as of a trial that was enqueued in part: uniform."""
         if isinstance(param_distribution, CategoricalDistribution):
-            return self._rng.choice(param_distribution.choices)
+            return param_distribution.choices[self._rng.integers(len(param_distribution.choices))]
         assert isinstance(param_distribution, IntDistribution)
-        return self._rng.randint(param_distribution.low, param_distribution.high)
+        return int(self._rng.integers(param_distribution.low, param_distribution.high + 1))
 
     def _propose(self, study: optuna.Study, asked: int) -> list[Candidate]:
-        known: set[Candidate] = set()
-        measured: list[tuple[float, Candidate]] = []
+        known: list[int] = []
+        measured: list[tuple[float, int]] = []
         for trial in study.get_trials(deepcopy=False):
             if trial.number == asked:
                 continue
-            candidate = self._candidate(trial)
-            known.add(candidate)
+            number = self._number(trial)
+            known.append(number)
             if trial.state is TrialState.COMPLETE and trial.value is not None:
-                measured.append((trial.value, candidate))
-        measured.sort(key=lambda pair: pair[0])
-        parents = [candidate for _, candidate in measured]
+                measured.append((trial.value, number))
+        measured.sort()
+        taken = np.unique(np.array(known, np.int64))
+        best = np.array([number for _, number in measured], np.int64)
+        parents = self._packed.rows(best)
         if self._score is None:
-            ranked = self._children(parents, known)
-        elif self._space.size <= ENUMERATED:
-            everything = (self._space.candidate(number) for number in range(self._space.size))
-            unknown = [candidate for candidate in everything if candidate not in known]
-            ranked = self._rank(unknown, self._score)
+            rows = self._children(parents, taken)
+            return self._pick(rows, None, taken)
+        if self._packed.size <= ENUMERATED:
+            rows = self._packed.rows(np.setdiff1d(np.arange(self._packed.size), taken))
+            scores = self._score(rows) if len(rows) else None
         else:
-            ranked = self._evolve(parents, known, self._score)
-        return self._pick(ranked, known)
+            rows, scores = self._evolve(parents, taken, self._score)
+        if scores is not None and len(rows):
+            known_best = self._score(parents[:8]).mean.max() if len(parents) else -math.inf
+            self.headroom = float(np.max(scores.mean + scores.spread) - known_best)
+        return self._pick(rows, scores, taken)
 
-    def _candidate(self, trial: FrozenTrial) -> Candidate:
-        """The candidate of a trial, whose parameters never change."""
-        found = self._candidates.get(trial.number)
+    def _number(self, trial: FrozenTrial) -> int:
+        """The number of a trial's candidate, whose parameters never change."""
+        found = self._numbers.get(trial.number)
         if found is None:
             parameters = trial.params or trial.system_attrs["fixed_params"]
-            found = self._candidates[trial.number] = from_parameters(self._space, parameters)
+            candidate = from_parameters(self._space, parameters)
+            found = self._numbers[trial.number] = self._space.number(candidate)
         return found
 
-    def _rank(self, candidates: Sequence[Candidate], score: Score) -> list[Candidate]:
-        if not candidates:
-            return []
-        order = np.argsort(-score(candidates), kind="stable")
-        return [candidates[i] for i in order]
-
-    def _children(self, parents: Sequence[Candidate], known: set[Candidate]) -> list[Candidate]:
+    def _children(self, parents: Rows, taken: Numbers) -> Rows:
         """Unknown children of the fastest, in random order; none before there are two parents."""
         elite = parents[: max(4, len(parents) // 8)]
         if len(elite) < 2:
-            return []
-        children = dict.fromkeys(self._child(elite) for _ in range(8 * self._batch))
-        return [child for child in children if child not in known]
+            return parents[:0]
+        rows = self._offspring(elite, 8 * self._batch)
+        _, first = np.unique(self._packed.numbers(rows), return_index=True)
+        rows = rows[np.sort(first)]
+        return rows[~np.isin(self._packed.numbers(rows), taken)]
 
-    def _evolve(
-        self, parents: Sequence[Candidate], known: set[Candidate], score: Score
-    ) -> list[Candidate]:
-        """Unknown candidates met during the search, best score first."""
-        space, rng, size = self._space, self._rng, self._population
-        population = list(parents[: size // 4])
-        population += [space.sample(rng) for _ in range(size - len(population))]
-        scores: dict[Candidate, float] = {}
+    def _evolve(self, parents: Rows, taken: Numbers, score: Score) -> tuple[Rows, Scores]:
+        """Unknown candidates met during the search, with their scores."""
+        packed, rng, size = self._packed, self._rng, self._population
+        population = parents[: size // 4]
+        near = [packed.neighbours(row) for row in parents[:2]]
+        fresh = packed.sample(size - len(population), rng)
+        population = np.concatenate([population, *near, fresh])
+        rows, numbers = population[:0], taken[:0]
+        mean, spread = np.empty(0, np.float32), np.empty(0, np.float32)
         for generation in range(self._generations):
-            fresh = [c for c in dict.fromkeys(population) if c not in scores]
-            if fresh:
-                scores.update(zip(fresh, map(float, score(fresh)), strict=True))
+            found, first = np.unique(packed.numbers(population), return_index=True)
+            new = ~np.isin(found, numbers)
+            if new.any():
+                fresh = population[first[new]]
+                scores = score(fresh)
+                rows = np.concatenate([rows, fresh])
+                numbers = np.concatenate([numbers, found[new]])
+                mean = np.concatenate([mean, scores.mean])
+                spread = np.concatenate([spread, scores.spread])
             if generation == self._generations - 1:
                 break
-            ranked = sorted(dict.fromkeys(population), key=lambda c: -scores[c])
-            elite = ranked[: max(2, size // 4)]
-            children = [self._child(elite) for _ in range(size - len(elite) - size // 8)]
-            immigrants = [space.sample(rng) for _ in range(size // 8)]
-            population = elite + children + immigrants
-        unknown = [candidate for candidate in scores if candidate not in known]
-        return sorted(unknown, key=lambda c: -scores[c])
+            elite = rows[np.argsort(-(mean + 0.5 * spread), kind="stable")[: size // 4]]
+            immigrants = packed.sample(size // 8, rng)
+            population = np.concatenate([self._offspring(elite, size), immigrants])
+        unknown = ~np.isin(numbers, taken)
+        return rows[unknown], Scores(mean[unknown], spread[unknown])
 
-    def _child(self, elite: Sequence[Candidate]) -> Candidate:
-        space, rng = self._space, self._rng
-        mother = min(rng.randrange(len(elite)), rng.randrange(len(elite)))
-        child = elite[mother]
-        if rng.random() < 0.4:
-            child = space.crossover(child, rng.choice(elite), rng)
-        if rng.random() < 0.8:
-            child = space.mutate(child, rng)
-        return child
+    def _offspring(self, elite: Rows, count: int) -> Rows:
+        """Children of the elite, whose first members are parents more often."""
+        rng, packed = self._rng, self._packed
+        mothers = rng.integers(len(elite), size=(2, count)).min(axis=0)
+        children = elite[mothers]
+        crossed = packed.crossover(children, elite[rng.integers(len(elite), size=count)], rng)
+        children = np.where(rng.random((count, 1)) < 0.4, crossed, children)
+        mutants = packed.mutate(children, rng)
+        return np.where(rng.random((count, 1)) < 0.8, mutants, children)
 
-    def _pick(self, ranked: Sequence[Candidate], known: set[Candidate]) -> list[Candidate]:
+    def _pick(self, rows: Rows, scores: Scores | None, taken: Numbers) -> list[Candidate]:
         """A batch: the best that differ in two choices or more, some random, then the rest."""
-        taken: dict[Candidate, None] = {}
-        surprises = sum(self._rng.random() < self._exploration for _ in range(self._batch))
-        guided = self._batch - surprises
-        for candidate in ranked:
-            if len(taken) == guided:
-                break
-            if all(_distance(candidate, other) > 1 for other in taken):
-                taken[candidate] = None
-        for candidate in ranked:
-            if len(taken) >= guided:
-                break
-            taken[candidate] = None
-        while len(taken) < self._batch:
-            filler = unknown_candidate(self._space, known.union(taken), self._rng)
+        surprises = int((self._rng.random(self._batch) < self._exploration).sum())
+        guided = min(self._batch - surprises, len(rows))
+        picked: list[int] = []
+        near = np.zeros(len(rows), np.bool_)  # to one that was picked
+        done = np.zeros(len(rows), np.bool_)
+        if scores is None:
+            orders = [np.arange(len(rows))]
+        else:
+            orders = [
+                np.argsort(-scores.mean, kind="stable"),
+                np.argsort(-(scores.mean + scores.spread), kind="stable"),
+            ]
+        for slot in range(guided):
+            order = orders[slot % len(orders)]
+            free = order[~done[order]]
+            apart = free[~near[free]]
+            choice = int(apart[0] if len(apart) else free[0])
+            picked.append(choice)
+            done[choice] = True
+            near |= distances(rows, rows[choice]) <= 1
+        batch = [self._packed.unpack(rows[choice]) for choice in picked]
+        known = set(taken.tolist()) | {self._space.number(candidate) for candidate in batch}
+        while len(batch) < self._batch:
+            filler = unknown_candidate(self._packed, known, self._rng)
             if filler is None:
                 break
-            taken[filler] = None
-        return list(taken)
-
-
-def _distance(left: Candidate, right: Candidate) -> int:
-    """Number of choices in which they differ; candidates of different sketches are far apart."""
-    if left.sketch != right.sketch:
-        return 1 + max(len(left.positions), len(right.positions))
-    return sum(a != b for a, b in zip(left.positions, right.positions, strict=True))
+            known.add(self._space.number(filler))
+            batch.append(filler)
+        return batch
 
 
 def unknown_candidate(
-    space: ScheduleSpace, known: set[Candidate], rng: random.Random
+    packed: PackedSpace, known: Container[int], rng: np.random.Generator
 ) -> Candidate | None:
-    """A random candidate that is not in `known`, or None when there is none."""
-    for _ in range(32):
-        candidate = space.sample(rng)
-        if candidate not in known:
-            return candidate
-    size = space.size
-    if len(known) >= size:
-        return None
-    start = rng.randrange(size)  # few are unknown: the next one from a random place on
+    """A random candidate whose number is not in `known`, or None when there is none."""
+    for number in packed.numbers(packed.sample(32, rng)).tolist():
+        if number not in known:
+            return packed.space.candidate(number)
+    size = packed.size
+    start = int(rng.integers(size))  # few are unknown: the next one from a random place on
     for step in range(size):
-        candidate = space.candidate((start + step) % size)
-        if candidate not in known:
-            return candidate
+        number = (start + step) % size
+        if number not in known:
+            return packed.space.candidate(number)
     return None
 
 
@@ -255,7 +270,7 @@ def make_sampler(
     score: Score,
     seed: int,
     *,
-    exploration: float = 0.1,
+    exploration: float = 0.05,
     pool: int = 512,
 ) -> BaseSampler:
     """The sampler of that name (see `SAMPLERS`); `SettingsError` for an unknown one.
@@ -302,10 +317,11 @@ class TaskSearch:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
         self._sampler = sampler
-        self._rng = random.Random(seed)
+        self._packed = PackedSpace(space)
+        self._rng = np.random.default_rng(seed)
         self._distributions = distributions(space)
         self._study = optuna.create_study(sampler=sampler)
-        self._known: set[Candidate] = set()
+        self._known: set[int] = set()  # numbers of candidates
         self._first = list(dict.fromkeys(first))
         self._trials: dict[int, optuna.Trial] = {}
 
@@ -314,11 +330,23 @@ class TaskSearch:
         """Whether every candidate of the space has been proposed."""
         return len(self._known) >= self._space.size
 
+    @property
+    def headroom(self) -> float:
+        """log2 of the speed-up that the cost model still thinks possible; infinity if unknown."""
+        sampler = self._sampler
+        return sampler.headroom if isinstance(sampler, EvolutionarySampler) else math.inf
+
+    def propose_first(self, candidates: Iterable[Candidate]) -> None:
+        """Propose these before any of the sampler's own, after those that already wait."""
+        waiting = dict.fromkeys((*self._first, *candidates))
+        self._first = [c for c in waiting if self._space.number(c) not in self._known]
+
     def add(self, candidate: Candidate, latency: float) -> None:
         """A result from elsewhere (an earlier run); infinity for a failure."""
-        if candidate in self._known:
+        number = self._space.number(candidate)
+        if number in self._known:
             return
-        self._known.add(candidate)
+        self._known.add(number)
         parameters = to_parameters(self._space, candidate)
         failed = latency == float("inf")
         self._study.add_trial(
@@ -354,15 +382,15 @@ class TaskSearch:
     def _ask_one(self) -> Proposal:
         while self._first:
             candidate = self._first.pop(0)
-            if candidate not in self._known:
+            if self._space.number(candidate) not in self._known:
                 self._study.enqueue_trial(to_parameters(self._space, candidate))
                 return self._register(self._study.ask())
         for _ in range(DUPLICATE_ATTEMPTS):
             trial = self._study.ask()
-            if self._suggest(trial) not in self._known:
+            if self._space.number(self._suggest(trial)) not in self._known:
                 return self._register(trial)
             self._study.tell(trial, state=TrialState.FAIL)
-        unknown = unknown_candidate(self._space, self._known, self._rng)
+        unknown = unknown_candidate(self._packed, self._known, self._rng)
         assert unknown is not None, "asked of an exhausted space"
         self._study.enqueue_trial(to_parameters(self._space, unknown))
         return self._register(self._study.ask())
@@ -378,6 +406,6 @@ class TaskSearch:
 
     def _register(self, trial: optuna.Trial) -> Proposal:
         candidate = self._suggest(trial)
-        self._known.add(candidate)
+        self._known.add(self._space.number(candidate))
         self._trials[trial.number] = trial
         return Proposal(trial.number, candidate)

@@ -1,8 +1,7 @@
 """TuningSession: searches the tasks of a model until the budget ends.
 
-The loop keeps the runner's capacity filled, writes every result to the store before it is used,
-and retrains the cost model right after new work was submitted, so that training and measuring
-overlap.
+The loop keeps the runner's capacity filled and writes every result to the store before it is used;
+the cost model is retrained by a thread of its own meanwhile.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ from db.store import Store
 from measure.job import MeasureRequest, MeasureResult, Status
 from measure.runner import Runner
 from tuner.budget import Budget, End
-from tuner.cost_model import CostModel
+from tuner.cost_model import CostModel, TrainingData
 from tuner.progress import Progress
 from tuner.records import trial_record
+from tuner.relatives import relatives_bests
 from tuner.report import TaskStatus
 from tuner.sampler import Proposal
-from tuner.tasks import SAYS_LITTLE, Planned, TuningTask, training_data
+from tuner.tasks import Lesson, Planned, TuningTask
+from tuner.trainer import Trainer
 
 POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
 DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
@@ -34,10 +35,28 @@ JOB_UPDATE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How a session works; the options of a request are `measure.timer.TimingOptions`."""
+    """How a session works; the options of a request are `measure.timer.TimingOptions`.
+
+    `background` trains the cost model in a thread; without it, equal answers in equal order give
+    equal proposals.
+    """
 
     batch_size: int
     timing: Mapping[str, float | int]
+    background: bool = True
+
+
+@dataclass(slots=True)
+class Overhead:
+    """Processor seconds that a search takes for itself."""
+
+    propose: float = 0.0
+    train: float = 0.0
+    record: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.propose + self.train + self.record
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +83,16 @@ class TuningSession:
         job: str,
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
+        background: Sequence[TrainingData] = (),
     ) -> None:
+        """`background` is what is known of other kernels, for the cost model to start from."""
         self.tasks = list(tasks)
         self.measured = 0  # results of this session
+        self.overhead = Overhead()
+        self._background = list(background)
         self._runner = runner
         self._store = store
-        self._model = model
+        self._trainer = Trainer(model, background=options.background)
         self._budget = budget
         self._options = options
         self._job = job
@@ -78,7 +101,6 @@ class TuningSession:
         self._started = clock()
         self._queue: deque[_Work] = deque()
         self._pending: dict[str, _Work] = {}
-        self._untrained = sum(len(task.rows) for task in tasks)
         self._machinery_failures = 0
         self._stopped = False
         self._job_updated = clock()
@@ -103,16 +125,20 @@ class TuningSession:
 
     def run(self) -> End:
         """Search; returns why it ended. Raises MeasureError when measuring does not work at all."""
-        self._train()
-        while not self._stopped:
-            self._fill()
-            if not self._pending:
-                break
+        try:
             self._train()
-            self._take(self._runner.results(POLL_SECONDS))
-            self.show()
-        if self._stopped:
-            self._drain()
+            while not self._stopped:
+                self._fill()
+                if not self._pending:
+                    break
+                self._train()
+                self._take(self._runner.results(POLL_SECONDS))
+                self.show()
+            if self._stopped:
+                self._drain()
+        finally:
+            self._trainer.close()
+            self.overhead.train = self._trainer.seconds
         self._abandon()
         self.show()
         if self._stopped:
@@ -148,16 +174,22 @@ class TuningSession:
 
     def _propose(self) -> None:
         """Queue the next batch of the most promising task; nothing at the end of the budget."""
+        begin = time.thread_time()
         progress = [task.progress for task in self.tasks]
         while not self._queue and not self._stopped:
             index = self._budget.next_task(progress, self.elapsed)
             if index is None:
-                return
+                break
             task = self.tasks[index]
             count = self._budget.batch(progress, index, self._options.batch_size)
+            if task.known and not task.seeded:
+                task.seeded = True
+                task.search.propose_first(relatives_bests(task, self.tasks))
             for proposal in task.search.ask(count):
                 self._plan(task, proposal)
             task.progress.exhausted = task.search.exhausted
+            task.progress.headroom = task.search.headroom
+        self.overhead.propose += time.thread_time() - begin
 
     def _plan(self, task: TuningTask, proposal: Proposal) -> None:
         """Queue a proposal; one whose schedule is another candidate's too shares its result."""
@@ -174,6 +206,7 @@ class TuningSession:
 
     def _take(self, results: Sequence[MeasureResult]) -> None:
         """Record results, all in one transaction, then learn from them."""
+        begin = time.thread_time()
         works = [self._pending.pop(result.request_id) for result in results]
         self._store.record_trials(
             trial_record(
@@ -188,6 +221,7 @@ class TuningSession:
         )
         for work, result in zip(works, results, strict=True):
             self._learn(work, result)
+        self.overhead.record += time.thread_time() - begin
 
     def _learn(self, work: _Work, result: MeasureResult) -> None:
         task, planned = work.task, work.planned
@@ -203,9 +237,9 @@ class TuningSession:
             return
         for number in task.under_way.pop(planned.hash):
             task.search.tell(number, result.latency)
-        trains = result.status not in SAYS_LITTLE
-        task.learn(planned.candidate if trains else None, planned.hash, result.latency)
-        self._untrained += trains
+        lesson = Lesson.of(result.status, result.latency, result.run_seconds, result.machine)
+        seconds = result.build_seconds + result.check_seconds + result.run_seconds
+        task.learn(planned.candidate, planned.hash, result.latency, lesson, seconds)
 
     def _promises(self, task: TuningTask, result: MeasureResult) -> bool:
         """Whether an unstable measurement may hide a new best."""
@@ -220,12 +254,14 @@ class TuningSession:
             raise MeasureError(f"measuring does not work on this machine: {reason}")
 
     def _train(self) -> None:
-        """Retrain when enough is new; the more is known, the more must be new."""
-        known = sum(len(task.rows) for task in self.tasks)
-        if self._untrained < max(1, min(self._options.batch_size, known), known // 20):
-            return
-        self._untrained = 0
-        self._model.fit(*training_data(self.tasks))
+        """Retrain when enough is new."""
+        known = sum(len(task.lessons) for task in self.tasks)
+        known += sum(len(part) for part in self._background)
+        self._trainer.offer(known, self._training_data)
+
+    def _training_data(self) -> TrainingData:
+        parts = [task.training_data(number) for number, task in enumerate(self.tasks)]
+        return TrainingData.joined([*self._background, *parts])
 
     def _drain(self) -> None:
         """Take what finishes soon after an interrupt."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.space import Candidate, ScheduleSpace
 from db.records import TaskKey, TrialRecord
 from measure.job import Status
 from tuner.budget import Budget, TaskProgress
+from tuner.cost_model import Outcome, TrainingData
 from tuner.features import FeatureExtractor, FeatureMatrix
 from tuner.records import (
     UNCONFIRMED_MARGIN,
@@ -28,6 +28,9 @@ from tuner.sampler import TaskSearch
 
 SAYS_LITTLE = frozenset((Status.UNSTABLE, Status.QUARANTINED))
 """Neither fast nor failing: nothing for a cost model to learn."""
+TIMED_CALLS = 8
+"""Calls of a kernel that fit a run at least, checks included: a run that was ended for its time
+shows that a call takes longer than this part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,38 @@ class Planned:
     hash: str
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a measurement teaches a cost model: seconds, what they mean, the anchor's seconds."""
+
+    latency: float
+    outcome: Outcome
+    anchor: float = math.nan
+
+    @staticmethod
+    def of(
+        status: str, latency: float, run_seconds: float, conditions: Mapping[str, Any]
+    ) -> Lesson | None:
+        """The lesson of a measurement with this status, or None if it `SAYS_LITTLE`."""
+        if status in SAYS_LITTLE or status == Status.INFRASTRUCTURE:
+            return None
+        anchor = conditions.get("anchor_seconds")
+        seconds = float(anchor) if isinstance(anchor, int | float) else math.nan
+        if status == Status.RUN_TIMEOUT and run_seconds > 0:
+            return Lesson(run_seconds / TIMED_CALLS, Outcome.ABOVE, seconds)
+        if not math.isfinite(latency):
+            return Lesson(math.inf, Outcome.FAILED, seconds)
+        return Lesson(latency, Outcome.MEASURED, seconds)
+
+
 @dataclass(slots=True)
 class TuningTask:
     """A kernel, its space, its search and what was measured of it.
 
-    `rows` and `latencies` are the training data of the cost model: features and seconds (infinity
-    for failures). `known` maps the hash of every measured schedule to its latency, `under_way`
-    that of every schedule being measured to the proposals that wait for it. `confirmed_latency` is
-    that of the record to apply, infinity when a later trial has beaten it.
+    `candidates` and `lessons` are the training data of the cost model. `known` maps the hash of
+    every measured schedule to its latency, `under_way` that of every schedule being measured to the
+    proposals that wait for it. `confirmed_latency` is that of the record to apply, infinity when a
+    later trial has beaten it.
     """
 
     kernel: FusedKernel
@@ -57,13 +84,18 @@ class TuningTask:
     search: TaskSearch
     progress: TaskProgress
     default: Planned
-    rows: list[FeatureMatrix] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    lessons: list[Lesson] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
     under_way: dict[str, list[int]] = field(default_factory=dict)
+    _features: FeatureMatrix = field(init=False)
+    seeded: bool = False  # whether its relatives' best schedules were put in front of the search
     failures: int = 0
     default_latency: float = math.inf
     confirmed_latency: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._features = self.extract([])
 
     def plan(self, candidate: Candidate) -> Planned:
         """The candidate's schedule."""
@@ -78,30 +110,54 @@ class TuningTask:
         for record in search_trials(records):
             latency = latency_of(record)
             candidate = self.space.find(record.sketch, record.choices)
-            trains = record.status not in SAYS_LITTLE
-            self.learn(candidate if trains else None, record.schedule_hash, latency)
+            lesson = Lesson.of(record.status, latency, record.run_seconds, record.conditions)
+            seconds = record.build_seconds + record.check_seconds + record.run_seconds
+            self.learn(candidate, record.schedule_hash, latency, lesson, seconds)
             if candidate is not None:
                 self.search.add(candidate, latency)
         best = settled or best_record(records)
         if best is not None:
             self.confirmed_latency = latency_of(best)
 
-    def learn(self, candidate: Candidate | None, hash: str, latency: float) -> None:
-        """Count a trial; keep it as training data unless `candidate` is None.
+    def learn(
+        self,
+        candidate: Candidate | None,
+        hash: str,
+        latency: float,
+        lesson: Lesson | None,
+        seconds: float,
+    ) -> None:
+        """Count a trial that took `seconds`; keep its lesson for the cost model.
 
-        It is None for a schedule that is no point of the space any more, and for a measurement that
-        `SAYS_LITTLE`.
+        `candidate` is None for a schedule that is no point of the space any more.
         """
         self.known[hash] = latency
-        self.progress.record(latency)
+        self.progress.record(latency, seconds)
         self.failures += not math.isfinite(latency)
         if hash == self.default.hash:
             self.default_latency = latency
         if latency < (1.0 - UNCONFIRMED_MARGIN) * self.confirmed_latency:
             self.confirmed_latency = math.inf
-        if candidate is not None:
-            self.rows.append(self.extract([candidate]))
-            self.latencies.append(latency)
+        if candidate is not None and lesson is not None:
+            self.candidates.append(candidate)
+            self.lessons.append(lesson)
+
+    @property
+    def best_candidate(self) -> Candidate | None:
+        """The fastest candidate measured, None before there is one."""
+        best = min(
+            (i for i, lesson in enumerate(self.lessons) if lesson.outcome is Outcome.MEASURED),
+            key=lambda i: self.lessons[i].latency,
+            default=None,
+        )
+        return None if best is None else self.candidates[best]
+
+    def training_data(self, number: int) -> TrainingData:
+        """Everything measured, as the task with this number; features are computed once."""
+        fresh = self.candidates[len(self._features) :]
+        if fresh:
+            self._features = np.concatenate([self._features, self.extract(fresh)])
+        return data_of(self._features, self.lessons, number)
 
     def status(self, budget: Budget | None = None) -> TaskStatus:
         """Where the task stands; `budget` tells why it ended."""
@@ -127,12 +183,12 @@ def plan(space: ScheduleSpace, candidate: Candidate) -> Planned:
     return Planned(candidate, schedule, schedule_hash(schedule))
 
 
-def training_data(
-    tasks: Sequence[TuningTask],
-) -> tuple[FeatureMatrix, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Features, latencies and task numbers of everything measured."""
-    rows = [row for task in tasks for row in task.rows]
-    latencies = [latency for task in tasks for latency in task.latencies]
-    numbers = [number for number, task in enumerate(tasks) for _ in task.rows]
-    features = np.concatenate(rows) if rows else np.empty((0, 0), np.float32)
-    return features, np.array(latencies, np.float64), np.array(numbers, np.int64)
+def data_of(features: FeatureMatrix, lessons: Sequence[Lesson], number: int) -> TrainingData:
+    """The training data of one kernel, as the task with this number."""
+    return TrainingData(
+        features,
+        np.array([lesson.latency for lesson in lessons], np.float64),
+        np.array([lesson.outcome for lesson in lessons], np.int8),
+        np.array([lesson.anchor for lesson in lessons], np.float64),
+        np.full(len(lessons), number, np.int64),
+    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from compiler.errors import SettingsError
 from compiler.schedule.space import Candidate, ScheduleSpace
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tuner.cost_model import BoostedTrees
+from tuner.cost_model import BoostedTrees, Scores
 from tuner.features import FeatureExtractor, FeatureLayout
+from tuner.packed import Rows
 from tuner.sampler import (
     SAMPLERS,
     TaskSearch,
@@ -21,6 +21,7 @@ from tuner.sampler import (
     make_sampler,
     to_parameters,
 )
+from tuner.tasks import Lesson, data_of
 
 Answer = Callable[[ScheduleSpace, Candidate], float]
 
@@ -44,7 +45,7 @@ class Searched:
         layout = FeatureLayout.of([space])
         self.extract = FeatureExtractor(space, matmul_kernel(), TARGET, layout)
         sampler = make_sampler(
-            name, space, lambda candidates: self.model.predict(self.extract(candidates)), seed
+            name, space, lambda rows: self.model.predict(self.extract.of_rows(rows)), seed
         )
         self.search = TaskSearch(space, sampler, seed=seed, first=first)
         self.proposed: list[Candidate] = []
@@ -61,8 +62,9 @@ class Searched:
                 self.search.tell(proposal.number, value)
                 self.proposed.append(proposal.candidate)
                 self.latencies.append(value)
-            tasks = np.zeros(len(self.proposed), np.int64)
-            self.model.fit(self.extract(self.proposed), np.array(self.latencies), tasks)
+            lessons = [Lesson.of("ok", value, 0.0, {}) for value in self.latencies]
+            taught = [lesson for lesson in lessons if lesson is not None]
+            self.model.fit(data_of(self.extract(self.proposed), taught, 0))
         return self.proposed
 
 
@@ -129,6 +131,15 @@ def test_a_task_in_which_everything_fails_goes_on_proposing(name: str) -> None:
     assert len(set(proposed)) == 40
 
 
+def test_candidates_named_later_are_proposed_next(name: str) -> None:
+    space = tile_space()
+    searched = Searched(name, space, first=(space.default(),))
+    searched.run(1, latency)
+    wanted = [space.candidate(17), space.default(), space.candidate(4711)]
+    searched.search.propose_first(wanted)
+    assert searched.run(6, latency)[1:3] == [space.candidate(17), space.candidate(4711)]
+
+
 def test_candidates_measured_earlier_are_not_proposed(name: str) -> None:
     space = small_space(8)
     searched = Searched(name, space)
@@ -165,9 +176,13 @@ def test_a_batch_larger_than_the_rest_of_the_space_is_cut(name: str) -> None:
     assert len(Searched(name, small_space(3)).search.ask(10)) == 3
 
 
+def no_score(rows: Rows) -> Scores:
+    raise AssertionError("never asked")
+
+
 def test_an_unknown_sampler_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="cost_model"):
-        make_sampler("annealing", tile_space(), lambda c: np.zeros(len(c), np.float32), 0)
+        make_sampler("annealing", tile_space(), no_score, 0)
 
 
 def test_the_cost_model_finds_good_candidates_in_fewer_trials_than_chance() -> None:

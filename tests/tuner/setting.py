@@ -130,7 +130,7 @@ class Setting:
             self.store,
             model,
             Budget(limits),
-            SessionOptions(4, {}),
+            SessionOptions(4, {}, background=False),
             job=self.job,
             progress=NoProgress(),
         )
@@ -145,7 +145,7 @@ class Setting:
 
 
 def scorer(model: BoostedTrees, extract: FeatureExtractor) -> Score:
-    return lambda candidates: model.predict(extract(candidates))
+    return lambda rows: model.predict(extract.of_rows(rows))
 
 
 @cache

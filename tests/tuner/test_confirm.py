@@ -49,6 +49,7 @@ class Setting:
             started=time.monotonic(),
         )
         self.job.register("tiny", self.graph)
+        self.job.prepare(self.graph)
         self.task = next(task for task in self.job.tasks if "conv" in task.kernel.name)
         default = self.record(self.task, self.task.default.schedule, 2e-6)
         other = plan(self.task.space, self.task.space.neighbours(self.task.default.candidate)[0])

@@ -69,8 +69,9 @@ def test_earlier_results_train_the_model_of_the_next_run(setting: Setting) -> No
     setting.run(Limits(trials=40), kind)
     setting.run(Limits(trials=40), kind)
     task = setting.made[0]
-    assert len(task.rows) == len(task.latencies) == 40
-    assert task.progress.best == min(task.latencies)
+    assert len(task.candidates) == len(task.lessons) == 40
+    assert task.progress.best == min(lesson.latency for lesson in task.lessons)
+    assert len(task.training_data(0)) == 40
 
 
 def test_schedules_equal_to_a_measured_one_are_not_measured_again(setting: Setting) -> None:

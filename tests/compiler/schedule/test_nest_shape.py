@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from typing import Any
 
 import numpy as np
 import onnx
@@ -42,9 +43,9 @@ def model(node: onnx.NodeProto, shape: list[int], **weights: tuple[int, ...]) ->
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def conv(channels: int, size: int, window: int, **attributes: object) -> onnx.ModelProto:
+def conv(channels: int, size: int, window: int, **attributes: Any) -> onnx.ModelProto:
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[window // 2] * 4, **attributes)
-    group = int(str(attributes.get("group", 1)))
+    group = attributes.get("group", 1)
     weights = (channels, channels // group, window, window)
     return model(node, [1, channels, size, size], w=weights)
 

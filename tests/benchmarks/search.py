@@ -1,0 +1,252 @@
+"""Search strategies and cost models on the recorded data set: no hardware, the same every time.
+
+python -m tests.benchmarks.search strategies [--seeds 20]   trials until within 5 % of the best
+python -m tests.benchmarks.search models                    which objective ranks best
+python -m tests.benchmarks.search rate                      candidates scored a second
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.tuner.recorded import STATUSES, RecordedKernel, load
+from tuner.cost_model import BoostedTrees, CostModel, Scores, TrainingData
+from tuner.features import FeatureExtractor, FeatureLayout
+from tuner.packed import Rows
+from tuner.sampler import TaskSearch, make_sampler
+from tuner.tasks import Lesson, data_of
+from tuner.trainer import Trainer
+
+WITHIN = 1.05  # of the best latency
+BATCH = 8
+MOST = 700  # trials, then a strategy is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to search: the sampler, and whether it starts from the default schedule."""
+
+    name: str
+    sampler: str
+    default_first: bool = False
+
+
+STRATEGIES = (
+    Strategy("random", "random"),
+    Strategy("tpe", "tpe"),
+    Strategy("ours", "cost_model", default_first=True),
+    Strategy("ours without the default", "cost_model"),
+)
+
+
+def lesson_of(item: RecordedKernel, number: int) -> Lesson | None:
+    """What the recorded measurement of a candidate teaches."""
+    status = STATUSES[item.statuses[number]]
+    return Lesson.of(
+        status, float(item.latencies[number]), 15.0, {"anchor_seconds": item.anchors[number]}
+    )
+
+
+def recorded_data(
+    item: RecordedKernel, extract: FeatureExtractor, numbers: Iterable[int], task: int
+) -> TrainingData:
+    """The training data of some candidates."""
+    kept = [(n, lesson) for n in numbers if (lesson := lesson_of(item, n)) is not None]
+    candidates = [item.space.candidate(number) for number, _ in kept]
+    return data_of(extract(candidates), [lesson for _, lesson in kept], task)
+
+
+def trace(
+    item: RecordedKernel,
+    strategy: Strategy,
+    seed: int,
+    model: CostModel | None = None,
+    batch: int = BATCH,
+    most: int = MOST,
+    until: float = WITHIN,
+) -> list[float]:
+    """The latency of each trial in turn; a schedule that is known already is no trial.
+
+    Ends with the first that is within `until` of the best.
+    """
+    layout = FeatureLayout.of([item.space])
+    extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
+    model = BoostedTrees(seed) if model is None else model
+
+    def score(rows: Rows) -> Scores:
+        return model.predict(extract.of_rows(rows))
+
+    sampler = make_sampler(strategy.sampler, item.space, score, seed)
+    first = [item.space.default()] if strategy.default_first else []
+    search = TaskSearch(item.space, sampler, seed=seed, first=first)
+    trainer = Trainer(model, background=False)
+    known: dict[int, int] = {}  # schedule -> the candidate measured
+    latencies: list[float] = []
+    goal = until * item.best
+    while len(latencies) < most and not search.exhausted:
+        for proposal in search.ask(batch if latencies else 1):
+            number = item.space.number(proposal.candidate)
+            latency = float(item.latencies[number])
+            search.tell(proposal.number, latency)
+            if int(item.schedules[number]) in known:
+                continue
+            known[int(item.schedules[number])] = number
+            latencies.append(latency)
+            if latency <= goal:
+                return latencies
+        if strategy.sampler == "cost_model":
+            trainer.offer(len(known), lambda: recorded_data(item, extract, known.values(), 0))
+    return latencies
+
+
+def strategies(kernels: Sequence[RecordedKernel], seeds: int, chosen: Sequence[Strategy]) -> None:
+    """Print the median trials of each strategy, and how many times more than ours they are."""
+    print(f"{'median of ' + str(seeds) + ' seeds':34s}" + "".join(f"{s.name:>26s}" for s in chosen))
+    ratios: dict[str, list[float]] = {}
+    for item in kernels:
+        medians = {}
+        started = time.monotonic()
+        for strategy in chosen:
+            counts = [len(trace(item, strategy, seed)) for seed in range(seeds)]
+            medians[strategy.name] = median(counts)
+        line = "".join(f"{medians[s.name]:26.1f}" for s in chosen)
+        print(f"{item.name:34s}{line}   ({time.monotonic() - started:.0f} s)", flush=True)
+        for name, count in medians.items():
+            ratios.setdefault(name, []).append(count / medians["ours"])
+    print(f"{'times ours, median of kernels':34s}", end="")
+    print("".join(f"{median(ratios[s.name]):26.1f}" for s in chosen))
+    print(f"{'times ours, least of kernels':34s}", end="")
+    print("".join(f"{min(ratios[s.name]):26.1f}" for s in chosen))
+
+
+def rank_correlation(scores: npt.NDArray[np.float32], truth: npt.NDArray[np.float32]) -> float:
+    """Spearman's."""
+    ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (scores, truth)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def top_recall(
+    scores: npt.NDArray[np.float32], latencies: npt.NDArray[np.float64], count: int = 32
+) -> float:
+    """Share of the `count` fastest that are among the `count` of the highest score."""
+    fastest = set(np.argsort(latencies, kind="stable")[:count].tolist())
+    return len(fastest & set(np.argsort(-scores, kind="stable")[:count].tolist())) / count
+
+
+def models(kernels: Sequence[RecordedKernel], chosen: dict[str, Callable[[], CostModel]]) -> None:
+    """Print how each model ranks what it has not seen: of known kernels, and of a new one."""
+    layout = FeatureLayout.of([item.space for item in kernels])
+    extracts = [FeatureExtractor(k.space, k.kernel, k.target, layout) for k in kernels]
+    rng = np.random.default_rng(0)
+    firsts = [np.unique(k.schedules, return_index=True)[1] for k in kernels]
+    orders = [rng.permutation(first) for first in firsts]
+    print(
+        f"{'':36s}{'64 trials of each kernel':>38s}{'256 trials of each kernel':>38s}"
+        f"{'a kernel without trials':>38s}"
+    )
+    print(f"{'':36s}" + 3 * f"{'correlation':>14s}{'recall@32':>12s}{'best of 8':>12s}")
+    for name, make in chosen.items():
+        cells = []
+        begin = time.thread_time()
+        for count in (64, 256):
+            parts = [
+                recorded_data(item, extracts[i], orders[i][:count].tolist(), i)
+                for i, item in enumerate(kernels)
+            ]
+            model = make()
+            model.fit(TrainingData.joined(parts))
+            rows = [
+                held_out(item, extracts[i], orders[i][count:], model)
+                for i, item in enumerate(kernels)
+            ]
+            cells.append(np.mean(rows, axis=0))
+        rows = []
+        for i, item in enumerate(kernels):
+            parts = [
+                recorded_data(other, extracts[j], orders[j][:512].tolist(), j)
+                for j, other in enumerate(kernels)
+                if j != i
+            ]
+            model = make()
+            model.fit(TrainingData.joined(parts))
+            rows.append(held_out(item, extracts[i], orders[i], model))
+        cells.append(np.mean(rows, axis=0))
+        seconds = time.thread_time() - begin
+        text = "".join(f"{a:14.3f}{b:12.2f}{c:12.3f}" for a, b, c in cells)
+        print(f"{name:36s}{text}   ({seconds:.1f} s)", flush=True)
+
+
+def held_out(
+    item: RecordedKernel,
+    extract: FeatureExtractor,
+    numbers: npt.NDArray[np.int64],
+    model: CostModel,
+) -> tuple[float, float, float]:
+    """Rank correlation, top-32 recall, and the best of the 8 of highest score over the best."""
+    kept = np.array([n for n in numbers.tolist() if np.isfinite(item.latencies[n])])
+    scores = model.predict(extract([item.space.candidate(n) for n in kept.tolist()])).mean
+    latencies = item.latencies[kept]
+    picked = latencies[np.argsort(-scores, kind="stable")[:8]].min()
+    return (
+        rank_correlation(scores, -latencies.astype(np.float32)),
+        top_recall(scores, latencies),
+        float(picked / latencies.min()),
+    )
+
+
+def rate(kernels: Sequence[RecordedKernel]) -> None:
+    """Print how many candidates a second one core scores, features included."""
+    layout = FeatureLayout.of([item.space for item in kernels])
+    for item in kernels:
+        extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
+        model = BoostedTrees(0)
+        model.fit(recorded_data(item, extract, range(512), 0))
+        rng = np.random.default_rng(0)
+        for count in (512, 4096):
+            rows = extract.packed.sample(count, rng)
+            seconds, only_features = [], []
+            for _ in range(15):
+                begin = time.thread_time()
+                matrix = extract.of_rows(rows)
+                middle = time.thread_time()
+                model.predict(matrix)
+                seconds.append(time.thread_time() - begin)
+                only_features.append(middle - begin)
+            print(
+                f"{item.name:34s} {count:5d} at once: {count / median(seconds):10.0f} a second, "
+                f"features alone {count / median(only_features):10.0f}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("what", choices=("strategies", "models", "rate"))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--match", default="", help="only kernels whose name holds this")
+    parser.add_argument("--only", default="", help="only strategies or models, by name, commas")
+    arguments = parser.parse_args()
+    kernels = [item for item in load() if arguments.match in item.name]
+    only = [name for name in arguments.only.split(",") if name]
+    if arguments.what == "strategies":
+        strategies(kernels, arguments.seeds, [s for s in STRATEGIES if not only or s.name in only])
+    elif arguments.what == "rate":
+        rate(kernels)
+    else:
+        makers: dict[str, Callable[[], CostModel]] = {
+            "squared error on log-throughput": lambda: BoostedTrees(0),
+            "rank:pairwise": lambda: BoostedTrees(0, objective="pairwise"),
+            "rank:ndcg": lambda: BoostedTrees(0, objective="ndcg"),
+            "squared error, one member": lambda: BoostedTrees(0, members=1),
+        }
+        models(kernels, {n: m for n, m in makers.items() if not only or n in only})
+
+
+if __name__ == "__main__":
+    main()

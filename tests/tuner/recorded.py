@@ -1,0 +1,179 @@
+"""Recorded searches: whole (thinned) spaces of a few kernels, every schedule of them measured.
+
+`tests/data/recorded.npz` is made by `python -m tests.benchmarks.recording`. A strategy that is
+tried on it needs no hardware and gives the same result each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from compiler.schedule import schedule_space
+from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
+from compiler.target import Target
+from measure.job import MeasureResult, Status
+from measure.replay_runner import RecordKey, record_key
+
+FILE = Path(__file__).resolve().parents[1] / "data" / "recorded.npz"
+FORMAT = 1
+STATUSES = tuple(status.value for status in Status)  # a trial's status is its position here
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedKernel:
+    """One kernel with every candidate of its thinned space, in the order of their numbers.
+
+    Candidates with equal schedules share one measurement, and so their `schedules` number.
+    """
+
+    name: str
+    key: str  # workload key
+    kernel: FusedKernel
+    target: Target
+    space: ScheduleSpace
+    schedules: npt.NDArray[np.int32]  # per candidate: which schedule it stands for
+    statuses: npt.NDArray[np.uint8]  # per candidate: position in STATUSES
+    latencies: npt.NDArray[np.float64]  # per candidate: seconds, infinity for a failure
+    censored: npt.NDArray[np.bool_]  # per candidate: given up early, clearly slower than the best
+    anchors: npt.NDArray[np.float64]  # per candidate: seconds of the anchor kernel beside it
+    machine: Mapping[str, Any]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return [self.space.candidate(number) for number in range(self.space.size)]
+
+    @property
+    def best(self) -> float:
+        """The lowest latency."""
+        return float(self.latencies.min())
+
+    def latency(self, candidate: Candidate) -> float:
+        """Seconds, infinity for a failure."""
+        return float(self.latencies[self.space.number(candidate)])
+
+    def results(self) -> dict[RecordKey, MeasureResult]:
+        """What a replay runner answers."""
+        found = {}
+        for number, candidate in enumerate(self.candidates):
+            schedule = self.space.schedule(candidate).to_json()
+            status = Status(STATUSES[self.statuses[number]])
+            latency = float(self.latencies[number])
+            found[record_key(self.key, schedule)] = MeasureResult(
+                "",
+                status,
+                samples=(latency, latency) if status is Status.OK else (),
+                error="" if status is Status.OK else "recorded failure",
+                machine={"anchor_seconds": float(self.anchors[number])},
+                censored=bool(self.censored[number]),
+            )
+        return found
+
+
+def load(names: Iterable[str] | None = None, path: Path = FILE) -> list[RecordedKernel]:
+    """The recorded kernels, or those of the given names."""
+    with np.load(path, allow_pickle=False) as file:
+        header = json.loads(file["header"].tobytes())
+        if header["format"] != FORMAT:
+            raise ValueError(f"{path} has format {header['format']}, not {FORMAT}")
+        wanted = None if names is None else set(names)
+        return [
+            _load(entry, header, {name: file[f"{i}.{name}"] for name in _COLUMNS})
+            for i, entry in enumerate(header["kernels"])
+            if wanted is None or entry["name"] in wanted
+        ]
+
+
+_COLUMNS = ("schedules", "statuses", "latencies", "censored", "anchors")
+
+
+def save(path: Path, kernels: Iterable[RecordedKernel], about: Mapping[str, Any]) -> None:
+    """Write the file; `about` says when and with what it was made."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    entries = []
+    for i, item in enumerate(kernels):
+        entries.append(
+            {
+                "name": item.name,
+                "key": item.key,
+                "kernel": kernel_to_json(item.kernel),
+                "target": item.target.to_json(),
+                "machine": dict(item.machine),
+                "sketches": [_sketch_to_json(sketch) for sketch in item.space.sketches],
+            }
+        )
+        arrays[f"{i}.schedules"] = item.schedules.astype(np.int32)
+        arrays[f"{i}.statuses"] = item.statuses.astype(np.uint8)
+        arrays[f"{i}.latencies"] = item.latencies.astype(np.float32)
+        arrays[f"{i}.censored"] = item.censored.astype(np.bool_)
+        arrays[f"{i}.anchors"] = item.anchors.astype(np.float32)
+    header = {"format": FORMAT, **about, "kernels": entries}
+    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
+    np.savez_compressed(path, allow_pickle=False, header=text, **arrays)
+
+
+def thinned(
+    space: ScheduleSpace, domains: Mapping[tuple[str, str], tuple[ChoiceValue, ...]]
+) -> ScheduleSpace:
+    """The space with only these values of the choices named (sketch, choice), and the default's."""
+    sketches = []
+    for sketch in space.sketches:
+        choices = []
+        for choice, preferred in zip(sketch.choices, sketch.default, strict=True):
+            allowed = domains.get((sketch.name, choice.name))
+            kept = tuple(
+                v for v in choice.values if allowed is None or v in allowed or v == preferred
+            )
+            choices.append(Choice(choice.name, kept))
+        sketches.append(sketch.narrowed(choices))
+    return ScheduleSpace(sketches)
+
+
+def _sketch_to_json(sketch: Sketch) -> dict[str, Any]:
+    return {
+        "name": sketch.name,
+        "choices": [[choice.name, list(choice.values)] for choice in sketch.choices],
+        "default": list(sketch.default),
+    }
+
+
+def _load(
+    entry: Mapping[str, Any], header: Mapping[str, Any], columns: Mapping[str, npt.NDArray[Any]]
+) -> RecordedKernel:
+    kernel = kernel_from_json(entry["kernel"])
+    target = Target.from_json(entry["target"])
+    whole = schedule_space(kernel, target, 1, header["numerics"])
+    sketches = []
+    for recorded in entry["sketches"]:
+        choices = [
+            Choice(name, tuple(_value(value) for value in values))
+            for name, values in recorded["choices"]
+        ]
+        narrowed = whole.sketch(recorded["name"]).narrowed(choices)
+        default = tuple(_value(value) for value in recorded["default"])
+        sketches.append(replace(narrowed, default=default))
+    return RecordedKernel(
+        name=entry["name"],
+        key=entry["key"],
+        kernel=kernel,
+        target=target,
+        space=ScheduleSpace(sketches),
+        schedules=columns["schedules"],
+        statuses=columns["statuses"],
+        latencies=columns["latencies"].astype(np.float64),
+        censored=columns["censored"],
+        anchors=columns["anchors"].astype(np.float64),
+        machine=entry["machine"],
+    )
+
+
+def _value(value: Any) -> ChoiceValue:
+    return tuple(value) if isinstance(value, list) else value

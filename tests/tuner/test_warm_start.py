@@ -1,0 +1,185 @@
+"""Schedules for kernels that were never measured, from the records of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.serialize import kernel_to_json
+from compiler.kernels.workload_key import workload_key
+from compiler.schedule import schedule_space
+from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.target import host_target
+from configs.settings import load_settings
+from db import queries
+from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from db.store import Store
+from tests.compiler.schedule.test_nest_shape import kernel_of
+from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.synthetic import TARGET, matmul_kernel
+from tuner.apply_best import PREDICTED, choose_from, task_key
+from tuner.build_model import compile_from
+from tuner.features import ESTIMATE, FeatureExtractor, FeatureLayout
+from tuner.history import MOST_ROWS, background, past_kernel, read_history, unusable
+from tuner.packed import PackedSpace
+
+KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
+UNKNOWN = matmul_kernel(80, 384, 96)
+
+
+def seconds(space: ScheduleSpace, kernel: FusedKernel, candidate: Candidate) -> float:
+    """The estimate, but "column block" is half as fast: against what the default thinks."""
+    layout = FeatureLayout.of([space])
+    row = FeatureExtractor(space, kernel, TARGET, layout)([candidate])[0]
+    slow = 1.0 if space.choices(candidate)["loops"] == "column block" else 2.0
+    return 1e-3 * slow * float(np.exp2(row[ESTIMATE]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "tuning.db")
+
+
+def remember(store: Store, kernel: FusedKernel, count: int, version: str | None = None) -> TaskKey:
+    """Record so many trials of a kernel, drawn at random."""
+    key = task_key(workload_key(kernel), TARGET, 1, "default")
+    if version is not None:
+        key = TaskKey(key.workload, key.target, 1, "default", version)
+    store.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
+    store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+    space = schedule_space(kernel, TARGET)
+    packed = PackedSpace(space)
+    rows = packed.sample(count, np.random.default_rng(0))
+    records = []
+    for i, row in enumerate(rows):
+        candidate = packed.unpack(row)
+        latency = seconds(space, kernel, candidate)
+        records.append(
+            TrialRecord(
+                key,
+                f"trial-{i}",
+                candidate.sketch,
+                {
+                    name: list(value) if isinstance(value, tuple) else value
+                    for name, value in space.choices(candidate).items()
+                },
+                space.schedule(candidate).to_json(),
+                "ok",
+                latency=latency,
+                samples=(latency,),
+                conditions={"anchor_seconds": 1e-9},
+            )
+        )
+    store.record_trials(records)
+    return key
+
+
+def test_what_others_showed_is_applied_to_a_new_kernel(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 60)
+    choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    assert choice is not None
+    assert choice.source == PREDICTED
+    space = schedule_space(UNKNOWN, TARGET)
+    schedules = {
+        str(space.schedule(candidate).to_json()): candidate
+        for candidate in map(space.candidate, range(space.size))
+    }
+    predicted = schedules[str(choice.schedule.to_json())]
+    assert space.choices(predicted)["loops"] == "column block"
+    best = min(seconds(space, UNKNOWN, c) for c in map(space.candidate, range(space.size)))
+    assert seconds(space, UNKNOWN, predicted) < 1.25 * best
+    assert seconds(space, UNKNOWN, space.default()) > 1.5 * best
+
+
+def test_the_same_database_gives_the_same_prediction(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 40)
+    first = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    again = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    assert first is not None and first == again
+
+
+def test_nothing_is_predicted_unless_asked_for(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 40)
+    assert choose_from(store, TARGET, 1, "default")(UNKNOWN) is None
+
+
+def test_a_record_goes_before_a_prediction(store: Store) -> None:
+    for kernel in (*KNOWN, UNKNOWN):
+        remember(store, kernel, 40)
+    choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    assert choice is not None and choice.source == "tuned"
+
+
+def test_too_few_records_predict_nothing(store: Store) -> None:
+    remember(store, KNOWN[0], 20)
+    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
+
+
+def test_a_kernel_of_another_kind_is_left_alone(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 60)
+    choose = choose_from(store, TARGET, 1, "default", predict=True)
+    assert choose(kernel_of("softmax", TARGET)) is None
+
+
+def test_other_threads_numerics_and_versions_teach_nothing(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 60, version="0")
+    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
+    like = task_key("", TARGET, 1, "default")
+    assert read_history(store, like, TARGET) == []
+    (note,) = unusable(store, like)
+    assert "3 kernels of compiler version 0" in note and "tune again" in note
+
+
+def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    with Store.open(tmp_path / "tuning.db") as store:
+        host = host_target()
+        store.add_targets([TargetRecord(host.key, host.to_json())])
+        kernel = KNOWN[0]
+        key = TaskKey(workload_key(kernel), host.key, 1, "default", "0")
+        store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        store.record_trials([TrialRecord(key, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
+        _, report = compile_from(tmp_path / "tiny.onnx", store, load_settings(environment={}))
+    assert len(report.notes) == 1 and "version 0" in report.notes[0]
+    assert report.tuned_share == 0.0
+
+
+def test_history_leaves_out_what_the_job_tunes_itself(store: Store) -> None:
+    keys = [remember(store, kernel, 10) for kernel in KNOWN]
+    past = read_history(store, keys[0], TARGET, without={keys[1].workload})
+    assert [item.kernel for item in past] == [KNOWN[0], KNOWN[2]] or [
+        item.kernel for item in past
+    ] == [KNOWN[2], KNOWN[0]]
+    data = background(past, FeatureLayout.of([item.space for item in past]), keys[0])
+    assert [set(part.tasks.tolist()) for part in data] == [{-1}, {-2}]
+    assert all(np.isfinite(part.anchors).all() for part in data)
+
+
+def test_a_long_history_keeps_the_fastest_and_a_spread_of_others(store: Store) -> None:
+    key = remember(store, KNOWN[0], 900)
+    space = schedule_space(KNOWN[0], TARGET)
+    records = queries.trials(store, key)
+    past = past_kernel(KNOWN[0], space, TARGET, records)
+    assert len(past.lessons) == MOST_ROWS
+    kept = sorted(lesson.latency for lesson in past.lessons)
+    known = sorted({r.schedule_hash: r.latency or 0.0 for r in records}.values())
+    assert kept[: MOST_ROWS // 2] == known[: MOST_ROWS // 2]
+    assert kept[-1] >= known[-8]
+    assert past.best is not None and past.best.kernel == KNOWN[0]
+
+
+def test_a_record_that_cannot_be_read_is_left_out(store: Store) -> None:
+    key = remember(store, KNOWN[0], 10)
+    broken = TaskKey("0" * 64, TARGET.key, 1, "default", key.compiler_version)
+    store.add_workloads([WorkloadRecord(broken.workload, "other", {"format": -1})])
+    store.record_trials([TrialRecord(broken, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
+    assert [item.kernel for item in read_history(store, key, TARGET)] == [KNOWN[0]]

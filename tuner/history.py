@@ -1,0 +1,143 @@
+"""History: what a database knows of kernels, as training data and as schedules to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from compiler.errors import TunefarmError
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.serialize import kernel_from_json
+from compiler.schedule import schedule_space
+from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.target import Target
+from db import queries
+from db.records import TaskKey, TrialRecord
+from db.store import Store
+from tuner.cost_model import Outcome, TrainingData
+from tuner.features import FeatureExtractor, FeatureLayout
+from tuner.records import latency_of, search_trials
+from tuner.relatives import Known
+from tuner.tasks import Lesson, data_of
+
+MOST_ROWS = 160  # of a kernel: its fastest half as many, and some of the others
+MOST_KERNELS = 96
+
+
+@dataclass(frozen=True, slots=True)
+class PastKernel:
+    """A kernel that was tuned before: candidates of its space as it is now, with their lessons."""
+
+    kernel: FusedKernel
+    target: Target
+    space: ScheduleSpace
+    candidates: tuple[Candidate, ...]
+    lessons: tuple[Lesson, ...]
+
+    @property
+    def best(self) -> Known | None:
+        """The choices of the fastest candidate."""
+        measured = [
+            (lesson.latency, i)
+            for i, lesson in enumerate(self.lessons)
+            if lesson.outcome is Outcome.MEASURED
+        ]
+        if not measured:
+            return None
+        candidate = self.candidates[min(measured)[1]]
+        return Known(self.kernel, candidate.sketch, self.space.choices(candidate))
+
+    def training_data(self, layout: FeatureLayout, key: TaskKey, number: int) -> TrainingData:
+        """Everything known of it, as the task with this number."""
+        extract = FeatureExtractor(self.space, self.kernel, self.target, layout, key.threads)
+        return data_of(extract(self.candidates), self.lessons, number)
+
+
+def read_history(
+    store: Store, like: TaskKey, target: Target, *, without: Collection[str] = ()
+) -> list[PastKernel]:
+    """What was measured of other workloads under the same target, threads, numerics and compiler.
+
+    `like` is a key whose workload does not matter. At most `MOST_KERNELS`, the newest; workloads of
+    `without` are left out, and so are those that this version cannot read.
+    """
+    wanted = (like.target, like.threads, like.numerics, like.compiler_version)
+    found = [
+        task
+        for task in queries.summary(store)
+        if (task.key.target, task.key.threads, task.key.numerics, task.key.compiler_version)
+        == wanted
+        and task.key.workload not in without
+        and task.ok_trials
+    ]
+    found.sort(key=lambda task: (-task.last_created, task.key.workload))
+    keys = [task.key for task in found[:MOST_KERNELS]]
+    kernels = queries.workloads(store, [key.workload for key in keys])
+    result = []
+    for key in keys:
+        try:
+            kernel = kernel_from_json(kernels[key.workload].kernel)
+            space = schedule_space(kernel, target, key.threads, key.numerics)
+        except TunefarmError:
+            continue  # written by a version with other operators
+        past = past_kernel(kernel, space, target, queries.trials(store, key))
+        if past.lessons:
+            result.append(past)
+    return result
+
+
+def past_kernel(
+    kernel: FusedKernel, space: ScheduleSpace, target: Target, records: Sequence[TrialRecord]
+) -> PastKernel:
+    """The candidates among the records that the space still has."""
+    pairs: list[tuple[Candidate, Lesson]] = []
+    for record in search_trials(records):
+        candidate = space.find(record.sketch, record.choices)
+        lesson = Lesson.of(record.status, latency_of(record), record.run_seconds, record.conditions)
+        if candidate is not None and lesson is not None:
+            pairs.append((candidate, lesson))
+    pairs = _spread(pairs)
+    return PastKernel(
+        kernel, target, space, tuple(c for c, _ in pairs), tuple(lesson for _, lesson in pairs)
+    )
+
+
+def _spread(pairs: list[tuple[Candidate, Lesson]]) -> list[tuple[Candidate, Lesson]]:
+    """At most `MOST_ROWS`: the fastest half as many, and others evenly over the rest."""
+    if len(pairs) <= MOST_ROWS:
+        return pairs
+    ordered = sorted(range(len(pairs)), key=lambda i: (pairs[i][1].latency, i))
+    half = MOST_ROWS // 2
+    rest = ordered[half:]
+    kept = set(ordered[:half]) | {rest[i * len(rest) // half] for i in range(half)}
+    return [pairs[i] for i in sorted(kept)]
+
+
+def background(
+    past: Sequence[PastKernel], layout: FeatureLayout, key: TaskKey
+) -> list[TrainingData]:
+    """Training data of all, as tasks -1, -2, …, so that a job's own tasks can count from 0."""
+    return [item.training_data(layout, key, -1 - i) for i, item in enumerate(past)]
+
+
+def bests(past: Sequence[PastKernel]) -> list[Known]:
+    """The fastest known schedule of each."""
+    return [best for item in past if (best := item.best) is not None]
+
+
+def unusable(store: Store, like: TaskKey) -> list[str]:
+    """One line for each other version of the compiler whose records do not apply to this one."""
+    counts: dict[str, int] = {}
+    for task in queries.summary(store):
+        version = task.key.compiler_version
+        if task.key.target == like.target and version != like.compiler_version:
+            counts[version] = counts.get(version, 0) + 1
+    return [
+        f"{_kernels(count)} of compiler version {version} in {store.name} do not apply to version "
+        f"{like.compiler_version}: tune again"
+        for version, count in sorted(counts.items())
+    ]
+
+
+def _kernels(count: int) -> str:
+    return "the records of 1 kernel" if count == 1 else f"the records of {count} kernels"
