@@ -77,7 +77,7 @@ class EvolutionarySampler(BaseSampler):
         *,
         exploration: float = 0.05,
         pool: int = 512,
-        generations: int = 4,
+        generations: int = 3,
     ) -> None:
         self._space = space
         self._packed = PackedSpace(space)
@@ -150,13 +150,12 @@ class EvolutionarySampler(BaseSampler):
             rows = self._children(parents, taken)
             return self._pick(rows, None, taken)
         if self._packed.size <= ENUMERATED:
-            rows = self._packed.rows(np.setdiff1d(np.arange(self._packed.size), taken))
-            scores = self._score(rows) if len(rows) else None
+            numbers = np.arange(self._packed.size)
+            rows = self._packed.rows(numbers)
+            scores = self._score(rows)
         else:
-            rows, scores = self._evolve(parents, taken, self._score)
-        if scores is not None and len(rows):
-            known_best = self._score(parents[:8]).mean.max() if len(parents) else -math.inf
-            self.headroom = float(np.max(scores.mean + scores.spread) - known_best)
+            rows, numbers, scores = self._evolve(parents, self._score)
+        rows, scores = self._unknown(rows, numbers, scores, taken)
         return self._pick(rows, scores, taken)
 
     def _number(self, trial: FrozenTrial) -> int:
@@ -178,14 +177,25 @@ class EvolutionarySampler(BaseSampler):
         rows = rows[np.sort(first)]
         return rows[~np.isin(self._packed.numbers(rows), taken)]
 
-    def _evolve(self, parents: Rows, taken: Numbers, score: Score) -> tuple[Rows, Scores]:
-        """Unknown candidates met during the search, with their scores."""
+    def _unknown(
+        self, rows: Rows, numbers: Numbers, scores: Scores, taken: Numbers
+    ) -> tuple[Rows, Scores]:
+        """The candidates that were never proposed; by how much they may be better, as headroom."""
+        new = ~np.isin(numbers, taken)
+        self.headroom = -math.inf
+        if new.any():
+            known = -math.inf if new.all() else float(scores.mean[~new].max())
+            self.headroom = float((scores.mean + scores.spread)[new].max()) - known
+        return rows[new], Scores(scores.mean[new], scores.spread[new])
+
+    def _evolve(self, parents: Rows, score: Score) -> tuple[Rows, Numbers, Scores]:
+        """Candidates met during the search, with their numbers and scores."""
         packed, rng, size = self._packed, self._rng, self._population
         population = parents[: size // 4]
         near = [packed.neighbours(row) for row in parents[:2]]
         fresh = packed.sample(size - len(population), rng)
         population = np.concatenate([population, *near, fresh])
-        rows, numbers = population[:0], taken[:0]
+        rows, numbers = population[:0], np.empty(0, np.int64)
         mean, spread = np.empty(0, np.float32), np.empty(0, np.float32)
         for generation in range(self._generations):
             found, first = np.unique(packed.numbers(population), return_index=True)
@@ -202,8 +212,7 @@ class EvolutionarySampler(BaseSampler):
             elite = rows[np.argsort(-(mean + 0.5 * spread), kind="stable")[: size // 4]]
             immigrants = packed.sample(size // 8, rng)
             population = np.concatenate([self._offspring(elite, size), immigrants])
-        unknown = ~np.isin(numbers, taken)
-        return rows[unknown], Scores(mean[unknown], spread[unknown])
+        return rows, numbers, Scores(mean, spread)
 
     def _offspring(self, elite: Rows, count: int) -> Rows:
         """Children of the elite, whose first members are parents more often."""

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tuner.cost_model import CostModel, TrainingData
 
-GROWTH = 0.15  # retrain when so many more measurements are known than the last time
+GROWTH = 0.2  # retrain when so many more measurements are known than the last time
 FIRST = 8  # or, at the beginning, so many
 
 

@@ -104,3 +104,50 @@ def test_an_exhausted_task_gets_nothing() -> None:
     task = progress(1, 1.0)
     task.exhausted = True
     assert Budget(Limits()).next_task([task], 0.0) is None
+
+
+def test_time_goes_where_a_second_gains_most() -> None:
+    """Equal in all but the time that a trial takes."""
+    tasks = [progress(1, *[1.0] * 20), progress(1, *[1.0] * 20)]
+    tasks[0].seconds, tasks[1].seconds = 20 * 0.5, 20 * 0.1
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+
+
+def test_what_the_model_predicts_attracts_trials() -> None:
+    tasks = [progress(1, *[1.0] * 20), progress(1, *[1.0] * 20)]
+    tasks[0].headroom, tasks[1].headroom = 0.01, 0.2
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+
+
+def test_a_task_ends_when_little_was_gained_and_little_is_predicted() -> None:
+    budget = Budget(Limits(min_gain=0.01))
+    task = progress(1, 2.0, *[1.0] * 32)
+    assert budget.task_end(task) is None  # the first trial's 2.0 is in the window still
+    task.record(0.995)
+    assert budget.task_end(task) is None  # the model was never asked
+    task.headroom = 0.2
+    assert budget.task_end(task) is None
+    task.headroom = 0.01
+    assert budget.task_end(task) is End.CONVERGED
+    task.record(0.9)
+    assert budget.task_end(task) is None
+
+
+def test_failures_alone_do_not_converge() -> None:
+    task = progress(1, *[math.inf] * 40)
+    task.headroom = 0.0
+    assert Budget(Limits(min_gain=0.01, failing_after=48)).task_end(task) is None
+
+
+def test_gains_are_relative() -> None:
+    task = progress(1, 2.0)
+    assert task.recent_gain == 1.0
+    assert task.predicted_gain == 1.0
+    for _ in range(32):
+        task.record(1.5, seconds=0.5)
+    assert task.recent_gain == 0.25
+    assert task.trial_seconds == 16 / 33
+    task.headroom = 1.0
+    assert task.predicted_gain == 0.5
+    task.headroom = -1.0
+    assert task.predicted_gain == 0.0
