@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
@@ -123,6 +123,27 @@ def background(
 def bests(past: Sequence[PastKernel]) -> list[Known]:
     """The fastest known schedule of each."""
     return [best for item in past if (best := item.best) is not None]
+
+
+def bests_elsewhere(
+    store: Store, kernels: Mapping[str, FusedKernel], like: TaskKey
+) -> dict[str, list[Known]]:
+    """The best schedules of these very kernels (by workload) for other threads, targets, numerics.
+
+    They are no records of the task that `like` stands for, but good places to start from.
+    """
+    result: dict[str, list[Known]] = {}
+    for task in queries.summary(store):
+        key, kernel = task.key, kernels.get(task.key.workload)
+        if kernel is None or key.compiler_version != like.compiler_version:
+            continue
+        if key == replace(like, workload=key.workload):
+            continue
+        record = queries.best_trial(store, key)
+        if record is not None:
+            known = Known(kernel, record.sketch, record.choices)
+            result.setdefault(key.workload, []).append(known)
+    return result
 
 
 def unusable(store: Store, like: TaskKey) -> list[str]:

@@ -15,7 +15,7 @@ from tuner.cost_model import CostModel, Scores
 from tuner.features import FeatureExtractor, FeatureLayout
 from tuner.history import PastKernel, bests
 from tuner.packed import Rows
-from tuner.relatives import nearest_bests
+from tuner.relatives import Known, nearest_bests
 from tuner.sampler import Score, TaskSearch, make_sampler
 from tuner.tasks import TuningTask, plan
 
@@ -36,11 +36,13 @@ def make_tasks(
     settings: Settings,
     model: CostModel,
     past: Sequence[PastKernel] = (),
+    elsewhere: Mapping[str, Sequence[Known]] | None = None,
 ) -> list[TuningTask]:
     """A task per distinct kernel; all share one cost model and one layout of features.
 
-    Of `past`, kernels tuned before, the nearest relatives' best schedules are tried first, after
-    the default.
+    After the default schedule, first tried are the best ones that `elsewhere` has of the same
+    kernel (by workload: for another number of threads, say) and those of the nearest relatives in
+    `past`, kernels tuned before.
     """
     search, threads = settings.search, settings.compile.threads
     spaces = {
@@ -63,6 +65,7 @@ def make_tasks(
             pool=search.cost_model.pool,
         )
         default = plan(space, space.default())
+        own = nearest_bests(kernel, space, (elsewhere or {}).get(key, ()))
         tasks.append(
             TuningTask(
                 kernel=kernel,
@@ -74,7 +77,7 @@ def make_tasks(
                     space,
                     sampler,
                     seed=seed,
-                    first=[default.candidate, *nearest_bests(kernel, space, known)],
+                    first=[default.candidate, *own, *nearest_bests(kernel, space, known)],
                 ),
                 progress=TaskProgress(occurrences),
                 default=default,

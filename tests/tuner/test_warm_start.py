@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,20 @@ from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import TARGET, matmul_kernel
 from tuner.apply_best import PREDICTED, choose_from, task_key
 from tuner.build_model import compile_from
+from tuner.cost_model import BoostedTrees
 from tuner.features import ESTIMATE, FeatureExtractor, FeatureLayout
-from tuner.history import MOST_ROWS, background, past_kernel, read_history, unusable
+from tuner.history import (
+    MOST_ROWS,
+    background,
+    bests,
+    bests_elsewhere,
+    past_kernel,
+    read_history,
+    unusable,
+)
+from tuner.make_tasks import make_tasks
 from tuner.packed import PackedSpace
+from tuner.relatives import nearest_bests
 
 KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
 UNKNOWN = matmul_kernel(80, 384, 96)
@@ -183,3 +195,33 @@ def test_a_record_that_cannot_be_read_is_left_out(store: Store) -> None:
     store.add_workloads([WorkloadRecord(broken.workload, "other", {"format": -1})])
     store.record_trials([TrialRecord(broken, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
     assert [item.kernel for item in read_history(store, key, TARGET)] == [KNOWN[0]]
+
+
+def test_the_best_for_other_threads_is_a_place_to_start_from(store: Store) -> None:
+    key = remember(store, KNOWN[0], 30)
+    best = queries.best_trial(store, key)
+    assert best is not None
+    two = replace(key, threads=2)
+    found = bests_elsewhere(store, {key.workload: KNOWN[0]}, two)
+    assert [known.choices for known in found[key.workload]] == [best.choices]
+    assert bests_elsewhere(store, {key.workload: KNOWN[0]}, key) == {}
+    settings = load_settings(overrides={"compile.threads": 2}, environment={})
+    kernels = {key.workload: (KNOWN[0], 1)}
+    (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), (), found)
+    first = [task.search.ask(1)[0].candidate for _ in range(2)]
+    assert first[0] == task.space.default()
+    kept = {name: v for name, v in task.space.choices(first[1]).items() if name in best.choices}
+    assert kept == {n: tuple(v) if isinstance(v, list) else v for n, v in best.choices.items()}
+
+
+def test_relatives_of_earlier_jobs_come_after_the_default(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 30)
+    like = task_key("", TARGET, 1, "default")
+    past = read_history(store, like, TARGET)
+    kernels = {workload_key(UNKNOWN): (UNKNOWN, 1)}
+    settings = load_settings(environment={})
+    (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), past)
+    proposals = [task.search.ask(1)[0].candidate for _ in range(3)]
+    wanted = nearest_bests(UNKNOWN, task.space, bests(past))
+    assert proposals == [task.space.default(), *wanted]
