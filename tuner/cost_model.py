@@ -28,6 +28,7 @@ Gradients: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 LOWEST_LABEL = -6.0  # 64 times slower than the best: how much slower still does not matter
 NOISE = 0.01
 UNCERTAIN = 1.0  # spread of the analytic estimate: it may be wrong by a factor of two
+ANCHOR_NOISE = 0.1  # of the anchor's time, that says nothing about the machine's speed
 MIN_FAILURES = 4  # fewer say nothing about where failures are to be expected
 FAILURE_COST = 4.0  # what a certain failure takes off the score: as if 16 times slower
 RELEVANCES = 31  # of a ranking: the label's grades
@@ -117,12 +118,16 @@ def throughput_labels(data: TrainingData) -> Labels:
 
 
 def _drift(anchors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """How much slower than usual the machine was beside each measurement; 1 where unknown."""
+    """How much slower than usual the machine was beside each measurement; 1 where unknown.
+
+    Small differences are the anchor's own noise, and dividing by them would only add it.
+    """
     known = np.isfinite(anchors) & (anchors > 0)
     if not known.any():
         return np.ones(len(anchors))
     usual = float(np.median(anchors[known]))
-    return np.where(known, np.where(known, anchors, usual) / usual, 1.0)
+    drift = np.where(known, anchors, usual) / usual
+    return np.where(np.abs(drift - 1.0) > ANCHOR_NOISE, drift, 1.0)
 
 
 def analytic_scores(features: FeatureMatrix) -> Labels:
