@@ -139,7 +139,7 @@ def tune_model(
             measured=job.measured,
             seconds=seconds,
             overhead=job.overhead.total / seconds,
-            tasks=tuple(job.statuses()),
+            tasks=tuple(job.statuses(end)),
             latency=latency,
             build=report,
         )
@@ -202,9 +202,11 @@ class Job:
             for note in unusable(self.store, task.key):
                 self.progress.message(note)
 
-    def statuses(self) -> list[TaskStatus]:
-        """Where every task stands."""
-        return [task.status(self.budget) for task in self.tasks]
+    def statuses(self, end: End | None = None) -> list[TaskStatus]:
+        """Where every task stands; `end` is why those ended that had no reason of their own."""
+        found = [task.status(self.budget) for task in self.tasks]
+        reason = "" if end is None else end.value
+        return [status if status.ended else replace(status, ended=reason) for status in found]
 
     def prepare(self, graph: Graph) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""

@@ -77,7 +77,7 @@ class EvolutionarySampler(BaseSampler):
         *,
         exploration: float = 0.05,
         pool: int = 512,
-        generations: int = 3,
+        generations: int = 2,
     ) -> None:
         self._space = space
         self._packed = PackedSpace(space)

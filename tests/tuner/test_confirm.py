@@ -20,6 +20,7 @@ from measure.import_model import import_model
 from measure.make_runner import create_runner
 from tests.end_to_end.tiny_model import tiny_model
 from tuner import job as job_module
+from tuner.budget import End
 from tuner.finalists import Settled
 from tuner.job import Job, make_cost_model
 from tuner.latency import ModelLatency
@@ -126,3 +127,12 @@ def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> N
     assert latency.former is None
     best = queries.best(setting.store, setting.task.key)
     assert best is not None and best[0].schedule_hash == setting.rival.schedule_hash
+
+
+def test_every_task_says_why_it_ended(setting: Setting) -> None:
+    job = setting.job
+    assert {status.ended for status in job.statuses()} == {""}
+    job.tasks[0].progress.exhausted = True
+    ended = [status.ended for status in job.statuses(End.TIME)]
+    assert ended[0] == End.EXHAUSTED.value
+    assert set(ended[1:]) == {End.TIME.value}
