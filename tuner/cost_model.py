@@ -260,7 +260,7 @@ class BoostedTrees:
         matrix = xgboost.QuantileDMatrix(
             data.features[rows],
             label=grades,
-            qid=data.tasks[rows],
+            qid=np.unique(data.tasks[rows], return_inverse=True)[1],
             base_margin=analytic_scores(data.features[rows]),
             nthread=1,
             max_bin=64,

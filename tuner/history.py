@@ -21,7 +21,9 @@ from tuner.relatives import Known
 from tuner.tasks import Lesson, data_of
 
 MOST_ROWS = 160  # of a kernel: its fastest half as many, and some of the others
+LEAST_ROWS = 24  # of a kernel, however many there are
 MOST_KERNELS = 96
+JOB_ROWS = 2048  # of all kernels, for a job that learns again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,18 @@ class PastKernel:
 
 
 def read_history(
-    store: Store, like: TaskKey, target: Target, *, without: Collection[str] = ()
+    store: Store,
+    like: TaskKey,
+    target: Target,
+    *,
+    without: Collection[str] = (),
+    rows: int | None = None,
 ) -> list[PastKernel]:
     """What was measured of other workloads under the same target, threads, numerics and compiler.
 
     `like` is a key whose workload does not matter. At most `MOST_KERNELS`, the newest; workloads of
-    `without` are left out, and so are those that this version cannot read.
+    `without` are left out, and so are those that this version cannot read. About `rows`
+    measurements are kept in all (None: `MOST_ROWS` of each).
     """
     wanted = (like.target, like.threads, like.numerics, like.compiler_version)
     found = [
@@ -73,6 +81,9 @@ def read_history(
     found.sort(key=lambda task: (-task.last_created, task.key.workload))
     keys = [task.key for task in found[:MOST_KERNELS]]
     kernels = queries.workloads(store, [key.workload for key in keys])
+    most = MOST_ROWS
+    if rows is not None:
+        most = min(most, max(LEAST_ROWS, rows // max(1, len(keys))))
     result = []
     for key in keys:
         try:
@@ -80,34 +91,38 @@ def read_history(
             space = schedule_space(kernel, target, key.threads, key.numerics)
         except TunefarmError:
             continue  # written by a version with other operators
-        past = past_kernel(kernel, space, target, queries.trials(store, key))
+        past = past_kernel(kernel, space, target, queries.trials(store, key), most)
         if past.lessons:
             result.append(past)
     return result
 
 
 def past_kernel(
-    kernel: FusedKernel, space: ScheduleSpace, target: Target, records: Sequence[TrialRecord]
+    kernel: FusedKernel,
+    space: ScheduleSpace,
+    target: Target,
+    records: Sequence[TrialRecord],
+    most: int = MOST_ROWS,
 ) -> PastKernel:
-    """The candidates among the records that the space still has."""
+    """The candidates among the records that the space still has, `most` of them at most."""
     pairs: list[tuple[Candidate, Lesson]] = []
     for record in search_trials(records):
         candidate = space.find(record.sketch, record.choices)
         lesson = Lesson.of(record.status, latency_of(record), record.run_seconds, record.conditions)
         if candidate is not None and lesson is not None:
             pairs.append((candidate, lesson))
-    pairs = _spread(pairs)
+    pairs = _spread(pairs, most)
     return PastKernel(
         kernel, target, space, tuple(c for c, _ in pairs), tuple(lesson for _, lesson in pairs)
     )
 
 
-def _spread(pairs: list[tuple[Candidate, Lesson]]) -> list[tuple[Candidate, Lesson]]:
-    """At most `MOST_ROWS`: the fastest half as many, and others evenly over the rest."""
-    if len(pairs) <= MOST_ROWS:
+def _spread(pairs: list[tuple[Candidate, Lesson]], most: int) -> list[tuple[Candidate, Lesson]]:
+    """At most so many: the fastest half as many, and others evenly over the rest."""
+    if len(pairs) <= most:
         return pairs
     ordered = sorted(range(len(pairs)), key=lambda i: (pairs[i][1].latency, i))
-    half = MOST_ROWS // 2
+    half = most // 2
     rest = ordered[half:]
     kept = set(ordered[:half]) | {rest[i * len(rest) // half] for i in range(half)}
     return [pairs[i] for i in sorted(kept)]

@@ -29,7 +29,13 @@ from tuner.budget import Budget, End, Limits
 from tuner.build_model import BuildReport, compile_with, target_of
 from tuner.cost_model import BoostedTrees, TrainingData
 from tuner.finalists import Finalists, Settled, refresh
-from tuner.history import background, bests_elsewhere, read_history, unusable
+from tuner.history import (
+    JOB_ROWS,
+    background,
+    bests_elsewhere,
+    read_history,
+    unusable,
+)
 from tuner.interrupt import interruptible
 from tuner.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
 from tuner.make_tasks import distinct_kernels, make_tasks
@@ -100,7 +106,7 @@ def tune_model(
     with Store.open(settings.database.url) as store:
         cost_model = make_cost_model(settings)
         like = task_key("", target, settings.compile.threads, settings.compile.numerics)
-        past = read_history(store, like, target, without=kernels)
+        past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
         found = {key: kernel for key, (kernel, _) in kernels.items()}
         elsewhere = bests_elsewhere(store, found, like)
         tasks = make_tasks(kernels, target, settings, cost_model, past, elsewhere)

@@ -126,6 +126,8 @@ class TuningSession:
     def run(self) -> End:
         """Search; returns why it ended. Raises MeasureError when measuring does not work at all."""
         try:
+            if self._background:
+                self._trainer.teach(self._lessons, self._training_data)
             self._train()
             while not self._stopped:
                 self._fill()
@@ -255,9 +257,11 @@ class TuningSession:
 
     def _train(self) -> None:
         """Retrain when enough is new."""
-        known = sum(len(task.lessons) for task in self.tasks)
-        known += sum(len(part) for part in self._background)
-        self._trainer.offer(known, self._training_data)
+        self._trainer.offer(self._lessons, self._training_data)
+
+    @property
+    def _lessons(self) -> int:
+        return sum(len(task.lessons) for task in self.tasks)
 
     def _training_data(self) -> TrainingData:
         parts = [task.training_data(number) for number, task in enumerate(self.tasks)]

@@ -27,7 +27,7 @@ class Trainer:
         self._known = 0  # measurements at the last training
 
     def offer(self, known: int, collect: Callable[[], TrainingData]) -> None:
-        """Retrain if `known` measurements are enough more than the last time, unless busy.
+        """Retrain if the job's `known` measurements are enough more than last time, unless busy.
 
         Raises what a training that has ended has raised.
         """
@@ -38,6 +38,10 @@ class Trainer:
             self._running = None
         if known - self._known < max(min(FIRST, known), GROWTH * self._known, 1):
             return
+        self.teach(known, collect)
+
+    def teach(self, known: int, collect: Callable[[], TrainingData]) -> None:
+        """Retrain now."""
         self._known = known
         begin = time.thread_time()
         data = collect()

@@ -100,6 +100,17 @@ def test_boosted_trees_rank_unseen_candidates(objective: Objective) -> None:
     assert rank_correlation(scores[kept], unseen.latencies[kept]) > least
 
 
+def test_rankings_take_the_tasks_of_earlier_jobs_too() -> None:
+    """Which have negative numbers."""
+    rows = measured(200, seed=1)
+    earlier = TrainingData(
+        rows.features, rows.latencies, rows.outcomes, rows.anchors, rows.tasks - 3
+    )
+    model = BoostedTrees(seed=1, objective="pairwise")
+    model.fit(TrainingData.joined([earlier, measured(200, seed=2)]))
+    assert model.trained
+
+
 def test_one_model_ranks_the_candidates_of_several_tasks() -> None:
     first = measured(200, seed=1)
     second = measured(200, seed=3)

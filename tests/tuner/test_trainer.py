@@ -86,3 +86,13 @@ def test_an_error_of_a_training_is_raised() -> None:
         while True:
             trainer.offer(100, rows(100))
     trainer.close()
+
+
+def test_what_was_known_before_is_taught_at_once() -> None:
+    model = Model()
+    trainer = Trainer(model, background=False)
+    trainer.teach(0, rows(500))
+    trainer.offer(0, rows(500))
+    assert model.sizes == [500]
+    trainer.offer(8, rows(508))
+    assert model.sizes == [500, 508]

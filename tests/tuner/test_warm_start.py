@@ -189,6 +189,13 @@ def test_a_long_history_keeps_the_fastest_and_a_spread_of_others(store: Store) -
     assert past.best is not None and past.best.kernel == KNOWN[0]
 
 
+def test_many_kernels_share_the_rows_of_a_job(store: Store) -> None:
+    keys = [remember(store, kernel, 100) for kernel in KNOWN]
+    past = read_history(store, keys[0], TARGET, rows=120)
+    assert [len(item.lessons) for item in past] == [40, 40, 40]
+    assert len(read_history(store, keys[0], TARGET, rows=1)[0].lessons) == 24
+
+
 def test_a_record_that_cannot_be_read_is_left_out(store: Store) -> None:
     key = remember(store, KNOWN[0], 10)
     broken = TaskKey("0" * 64, TARGET.key, 1, "default", key.compiler_version)
