@@ -49,6 +49,17 @@ class PastKernel:
         candidate = self.candidates[min(measured)[1]]
         return Known(self.kernel, candidate.sketch, self.space.choices(candidate))
 
+    @property
+    def gain(self) -> float:
+        """How many times faster than the default the fastest candidate is; 1 if not known."""
+        found = {
+            candidate: lesson.latency
+            for candidate, lesson in zip(self.candidates, self.lessons, strict=True)
+            if lesson.outcome is Outcome.MEASURED
+        }
+        default = found.get(self.space.default())
+        return 1.0 if default is None else default / min(found.values())
+
     def training_data(self, layout: FeatureLayout, key: TaskKey, number: int) -> TrainingData:
         """Everything known of it, as the task with this number."""
         extract = FeatureExtractor(self.space, self.kernel, self.target, layout, key.threads)
@@ -111,20 +122,26 @@ def past_kernel(
         lesson = Lesson.of(record.status, latency_of(record), record.run_seconds, record.conditions)
         if candidate is not None and lesson is not None:
             pairs.append((candidate, lesson))
-    pairs = _spread(pairs, most)
+    pairs = _spread(pairs, most, space.default())
     return PastKernel(
         kernel, target, space, tuple(c for c, _ in pairs), tuple(lesson for _, lesson in pairs)
     )
 
 
-def _spread(pairs: list[tuple[Candidate, Lesson]], most: int) -> list[tuple[Candidate, Lesson]]:
-    """At most so many: the fastest half as many, and others evenly over the rest."""
+def _spread(
+    pairs: list[tuple[Candidate, Lesson]], most: int, always: Candidate
+) -> list[tuple[Candidate, Lesson]]:
+    """At most so many: the fastest half as many, and others evenly over the rest.
+
+    `always` stays in any case.
+    """
     if len(pairs) <= most:
         return pairs
     ordered = sorted(range(len(pairs)), key=lambda i: (pairs[i][1].latency, i))
     half = most // 2
     rest = ordered[half:]
     kept = set(ordered[:half]) | {rest[i * len(rest) // half] for i in range(half)}
+    kept |= {i for i, (candidate, _) in enumerate(pairs) if candidate == always}
     return [pairs[i] for i in sorted(kept)]
 
 

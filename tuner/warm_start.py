@@ -1,8 +1,9 @@
 """Warm start: a schedule for a kernel that was never measured, from the records of others.
 
-A cost model learns from everything that the database knows of the target. The default schedule, the
-best ones of the nearest relatives and what an evolutionary search over the space finds compete; the
-one of which the model is surest to be fast is taken, and the default unless it is clearly beaten.
+What competes has proved itself: the default schedule, and the best schedules of relatives that beat
+their own default clearly. A cost model that has learnt from everything that the database knows of
+the target picks among them, by what it is fairly sure of. (Letting it search the whole space loses:
+a model of other kernels is wrong in places that none of them has been to.)
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.schedule import Schedule, schedule_space
 from compiler.target import Target
 from db.records import TaskKey
-from tuner.cost_model import BoostedTrees, Labels, TrainingData
+from tuner.cost_model import BoostedTrees, TrainingData
 from tuner.features import FeatureExtractor, FeatureLayout
-from tuner.history import PastKernel, background, bests
-from tuner.packed import Rows
-from tuner.relatives import is_related, nearest_bests
+from tuner.history import PastKernel, background
+from tuner.relatives import nearest_bests
 
 MIN_ROWS = 64  # measurements in the database, or there is nothing to predict from
-MARGIN = 0.05  # log2 of the speed-up that is predicted at least where the default is given up
-GENERATIONS = 6
-POPULATION = 256
+MIN_GAIN = 1.05  # times that a relative's best is faster than its default, to be carried over
+RELATIVES = 8  # the nearest, whose best schedules compete
 
 
 class WarmStart:
@@ -47,30 +46,19 @@ class WarmStart:
         predicted: a model of convolutions knows little of softmax.
         """
         past = self._learn()
-        if not self._model.trained or not any(is_related(kernel, p.kernel) for p in past):
+        if not self._model.trained:
             return None
         threads, numerics = self._key.threads, self._key.numerics
         space = schedule_space(kernel, self._target, threads, numerics)
-        extract = FeatureExtractor(space, kernel, self._target, self._layout, threads)
-        packed, rng = extract.packed, np.random.default_rng(0)
-        seeds = [space.default(), *nearest_bests(kernel, space, bests(past), count=8)]
-        rows = packed.pack(seeds)
-        rows = np.concatenate([rows, packed.sample(POPULATION, rng)])
-        for _ in range(GENERATIONS):
-            order = np.argsort(-self._scores(extract, rows), kind="stable")
-            elite = rows[order[: POPULATION // 4]]
-            children = packed.mutate(elite[rng.integers(len(elite), size=POPULATION)], rng)
-            rows = np.concatenate([rows[: len(seeds)], elite, children])
-        scores = self._scores(extract, rows)
-        best = int(np.argmax(scores))
-        if scores[best] < scores[0] + MARGIN:
+        proven = [best for item in past if item.gain >= MIN_GAIN and (best := item.best)]
+        carried = nearest_bests(kernel, space, proven, count=RELATIVES)
+        if not carried:
             return None
-        return space.schedule(packed.unpack(rows[best]))
-
-    def _scores(self, extract: FeatureExtractor, rows: Rows) -> Labels:
-        """What the model is fairly sure of: the mean less the spread."""
-        scores = self._model.predict(extract.of_rows(rows))
-        return scores.mean - scores.spread
+        extract = FeatureExtractor(space, kernel, self._target, self._layout, threads)
+        candidates = [space.default(), *carried]
+        scores = self._model.predict(extract(candidates))
+        best = int(np.argmax(scores.mean - scores.spread))
+        return None if best == 0 else space.schedule(candidates[best])
 
     def _learn(self) -> Sequence[PastKernel]:
         if self._past is None:
