@@ -191,10 +191,11 @@ class EvolutionarySampler(BaseSampler):
     def _evolve(self, parents: Rows, score: Score) -> tuple[Rows, Numbers, Scores]:
         """Candidates met during the search, with their numbers and scores."""
         packed, rng, size = self._packed, self._rng, self._population
-        population = parents[: size // 4]
+        elite = parents[: size // 4]
         near = [packed.neighbours(row) for row in parents[:2]]
-        fresh = packed.sample(size - len(population), rng)
-        population = np.concatenate([population, *near, fresh])
+        children = self._offspring(elite, size // 2) if len(elite) > 1 else elite
+        fresh = packed.sample(max(size // 4, size - len(elite) - len(children)), rng)
+        population = np.concatenate([elite, *near, children, fresh])
         rows, numbers = population[:0], np.empty(0, np.int64)
         mean, spread = np.empty(0, np.float32), np.empty(0, np.float32)
         for generation in range(self._generations):
