@@ -38,10 +38,10 @@ class _Section(BaseModel):
 class CostModelSettings(_Section):
     """The gradient-boosted trees that rank proposals."""
 
-    rounds: Count = 60
+    rounds: Count = 32
     """Boosting rounds of one training."""
     max_depth: Annotated[int, Field(ge=1, le=32)] = 6
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.15
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.25
     members: Annotated[int, Field(ge=1, le=64)] = 3
     """Models in the ensemble; how much they differ says how sure they are."""
     objective: Literal["squared", "pairwise", "ndcg"] = "squared"

@@ -15,28 +15,35 @@ from db import schema
 from db.records import OK, BestRecord, JobRecord, TaskKey, TrialRecord, canonical_json, hash_json
 
 _ERROR_CHARACTERS = 16_000
+_NOTHING: Mapping[tuple[str, object], int] = {}
 
 
 class RowIds:
-    """Row ids by key for the length of one transaction; tasks and machines are added on demand."""
+    """Row ids by key, for one transaction; tasks and machines are added on demand.
 
-    def __init__(self, session: Session) -> None:
+    `known` are ids of rows that were committed before; afterwards it has those of this transaction
+    too, and may serve the next one if this one was committed.
+    """
+
+    def __init__(
+        self, session: Session, known: Mapping[tuple[str, object], int] = _NOTHING
+    ) -> None:
         self._session = session
-        self._known: dict[tuple[str, object], int] = {}
+        self.known = dict(known)
 
     def task(self, key: TaskKey) -> int:
         """Raises DatabaseError if the workload or the target is not in the database."""
-        return self._known.get(("task", key)) or self._remember("task", key, self._task(key))
+        return self.known.get(("task", key)) or self._remember("task", key, self._task(key))
 
     def machine(self, description: Mapping[str, Any]) -> int:
         key = hash_json(description)
-        known = self._known.get(("machine", key))
+        known = self.known.get(("machine", key))
         return known or self._remember("machine", key, self._machine(key, description))
 
     def job(self, uid: str | None) -> int | None:
         if uid is None:
             return None
-        known = self._known.get(("job", uid))
+        known = self.known.get(("job", uid))
         return known or self._remember("job", uid, job_row(self._session, uid).id)
 
     def trial(self, key: TaskKey, schedule_hash: str, request_id: str) -> int:
@@ -50,7 +57,7 @@ class RowIds:
         return found
 
     def _remember(self, kind: str, key: object, number: int) -> int:
-        self._known[kind, key] = number
+        self.known[kind, key] = number
         return number
 
     def _task(self, key: TaskKey) -> int:

@@ -57,6 +57,7 @@ class Store:
         self._is_file = name != ":memory:"
         self._engine = engine
         self._writer = engine.execution_options(**{sqlite_file.WRITE: True})
+        self._ids: dict[tuple[str, object], int] = {}  # of committed rows
 
     @classmethod
     def open(
@@ -123,6 +124,7 @@ class Store:
                 with self.writing() as session:
                     return work(session)
             except DatabaseUnavailableError as error:
+                self._ids = {}
                 if self._is_file:
                     self._engine.dispose()  # what a failed transaction left in its connection
                 if self.patience is None or not self.patience(error):
@@ -153,15 +155,25 @@ class Store:
         or a trial cannot be kept: an ok one without a latency, values that are not JSON.
         """
         records = list(trials)
+        found: dict[tuple[str, object], int] = {}
 
         def add(session: Session) -> int:
-            ids = RowIds(session)
+            ids = RowIds(session, self._ids)
             rows = [trial_values(ids, record) for record in records]
             result = session.connection().execute(_insert_new(schema.Trial), rows)
             assert isinstance(result, CursorResult)
+            found.update(ids.known)
             return result.rowcount
 
-        return self._write(add) if records else 0
+        if not records:
+            return 0
+        try:
+            added = self._write(add)
+        except Exception:
+            self._ids = {}  # what was rolled back is not there, nor perhaps what others deleted
+            raise
+        self._ids = found
+        return added
 
     def record_bests(self, bests: Iterable[BestRecord]) -> None:
         """Add what a job settled, all in one transaction; what is there already stays as it is.

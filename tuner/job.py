@@ -62,7 +62,7 @@ class TuneResult:
     tasks: tuple[TaskStatus, ...]
     latency: ModelLatency | None
     build: BuildReport | None
-    overhead: float = 0.0  # share of the seconds that proposing, training and recording took
+    overhead: Overhead = field(default_factory=Overhead)  # of the search itself
 
     @property
     def interrupted(self) -> bool:
@@ -77,7 +77,7 @@ class TuneResult:
             "end": self.end.value,
             "measured": self.measured,
             "seconds": self.seconds,
-            "overhead": self.overhead,
+            "overhead_seconds": asdict(self.overhead),
             "tasks": [task_to_json(task) for task in self.tasks],
             "latency": None if self.latency is None else asdict(self.latency),
             "build": None if self.build is None else self.build.to_json(),
@@ -144,7 +144,7 @@ def tune_model(
             end=end,
             measured=job.measured,
             seconds=seconds,
-            overhead=job.overhead.total / seconds,
+            overhead=job.overhead,
             tasks=tuple(job.statuses(end)),
             latency=latency,
             build=report,
@@ -382,7 +382,7 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
     lines = [
         f"{count} in {format_duration(result.seconds)}: {result.end}; "
-        f"the search itself took {100 * result.overhead:.1f} % of that"
+        f"the search itself took {100 * result.overhead.total / result.seconds:.1f} % of that"
     ]
     latency = result.latency
     if latency is not None:

@@ -28,6 +28,8 @@ from tuner.tasks import Lesson, Planned, TuningTask
 from tuner.trainer import Trainer
 
 POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
+GATHER = 3  # results, for which a commit waits
+GATHER_SECONDS = 0.1  # at most so long
 DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
 MAX_MACHINERY_FAILURES = 20  # in a row, without any other result
 JOB_UPDATE_SECONDS = 10.0
@@ -134,7 +136,7 @@ class TuningSession:
                 if not self._pending:
                     break
                 self._train()
-                self._take(self._runner.results(POLL_SECONDS))
+                self._take(self._gather())
                 self.show()
             if self._stopped:
                 self._drain()
@@ -205,6 +207,13 @@ class TuningSession:
         task.under_way[planned.hash] = [proposal.number]
         task.progress.pending += 1
         self._queue.append(_Work(task, planned))
+
+    def _gather(self) -> list[MeasureResult]:
+        """What is ready, and what is ready a moment later: a commit costs more than a record."""
+        results = list(self._runner.results(POLL_SECONDS))
+        if results and len(results) < GATHER and self._runner.pending > 0:
+            results += self._runner.results(GATHER_SECONDS)
+        return results
 
     def _take(self, results: Sequence[MeasureResult]) -> None:
         """Record results, all in one transaction, then learn from them."""
