@@ -57,8 +57,8 @@ class WarmStart:
         extract = FeatureExtractor(space, kernel, self._target, self._layout, threads)
         candidates = [space.default(), *carried]
         scores = self._model.predict(extract(candidates))
-        best = int(np.argmax(scores.mean - scores.spread))
-        return None if best == 0 else space.schedule(candidates[best])
+        surest = int(np.argmax(scores.mean - scores.spread))
+        return None if surest == 0 else space.schedule(candidates[surest])
 
     def _learn(self) -> Sequence[PastKernel]:
         if self._past is None:
