@@ -12,10 +12,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from configs.errors import DatabaseError
 from db import queries
@@ -75,10 +76,36 @@ def import_records(store: Store, path: Path) -> int:
     """
     for _ in _read(path):
         pass  # checked to the end before the first record is added
+    return add_records(store, _read(path))
+
+
+def merge_records(store: Store, source: Store) -> int:
+    """Add what `source` holds and the store does not; returns the number of new trials.
+
+    Broken off, it can be done again: what is there already stays as it is. Raises DatabaseError if
+    both are the same database.
+    """
+    if store is source or _is_same(store.name, source.name):
+        raise DatabaseError(f"{source.name} is the database itself", hint="nothing was changed")
+    return add_records(store, records_of(source))
+
+
+def _is_same(left: str, right: str) -> bool:
+    try:
+        return os.path.samefile(left, right)
+    except OSError:  # one of them is no file
+        return left == right and left != ":memory:"
+
+
+def add_records(store: Store, records: Iterable[Record]) -> int:
+    """Add the records that the store does not hold yet, in their order; how many trials were new.
+
+    What a record refers to must come before it, as in `records_of`.
+    """
     new = 0
-    for kind, run in itertools.groupby(_read(path), key=type):
-        records: Iterator[Any] = iter(run)
-        while batch := list(itertools.islice(records, _BATCH)):
+    for kind, run in itertools.groupby(records, key=type):
+        same: Iterator[Any] = iter(run)
+        while batch := list(itertools.islice(same, _BATCH)):
             if kind is TargetRecord:
                 store.add_targets(batch)
             elif kind is WorkloadRecord:
@@ -92,23 +119,33 @@ def import_records(store: Store, path: Path) -> int:
     return new
 
 
-Record = TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord
+Record: TypeAlias = TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord
+
+
+def records_of(store: Store) -> Iterator[Record]:
+    """Everything, in an order in which each record stands behind those that it refers to."""
+    yield from queries.targets(store).values()
+    yield from queries.workloads(store).values()
+    yield from reversed(queries.jobs(store))
+    yield from queries.iterate_trials(store)
+    yield from queries.iterate_bests(store)
+
+
+_KINDS: Mapping[type[Record], str] = {
+    TargetRecord: "target",
+    WorkloadRecord: "workload",
+    JobRecord: "job",
+    TrialRecord: "trial",
+    BestRecord: "best",
+}
 
 
 def _lines(store: Store) -> Iterator[dict[str, Any]]:
     yield {"format": FORMAT, "version": VERSION}
-    for target in queries.targets(store).values():
-        yield {"kind": "target", **asdict(target)}
-    for workload in queries.workloads(store).values():
-        yield {"kind": "workload", **asdict(workload)}
-    for job in reversed(queries.jobs(store)):
-        yield {"kind": "job", **asdict(job)}
-    for trial in queries.iterate_trials(store):
-        line = {"kind": "trial", **asdict(trial)}
-        del line["number"]
+    for record in records_of(store):
+        line = {"kind": _KINDS[type(record)], **asdict(record)}
+        line.pop("number", None)
         yield line
-    for best in queries.iterate_bests(store):
-        yield {"kind": "best", **asdict(best)}
 
 
 def _read(path: Path) -> Iterator[Record]:

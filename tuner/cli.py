@@ -348,6 +348,19 @@ def db_import(
         print(f"{import_records(store, Path(file))} new trials")
 
 
+@database.command("merge")
+def db_merge(
+    other: Annotated[str, typer.Argument(metavar="DATABASE", help="Where records come from.")],
+    db: DbOption = None,
+) -> None:
+    """Add the records of another database that are not in this one yet."""
+    from db.export import merge_records
+    from db.store import Store
+
+    with _database(other) as source, Store.open(db or "tuning.db") as store:
+        print(f"{merge_records(store, source)} new trials")
+
+
 @database.command("check")
 def db_check(db: DbOption = None) -> None:
     """Check the database; exits with 1 if something is wrong."""

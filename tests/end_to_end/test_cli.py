@@ -209,6 +209,13 @@ def test_database_commands(tune: CommandLine, tuned: SimpleNamespace, tmp_path: 
     assert tune("db", "export", "--db", tuned.db, "--output", exported).code == 0
     assert tune("db", "import", exported, "--db", other).code == 0
     assert trials_in(other) == trials_in(tuned.db)
+    merged = tmp_path / "merged.db"
+    count = trials_in(tuned.db)
+    assert f"{count} new trials" in tune("db", "merge", tuned.db, "--db", merged).out
+    assert "0 new trials" in tune("db", "merge", other, "--db", merged).out
+    assert trials_in(merged) == count
+    refused = tune("db", "merge", merged, "--db", merged)
+    assert refused.code == 1 and "itself" in refused.err
 
 
 def test_report_is_one_self_contained_page(
