@@ -104,15 +104,16 @@ def test_two_databases_in_memory_are_two() -> None:
         assert content(here) == content(there)
 
 
-def test_a_merge_that_broke_off_can_be_done_again(stores: tuple[Store, Store]) -> None:
-    """The disk is full after the first batch, say."""
+def test_a_merge_that_broke_off_can_be_done_again(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full after the trials, say."""
     here, there = stores
     before = content(there)
-    real = here.record_bests
-    here.record_bests = _fail  # type: ignore[method-assign]
-    with pytest.raises(DatabaseError, match="disk full"):
-        merge_records(here, there)
-    here.record_bests = real  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(here, "record_bests", _fail)
+        with pytest.raises(DatabaseError, match="disk full"):
+            merge_records(here, there)
     assert merge_records(here, there) == 0
     assert set(before["trials"]) <= set(content(here)["trials"])
     assert len(list(queries.iterate_bests(here))) == 2
