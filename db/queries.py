@@ -96,6 +96,12 @@ def iterate_bests(store: Store) -> Iterator[BestRecord]:
     yield from found
 
 
+def trials_of_bests(store: Store) -> set[int]:
+    """Numbers of the trials that jobs have settled on."""
+    with store.reading() as session:
+        return set(session.scalars(select(schema.Best.trial_id).distinct()))
+
+
 def measured_hashes(store: Store, key: TaskKey) -> set[str]:
     """Hashes of all schedules of which a trial is recorded, whatever its status."""
     with store.reading() as session:

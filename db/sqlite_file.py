@@ -188,3 +188,11 @@ def back_up(engine: Engine, target: Path) -> None:
         source = connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
         source.backup(copy)
+
+
+def compact(engine: Engine) -> None:
+    """Write the database anew without the space of deleted rows."""
+    with closing(engine.raw_connection()) as connection:
+        source = connection.driver_connection
+        assert isinstance(source, sqlite3.Connection)
+        source.execute("VACUUM")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import CursorResult, Engine, inspect
+from sqlalchemy import CursorResult, Engine, delete, inspect
 from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, StatementError
@@ -39,6 +39,7 @@ from db.rows import RowIds, add_job, best_values, job_row, trial_values
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
 _T = TypeVar("_T")
+_DELETED_AT_ONCE = 500
 _SMALL_TABLES = ("targets", "machines", "workloads", "tasks", "jobs", "job_tasks")
 
 
@@ -174,6 +175,28 @@ class Store:
             raise
         self._ids = found
         return added
+
+    def delete_trials(self, numbers: Iterable[int]) -> int:
+        """Delete the trials with these numbers, all in one transaction; how many there were.
+
+        Raises DatabaseError, and deletes none, if a job has settled on one of them.
+        """
+        wanted = list(numbers)
+
+        def remove(session: Session) -> int:
+            count = 0
+            for start in range(0, len(wanted), _DELETED_AT_ONCE):
+                batch = wanted[start : start + _DELETED_AT_ONCE]
+                statement = delete(schema.Trial).where(schema.Trial.id.in_(batch))
+                count += session.connection().execute(statement).rowcount
+            return count
+
+        return self._write(remove) if wanted else 0
+
+    def compact(self) -> None:
+        """Give the space of deleted rows back to the file system; needs as much for a moment."""
+        with _translated(self.name):
+            sqlite_file.compact(self._engine)
 
     def record_bests(self, bests: Iterable[BestRecord]) -> None:
         """Add what a job settled, all in one transaction; what is there already stays as it is.

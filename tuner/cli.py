@@ -361,6 +361,30 @@ def db_merge(
         print(f"{merge_records(store, source)} new trials")
 
 
+@database.command("prune")
+def db_prune(
+    db: DbOption = None,
+    keep: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Trials of each kernel that stay, about.")
+    ] = 256,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Delete trials that nothing applies and that teach a search little, and say which."""
+    from db.store import Store
+    from tuner.prune import plan_pruning, prune
+
+    with Store.open(db or "tuning.db", create=False, read_only=dry_run) as store:
+        tasks = plan_pruning(store, keep)
+        for task in tasks:
+            name = f"{task.workload_name} {task.key.workload[:8]}"
+            print(f"{name}: {len(task.dropped)} of {task.trials} trials go")
+        total = sum(len(task.dropped) for task in tasks)
+        if dry_run:
+            print(f"{total} trials would go; nothing was changed")
+        else:
+            print(f"{prune(store, tasks)} trials deleted")
+
+
 @database.command("check")
 def db_check(db: DbOption = None) -> None:
     """Check the database; exits with 1 if something is wrong."""

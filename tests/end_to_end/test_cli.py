@@ -214,6 +214,13 @@ def test_database_commands(tune: CommandLine, tuned: SimpleNamespace, tmp_path: 
     assert f"{count} new trials" in tune("db", "merge", tuned.db, "--db", merged).out
     assert "0 new trials" in tune("db", "merge", other, "--db", merged).out
     assert trials_in(merged) == count
+    planned = tune("db", "prune", "--db", merged, "--keep", "2", "--dry-run").out
+    assert "would go" in planned and trials_in(merged) == count
+    pruned = tune("db", "prune", "--db", merged, "--keep", "2")
+    assert pruned.code == 0 and trials_in(merged) < count
+    assert f"{count - trials_in(merged)} trials deleted" in pruned.out
+    built = ("build", "--model", tuned.model, "--require-tuned", "1.0", "--output")
+    assert tune(*built, tmp_path / "pruned.tuned", "--db", merged).code == 0
     refused = tune("db", "merge", merged, "--db", merged)
     assert refused.code == 1 and "itself" in refused.err
 
