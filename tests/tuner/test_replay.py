@@ -59,9 +59,9 @@ def test_equal_schedules_share_one_measurement(item: RecordedKernel) -> None:
 
 
 def test_a_search_is_the_same_each_time(item: RecordedKernel) -> None:
-    first = trace(item, UNSEEDED, 3, most=60, until=0.0)
-    assert first == trace(item, UNSEEDED, 3, most=60, until=0.0)
-    assert first != trace(item, UNSEEDED, 4, most=60, until=0.0)
+    first = trace(item, UNSEEDED, 3, most=24, until=0.0)
+    assert first == trace(item, UNSEEDED, 3, most=24, until=0.0)
+    assert first != trace(item, UNSEEDED, 4, most=24, until=0.0)
 
 
 def test_another_process_searches_the_same_way() -> None:
@@ -69,7 +69,7 @@ def test_another_process_searches_the_same_way() -> None:
     code = (
         "import json, tests.tuner.test_replay as t\n"
         "item = t.KERNELS['depthwise 144x56']\n"
-        "print(json.dumps(t.trace(item, t.UNSEEDED, 5, most=40, until=0.0)))"
+        "print(json.dumps(t.trace(item, t.UNSEEDED, 5, most=24, until=0.0)))"
     )
     outputs = [
         subprocess.run(
@@ -83,18 +83,18 @@ def test_another_process_searches_the_same_way() -> None:
         for seed in ("1", "2")
     ]
     assert outputs[0] == outputs[1]
-    assert len(json.loads(outputs[0])) >= 40
+    assert len(json.loads(outputs[0])) >= 24
 
 
 def test_ours_needs_few_trials() -> None:
     """Against drawing at random: six times fewer over all, and never less than half."""
     ratios = []
     for kernel in KERNELS.values():
-        ours = median(len(trace(kernel, OURS, seed)) for seed in range(5))
-        chance = median(len(trace(kernel, RANDOM, seed)) for seed in range(5))
+        ours = median(len(trace(kernel, OURS, seed)) for seed in range(3))
+        chance = median(len(trace(kernel, RANDOM, seed)) for seed in range(3))
         ratios.append(chance / ours)
     assert median(ratios) >= 6
-    assert min(ratios) >= 1.5  # 20 seeds give 2; five may miss it by chance
+    assert min(ratios) >= 1.5  # 20 seeds give 9; three may miss a lot by chance
 
 
 def test_the_model_ranks_what_it_has_not_seen() -> None:
