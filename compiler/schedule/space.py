@@ -94,10 +94,6 @@ class ScheduleSpace:
             raise ScheduleError("the schedule space has no sketch")
         self.sketches = tuple(sketches)
         self._by_name = {sketch.name: sketch for sketch in sketches}
-        self._width = max(
-            sum(len(choice.numbers(choice.values[0])) for choice in sketch.choices)
-            for sketch in sketches
-        )
 
     @property
     def size(self) -> int:
@@ -170,13 +166,6 @@ class ScheduleSpace:
         positions = (*candidate.positions[:which], new, *candidate.positions[which + 1 :])
         return Candidate(candidate.sketch, positions)
 
-    def crossover(self, mother: Candidate, father: Candidate, rng: random.Random) -> Candidate:
-        """A child that takes each choice from either parent (`mother` if the sketches differ)."""
-        if mother.sketch != father.sketch:
-            return mother
-        pairs = zip(mother.positions, father.positions, strict=True)
-        return Candidate(mother.sketch, tuple(rng.choice(pair) for pair in pairs))
-
     def neighbours(self, candidate: Candidate) -> list[Candidate]:
         """All candidates with exactly one choice moved to an adjacent value."""
         sketch = self.sketch(candidate.sketch)
@@ -213,17 +202,3 @@ class ScheduleSpace:
     def schedule(self, candidate: Candidate) -> Schedule:
         """The candidate's schedule."""
         return self.sketch(candidate.sketch).build(self.choices(candidate))
-
-    def encode(self, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
-        """Choices as numbers, shape [len(candidates), 1 + width]; column 0 is the sketch's index.
-
-        Columns that a sketch does not use are NaN.
-        """
-        table = np.full((len(candidates), 1 + self._width), np.nan, dtype=np.float32)
-        for row, candidate in enumerate(candidates):
-            sketch = self.sketch(candidate.sketch)
-            numbers = [float(self.sketches.index(sketch))]
-            for choice, position in zip(sketch.choices, candidate.positions, strict=True):
-                numbers.extend(choice.numbers(choice.values[position]))
-            table[row, : len(numbers)] = numbers
-        return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -56,6 +57,12 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "tuning.db")
 
 
+def json_choices(space: ScheduleSpace, candidate: Candidate) -> dict[str, Any]:
+    """The candidate's choices as a record has them."""
+    choices = space.choices(candidate).items()
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in choices}
+
+
 def remember(store: Store, kernel: FusedKernel, count: int, version: str | None = None) -> TaskKey:
     """Record so many trials of a kernel, drawn at random."""
     key = task_key(workload_key(kernel), TARGET, 1, "default")
@@ -76,10 +83,7 @@ def remember(store: Store, kernel: FusedKernel, count: int, version: str | None 
                 key,
                 f"trial-{i}",
                 candidate.sketch,
-                {
-                    name: list(value) if isinstance(value, tuple) else value
-                    for name, value in space.choices(candidate).items()
-                },
+                json_choices(space, candidate),
                 space.schedule(candidate).to_json(),
                 "ok",
                 latency=latency,
@@ -122,10 +126,7 @@ def test_what_gained_nothing_elsewhere_is_not_carried_over(store: Store) -> None
                 replace(key, compiler_version=task_key("", TARGET, 1, "default").compiler_version),
                 f"flat-{number}",
                 candidate.sketch,
-                {
-                    name: list(value) if isinstance(value, tuple) else value
-                    for name, value in space.choices(candidate).items()
-                },
+                json_choices(space, candidate),
                 space.schedule(candidate).to_json(),
                 "ok",
                 latency=latency,
