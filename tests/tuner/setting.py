@@ -109,7 +109,7 @@ class Setting:
             task = TuningTask(kernel, value, key, space, extract, search, progress, default)
             task.resume(queries.trials(self.store, key))
             self.made.append(task)
-            answers = tile_answers() if space.size > 100 else self.answers(space)
+            answers = tile_answers() if len(space.sketches) > 1 else self.answers(space)
             for hash, seconds in answers.items():
                 self.runner.answers.setdefault((key.workload, hash), seconds)
 

@@ -28,9 +28,8 @@ from tuner.budget import Limits
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.tuner.setting"])
 
-TRIALS = 150
+TRIALS_PER_KILL = 8
 CAPACITY = 4
-KINDS = (matmul_kernel(), small_space(99), 1), (matmul_kernel(7, 13, 97), small_space(95), 3)
 
 
 class SlowRunner(SyntheticRunner):
@@ -63,13 +62,16 @@ class TellingStore(Store):
         return count
 
 
-def drive(path: Path, tell: Connection) -> None:
+def drive(path: Path, tell: Connection, trials: int) -> None:
     """Tune two tasks, as a job does, until all trials are used up."""
     setting = Setting(path, TellingStore)
     assert isinstance(setting.store, TellingStore)
     setting.store.tell = tell
     setting.runner = SlowRunner(tell)
-    setting.run(Limits(trials=TRIALS), *KINDS)
+    each = 2 * trials // 3  # candidates: more in all than there are trials
+    first, second = matmul_kernel(), matmul_kernel(7, 13, 97)
+    kinds = (first, small_space(each), 1), (second, small_space(each - 4), 3)
+    setting.run(Limits(trials=trials), *kinds)
     setting.store.close()
     tell.send(("finished", ""))
 
@@ -78,14 +80,15 @@ def drive(path: Path, tell: Connection) -> None:
 def test_killed_drivers_lose_nothing_and_repeat_nothing(kills: int, tmp_path: Path) -> None:
     path = tmp_path / "tuning.db"
     rng = random.Random(kills)
+    trials = TRIALS_PER_KILL * kills
     recorded: set[str] = set()
     submitted = killed = 0
     while True:
         ours, theirs = _CONTEXT.Pipe(duplex=False)
-        driver = _CONTEXT.Process(target=drive, args=(path, theirs), daemon=True)
+        driver = _CONTEXT.Process(target=drive, args=(path, theirs, trials), daemon=True)
         driver.start()
         theirs.close()
-        end = rng.randrange(1, 2 + TRIALS // kills) if killed < kills else TRIALS
+        end = rng.randrange(1, 2 + TRIALS_PER_KILL // 2) if killed < kills else trials
         events: list[tuple[str, str]] = []
         while len([e for e in events if e[0] == "recorded"]) < end and (event := receive(ours)):
             events.append(event)
@@ -104,9 +107,9 @@ def test_killed_drivers_lose_nothing_and_repeat_nothing(kills: int, tmp_path: Pa
             break
     assert killed >= kills // 2
     with Store.open(path) as store:
-        assert sum(queries.count_trials(store).values()) == TRIALS
+        assert sum(queries.count_trials(store).values()) == trials
         assert check(store) == []
-    assert submitted <= TRIALS + killed * CAPACITY
+    assert submitted <= trials + killed * CAPACITY
 
 
 def receive(connection: Connection) -> tuple[str, str] | None:
