@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from sqlalchemy import LargeBinary, cast, select, text
+from sqlalchemy import Table, text
+from sqlalchemy.orm import Session
 
+from configs.errors import DatabaseError
 from db import schema
+from db.raw_rows import decode, is_intact, raw_rows
 from db.records import OK, hash_json
 from db.store import Store
 
@@ -16,8 +20,8 @@ _MOST_PROBLEMS = 20
 def check(store: Store) -> list[str]:
     """What is wrong with the database, one line each; [] if nothing.
 
-    Looks at the file's structure, at references between tables, and at every JSON value, latency
-    and schedule hash.
+    Looks at the file's structure and indices, at references between tables, and at every value of
+    every row: against the row's checksum, and whether it makes sense.
     """
     problems = []
     with store.reading() as session:
@@ -26,45 +30,35 @@ def check(store: Store) -> list[str]:
                 problems.append(f"file: {line}")
         for table, row, parent, _ in session.execute(text("PRAGMA foreign_key_check")):
             problems.append(f"{table} {row}: refers to a row of {parent} that is not there")
-    problems += _json_problems(store)
-    if not problems:
-        problems += _trial_problems(store)
+    for described in schema.Base.metadata.sorted_tables:
+        problems += _table_problems(store, described)
     return problems[:_MOST_PROBLEMS]
 
 
-def _json_problems(store: Store) -> list[str]:
-    problems = []
-    for table in schema.Base.metadata.sorted_tables:
-        columns = [column for column in table.columns if isinstance(column.type, schema.Json)]
-        if not columns:
-            continue
-        values = (cast(column, LargeBinary) for column in columns)
-        rows = select(*table.primary_key.columns, *values)
-        with store.reading() as session:
-            for row in session.execute(rows.execution_options(yield_per=1000)):
-                for column, value in zip(columns, row[-len(columns) :], strict=True):
-                    if not _is_json(value):
-                        problems.append(f"{table.name} {row[0]}: {column.name} is not JSON")
-    return problems
-
-
-def _is_json(value: object) -> bool:
-    if not isinstance(value, bytes):
-        return False
+def _table_problems(store: Store, table: Table) -> list[str]:
     try:
-        json.loads(value.decode("utf-8"))
-    except ValueError:  # UnicodeDecodeError is one too
-        return False
-    return True
+        with store.reading() as session:
+            return list(_row_problems(session, table))
+    except DatabaseError as error:  # a page that cannot be read ends the walk
+        return [f"{table.name}: {error.message}"]
 
 
-def _trial_problems(store: Store) -> list[str]:
-    problems = []
-    trials = select(schema.Trial).execution_options(yield_per=1000)
-    with store.reading() as session:
-        for trial in session.scalars(trials):
-            if trial.schedule_hash != hash_json(trial.schedule):
-                problems.append(f"trials {trial.id}: the hash is not the schedule's")
-            if trial.status == OK and not (trial.latency and trial.latency > 0):
-                problems.append(f"trials {trial.id}: ok without a latency")
-    return problems
+def _row_problems(session: Session, table: Table) -> Iterator[str]:
+    for row in raw_rows(session, table):
+        name = " ".join(str(row[column.name]) for column in table.primary_key.columns)
+        try:
+            values = decode(table, row)
+        except ValueError as error:
+            yield f"{table.name} {name}: {error}"
+            continue
+        if not is_intact(table, values):
+            yield f"{table.name} {name}: its checksum is not right"
+        elif table is schema.Trial.__table__:
+            yield from (f"trials {name}: {problem}" for problem in _trial_problems(values))
+
+
+def _trial_problems(trial: Mapping[str, Any]) -> Iterator[str]:
+    if trial["schedule_hash"] != hash_json(trial["schedule"]):
+        yield "the hash is not the schedule's"
+    if trial["status"] == OK and not (trial["latency"] and trial["latency"] > 0):
+        yield "ok without a latency"

@@ -1,6 +1,6 @@
-"""Databases as JSON lines: a header, then targets, workloads, jobs, trials and bests, one per line.
+"""Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds.
 
-    {"format": "tunefarm-records", "version": 2}
+    {"format": "tunefarm-records", "version": 3}
     {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …}
     {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …}
 
@@ -23,6 +23,7 @@ from db import queries
 from db.records import (
     JOB_STATES,
     BestRecord,
+    BuildRecord,
     JobRecord,
     JobTask,
     TargetRecord,
@@ -33,8 +34,8 @@ from db.records import (
 from db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 2
-"""Version 1 had no bests."""
+VERSION = 3
+"""Version 1 had no bests, version 2 no builds."""
 _BATCH = 1000
 
 
@@ -114,12 +115,16 @@ def add_records(store: Store, records: Iterable[Record]) -> int:
                 store.add_jobs(batch)
             elif kind is BestRecord:
                 store.record_bests(batch)
+            elif kind is BuildRecord:
+                store.record_builds(batch)
             else:
                 new += store.record_trials(batch)
     return new
 
 
-Record: TypeAlias = TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord
+Record: TypeAlias = (
+    TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord | BuildRecord
+)
 
 
 def records_of(store: Store) -> Iterator[Record]:
@@ -129,6 +134,7 @@ def records_of(store: Store) -> Iterator[Record]:
     yield from reversed(queries.jobs(store))
     yield from queries.iterate_trials(store)
     yield from queries.iterate_bests(store)
+    yield from reversed(queries.builds(store))
 
 
 _KINDS: Mapping[type[Record], str] = {
@@ -137,6 +143,7 @@ _KINDS: Mapping[type[Record], str] = {
     JobRecord: "job",
     TrialRecord: "trial",
     BestRecord: "best",
+    BuildRecord: "build",
 }
 
 
@@ -197,6 +204,8 @@ def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
         keys = [task.key for task in record.tasks]
     needed = {("workload", key.workload) for key in keys}
     needed |= {("target", key.target) for key in keys}
+    if isinstance(record, BuildRecord):
+        needed.add(("target", record.target))
     if isinstance(record, TrialRecord) and record.job is not None:
         needed.add(("job", record.job))
     if isinstance(record, BestRecord):
@@ -226,11 +235,21 @@ def _record(value: object) -> Record:
         return trial
     if kind == "best":
         return _build(BestRecord, value, _BEST)
+    if kind == "build":
+        return _build(BuildRecord, value, _BUILD)
     raise ValueError(f"unknown kind {kind!r}")
 
 
 _T = TypeVar(
-    "_T", TargetRecord, WorkloadRecord, JobRecord, TrialRecord, BestRecord, JobTask, TaskKey
+    "_T",
+    TargetRecord,
+    WorkloadRecord,
+    JobRecord,
+    TrialRecord,
+    BestRecord,
+    BuildRecord,
+    JobTask,
+    TaskKey,
 )
 Reader = Callable[[object], Any]
 
@@ -355,5 +374,18 @@ _BEST: dict[str, Reader] = {
     "high": _number,
     "met": _list(_text),
     "job": _text,
+    "created": _number,
+}
+_BUILD: dict[str, Reader] = {
+    "id": _text,
+    "model_name": _text,
+    "model_hash": _text,
+    "target": _text,
+    "threads": _count,
+    "numerics": _text,
+    "compiler_version": _text,
+    "artefact_sha256": _text,
+    "tuned_share": _number,
+    "report": _any,
     "created": _number,
 }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, Select, case, func, literal_column, select
+from sqlalchemy import ColumnElement, Select, case, exists, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db import schema
 from db.records import (
     OK,
     BestRecord,
+    BuildRecord,
     JobRecord,
     JobTask,
     TargetRecord,
@@ -21,6 +22,8 @@ from db.records import (
     WorkloadRecord,
 )
 from db.store import Store
+
+_NUMBERS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +40,7 @@ class TaskSummary:
 
 def best_trial(store: Store, key: TaskKey) -> TrialRecord | None:
     """The ok trial with the lowest latency, the older one of two equals."""
-    return best_trials(store, [key]).get(key)
-
-
-def best_trials(store: Store, keys: Iterable[TaskKey]) -> dict[TaskKey, TrialRecord]:
-    """`best_trial` of each key that has one."""
-    best = {}
-    with store.reading() as session:
-        for key in keys:
-            row = session.execute(_trials().where(schema.Trial.id == _fastest(key))).first()
-            if row is not None:
-                best[key] = _trial(row)
-    return best
+    return fastest_trial(store, key)
 
 
 def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
@@ -102,6 +94,33 @@ def trials_of_bests(store: Store) -> set[int]:
         return set(session.scalars(select(schema.Best.trial_id).distinct()))
 
 
+def finalists(store: Store, key: TaskKey) -> list[TrialRecord]:
+    """The task's trials that were measured side by side, in the order they were recorded."""
+    with store.reading() as session:
+        return _newest(session, _trials().where(_of_task(key), _IS_CONFIRMED), False, None)
+
+
+def fastest_trial(
+    store: Store, key: TaskKey, *, after: int = 0, without: Collection[str] = ()
+) -> TrialRecord | None:
+    """The fastest ok trial that was recorded after the one numbered `after`.
+
+    Trials of the schedules with the hashes `without` do not count.
+    """
+    with store.reading() as session:
+        numbers = (
+            select(schema.Trial.id)
+            .where(_of_task(key), _IS_OK, schema.Trial.id > after)
+            .order_by(schema.Trial.latency, schema.Trial.id)
+            .limit(1)
+        )
+        if without:
+            numbers = numbers.where(schema.Trial.schedule_hash.not_in(without))
+        wanted = _trials().where(schema.Trial.id == numbers.scalar_subquery())
+        row = session.execute(wanted).first()
+        return None if row is None else _trial(row)
+
+
 def measured_hashes(store: Store, key: TaskKey) -> set[str]:
     """Hashes of all schedules of which a trial is recorded, whatever its status."""
     with store.reading() as session:
@@ -115,6 +134,42 @@ def trials(
     """Trials of a task in the order they were recorded; with `limit` the newest ones."""
     with store.reading() as session:
         return _newest(session, _trials().where(_of_task(key)), only_ok, limit)
+
+
+def some_trials(
+    store: Store, key: TaskKey, *, fastest: int, newest: int, schedule_hash: str
+) -> list[TrialRecord]:
+    """So many of the fastest and of the newest trials, and those of one schedule; in order."""
+    of_task = select(schema.Trial.id).where(_of_task(key))
+    parts = (
+        of_task.where(_IS_OK).order_by(schema.Trial.latency, schema.Trial.id).limit(fastest),
+        of_task.order_by(schema.Trial.id.desc()).limit(newest),
+        of_task.where(schema.Trial.schedule_hash == schedule_hash),
+    )
+    with store.reading() as session:
+        numbers = sorted({number for part in parts for number in session.scalars(part)})
+        rows: list[Any] = []
+        for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
+            batch = numbers[start : start + _NUMBERS_AT_ONCE]
+            wanted = _trials().where(schema.Trial.id.in_(batch)).order_by(schema.Trial.id)
+            rows += session.execute(wanted)
+        return [_trial(row) for row in rows]
+
+
+def tasks(store: Store, *, only_ok: bool = False) -> list[TaskKey]:
+    """The tasks that have trials (or ok ones), in the order in which they were first seen."""
+    of_task = schema.Trial.task_id == schema.Task.id
+    trial = exists().where(of_task, _IS_OK) if only_ok else exists().where(of_task)
+    statement = (
+        select(*_KEY)
+        .select_from(schema.Task)
+        .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
+        .join(schema.Target, schema.Target.id == schema.Task.target_id)
+        .where(trial)
+        .order_by(schema.Task.id)
+    )
+    with store.reading() as session:
+        return [TaskKey(*row) for row in session.execute(statement)]
 
 
 def trials_of_target(
@@ -197,6 +252,18 @@ def job(store: Store, job_id: str) -> JobRecord | None:
         return None if row is None else _job(session, row)
 
 
+def builds(store: Store, *, limit: int | None = None) -> list[BuildRecord]:
+    """What was built from the records, newest first."""
+    statement = (
+        select(schema.Build, schema.Target.key)
+        .join(schema.Target, schema.Target.id == schema.Build.target_id)
+        .order_by(schema.Build.id.desc())
+        .limit(limit)
+    )
+    with store.reading() as session:
+        return [_build(row, target) for row, target in session.execute(statement)]
+
+
 def summary(store: Store, workload: str | None = None) -> list[TaskSummary]:
     """One line per task that has trials, of one workload or of all."""
     statement = (
@@ -232,6 +299,7 @@ _KEY = (
 
 _IS_OK = schema.Trial.status == literal_column(f"'{OK}'")
 """Written out, because a partial index is not used for a bound parameter."""
+_IS_CONFIRMED = schema.Trial.confirmed == literal_column("1")
 
 
 def _of_task(key: TaskKey) -> ColumnElement[bool]:
@@ -252,16 +320,6 @@ def _task_id(column: InstrumentedAttribute[int], key: TaskKey) -> ColumnElement[
         )
     )
     return column == task.scalar_subquery()
-
-
-def _fastest(key: TaskKey) -> ScalarSelect[int]:
-    return (
-        select(schema.Trial.id)
-        .where(_of_task(key), _IS_OK)
-        .order_by(schema.Trial.latency, schema.Trial.id)
-        .limit(1)
-        .scalar_subquery()
-    )
 
 
 def _trials() -> Select[Any]:
@@ -319,6 +377,22 @@ def _best(row: schema.Best, job_id: str, trial: TrialRecord) -> BestRecord:
         high=row.high,
         met=tuple(row.met),
         job=job_id,
+        created=row.created,
+    )
+
+
+def _build(row: schema.Build, target: str) -> BuildRecord:
+    return BuildRecord(
+        id=row.uid,
+        model_name=row.model_name,
+        model_hash=row.model_hash,
+        target=target,
+        threads=row.threads,
+        numerics=row.numerics,
+        compiler_version=row.compiler_version,
+        artefact_sha256=row.artefact_sha256,
+        tuned_share=row.tuned_share,
+        report=row.report,
         created=row.created,
     )
 

@@ -13,6 +13,13 @@ JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
 JOB_STATES: tuple[JobState, ...] = ("running", "finished", "interrupted", "failed")
 OK = "ok"
 """The status of a trial that was built, gave the right result and was timed."""
+CONFIRMED = "confirmed"
+"""Key in a trial's conditions: it is a finalist's, measured beside the others by the job named."""
+
+
+def compact_json(value: object) -> str:
+    """The value as short ASCII JSON text; finite numbers only (else ValueError)."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def canonical_json(value: object) -> str:
@@ -119,6 +126,26 @@ class BestRecord:
     met: tuple[str, ...]
     job: str
     created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecord:
+    """A model that was built: `artefact_sha256` is the file's, `report` a JSON value.
+
+    `id` is unique over all databases; `created` is in seconds since the epoch.
+    """
+
+    id: str
+    model_name: str
+    model_hash: str
+    target: str
+    threads: int
+    numerics: str
+    compiler_version: str
+    artefact_sha256: str
+    tuned_share: float
+    report: Any
+    created: float
 
 
 @dataclass(frozen=True, slots=True)

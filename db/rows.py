@@ -12,7 +12,17 @@ from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
 from db import schema
-from db.records import OK, BestRecord, JobRecord, TaskKey, TrialRecord, canonical_json, hash_json
+from db.records import (
+    CONFIRMED,
+    OK,
+    BestRecord,
+    BuildRecord,
+    JobRecord,
+    TaskKey,
+    TrialRecord,
+    canonical_json,
+    hash_json,
+)
 
 _ERROR_CHARACTERS = 16_000
 _NOTHING: Mapping[tuple[str, object], int] = {}
@@ -55,6 +65,10 @@ class RowIds:
         if found is None:
             raise DatabaseError(f"trial {request_id!r} is not in the database")
         return found
+
+    def target(self, key: str) -> int:
+        """Raises DatabaseError if there is no such target."""
+        return self._required(schema.Target, key)
 
     def _remember(self, kind: str, key: object, number: int) -> int:
         self.known[kind, key] = number
@@ -120,6 +134,7 @@ def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
         "run_seconds": record.run_seconds,
         "conditions": dict(record.conditions),
         "created": record.created or time.time(),
+        "confirmed": int(bool(record.conditions.get(CONFIRMED))),
     }
 
 
@@ -135,6 +150,23 @@ def best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
         "high": record.high,
         "met": list(record.met),
         "created": record.created or time.time(),
+    }
+
+
+def build_values(ids: RowIds, record: BuildRecord) -> dict[str, Any]:
+    """The columns of a build's row. Raises DatabaseError if its target is not in the database."""
+    return {
+        "uid": record.id,
+        "model_name": _printable(record.model_name),
+        "model_hash": record.model_hash,
+        "target_id": ids.target(record.target),
+        "threads": record.threads,
+        "numerics": record.numerics,
+        "compiler_version": record.compiler_version,
+        "artefact_sha256": record.artefact_sha256,
+        "tuned_share": record.tuned_share,
+        "report": record.report,
+        "created": record.created,
     }
 
 

@@ -4,6 +4,9 @@ workloads ─┐
            ├─ tasks (the key of a record) ─┬─ trials ─ machines
 targets  ──┘                               ├─ bests (each one of the trials)
                                            └─ job_tasks ─ jobs
+targets ── builds
+
+Every row has a checksum, so that a damaged one is told from an intact one (`db.checksum`).
 """
 
 from __future__ import annotations
@@ -12,23 +15,29 @@ import json
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Float,
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Text,
     UniqueConstraint,
+    event,
     text,
 )
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.orm import DeclarativeBase, Mapped, QueryContext, mapped_column
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from db.records import OK, JobState
+from configs.errors import DatabaseError
+from db.checksum import checksum_of, checksum_of_insert
+from db.packing import pack, unpack
+from db.records import OK, JobState, compact_json
 
-REVISION = "0002"
+REVISION = "0003"
 """The Alembic revision that these models are."""
 
 
@@ -40,14 +49,39 @@ class Json(TypeDecorator[Any]):
     should_evaluate_none = True  # None is the JSON value null
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return compact_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else json.loads(value)
 
 
+class PackedJson(TypeDecorator[Any]):
+    """A JSON value, compressed (`db.packing`); NaN and infinities are refused.
+
+    In SQLite the column is declared as text, as it was when it held text, and holds a blob.
+    """
+
+    impl = LargeBinary
+    cache_ok = True
+    should_evaluate_none = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        stored = Text() if dialect.name == "sqlite" else LargeBinary()
+        return dialect.type_descriptor(stored)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes:
+        return pack(compact_json(value))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else json.loads(unpack(value))
+
+
 class Base(DeclarativeBase):
     """Base of the models; names of constraints are fixed so that migrations can name them."""
+
+    checksum: Mapped[int | None] = mapped_column(
+        BigInteger, default=checksum_of_insert, sort_order=1000
+    )
 
     metadata = MetaData(
         naming_convention={
@@ -57,6 +91,16 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+
+
+@event.listens_for(Base, "load", propagate=True)
+def _refuse_damaged(row: Base, _context: QueryContext) -> None:
+    """Whatever reads a row, a damaged one is never taken for what was written."""
+    if row.checksum != checksum_of(row):
+        raise DatabaseError(
+            f"{row.__tablename__} {getattr(row, 'id', '')}: the record is damaged",
+            hint="tune db check says how much; tune db salvage saves what is intact",
+        )
 
 
 class Target(Base):
@@ -154,6 +198,12 @@ class Trial(Base):
             sqlite_where=text(f"status = '{OK}'"),
             postgresql_where=text(f"status = '{OK}'"),
         ),
+        Index(
+            "ix_trials_confirmed",
+            "task_id",
+            sqlite_where=text("confirmed = 1"),
+            postgresql_where=text("confirmed = 1"),
+        ),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -163,7 +213,7 @@ class Trial(Base):
     request_id: Mapped[str] = mapped_column(String(64))
     sketch: Mapped[str] = mapped_column(Text)
     choices: Mapped[Any] = mapped_column(Json)
-    schedule: Mapped[Any] = mapped_column(Json)
+    schedule: Mapped[Any] = mapped_column(PackedJson)
     schedule_hash: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(String(32))
     latency: Mapped[float | None] = mapped_column(Float)
@@ -172,8 +222,9 @@ class Trial(Base):
     build_seconds: Mapped[float] = mapped_column(Float)
     check_seconds: Mapped[float] = mapped_column(Float)
     run_seconds: Mapped[float] = mapped_column(Float)
-    conditions: Mapped[Any] = mapped_column(Json)
+    conditions: Mapped[Any] = mapped_column(PackedJson)
     created: Mapped[float] = mapped_column(Float)
+    confirmed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
 
 
 class Best(Base):
@@ -191,4 +242,23 @@ class Best(Base):
     low: Mapped[float] = mapped_column(Float)
     high: Mapped[float] = mapped_column(Float)
     met: Mapped[Any] = mapped_column(Json)
+    created: Mapped[float] = mapped_column(Float)
+
+
+class Build(Base):
+    """A model that was built from the records: which file came out, and what it runs."""
+
+    __tablename__ = "builds"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    uid: Mapped[str] = mapped_column(String(32), unique=True)
+    model_name: Mapped[str] = mapped_column(Text)
+    model_hash: Mapped[str] = mapped_column(String(64), index=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), index=True)
+    threads: Mapped[int] = mapped_column(Integer)
+    numerics: Mapped[str] = mapped_column(String(32))
+    compiler_version: Mapped[str] = mapped_column(String(64))
+    artefact_sha256: Mapped[str] = mapped_column(String(64))
+    tuned_share: Mapped[float] = mapped_column(Float)
+    report: Mapped[Any] = mapped_column(PackedJson)
     created: Mapped[float] = mapped_column(Float)

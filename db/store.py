@@ -23,10 +23,12 @@ from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError, DatabaseUnavailableError
 from db import schema, sqlite_file
+from db.checksum import checksum_of
 from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
 from db.records import (
     JOB_STATES,
     BestRecord,
+    BuildRecord,
     JobRecord,
     JobState,
     JobTask,
@@ -34,7 +36,7 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.rows import RowIds, add_job, best_values, job_row, trial_values
+from db.rows import RowIds, add_job, best_values, build_values, job_row, trial_values
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
@@ -251,6 +253,7 @@ class Store:
             row = job_row(session, job)
             row.progress = progress
             row.updated = time.time()
+            row.checksum = checksum_of(row)
 
         self._write(update)
 
@@ -265,8 +268,24 @@ class Store:
             row.updated = row.finished = time.time()
             if progress is not None:
                 row.progress = progress
+            row.checksum = checksum_of(row)
 
         self._write(finish)
+
+    def record_builds(self, builds: Iterable[BuildRecord]) -> None:
+        """Add the builds that are not in the database yet, all in one transaction.
+
+        Raises DatabaseError, and adds none, if a target is not in the database.
+        """
+        records = list(builds)
+
+        def add(session: Session) -> None:
+            ids = RowIds(session)
+            rows = [build_values(ids, record) for record in records]
+            session.execute(_insert_new(schema.Build), rows)
+
+        if records:
+            self._write(add)
 
     def _prepare(self, path: Path | None, migrations: Path) -> None:
         """Check the file, then bring it to this version's schema."""

@@ -12,7 +12,7 @@ from compiler.schedule import schedule_space
 from compiler.schedule.space import Candidate, ScheduleSpace
 from compiler.target import Target
 from db import queries
-from db.records import TaskKey, TrialRecord
+from db.records import TaskKey, TrialRecord, hash_json
 from db.store import Store
 from tuner.cost_model import Outcome, TrainingData
 from tuner.features import FeatureExtractor, FeatureLayout
@@ -76,21 +76,16 @@ def read_history(
 ) -> list[PastKernel]:
     """What was measured of other workloads under the same target, threads, numerics and compiler.
 
-    `like` is a key whose workload does not matter. At most `MOST_KERNELS`, the newest; workloads of
-    `without` are left out, and so are those that this version cannot read. About `rows`
-    measurements are kept in all (None: `MOST_ROWS` of each).
+    `like` is a key whose workload does not matter. At most `MOST_KERNELS`, those seen last;
+    workloads of `without` are left out, and so are those that this version cannot read. About
+    `rows` measurements are kept in all (None: `MOST_ROWS` of each).
     """
-    wanted = (like.target, like.threads, like.numerics, like.compiler_version)
-    found = [
-        task
-        for task in queries.summary(store)
-        if (task.key.target, task.key.threads, task.key.numerics, task.key.compiler_version)
-        == wanted
-        and task.key.workload not in without
-        and task.ok_trials
+    wanted = [
+        key
+        for key in reversed(queries.tasks(store, only_ok=True))
+        if key == replace(like, workload=key.workload) and key.workload not in without
     ]
-    found.sort(key=lambda task: (-task.last_created, task.key.workload))
-    keys = [task.key for task in found[:MOST_KERNELS]]
+    keys = wanted[:MOST_KERNELS]
     kernels = queries.workloads(store, [key.workload for key in keys])
     most = MOST_ROWS
     if rows is not None:
@@ -102,7 +97,11 @@ def read_history(
             space = schedule_space(kernel, target, key.threads, key.numerics)
         except TunefarmError:
             continue  # written by a version with other operators
-        past = past_kernel(kernel, space, target, queries.trials(store, key), most)
+        default = hash_json(space.schedule(space.default()).to_json())
+        records = queries.some_trials(
+            store, key, fastest=most, newest=2 * most, schedule_hash=default
+        )
+        past = past_kernel(kernel, space, target, records, most)
         if past.lessons:
             result.append(past)
     return result
@@ -165,8 +164,8 @@ def bests_elsewhere(
     They are no records of the task that `like` stands for, but good places to start from.
     """
     result: dict[str, list[Known]] = {}
-    for task in queries.summary(store):
-        key, kernel = task.key, kernels.get(task.key.workload)
+    for key in queries.tasks(store, only_ok=True):
+        kernel = kernels.get(key.workload)
         if kernel is None or key.compiler_version != like.compiler_version:
             continue
         if key == replace(like, workload=key.workload):
@@ -181,9 +180,9 @@ def bests_elsewhere(
 def unusable(store: Store, like: TaskKey) -> list[str]:
     """One line for each other version of the compiler whose records do not apply to this one."""
     counts: dict[str, int] = {}
-    for task in queries.summary(store):
-        version = task.key.compiler_version
-        if task.key.target == like.target and version != like.compiler_version:
+    for key in queries.tasks(store):
+        version = key.compiler_version
+        if key.target == like.target and version != like.compiler_version:
             counts[version] = counts.get(version, 0) + 1
     return [
         f"{_kernels(count)} of compiler version {version} in {store.name} do not apply to version "

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from db import queries
-from db.records import TaskKey, TrialRecord, hash_json
+from db.records import CONFIRMED, TaskKey, TrialRecord, hash_json
 from db.store import Store
 from measure.job import MeasureResult, Status
 
-CONFIRMED = "confirmed"
-"""Key in a trial's conditions: it is a finalist's, measured beside the others by the job named."""
 UNCONFIRMED_MARGIN = 0.02
 """How much faster than the confirmed best a later, unconfirmed trial must be to replace it."""
 
@@ -111,8 +109,19 @@ def record_to_apply(store: Store, key: TaskKey) -> tuple[TrialRecord, bool] | No
     found = queries.best(store, key)
     if found is not None:
         return found[1], True
-    record = best_record(queries.trials(store, key))
+    record = best_record(_decisive(store, key))
     return None if record is None else (record, False)
+
+
+def _decisive(store: Store, key: TaskKey) -> list[TrialRecord]:
+    """Those of a task's trials that decide what `best_record` of all of them is, in their order."""
+    finalists = queries.finalists(store, key)
+    refuted = _refuted(confirmations(finalists))
+    last = finalists[-1].number or 0 if finalists else 0
+    later = queries.fastest_trial(store, key, after=last, without=refuted)
+    fastest = queries.fastest_trial(store, key, without=refuted) if finalists else later
+    first = [] if fastest is None or fastest == later else [fastest]
+    return [*first, *finalists, *([] if later is None else [later])]
 
 
 def best_record(records: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -123,7 +132,7 @@ def best_record(records: Sequence[TrialRecord]) -> TrialRecord | None:
     their place if it is faster by `UNCONFIRMED_MARGIN`. Without finalists the fastest trial.
     """
     confirmed = confirmations(records)
-    refuted = {hash for hash, group in confirmed.items() if not all(r.is_ok for r in group)}
+    refuted = _refuted(confirmed)
     medians = [_median_record(group) for hash, group in confirmed.items() if hash not in refuted]
     last = max((i for i, record in enumerate(records) if is_confirmed(record)), default=-1)
     later = [r for r in records[last + 1 :] if r.is_ok and r.schedule_hash not in refuted]
@@ -135,6 +144,11 @@ def best_record(records: Sequence[TrialRecord]) -> TrialRecord | None:
         return best or challenger
     beaten = latency_of(challenger) < (1.0 - UNCONFIRMED_MARGIN) * latency_of(best)
     return challenger if beaten else best
+
+
+def _refuted(confirmed: Mapping[str, Sequence[TrialRecord]]) -> set[str]:
+    """The schedules that failed as finalists."""
+    return {hash for hash, group in confirmed.items() if not all(r.is_ok for r in group)}
 
 
 def _median_record(group: Sequence[TrialRecord]) -> TrialRecord:

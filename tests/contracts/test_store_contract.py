@@ -11,9 +11,17 @@ import pytest
 
 from configs.errors import DatabaseError
 from db import queries
-from db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord, hash_json
+from db.records import (
+    CONFIRMED,
+    JobTask,
+    TargetRecord,
+    TaskKey,
+    TrialRecord,
+    WorkloadRecord,
+    hash_json,
+)
 from db.store import Store
-from tests.db.examples import KEY, TARGET, WORKLOAD, failed, populate, trial
+from tests.db.examples import KEY, TARGET, WORKLOAD, build, failed, populate, trial
 
 KINDS = ("file", "memory", "url")
 
@@ -92,10 +100,9 @@ def test_every_part_of_the_key_separates_trials(store: Store, other_key: TaskKey
     store.add_workloads([WorkloadRecord(other_key.workload, "other", {})])
     store.add_targets([TargetRecord(other_key.target, {})])
     store.record_trials([trial(1, 0.5), trial(2, 2.0, key=other_key)])
-    assert queries.best_trials(store, [KEY, other_key]) == {
-        KEY: stored(trial(1, 0.5), 1),
-        other_key: stored(trial(2, 2.0, key=other_key), 2),
-    }
+    assert queries.best_trial(store, KEY) == stored(trial(1, 0.5), 1)
+    assert queries.best_trial(store, other_key) == stored(trial(2, 2.0, key=other_key), 2)
+    assert queries.tasks(store) == [KEY, other_key]
     assert queries.measured_hashes(store, other_key) == {trial(2).schedule_hash}
     assert queries.count_trials(store, KEY) == {"ok": 1}
     assert queries.count_trials(store) == {"ok": 2}
@@ -105,7 +112,6 @@ def test_unknown_key_has_no_trials(store: Store) -> None:
     store.record_trials([trial(1)])
     nobody = replace(KEY, workload="unknown")
     assert queries.best_trial(store, nobody) is None
-    assert queries.best_trials(store, [nobody]) == {}
     assert queries.trials(store, nobody) == []
     assert queries.measured_hashes(store, nobody) == set()
     assert queries.count_trials(store, nobody) == {}
@@ -242,3 +248,46 @@ def test_iteration_gives_every_trial_in_order(store: Store) -> None:
 def test_nothing_to_record_is_fine(store: Store) -> None:
     assert store.record_trials([]) == 0
     assert list(queries.iterate_trials(store)) == []
+
+
+def test_tasks_without_trials_are_not_listed(store: Store) -> None:
+    store.start_job("resnet18", "abc", {}, [JobTask(replace(KEY, threads=3), 1)])
+    assert queries.tasks(store) == []
+    store.record_trials([failed(1)])
+    assert queries.tasks(store) == [KEY]
+    assert queries.tasks(store, only_ok=True) == []
+    store.record_trials([trial(2)])
+    assert queries.tasks(store, only_ok=True) == [KEY]
+
+
+def test_fastest_trial_heeds_what_is_excluded(store: Store) -> None:
+    store.record_trials([trial(1, 1.0), trial(2, 2.0), trial(3, 3.0), failed(4)])
+    without = {trial(1).schedule_hash, trial(2).schedule_hash}
+    assert queries.fastest_trial(store, KEY) == stored(trial(1, 1.0), 1)
+    assert queries.fastest_trial(store, KEY, without=without) == stored(trial(3, 3.0), 3)
+    assert queries.fastest_trial(store, KEY, after=1) == stored(trial(2, 2.0), 2)
+    assert queries.fastest_trial(store, KEY, after=3) is None
+
+
+def test_finalists_are_the_trials_that_were_confirmed(store: Store) -> None:
+    confirmed = trial(2, conditions={"load": 0.5, CONFIRMED: "job"})
+    store.record_trials([trial(1), confirmed, failed(3)])
+    assert queries.finalists(store, KEY) == [stored(confirmed, 2)]
+
+
+def test_a_part_of_many_trials_has_the_fastest_the_newest_and_the_one_asked_for(
+    store: Store,
+) -> None:
+    store.record_trials(trial(number, float(number)) for number in range(1, 31))
+    asked = trial(20).schedule_hash
+    some = queries.some_trials(store, KEY, fastest=3, newest=4, schedule_hash=asked)
+    assert [record.number for record in some] == [1, 2, 3, 20, 27, 28, 29, 30]
+
+
+def test_builds_come_back_newest_first_and_once(store: Store) -> None:
+    store.record_builds([build(1), build(2)])
+    store.record_builds([build(2)])
+    assert queries.builds(store) == [build(2), build(1)]
+    assert queries.builds(store, limit=1) == [build(2)]
+    with pytest.raises(DatabaseError, match="target 'nowhere' is not in the database"):
+        store.record_builds([replace(build(3), target="nowhere")])

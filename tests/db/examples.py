@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from db.records import BuildRecord, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
 
 KEY = TaskKey("89abcdef01234567", "x86-64-v3/8", 1, "default", "1")
@@ -43,3 +43,20 @@ def trial(number: int, latency: float | None = 1.0, **changes: Any) -> TrialReco
 def failed(number: int, status: str = "crashed", error: str = "signal 11") -> TrialRecord:
     """A trial that ended without a latency."""
     return trial(number, None, samples=(), status=status, error=error)
+
+
+def build(number: int) -> BuildRecord:
+    """A build of a model for KEY's target; another `number` is another build."""
+    return BuildRecord(
+        id=f"build-{number}",
+        model_name="resnet18",
+        model_hash="abc",
+        target=TARGET.key,
+        threads=1,
+        numerics="default",
+        compiler_version="1",
+        artefact_sha256=f"{number:064x}",
+        tuned_share=0.75,
+        report={"kernels": [{"name": "conv", "share": 0.75}]},
+        created=2000.0 + number,
+    )

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import DatabaseError
+from db import queries, schema
 from db.check import check
+from db.checksum import checksum_of
 from db.store import Store
-from tests.db.examples import failed, populate, trial
+from tests.db.examples import KEY, failed, populate, trial
 
 
 @pytest.fixture
@@ -32,8 +35,11 @@ def test_sound_database_has_no_problems(store: Store) -> None:
         ("UPDATE trials SET samples = '[1' WHERE id = 3", "trials 3: samples is not JSON"),
         ("UPDATE trials SET choices = x'00ff' WHERE id = 3", "trials 3: choices is not JSON"),
         ("UPDATE workloads SET kernel = ''", "workloads 1: kernel is not JSON"),
-        ("UPDATE trials SET schedule = '[]' WHERE id = 1", "trials 1: the hash is not the"),
-        ("UPDATE trials SET latency = NULL WHERE id = 1", "trials 1: ok without a latency"),
+        ("UPDATE trials SET schedule = '[]' WHERE id = 1", "trials 1: schedule is not JSON"),
+        ("UPDATE trials SET schedule = x'0102' WHERE id = 1", "trials 1: schedule is not JSON"),
+        ("UPDATE trials SET latency = 0.5 WHERE id = 1", "trials 1: its checksum is not right"),
+        ("UPDATE tasks SET threads = 2", "tasks 1: its checksum is not right"),
+        ("UPDATE machines SET checksum = NULL", "machines 1: its checksum is not right"),
         ("DELETE FROM workloads", "tasks 1: refers to a row of workloads that is not there"),
     ],
 )
@@ -43,3 +49,35 @@ def test_damage_is_found(store: Store, damage: str, problem: str) -> None:
         connection.commit()
     (found,) = check(store)
     assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"schedule_hash": "0" * 16}, "trials 1: the hash is not the schedule's"),
+        ({"latency": None}, "trials 1: ok without a latency"),
+    ],
+)
+def test_intact_rows_that_make_no_sense_are_found(
+    store: Store, change: dict[str, object], problem: str
+) -> None:
+    with store.writing() as session:
+        row = session.get_one(schema.Trial, 1)
+        for name, value in change.items():
+            setattr(row, name, value)
+        row.checksum = checksum_of(row)
+    assert check(store) == [problem]
+
+
+def test_damaged_row_is_refused_by_every_reader(store: Store) -> None:
+    with closing(sqlite3.connect(store.name)) as connection:
+        connection.execute("UPDATE trials SET latency = 0.001 WHERE id = 3")
+        connection.commit()
+    for read in (
+        lambda: queries.best_trial(store, KEY),
+        lambda: queries.trials(store, KEY),
+        lambda: queries.trial(store, 3),
+        lambda: list(queries.iterate_trials(store)),
+    ):
+        with pytest.raises(DatabaseError, match=r"trials 3: the record is damaged \(tune db check"):
+            read()

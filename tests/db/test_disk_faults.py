@@ -66,8 +66,11 @@ def run(library: str, folder: str, error: str) -> None:
     faults.disk_faults_arm.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_int]
     faults.disk_faults_seen.restype = ctypes.c_long
     calls, waits, number = 1, 0, 0
+    empty = Path(folder, "empty.db")
+    Store.open(empty).close()
     while number < calls:
         path = Path(folder, f"{number}.tuning.db")
+        shutil.copyfile(empty, path)
         with Store.open(path) as store:
             patience = store.patience = CountingPatience()
             faults.disk_faults_arm(number, FAILING_CALLS, int(error))

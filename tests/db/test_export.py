@@ -14,7 +14,7 @@ from db import queries
 from db.export import export_records, import_records
 from db.records import BestRecord, JobTask
 from db.store import Store
-from tests.db.examples import KEY, failed, populate, trial
+from tests.db.examples import KEY, build, failed, populate, trial
 
 
 @pytest.fixture
@@ -28,6 +28,7 @@ def file(tmp_path: Path) -> Path:
         hash = trial(1).schedule_hash
         best = BestRecord(KEY, hash, "request-1", 1.0, 0.5, 0.4, 0.6, (hash, "b"), job.id, 7.0)
         store.record_bests([best])
+        store.record_builds([build(1)])
         store.finish_job(job.id, "interrupted", {"done": 0.5})
         assert export_records(store, path) == 3
     return path
@@ -40,6 +41,7 @@ def content(store: Store) -> list[object]:
         queries.jobs(store),
         list(queries.iterate_trials(store)),
         list(queries.iterate_bests(store)),
+        queries.builds(store),
     ]
 
 
@@ -96,13 +98,15 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda text: text[:-20], ":8: "),
+        (lambda text: text[:-20], ":9: "),
         (lambda text: "[]\n" + text, ":1: this is not a file of records"),
-        (lambda text: text.replace('"version":2}', '"version":3}', 1), ":1: version 3 is not"),
-        (lambda text: text.replace('"version":2}', '"version":true}', 1), "version True is not"),
+        (lambda text: text.replace('"version":3}', '"version":4}', 1), ":1: version 4 is not"),
+        (lambda text: text.replace('"version":3}', '"version":true}', 1), "version True is not"),
         (change(7, lambda line: line.update(request_id="x")), ":8: trial 'x "),
         (change(7, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),
         (change(7, lambda line: line.update(ratio=None)), ":8: ratio: None is not a finite"),
+        (change(8, lambda line: line.update(target="t")), ":9: target 't' does not stand above"),
+        (change(8, lambda line: line.pop("report")), ":9: field 'report' is missing"),
         (lambda text: text.replace("0.5", "NaN"), "NaN is not a JSON number"),
         (lambda text: text.splitlines()[0] + "\n3", ":2: this is not an object"),
         (change(5, lambda line: line.update(kind="x")), ":6: unknown kind 'x'"),
@@ -127,7 +131,7 @@ def test_damaged_file_is_refused_as_a_whole(
             import_records(store, file)
         assert str(file) in str(caught.value)
         assert reason in str(caught.value)
-        assert content(store) == [{}, {}, [], [], []]
+        assert content(store) == [{}, {}, [], [], [], []]
 
 
 def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
@@ -142,8 +146,8 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 def test_files_of_the_first_version_are_read(file: Path) -> None:
     lines = file.read_text().splitlines()
-    assert '"kind":"best"' in lines[-1]
-    old = [lines[0].replace('"version":2}', '"version":1}'), *lines[1:-1]]
+    assert '"kind":"best"' in lines[-2]
+    old = [lines[0].replace('"version":3}', '"version":1}'), *lines[1:-2]]
     file.write_text("\n".join(old))
     with Store.open(":memory:") as store:
         assert import_records(store, file) == 3

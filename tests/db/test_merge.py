@@ -13,7 +13,7 @@ from db import queries
 from db.export import export_records, merge_records
 from db.records import BestRecord, JobTask
 from db.store import Store
-from tests.db.examples import KEY, failed, populate, trial
+from tests.db.examples import KEY, build, failed, populate, trial
 
 
 def fill(store: Store, *numbers: int) -> None:
@@ -26,6 +26,7 @@ def fill(store: Store, *numbers: int) -> None:
     created = float(numbers[0])
     best = BestRecord(KEY, hash, request, 1.0, 0.5, 0.4, 0.6, (hash,), job.id, created)
     store.record_bests([best])
+    store.record_builds([build(numbers[0])])
     store.finish_job(job.id, "finished")
 
 
@@ -49,6 +50,7 @@ def content(store: Store) -> dict[str, Any]:
             for t in queries.iterate_trials(store)
         },
         "bests": {(best.job, best.schedule_hash) for best in queries.iterate_bests(store)},
+        "builds": {build.id: build for build in queries.builds(store)},
     }
 
 

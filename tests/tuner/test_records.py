@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from db.records import TaskKey, TrialRecord
+from db.records import CONFIRMED, TaskKey, TrialRecord
 from measure.job import MeasureResult, Status
 from tuner.records import (
-    CONFIRMED,
     best_record,
     confirmations,
     search_trials,
