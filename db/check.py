@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
 from db import schema
-from db.raw_rows import decode, is_intact, raw_rows
+from db.raw_rows import examined
 from db.records import OK, hash_json
 from db.store import Store
 
@@ -44,15 +44,9 @@ def _table_problems(store: Store, table: Table) -> list[str]:
 
 
 def _row_problems(session: Session, table: Table) -> Iterator[str]:
-    for row in raw_rows(session, table):
-        name = " ".join(str(row[column.name]) for column in table.primary_key.columns)
-        try:
-            values = decode(table, row)
-        except ValueError as error:
-            yield f"{table.name} {name}: {error}"
-            continue
-        if not is_intact(table, values):
-            yield f"{table.name} {name}: its checksum is not right"
+    for name, problem, values in examined(session, table):
+        if problem:
+            yield f"{table.name} {name}: {problem}"
         elif table is schema.Trial.__table__:
             yield from (f"trials {name}: {problem}" for problem in _trial_problems(values))
 

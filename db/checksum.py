@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Float, Table
@@ -24,11 +25,9 @@ _LEFT_OUT = ("id", COLUMN)
 def row_checksum(table: Table, values: Mapping[str, Any]) -> int:
     """The checksum of a row with these values by column; JSON columns as Python values."""
     row: list[Any] = [table.name]
-    for column in table.columns:
-        if column.name in _LEFT_OUT:
-            continue
-        value = values.get(column.name)
-        row.append(float(value) if value is not None and _is_float(column.type) else value)
+    for name, is_float in _columns(table):
+        value = values.get(name)
+        row.append(float(value) if is_float and value is not None else value)
     text = json.dumps(row, separators=(",", ":"))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
@@ -44,8 +43,14 @@ def checksum_of_insert(context: DefaultExecutionContext) -> int:
 def checksum_of(row: Any) -> int:
     """The checksum that a row of `db.schema` should have."""
     table = row.__table__
-    return row_checksum(table, {column.name: getattr(row, column.name) for column in table.columns})
+    return row_checksum(table, {name: getattr(row, name) for name, _ in _columns(table)})
 
 
-def _is_float(type: object) -> bool:
-    return isinstance(type, Float)
+@cache
+def _columns(table: Table) -> tuple[tuple[str, bool], ...]:
+    """Names of the columns that count, and which hold floating-point numbers."""
+    return tuple(
+        (column.name, isinstance(column.type, Float))
+        for column in table.columns
+        if column.name not in _LEFT_OUT
+    )

@@ -26,6 +26,18 @@ def raw_rows(session: Session, table: Table) -> Iterator[dict[str, Any]]:
         yield dict(row)
 
 
+def examined(session: Session, table: Table) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every row: its primary key, what is wrong with it ("" if nothing), its decoded values."""
+    for row in raw_rows(session, table):
+        name = " ".join(str(row[column.name]) for column in table.primary_key.columns)
+        try:
+            values = decode(table, row)
+        except ValueError as error:
+            yield name, str(error), {}
+            continue
+        yield name, "" if is_intact(table, values) else "its checksum is not right", values
+
+
 def _stored(column: ColumnElement[Any], is_file: bool) -> ColumnElement[Any]:
     """A column without the decoding that its type does."""
     if isinstance(column.type, Integer | Float):

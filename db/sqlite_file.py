@@ -7,6 +7,7 @@ section 1.3). Everything else that exists is left untouched.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ WRITE = "tunefarm_write"
 """Execution option of connections whose transactions take the write lock when they begin."""
 
 SqliteError = sqlite3.Error
+NOT_TEXT = "a text in it is not valid UTF-8"
+"""Damage that Python's module for SQLite reports as a UnicodeDecodeError, in messages too."""
 _MAGIC = b"SQLite format 3\0"
 _SMALLEST_PAGE = 512
 _WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
-_QUICK_CHECK_BYTES = 64 << 20
+_WHOLE_CHECK_BYTES = 32 << 20
 """Larger files are checked at open only where it is cheap, or opening would take seconds."""
 
 
@@ -54,6 +57,8 @@ def check_file(path: Path) -> None:
         raise _foreign(path)
     try:
         application = _application_id(path)
+    except UnicodeDecodeError as error:
+        raise damaged(path, NOT_TEXT) from error
     except sqlite3.Error as error:
         raise _refusal(path, error) from error
     if application != APPLICATION_ID:
@@ -97,7 +102,7 @@ def _refusal(path: Path, error: sqlite3.Error) -> DatabaseError:
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith("SQLITE_NOTADB"):
         return _foreign(path)
-    if name.startswith("SQLITE_CORRUPT"):
+    if _is_corrupt(error):
         return damaged(path, str(error))
     return DatabaseError(f"cannot open {path}: {error}")
 
@@ -108,7 +113,7 @@ def _foreign(path: Path) -> DatabaseError:
 
 def damaged(path: Path, reason: str) -> DatabaseError:
     """The error for a file that is one of ours but cannot be relied on."""
-    hint = "nothing was changed; restore a backup"
+    hint = "nothing was changed; restore a backup, or save what is intact with: tune db salvage"
     return DatabaseError(f"{path} is damaged: {reason}", hint=hint)
 
 
@@ -161,21 +166,30 @@ def set_journal_mode(engine: Engine) -> None:
             cursor.execute(f"PRAGMA journal_mode = {wanted}")
 
 
-def quick_check(engine: Engine, size: int, tables: tuple[str, ...]) -> list[str]:
-    """What SQLite finds wrong with the file; [] if nothing.
+def check_structure(engine: Engine, size: int, tables: Iterable[str]) -> list[str]:
+    """What SQLite finds wrong with the file, indices included; [] if nothing.
 
     A large file is checked by its small `tables` alone; `db.check` reads everything.
     """
-    pragmas = ["PRAGMA quick_check(5)"]
-    if size > _QUICK_CHECK_BYTES:
-        pragmas = [f"PRAGMA quick_check('{table}')" for table in tables]
+    pragmas = ["PRAGMA integrity_check(5)"]
+    if size > _WHOLE_CHECK_BYTES:
+        pragmas = [f"PRAGMA integrity_check('{table}')" for table in tables]
     problems = []
     with closing(engine.raw_connection()) as connection:
         cursor = connection.cursor()
-        for pragma in pragmas:
-            lines = [line for row in cursor.execute(pragma) for line in row[0].splitlines()]
-            problems += [line for line in lines if line != "ok" and not line.startswith("***")]
+        try:
+            for pragma in pragmas:
+                lines = [line for row in cursor.execute(pragma) for line in row[0].splitlines()]
+                problems += [line for line in lines if line != "ok" and not line.startswith("***")]
+        except sqlite3.DatabaseError as error:
+            if not _is_corrupt(error):
+                raise
+            problems.append(str(error))
     return problems
+
+
+def _is_corrupt(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")
 
 
 def back_up(engine: Engine, target: Path) -> None:

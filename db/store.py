@@ -25,6 +25,7 @@ from configs.errors import DatabaseError, DatabaseUnavailableError
 from db import schema, sqlite_file
 from db.checksum import checksum_of
 from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
+from db.raw_rows import examined
 from db.records import (
     JOB_STATES,
     BestRecord,
@@ -42,7 +43,9 @@ Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
 _T = TypeVar("_T")
 _DELETED_AT_ONCE = 500
-_SMALL_TABLES = ("targets", "machines", "workloads", "tasks", "jobs", "job_tasks")
+_SMALL_TABLES = tuple(
+    table for table in schema.Base.metadata.sorted_tables if table.name != "trials"
+)
 
 
 class Store:
@@ -291,13 +294,16 @@ class Store:
         """Check the file, then bring it to this version's schema."""
         size = path.stat().st_size if path is not None and path.exists() else 0
         if path is not None and size:
-            problems = sqlite_file.quick_check(self._engine, size, _SMALL_TABLES)
+            names = [table.name for table in _SMALL_TABLES]
+            problems = sqlite_file.check_structure(self._engine, size, names)
             if problems:
                 raise sqlite_file.damaged(path, problems[0])
         if not self.read_only:
             sqlite_file.set_journal_mode(self._engine)
         with self._engine.connect() as connection:
             revision = schema_revision(connection)
+        if revision == schema.REVISION and path is not None:
+            self._check_small_tables(path)
         if migrations == MIGRATIONS and revision == schema.REVISION:
             return
         known = known_revisions(migrations)
@@ -314,6 +320,14 @@ class Store:
                 hint="upgrade it with: tune db upgrade",
             )
         self._migrate(path, migrations)
+
+    def _check_small_tables(self, path: Path) -> None:
+        """Everything but the trials, which are checked when they are read."""
+        with self.reading() as session:
+            for table in _SMALL_TABLES:
+                for name, problem, _ in examined(session, table):
+                    if problem:
+                        raise sqlite_file.damaged(path, f"{table.name} {name}: {problem}")
 
     def _migrate(self, path: Path | None, migrations: Path) -> None:
         """Create or upgrade the schema: all of it or nothing, once if several processes try."""
@@ -399,5 +413,7 @@ def _translated(name: str) -> Iterator[None]:
         raise DatabaseError(f"{name}: {reason}") from error
     except sqlite_file.SqliteError as error:
         raise DatabaseError(f"{name}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DatabaseError(f"{name} is damaged: {sqlite_file.NOT_TEXT}") from error
     except json.JSONDecodeError as error:
         raise DatabaseError(f"{name} holds a damaged record: {error}") from error

@@ -397,6 +397,21 @@ def db_check(db: DbOption = None) -> None:
         raise typer.Exit(1)
 
 
+@database.command("salvage")
+def db_salvage(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A damaged database; only read.")],
+    output: Annotated[str, typer.Option(metavar="NEW", help="Where the new database goes.")],
+) -> None:
+    """Write what is intact of a damaged database to a new one, and say what is lost."""
+    check_output(output, inputs=[file])
+    from db.salvage import salvage
+    from tuner.database_commands import salvage_lines
+
+    result = salvage(Path(file), Path(output))
+    print("\n".join(salvage_lines(result)))
+    print(f"next: {shlex.join(['tune', 'db', 'check', '--db', output])}")
+
+
 @database.command("upgrade")
 def db_upgrade(db: DbOption = None) -> None:
     """Bring an older database to this version's schema; a backup is made first."""

@@ -12,6 +12,7 @@ from compiler.errors import DatabaseError
 from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json
 from db import queries
+from db.salvage import Salvage
 from db.store import Store
 from tuner.records import latency_of, record_to_apply, search_trials
 from tuner.report import format_seconds
@@ -81,4 +82,20 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
             note = "confirmed" if confirmed else "not confirmed yet"
             lines.append(f"  a build uses record {best.number} ({note})")
             lines += [f"    {json.dumps(step)}" for step in best.schedule]
+    return lines
+
+
+def salvage_lines(result: Salvage) -> list[str]:
+    """What was saved of each table, and what was lost."""
+    lines = []
+    for table in result.tables:
+        line = f"{table.name}: {table.kept - table.stand_ins} saved"
+        if table.missing:
+            line += f", {table.missing} missing (lost, or deleted before)"
+        if table.stand_ins:
+            line += f", {table.stand_ins} lost ones replaced by stand-ins"
+        if table.useless:
+            line += f", {table.useless} dropped because what they refer to is lost"
+        lines.append(line)
+    lines.append(f"{result.damaged} damaged rows were found and left out")
     return lines

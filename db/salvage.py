@@ -1,0 +1,235 @@
+"""Salvage: what is intact of a damaged file, as a new database. The damaged file is only read.
+
+The rows are read page by page (`db.sqlite_pages`), and a row is taken if its checksum is right for
+one of the tables, which also tells which table it is from. Rows keep their numbers. Where a row
+refers to one that is lost, a stand-in named `lost-NUMBER` takes the place of that one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Table, insert, select
+from sqlalchemy.orm import Session
+
+from configs.errors import DatabaseError
+from db import schema
+from db.raw_rows import decode, is_intact
+from db.sqlite_pages import Value, layouts, rows
+from db.store import Store
+
+_AT_ONCE = 1000
+_TABLES: tuple[Table, ...] = tuple(
+    table for table in schema.Base.metadata.sorted_tables if "checksum" in table.columns
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SalvagedTable:
+    """What became of a table: rows in the new database, stand-ins among them, and the rows that
+    were intact but of no use without others that are lost. `missing` are the numbers between 1 and
+    the highest that no row has: rows that are lost, or that had been deleted before."""
+
+    name: str
+    kept: int
+    stand_ins: int
+    useless: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """What was saved; `damaged` is how many rows were found that are not intact."""
+
+    tables: tuple[SalvagedTable, ...]
+    damaged: int
+
+
+_Rows = dict[int, dict[str, Any]]  # by number
+
+
+def salvage(source: Path, target: Path) -> Salvage:
+    """Write the intact rows of `source` to the new database `target`.
+
+    Raises DatabaseError if `target` exists, `source` cannot be read, or it holds no intact row.
+    """
+    if target.exists():
+        raise DatabaseError(f"{target} exists already", hint="nothing was changed")
+    found, damaged = _intact_rows(_settled_content(source))
+    if not any(found.values()):
+        raise DatabaseError(
+            f"{source} holds no intact record of schema {schema.REVISION}",
+            hint="a backup, or an upgrade's NAME.REVISION.backup, may do",
+        )
+    useless = _drop_useless(found)
+    stand_ins = _add_stand_ins(found)
+    tables = tuple(
+        _counts(table.name, found[table.name], stand_ins[table.name], useless.get(table.name, 0))
+        for table in _TABLES
+    )
+    try:
+        with Store.open(target) as store:
+            _write(store, found)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    return Salvage(tables, damaged)
+
+
+def _settled_content(source: Path) -> bytes:
+    """The file's bytes after a transaction that was cut short, or a log beside it, is dealt with.
+
+    That is done to a copy, by SQLite, if it can; else the file is taken as it is.
+    """
+    if not source.is_file():
+        raise DatabaseError(f"cannot read {source}: there is no such file")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tunefarm-salvage-") as folder:
+            copy = Path(folder, "copy.db")
+            for suffix in ("", "-journal", "-wal"):
+                part = source.with_name(source.name + suffix)
+                if part.exists():
+                    shutil.copyfile(part, f"{copy}{suffix}")
+            try:
+                with closing(sqlite3.connect(copy)) as connection:
+                    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except (sqlite3.Error, UnicodeDecodeError):  # messages quote what they cannot read
+                return source.read_bytes()
+            return copy.read_bytes()
+    except OSError as error:
+        raise DatabaseError(f"cannot read {source}: {error.strerror or error}") from error
+
+
+def _intact_rows(content: bytes) -> tuple[dict[str, _Rows], int]:
+    """The intact rows by table, by the layout that gives most, and how many are not intact."""
+    best: tuple[dict[str, _Rows], int] | None = None
+    for layout in layouts(content):
+        found: dict[str, _Rows] = {table.name: {} for table in _TABLES}
+        damaged = 0
+        for row in rows(content, layout):
+            placed = None if row is None else table_of(*row)
+            if placed is None:
+                damaged += row is None or _could_be_ours(row[1])
+            else:
+                _keep(found[placed[0].name], row[0] if row else 0, placed[1])
+        if best is None or _count(found) > _count(best[0]):
+            best = found, damaged
+        if _count(best[0]):
+            break
+    assert best is not None
+    return best
+
+
+def _count(found: Mapping[str, _Rows]) -> int:
+    return sum(map(len, found.values()))
+
+
+def _keep(table: _Rows, number: int, values: dict[str, Any]) -> None:
+    """Of two versions of a row (a page that was moved leaves one behind) the newer is right."""
+    known = table.get(number)
+    if known is None or values.get("updated", 0.0) > known.get("updated", 0.0):
+        table[number] = values
+
+
+def table_of(rowid: int, stored: list[Value]) -> tuple[Table, dict[str, Any]] | None:
+    """The table that an intact row is from, and its values by column."""
+    for table in _TABLES:
+        names = [column.name for column in table.columns]
+        if len(names) != len(stored):
+            continue
+        row: dict[str, Any] = dict(zip(names, stored, strict=True))
+        if "id" in row:
+            row["id"] = rowid
+        try:
+            values = decode(table, row)
+        except ValueError:
+            continue
+        if is_intact(table, values):
+            return table, values
+    return None
+
+
+def _could_be_ours(stored: list[Value]) -> bool:
+    """Whether a row has the length of one of ours; SQLite's own tables have other rows."""
+    return len(stored) in {len(table.columns) for table in _TABLES if len(table.columns) > 5}
+
+
+def _references() -> Iterator[tuple[str, str, str]]:
+    """Table, column, and the table that it refers to."""
+    for table in _TABLES:
+        for column in table.columns:
+            for key in column.foreign_keys:
+                yield table.name, column.name, key.column.table.name
+
+
+def _drop_useless(found: dict[str, _Rows]) -> dict[str, int]:
+    """Drop what says nothing once the row that it is about is lost: verdicts without trials."""
+    bests = found["bests"]
+    lost = [number for number, row in bests.items() if row["trial_id"] not in found["trials"]]
+    for number in lost:
+        del bests[number]
+    return {"bests": len(lost)}
+
+
+def _add_stand_ins(found: dict[str, _Rows]) -> dict[str, int]:
+    """Add a row for everything that is referred to and lost; how many of each table."""
+    counts = dict.fromkeys(found, 0)
+    for name in ("jobs", "tasks", "machines", "workloads", "targets"):
+        for table, column, parent in _references():
+            if parent != name:
+                continue
+            wanted = {row[column] for row in found[table].values()} - {None}
+            for number in sorted(wanted - found[parent].keys()):
+                found[parent][number] = _stand_in(parent, number, found)
+                counts[parent] += 1
+    return counts
+
+
+def _stand_in(table: str, number: int, found: Mapping[str, _Rows]) -> dict[str, Any]:
+    name = f"lost-{number}"
+    if table == "workloads":
+        return {"id": number, "key": name, "name": "lost", "kernel": None}
+    if table in ("targets", "machines"):
+        return {"id": number, "key": name, "description": {"lost": number}}
+    if table == "tasks":
+        # a workload and a target of its own: which ones it had is not known
+        beyond = max((*found["workloads"], *found["targets"], 0), default=0) + number
+        key = {"workload_id": beyond, "target_id": beyond}
+        return {"id": number, **key, "threads": 1, "numerics": "lost", "compiler_version": "lost"}
+    nothing = {"model_name": "lost", "model_hash": "", "settings": {}, "progress": {}}
+    times = {"started": 0.0, "updated": 0.0, "finished": None}
+    return {"id": number, "uid": name, **nothing, **times, "state": "failed"}
+
+
+def _counts(name: str, table: _Rows, stand_ins: int, useless: int) -> SalvagedTable:
+    missing = max(table, default=0) - len(table)
+    return SalvagedTable(name, len(table), stand_ins, useless, missing)
+
+
+def _write(store: Store, found: Mapping[str, _Rows]) -> None:
+    with store.writing() as session:
+        for table in _TABLES:
+            numbers = sorted(found[table.name])
+            for start in range(0, len(numbers), _AT_ONCE):
+                batch = [found[table.name][n] for n in numbers[start : start + _AT_ONCE]]
+                session.execute(insert(table), [_without_checksum(row) for row in batch])
+        _require_all(session, found)
+
+
+def _without_checksum(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "checksum"}
+
+
+def _require_all(session: Session, found: Mapping[str, _Rows]) -> None:
+    for table in _TABLES:
+        written = len(session.execute(select(*table.primary_key.columns)).all())
+        if written != len(found[table.name]):
+            raise DatabaseError(f"only {written} rows of {table.name} could be written")
