@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, exists, func, literal_column, select
+from sqlalchemy import ColumnElement, Select, bindparam, case, exists, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db import schema
@@ -46,44 +46,32 @@ def best_trial(store: Store, key: TaskKey) -> TrialRecord | None:
 def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
     """What the newest job that settled the task chose, and its trial."""
     with store.reading() as session:
-        newest = (
-            select(schema.Best, schema.Job.uid)
-            .join(schema.Job, schema.Job.id == schema.Best.job_id)
-            .where(_task_id(schema.Best.task_id, key))
-            .order_by(schema.Best.id.desc())
-            .limit(1)
-        )
-        found = session.execute(newest).first()
+        found = session.execute(_NEWEST_BEST, _key_of(key)).first()
         if found is None:
             return None
         row, job_id = found
-        trial = _trial(session.execute(_trials().where(schema.Trial.id == row.trial_id)).one())
+        trial = _trial(session.execute(_NUMBERED, {"number": row.trial_id}).one())
         return _best(row, job_id, trial), trial
 
 
 def trial_of(store: Store, best: BestRecord) -> TrialRecord | None:
     """The trial that a best names."""
+    named = _OF_TASK.where(
+        schema.Trial.schedule_hash == best.schedule_hash,
+        schema.Trial.request_id == best.request_id,
+    )
     with store.reading() as session:
-        named = _trials().where(
-            _of_task(best.key),
-            schema.Trial.schedule_hash == best.schedule_hash,
-            schema.Trial.request_id == best.request_id,
-        )
-        row = session.execute(named).first()
+        row = session.execute(named, _key_of(best.key)).first()
         return None if row is None else _trial(row)
 
 
 def iterate_bests(store: Store) -> Iterator[BestRecord]:
     """Everything that was settled, in the order it was."""
     with store.reading() as session:
-        rows = session.execute(
-            select(schema.Best, schema.Job.uid)
-            .join(schema.Job, schema.Job.id == schema.Best.job_id)
-            .order_by(schema.Best.id)
-        ).all()
+        rows = session.execute(_BESTS.order_by(schema.Best.id)).all()
         found = []
         for row, job_id in rows:
-            trial = session.execute(_trials().where(schema.Trial.id == row.trial_id)).one()
+            trial = session.execute(_NUMBERED, {"number": row.trial_id}).one()
             found.append(_best(row, job_id, _trial(trial)))
     yield from found
 
@@ -97,7 +85,7 @@ def trials_of_bests(store: Store) -> set[int]:
 def finalists(store: Store, key: TaskKey) -> list[TrialRecord]:
     """The task's trials that were measured side by side, in the order they were recorded."""
     with store.reading() as session:
-        return _newest(session, _trials().where(_of_task(key), _IS_CONFIRMED), False, None)
+        return [_trial(row) for row in session.execute(_FINALISTS, _key_of(key))]
 
 
 def fastest_trial(
@@ -107,25 +95,19 @@ def fastest_trial(
 
     Trials of the schedules with the hashes `without` do not count.
     """
+    number = _FASTEST.where(schema.Trial.schedule_hash.not_in(without)) if without else _FASTEST
     with store.reading() as session:
-        numbers = (
-            select(schema.Trial.id)
-            .where(_of_task(key), _IS_OK, schema.Trial.id > after)
-            .order_by(schema.Trial.latency, schema.Trial.id)
-            .limit(1)
-        )
-        if without:
-            numbers = numbers.where(schema.Trial.schedule_hash.not_in(without))
-        wanted = _trials().where(schema.Trial.id == numbers.scalar_subquery())
-        row = session.execute(wanted).first()
-        return None if row is None else _trial(row)
+        found = session.scalar(number, {**_key_of(key), "after": after})
+        if found is None:
+            return None
+        return _trial(session.execute(_NUMBERED, {"number": found}).one())
 
 
 def measured_hashes(store: Store, key: TaskKey) -> set[str]:
     """Hashes of all schedules of which a trial is recorded, whatever its status."""
+    hashes = select(schema.Trial.schedule_hash).where(_IS_OF_TASK).distinct()
     with store.reading() as session:
-        hashes = select(schema.Trial.schedule_hash).where(_of_task(key))
-        return set(session.scalars(hashes.distinct()))
+        return set(session.scalars(hashes, _key_of(key)))
 
 
 def trials(
@@ -133,21 +115,22 @@ def trials(
 ) -> list[TrialRecord]:
     """Trials of a task in the order they were recorded; with `limit` the newest ones."""
     with store.reading() as session:
-        return _newest(session, _trials().where(_of_task(key)), only_ok, limit)
+        return _newest(session, _OF_TASK, only_ok, limit, _key_of(key))
 
 
 def some_trials(
     store: Store, key: TaskKey, *, fastest: int, newest: int, schedule_hash: str
 ) -> list[TrialRecord]:
     """So many of the fastest and of the newest trials, and those of one schedule; in order."""
-    of_task = select(schema.Trial.id).where(_of_task(key))
+    of_task = select(schema.Trial.id).where(_IS_OF_TASK)
     parts = (
         of_task.where(_IS_OK).order_by(schema.Trial.latency, schema.Trial.id).limit(fastest),
         of_task.order_by(schema.Trial.id.desc()).limit(newest),
         of_task.where(schema.Trial.schedule_hash == schedule_hash),
     )
+    key_values = _key_of(key)
     with store.reading() as session:
-        numbers = sorted({number for part in parts for number in session.scalars(part)})
+        numbers = sorted({n for part in parts for n in session.scalars(part, key_values)})
         rows: list[Any] = []
         for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
             batch = numbers[start : start + _NUMBERS_AT_ONCE]
@@ -172,20 +155,6 @@ def tasks(store: Store, *, only_ok: bool = False) -> list[TaskKey]:
         return [TaskKey(*row) for row in session.execute(statement)]
 
 
-def trials_of_target(
-    store: Store, target: str, *, only_ok: bool = False, limit: int | None = None
-) -> list[TrialRecord]:
-    """Trials of all tasks of a target, to start a cost model from; order as in `trials`."""
-    with store.reading() as session:
-        tasks = (
-            select(schema.Task.id)
-            .join(schema.Target, schema.Target.id == schema.Task.target_id)
-            .where(schema.Target.key == target)
-        )
-        statement = _trials().where(schema.Trial.task_id.in_(tasks))
-        return _newest(session, statement, only_ok, limit)
-
-
 def iterate_trials(store: Store) -> Iterator[TrialRecord]:
     """All trials in the order they were recorded, a batch at a time."""
     last = 0
@@ -202,7 +171,7 @@ def iterate_trials(store: Store) -> Iterator[TrialRecord]:
 def trial(store: Store, number: int) -> TrialRecord | None:
     """The trial with this number."""
     with store.reading() as session:
-        row = session.execute(_trials().where(schema.Trial.id == number)).first()
+        row = session.execute(_NUMBERED, {"number": number}).first()
         return None if row is None else _trial(row)
 
 
@@ -211,8 +180,9 @@ def count_trials(store: Store, key: TaskKey | None = None) -> dict[str, int]:
     with store.reading() as session:
         statement = select(schema.Trial.status, func.count()).group_by(schema.Trial.status)
         if key is not None:
-            statement = statement.where(_of_task(key))
-        return {row[0]: row[1] for row in session.execute(statement)}
+            statement = statement.where(_IS_OF_TASK)
+        rows = session.execute(statement, None if key is None else _key_of(key))
+        return {row[0]: row[1] for row in rows}
 
 
 def workloads(store: Store, keys: Sequence[str] | None = None) -> dict[str, WorkloadRecord]:
@@ -302,24 +272,25 @@ _IS_OK = schema.Trial.status == literal_column(f"'{OK}'")
 _IS_CONFIRMED = schema.Trial.confirmed == literal_column("1")
 
 
-def _of_task(key: TaskKey) -> ColumnElement[bool]:
-    return _task_id(schema.Trial.task_id, key)
-
-
-def _task_id(column: InstrumentedAttribute[int], key: TaskKey) -> ColumnElement[bool]:
+def _is_task(column: InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    """Whether the column is the task of the parameters `_key_of`: statements are made only once."""
     task = (
         select(schema.Task.id)
         .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
         .join(schema.Target, schema.Target.id == schema.Task.target_id)
         .where(
-            schema.Workload.key == key.workload,
-            schema.Target.key == key.target,
-            schema.Task.threads == key.threads,
-            schema.Task.numerics == key.numerics,
-            schema.Task.compiler_version == key.compiler_version,
+            schema.Workload.key == bindparam("workload"),
+            schema.Target.key == bindparam("target"),
+            schema.Task.threads == bindparam("threads"),
+            schema.Task.numerics == bindparam("numerics"),
+            schema.Task.compiler_version == bindparam("compiler_version"),
         )
     )
     return column == task.scalar_subquery()
+
+
+def _key_of(key: TaskKey) -> dict[str, object]:
+    return {name: getattr(key, name) for name in TaskKey.__slots__}
 
 
 def _trials() -> Select[Any]:
@@ -333,13 +304,32 @@ def _trials() -> Select[Any]:
     )
 
 
+# Statements that are executed often, made once: making one takes longer than executing it.
+_IS_OF_TASK = _is_task(schema.Trial.task_id)
+_OF_TASK = _trials().where(_IS_OF_TASK)
+_NUMBERED = _trials().where(schema.Trial.id == bindparam("number"))
+_FINALISTS = _OF_TASK.where(_IS_CONFIRMED).order_by(schema.Trial.id)
+_FASTEST = (
+    select(schema.Trial.id)
+    .where(_IS_OF_TASK, _IS_OK, schema.Trial.id > bindparam("after"))
+    .order_by(schema.Trial.latency, schema.Trial.id)
+    .limit(1)
+)
+_BESTS = select(schema.Best, schema.Job.uid).join(schema.Job, schema.Job.id == schema.Best.job_id)
+_NEWEST_BEST = _BESTS.where(_is_task(schema.Best.task_id)).order_by(schema.Best.id.desc()).limit(1)
+
+
 def _newest(
-    session: Session, statement: Select[Any], only_ok: bool, limit: int | None
+    session: Session,
+    statement: Select[Any],
+    only_ok: bool,
+    limit: int | None,
+    parameters: Mapping[str, object] | None = None,
 ) -> list[TrialRecord]:
     if only_ok:
         statement = statement.where(_IS_OK)
     newest_first = statement.order_by(schema.Trial.id.desc()).limit(limit)
-    return [_trial(row) for row in reversed(session.execute(newest_first).all())]
+    return [_trial(row) for row in reversed(session.execute(newest_first, parameters).all())]
 
 
 def _trial(result: Any) -> TrialRecord:

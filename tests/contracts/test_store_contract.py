@@ -125,20 +125,6 @@ def test_limit_keeps_the_newest_trials_in_order(store: Store) -> None:
     assert numbers == [2, 4]
 
 
-def test_trials_of_target_span_its_workloads(store: Store) -> None:
-    other_workload = replace(KEY, workload="w2")
-    other_target = replace(KEY, target="t2")
-    store.add_workloads([WorkloadRecord("w2", "pool", {})])
-    store.add_targets([TargetRecord("t2", {})])
-    store.record_trials(
-        [trial(1), trial(2, key=other_workload), trial(3, key=other_target), failed(4)]
-    )
-    found = queries.trials_of_target(store, KEY.target)
-    assert [record.number for record in found] == [1, 2, 4]
-    found = queries.trials_of_target(store, KEY.target, only_ok=True, limit=1)
-    assert [record.number for record in found] == [2]
-
-
 def test_unknown_workload_target_or_job_adds_nothing(store: Store) -> None:
     strangers = [
         trial(2, key=replace(KEY, workload="unknown")),

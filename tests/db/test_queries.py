@@ -10,7 +10,7 @@ from tests.db.examples import KEY, populate, trial
 
 
 def plan(question: str) -> str:
-    """SQLite's plan for the last statement of a query."""
+    """SQLite's plans for the statements of a query."""
     with Store.open(":memory:") as store:
         populate(store)
         store.record_trials([trial(1)])
@@ -22,12 +22,15 @@ def plan(question: str) -> str:
         event.listen(store._engine, "before_cursor_execute", remember)
         getattr(queries, question)(store, KEY)
         event.remove(store._engine, "before_cursor_execute", remember)
-        text, parameters = statements[-1]
-        assert isinstance(text, str)
-        assert isinstance(parameters, tuple)
+        steps = []
         with store.reading() as session:
-            rows = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
-            return "\n".join(row[3] for row in rows)
+            for text, parameters in statements:
+                assert isinstance(text, str)
+                assert isinstance(parameters, tuple)
+                explain = f"EXPLAIN QUERY PLAN {text}"
+                rows = session.connection().exec_driver_sql(explain, parameters)
+                steps += [row[3] for row in rows]
+        return "\n".join(steps)
 
 
 def test_best_trial_reads_one_row_of_the_partial_index() -> None:
@@ -46,3 +49,9 @@ def test_measured_hashes_come_from_the_unique_index_alone() -> None:
 
 def test_trials_of_a_task_are_found_by_index() -> None:
     assert "SCAN" not in plan("trials")
+
+
+def test_what_is_applied_is_found_by_indices() -> None:
+    assert "INDEX ix_trials_confirmed (task_id=?)" in plan("finalists")
+    for question in ("best", "finalists"):
+        assert "SCAN" not in plan(question)
