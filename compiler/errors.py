@@ -10,6 +10,7 @@ from configs.errors import DatabaseError, SettingsError, TunefarmError
 __all__ = [
     "ArtefactError",
     "DatabaseError",
+    "ExportError",
     "ImportModelError",
     "LoweringError",
     "MeasureError",
@@ -48,6 +49,10 @@ class LoweringError(TunefarmError):
 
 class ArtefactError(TunefarmError):
     """An artefact on disk is damaged, of another version, or not for this CPU."""
+
+
+class ExportError(TunefarmError):
+    """A built model cannot be written in another form: a tool is missing or has failed."""
 
 
 class MeasureError(TunefarmError):

@@ -9,7 +9,7 @@ from compiler.target import Target, host_target
 def check_target(target: Target, host: Target | None = None) -> None:
     """Raise `ArtefactError` unless `host` (this machine) can run code made for `target`."""
     host = host_target() if host is None else host
-    made_for, here = _platform(target), _platform(host)
+    made_for, here = platform_of(target), platform_of(host)
     if made_for != here:
         raise ArtefactError(
             f"the model was built for {made_for}, this machine is {here}",
@@ -24,7 +24,7 @@ def check_target(target: Target, host: Target | None = None) -> None:
         )
 
 
-def _platform(target: Target) -> str:
+def platform_of(target: Target) -> str:
     """Architecture and operating system, e.g. `x86_64 linux`; versions and vendor left out."""
     parts = target.triple.split("-")
     architecture = {"arm64": "aarch64", "amd64": "x86_64"}.get(parts[0], parts[0])

@@ -24,7 +24,7 @@ import threading
 from compiler.errors import ArtefactError
 from compiler.llvm.machine import object_code
 from compiler.runtime.loaded_code import LoadedCode
-from compiler.target import host_target
+from compiler.target import Target, host_target
 
 SPINS = 6000  # pauses before a thread sleeps: longer than the serial kernels between two loops
 # Pauses (a power of two) between offers of the core: the caller and its helper may share one.
@@ -164,22 +164,28 @@ entry:
 """
 
 
+def pool_object(target: Target) -> bytes:
+    """Object code of `pool_parallel`, `pool_worker` and `pool_stop` for a Linux `target`."""
+    machine = target.triple.split("-")[0]
+    text = _MODULE.format(
+        open=_OPEN,
+        active_bits=_OPEN - 1,
+        futex=_FUTEX_NUMBERS[machine],
+        wait=_WAIT,
+        wake=_WAKE,
+        pause=_PAUSES[machine],
+        spins=SPINS,
+        yield_mask=YIELD_EVERY - 1,
+    )
+    return object_code(text, target)
+
+
 class ThreadPool:
     """Threads that wait for parallel loops; `parallel` is the address kernels call."""
 
     def __init__(self) -> None:
-        text = _MODULE.format(
-            open=_OPEN,
-            active_bits=_OPEN - 1,
-            futex=_FUTEX_NUMBERS[platform.machine()],
-            wait=_WAIT,
-            wake=_WAKE,
-            pause=_PAUSES[platform.machine()],
-            spins=SPINS,
-            yield_mask=YIELD_EVERY - 1,
-        )
         symbols = ["pool_parallel", "pool_worker", "pool_stop"]
-        self._code = LoadedCode([object_code(text, host_target())], symbols)
+        self._code = LoadedCode([pool_object(host_target())], symbols)
         self.parallel = self._code.address("pool_parallel")
         procedure = ctypes.CFUNCTYPE(None)
         self._work = procedure(self._code.address("pool_worker"))

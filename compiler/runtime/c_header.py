@@ -1,0 +1,135 @@
+"""The header of a built model: what a C or C++ program has to know of it."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from compiler.runtime.c_interface import CInterface, Port, in_comment
+from compiler.runtime.cpu_features import checked_features
+from compiler.runtime.executable_spec import ALIGNMENT
+from compiler.target import Target
+
+_TEMPLATE = """
+#ifndef {macro}_H
+#define {macro}_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+#define {macro}_ALIGNMENT {alignment} /* bytes; of the workspace, and best for inputs and outputs */
+#define {macro}_THREADS {threads} /* that a run uses at most, its caller included */
+
+/* Elements and bytes of each input and output. */
+{sizes}
+
+/* Where the inputs are and where the outputs go; tensors are dense and in row-major order. An
+   output must not overlap an input or another output. Any address will do: what is not aligned to
+   {macro}_ALIGNMENT is copied on the way. */
+struct {name}_io {{
+{members}
+}};
+
+enum {{
+    {macro}_OK = 0,
+    {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
+    {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
+    {macro}_ERROR_CPU = 3        /* this CPU lacks instructions that the code needs */
+}};
+
+/* Bytes of the workspace that a run needs. */
+size_t {name}_workspace_bytes(void);
+
+/* Runs the model; {macro}_OK, or an error code and nothing was computed. The workspace need not be
+   initialised, nothing in it outlasts the call. Several threads may call this at once, each with a
+   workspace and outputs of its own. */
+int {name}_run(const struct {name}_io *io, void *workspace);
+
+/* What an error code means: a constant string, also for a code that there is not. */
+const char *{name}_error(int code);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def compile_command(name: str) -> str:
+    """The command that compiles the example of the model `name`, in the folder of the library."""
+    return f"cc -std=c11 -O2 {name}_example.c -L. -l{name} -Wl,-rpath,'$ORIGIN' -o {name}_example"
+
+
+def object_command(name: str, object_file: str, threads: int) -> str:
+    """The command that compiles a program with the object file of the model `name`."""
+    pthread = " -pthread" if threads > 1 else ""
+    return f"cc -std=c11 -O2 your_program.c {object_file}{pthread} -lm -o your_program"
+
+
+def header_text(interface: CInterface, target: Target, command: str) -> str:
+    """The header; `command` is shown as the way to compile a program that uses it."""
+    sizes = "\n".join(
+        f"#define {interface.size_macro(port, 'COUNT')} ((size_t){port.elements})\n"
+        f"#define {interface.size_macro(port, 'BYTES')} ((size_t){port.type.bytes})"
+        for port in (*interface.inputs, *interface.outputs)
+    )
+    members = "\n".join(
+        [
+            *(_member(port, "input", "const ") for port in interface.inputs),
+            *(_member(port, "output", "") for port in interface.outputs),
+        ]
+    )
+    introduction = _introduction(interface, target, command)
+    return introduction + _TEMPLATE.format(
+        name=interface.name,
+        macro=interface.macro,
+        alignment=ALIGNMENT,
+        threads=interface.threads,
+        sizes=sizes,
+        members=members,
+    )
+
+
+def _introduction(interface: CInterface, target: Target, command: str) -> str:
+    lines = [
+        f"{in_comment(interface.title)}, compiled to machine code by tunefarm: to run, it needs",
+        "the C library and nothing else, no file and no Python.",
+        "",
+        f"Made for the CPU {target.cpu} ({target.triple}).",
+        *_checks(checked_features(target)),
+        *_threads(interface.threads),
+        "",
+        "To compile a program with it, in this folder:",
+        f"    {command}",
+    ]
+    return "/* " + "\n".join(f"   {line}".rstrip() for line in lines).lstrip() + " */"
+
+
+def _checks(features: tuple[str, ...]) -> list[str]:
+    if not features:
+        return ["Whether the CPU that runs it has what it needs is not checked."]
+    lines = wrap(" ".join(features), 88)
+    return ["The first run checks that the CPU that runs it has:", *(f"    {x}" for x in lines)]
+
+
+def _threads(threads: int) -> list[str]:
+    if threads == 1:
+        return ["A run is done by the thread that calls it."]
+    helpers = "a thread" if threads == 2 else f"{threads - 1} threads"
+    return [
+        f"The first run starts {helpers} to help with the model's loops, asleep between runs. They",
+        "last as long as the process, so what holds this code must stay loaded. Runs at the same",
+        "time share them, and none waits for them: where cores are missing, or in a child process",
+        "after fork(), a run is done by the thread that calls it.",
+    ]
+
+
+def _member(port: Port, kind: str, const: str) -> str:
+    size = f"{port.type.bytes} bytes" + (", each 0 or 1" if port.c_type == "bool" else "")
+    comment = f"{kind} {in_comment(port.name)}: {port.type}, {size}"
+    return f"    /* {comment} */\n    {const}{port.c_type} *{port.member};"

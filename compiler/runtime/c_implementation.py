@@ -1,0 +1,212 @@
+"""The C code round a model's entry function, and the assembly that holds its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.runtime.c_interface import CInterface, Port
+from compiler.runtime.cpu_features import checked_features, cpu_check_code
+from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
+from compiler.runtime.memory_plan import aligned
+
+CONSTANTS_SYMBOL = "tunefarm_constants"
+
+_POOL = """\
+#include <pthread.h>
+#include <signal.h>
+
+extern void pool_parallel(void (*fn)(void *), void *data, int32_t threads, int32_t flags);
+extern void pool_worker(void);
+
+static void *work(void *unused)
+{
+    pool_worker();
+    return unused;
+}
+
+/* A thread that cannot be started is done without: loops wait for nobody. */
+static void start_threads(void)
+{
+    sigset_t every, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    if (pthread_attr_init(&attributes) != 0)
+        return;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&every); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    for (int i = 1; i < THREADS; i++)
+        if (pthread_create(&thread, &attributes, work, NULL) != 0)
+            break;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+static const struct runtime runtime = {pool_parallel, THREADS, 0};
+static pthread_once_t started = PTHREAD_ONCE_INIT;
+"""
+
+_SERIAL = """\
+static const struct runtime runtime = {NULL, 1, 0};
+"""
+
+_COPYING = """\
+static int is_aligned(const void *pointer)
+{
+    return (uintptr_t)pointer % ALIGNMENT == 0;
+}
+
+/* Bytes of a copy in the workspace. */
+static size_t room(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+"""
+
+
+def implementation_text(interface: CInterface, spec: ExecutableSpec) -> str:
+    """GNU C11 that defines the interface's functions; `interface` is that of `spec`."""
+    pool = interface.threads > 1
+    features = checked_features(spec.target)
+    return f"""\
+#pragma GCC visibility push(default)
+#include "{interface.name}.h"
+#pragma GCC visibility pop
+
+#include <string.h>
+
+enum {{ ALIGNMENT = {ALIGNMENT}, THREADS = {interface.threads} }};
+
+struct runtime {{
+    void (*parallel)(void (*fn)(void *), void *data, int32_t threads, int32_t flags);
+    int32_t threads;
+    int32_t reserved;
+}};
+
+extern void {ENTRY_SYMBOL}(const void *const *inputs, void *const *outputs,
+                           const void *const *constants, void *arena,
+                           const struct runtime *runtime);
+extern const unsigned char {CONSTANTS_SYMBOL}[];
+
+static const void *const constants[] = {{
+{_constant_rows(spec)}
+}};
+static const size_t input_bytes[] = {{{_sizes(interface.inputs)}}};
+static const size_t output_bytes[] = {{{_sizes(interface.outputs)}}};
+
+{_POOL if pool else _SERIAL}
+{cpu_check_code(features)}
+{_COPYING}
+{_functions(interface, spec, features)}"""
+
+
+def _functions(interface: CInterface, spec: ExecutableSpec, features: Sequence[str]) -> str:
+    """The three functions of the interface."""
+    name, macro = interface.name, interface.macro
+    start = "    pthread_once(&started, start_threads);\n" if interface.threads > 1 else ""
+    ports = (*interface.inputs, *interface.outputs)
+    copies = sum(aligned(port.type.bytes) for port in ports)
+    return f"""\
+size_t {name}_workspace_bytes(void)
+{{
+    return {max(ALIGNMENT, aligned(spec.arena_bytes) + copies)};
+}}
+
+{_error_function(interface, features)}
+int {name}_run(const struct {name}_io *io, void *workspace)
+{{
+    enum {{ INPUTS = {len(interface.inputs)}, OUTPUTS = {len(interface.outputs)} }};
+
+    if (io == NULL || workspace == NULL)
+        return {macro}_ERROR_NULL;
+
+    const void *inputs[] = {{{_pointers(interface.inputs)}}};
+    void *outputs[] = {{{_pointers(interface.outputs)}}};
+    void *results[OUTPUTS + 1];
+    unsigned char *copy = (unsigned char *)workspace + {aligned(spec.arena_bytes)};
+
+    for (int i = 0; i < INPUTS; i++)
+        if (inputs[i] == NULL && input_bytes[i] > 0)
+            return {macro}_ERROR_NULL;
+    for (int i = 0; i < OUTPUTS; i++)
+        if (outputs[i] == NULL && output_bytes[i] > 0)
+            return {macro}_ERROR_NULL;
+    if (!is_aligned(workspace))
+        return {macro}_ERROR_WORKSPACE;
+    if (!cpu_is_able())
+        return {macro}_ERROR_CPU;
+
+    for (int i = 0; i < INPUTS; i++) {{
+        if (!is_aligned(inputs[i]))
+            inputs[i] = memcpy(copy, inputs[i], input_bytes[i]);
+        copy += room(input_bytes[i]);
+    }}
+    for (int i = 0; i < OUTPUTS; i++) {{
+        results[i] = is_aligned(outputs[i]) ? outputs[i] : copy;
+        copy += room(output_bytes[i]);
+    }}
+{start}    {ENTRY_SYMBOL}(inputs, results, constants, workspace, &runtime);
+    for (int i = 0; i < OUTPUTS; i++)
+        if (results[i] != outputs[i])
+            memcpy(outputs[i], results[i], output_bytes[i]);
+    return {macro}_OK;
+}}
+"""
+
+
+def _error_function(interface: CInterface, features: Sequence[str]) -> str:
+    macro = interface.macro
+    return f"""\
+const char *{interface.name}_error(int code)
+{{
+    switch (code) {{
+    case {macro}_OK:
+        return "no error";
+    case {macro}_ERROR_NULL:
+        return "io, a pointer in it, or the workspace is null";
+    case {macro}_ERROR_WORKSPACE:
+        return "the workspace is not aligned to {ALIGNMENT} bytes";
+    case {macro}_ERROR_CPU:
+        return "this CPU lacks instructions that the code needs: {" ".join(features)}";
+    default:
+        return "there is no such error code";
+    }}
+}}
+"""
+
+
+def constants_text(path: str) -> str:
+    """Assembly of a read-only symbol with the contents of the file `path`."""
+    return f"""\
+    .section .rodata, "a", %progbits
+    .globl {CONSTANTS_SYMBOL}
+    .hidden {CONSTANTS_SYMBOL}
+    .balign {ALIGNMENT}
+{CONSTANTS_SYMBOL}:
+    .incbin "{path}"
+    .byte 0
+    .section .note.GNU-stack, "", %progbits
+"""
+
+
+def constant_offsets(spec: ExecutableSpec) -> list[int]:
+    """Where each constant starts, each aligned, and in the end where the last one ends."""
+    offsets = [0]
+    for array in spec.constants:
+        offsets.append(offsets[-1] + aligned(array.nbytes))
+    return offsets
+
+
+def _constant_rows(spec: ExecutableSpec) -> str:
+    offsets = constant_offsets(spec)[:-1]
+    rows = [f"    {CONSTANTS_SYMBOL} + {offset}," for offset in offsets]
+    return "\n".join(rows or ["    NULL"])
+
+
+def _sizes(ports: Sequence[Port]) -> str:
+    return ", ".join(str(port.type.bytes) for port in ports) or "0"
+
+
+def _pointers(ports: Sequence[Port]) -> str:
+    return ", ".join(f"io->{port.member}" for port in ports) or "NULL"

@@ -1,0 +1,143 @@
+"""A built model as C sees it: its name, and a struct member for each input and output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compiler.dtypes import DType
+from compiler.graph.ir import TensorType
+from compiler.runtime.executable_spec import ExecutableSpec
+
+C_TYPES = {
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.I8: "int8_t",
+    DType.I16: "int16_t",
+    DType.I32: "int32_t",
+    DType.I64: "int64_t",
+    DType.U8: "uint8_t",
+    DType.U16: "uint16_t",
+    DType.U32: "uint32_t",
+    DType.U64: "uint64_t",
+    DType.BOOL: "bool",
+}
+
+# Keywords of C and C++, and macros that the standard headers or the compilers define.
+_RESERVED = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
+    char32_t class co_await co_return co_yield compl complex concept const const_cast consteval
+    constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit
+    export extern false float for friend goto if imaginary inline int long mutable namespace new
+    noexcept noreturn not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast
+    struct switch template this thread_local throw true try typedef typeid typename typeof
+    typeof_unqual union unsigned using virtual void volatile wchar_t while xor xor_eq
+    assert errno i386 linux stderr stdin stdout unix
+    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t
+    BUFSIZ EOF HUGE_VAL I INFINITY NAN NULL RAND_MAX SEEK_CUR SEEK_END SEEK_SET SIZE_MAX
+    """.split()
+)
+_LONGEST = 100  # characters of a model's name: it is part of file names
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output: its name in the model, and the struct member that points to it."""
+
+    name: str
+    member: str
+    type: TensorType
+
+    @property
+    def c_type(self) -> str:
+        """The C type of an element."""
+        return C_TYPES[self.type.dtype]
+
+    @property
+    def elements(self) -> int:
+        return self.type.bytes // self.type.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CInterface:
+    """What the generated C files are made from; `name` is a C identifier.
+
+    `threads` is 1 where no kernel has a parallel loop, `title` is the model's name as it was given.
+    """
+
+    name: str
+    title: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    threads: int
+
+    @property
+    def macro(self) -> str:
+        """What the names of macros and error codes start with."""
+        return self.name.upper()
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The symbols of the library."""
+        return tuple(f"{self.name}_{what}" for what in ("error", "run", "workspace_bytes"))
+
+    def size_macro(self, port: Port, what: str) -> str:
+        """The macro with a port's size; `what` is BYTES or COUNT."""
+        return f"{self.macro}_{port.member.upper()}_{what}"
+
+
+def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
+    """How `spec` looks from C; `name` is the model's name, by default the spec's."""
+    title = spec.name if name is None else name
+    taken: set[str] = set()
+    inputs = _ports(spec.inputs, "input", taken)
+    outputs = _ports(spec.outputs, "output", taken)
+    parallel = any(kernel.parallel for kernel in spec.kernels)
+    return CInterface(
+        identifier(title, "model")[:_LONGEST],
+        title,
+        inputs,
+        outputs,
+        spec.threads if parallel else 1,
+    )
+
+
+def identifier(text: str, kind: str) -> str:
+    """`text` as an identifier of C and C++ that neither language reserves.
+
+    What is no ASCII letter or digit becomes an underscore, never two in a row; `kind` goes before a
+    digit, and stands for a text of which nothing is left.
+    """
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or kind
+    if name[0].isdigit():
+        name = f"{kind}_{name}"
+    return f"{name}_" if name in _RESERVED else name
+
+
+def _ports(
+    values: Iterable[tuple[str, TensorType]], kind: str, taken: set[str]
+) -> tuple[Port, ...]:
+    """Members that differ from each other, and from those in `taken`, by more than case.
+
+    Macros are made of them in upper case.
+    """
+    ports = []
+    for name, type in values:
+        wanted = identifier(name, kind)
+        member, number = wanted, 1
+        while member.upper() in taken:
+            number += 1
+            member = f"{wanted.rstrip('_')}_{number}"
+        taken.add(member.upper())
+        ports.append(Port(name, member, type))
+    return tuple(ports)
+
+
+def in_comment(text: str) -> str:
+    """A name from a model, quoted so that it can neither end nor upset a comment."""
+    safe = re.compile(r"[A-Za-z0-9 .,:;_/+()\[\]<>=@#$%&!~^|{}'-]")
+    quoted = "".join(c if safe.fullmatch(c) else f"<{ord(c):#x}>" for c in text)
+    return f'"{quoted}"'
