@@ -74,8 +74,11 @@ def compile_from(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     *,
     require_tuned: float = 0.0,
+    chosen: dict[str, ScheduleChoice] | None = None,
 ) -> tuple[ExecutableSpec, BuildReport]:
     """Compile `model` with the best records of `store` (None: default schedules).
+
+    `chosen` gets the schedules that were chosen for kernels, by workload key.
 
     Raises TunefarmError if less than `require_tuned` of the estimated time would run tuned.
     """
@@ -87,7 +90,7 @@ def compile_from(
         target, threads = target_of(settings), settings.compile.threads
         choose = choose_from(store, target, threads, settings.compile.numerics, predict=True)
         notes = tuple(unusable(store, task_key("", target, threads, settings.compile.numerics)))
-    spec, report = compile_with(model, choose, settings, shapes)
+    spec, report = compile_with(model, choose, settings, shapes, chosen)
     report = replace(report, notes=notes)
     if report.tuned_share < require_tuned:
         raise TunefarmError(
@@ -103,13 +106,21 @@ def compile_with(
     choose: ChooseSchedule | None,
     settings: Settings,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    chosen: dict[str, ScheduleChoice] | None = None,
 ) -> tuple[ExecutableSpec, BuildReport]:
-    """Compile `model` with the schedules that `choose` gives (None: default schedules)."""
+    """Compile `model` with the schedules that `choose` gives (None: default schedules).
+
+    `chosen` gets these, by workload key.
+    """
     kernels: dict[str, FusedKernel] = {}
 
     def remember(kernel: FusedKernel) -> ScheduleChoice | None:
-        kernels[workload_key(kernel)] = kernel
-        return None if choose is None else choose(kernel)
+        key = workload_key(kernel)
+        kernels[key] = kernel
+        choice = None if choose is None else choose(kernel)
+        if choice is not None and chosen is not None:
+            chosen[key] = choice
+        return choice
 
     spec = compile_model(
         model if isinstance(model, Graph) else import_model(model, shapes),

@@ -16,6 +16,7 @@ import typer
 
 from configs.errors import DatabaseError, SettingsError
 from tuner.command_line import (
+    EmitOption,
     UsageError,
     check_output,
     console,
@@ -140,8 +141,11 @@ def _build_command(
 @app.command()
 def build(
     model: ModelOption,
-    output: Annotated[str, typer.Option(metavar="FILE", help="Where the built model goes.")],
+    output: Annotated[
+        str, typer.Option(metavar="PATH", help="Where it goes; a C library: folder.")
+    ],
     db: DbOption = None,
+    emit: EmitOption = "artefact",
     require_tuned: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Fail if less of the time is tuned."),
@@ -154,25 +158,23 @@ def build(
 ) -> None:
     """Build a model from the best records, and list for every kernel what it runs."""
     shapes = shapes_of(shape)
-    check_output(output, inputs=[model, db])
     check_output(json)
-    from compiler.runtime.artefact import save
     from configs.settings import load_settings
-    from tuner.build_model import build_table, compile_from
-    from tuner.report import format_share
+    from tuner.build_model import build_table
+    from tuner.emit_model import check_emit, emit_model
 
     settings = load_settings(config, overrides(db, threads))
+    check_emit(emit, output, [model, db], settings)
     with _open_store(settings.database.url, untuned=untuned) as store:
-        spec, report = compile_from(model, store, settings, shapes, require_tuned=require_tuned)
-    save(spec, output)
-    write_json(json, {"output": output, **report.to_json()})
+        emitted = emit_model(
+            emit, model, output, store, settings, shapes, require_tuned=require_tuned
+        )
+    write_json(json, emitted.to_json())
     if json != "-":
-        console().print(build_table(report))
-        for note in report.notes:
+        console().print(build_table(emitted.report))
+        for note in emitted.report.notes:
             print(f"note: {note}", file=sys.stderr)
-        share = format_share(report.tuned_share)
-        print(f"{output}: {share} of the estimated time runs tuned schedules")
-        print(f"next: {shlex.join(['tune', 'run', output, '--repeat', '20'])}")
+        print("\n".join(emitted.lines()))
 
 
 @app.command()

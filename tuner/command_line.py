@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -18,6 +18,16 @@ from configs.errors import SettingsError, TunefarmError
 
 INTERRUPTED = 130
 UNTERMINATED_WIDTH = 160  # columns of a table that is not printed to a terminal
+
+EmitOption = Annotated[
+    str,
+    typer.Option(
+        metavar="FORM",
+        help="artefact: for tune run and Python. c-header+shared-library: into a folder, with an "
+        "example. object: the same functions and constants to be linked in, its header beside it. "
+        "llvm, asm: the code as text, without constants. graph: JSON, of constants the SHA-256.",
+    ),
+]
 
 
 class UsageError(typer.BadParameter):

@@ -73,6 +73,14 @@ def check_folder(folder: str | PathLike[str]) -> None:
         raise ExportError(f"cannot write into {folder}: permission denied")
 
 
+def header_path(path: str | PathLike[str]) -> Path:
+    """Where the header of the object file `path` goes; `ExportError` if that is `path`."""
+    header = Path(path).with_suffix(".h")
+    if header == Path(path):
+        raise ExportError(f"{path} is where the header goes", hint="end the object's name in .o")
+    return header
+
+
 def export_library(
     spec: ExecutableSpec, folder: str | PathLike[str], name: str | None = None
 ) -> tuple[Path, ...]:
@@ -112,10 +120,7 @@ def export_object(
     Raises `ExportError`.
     """
     check_toolchain(spec.target, static=True)
-    target = Path(path)
-    header = target.with_suffix(".h")
-    if target == header:
-        raise ExportError(f"{path} is where the header goes", hint="end the object's name in .o")
+    target, header = Path(path), header_path(path)
     interface = _interface(spec, name)
     command = object_command(interface.name, target.name, interface.threads)
     texts = {f"{interface.name}.h": header_text(interface, spec.target, command)}

@@ -1,0 +1,102 @@
+"""A built model's code as text: one LLVM module, or one assembly file, of all that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.llvm.emit_kernel import emit_kernel
+from compiler.llvm.machine import assembly, parse, target_machine
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.pipeline import ScheduleChoice
+from compiler.runtime.c_interface import in_comment
+from compiler.runtime.entry import entry_ir
+from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
+from compiler.schedule import default_schedule
+from compiler.schedule.steps import Schedule
+
+
+def schedules_of(
+    program: KernelProgram,
+    spec: ExecutableSpec,
+    chosen: Mapping[str, ScheduleChoice],
+    numerics: str = "default",
+) -> dict[str, Schedule]:
+    """The schedule that each distinct kernel of `spec` was built with, by workload key.
+
+    `program` has the kernels of the same model, `chosen` the schedules that had been chosen.
+    """
+    kernels = _kernels(program)
+    return {
+        report.key: default_schedule(kernels[report.key], spec.target, spec.threads, numerics)
+        if report.schedule_source == "default"
+        else chosen[report.key].schedule
+        for report in spec.kernels
+    }
+
+
+def llvm_text(
+    program: KernelProgram, spec: ExecutableSpec, schedules: Mapping[str, Schedule]
+) -> str:
+    """One LLVM module with the entry function and all kernels, as the pipeline compiles them."""
+    machine = target_machine(spec.target)
+    features = ",".join(f"+{feature}" for feature in spec.target.features)
+    text = _module_text(program, spec, schedules)
+    parse(text, spec.target)  # raises unless it is a module
+    return "\n".join(
+        [
+            *(f"; {line}".rstrip() for line in _introduction(spec)),
+            f"; llc -O2 --relocation-model=pic -mcpu={spec.target.cpu} -mattr={features}",
+            f'target triple = "{spec.target.triple}"',
+            f'target datalayout = "{machine.target_data}"',
+            text,
+        ]
+    )
+
+
+def assembly_text(
+    program: KernelProgram, spec: ExecutableSpec, schedules: Mapping[str, Schedule]
+) -> str:
+    """The assembly of the entry function and all kernels, for the assembler of GNU or LLVM."""
+    text = assembly(_module_text(program, spec, schedules), spec.target)
+    # A slash and an asterisk: a comment for every processor's assembler.
+    comment = "\n".join(f"/* {line} */" for line in _introduction(spec) if line)
+    return f"{comment}\n{text}"
+
+
+def _module_text(
+    program: KernelProgram, spec: ExecutableSpec, schedules: Mapping[str, Schedule]
+) -> str:
+    """The kernels' functions and the entry's, each thing declared once."""
+    texts = [
+        emit_kernel(lower_kernel(kernel, schedules[key]), spec.target, f"kernel_{key}")[0]
+        for key, kernel in _kernels(program).items()
+    ]
+    declarations: dict[str, None] = {}
+    functions: list[str] = []
+    for line in "\n".join([*texts, entry_ir(spec.steps)]).splitlines():
+        if not line.startswith("declare "):
+            functions.append(line)
+        elif "@kernel_" not in line:  # the kernels are in this module
+            declarations[line] = None
+    return "\n".join([*declarations, *functions]) + "\n"
+
+
+def _kernels(program: KernelProgram) -> dict[str, FusedKernel]:
+    """The distinct kernels by workload key, in order of first use."""
+    return {call.key: call.kernel for call in program.calls if isinstance(call, KernelCall)}
+
+
+def _introduction(spec: ExecutableSpec) -> list[str]:
+    """What a caller of the entry function has to know, as lines of comment."""
+    return [
+        f"{in_comment(spec.name)} for {spec.target.cpu} ({spec.target.triple})",
+        f"void {ENTRY_SYMBOL}(inputs, outputs, constants, arena, runtime)",
+        "inputs, outputs, constants: arrays of pointers to buffers, each aligned to 64 bytes",
+        f"arena: {spec.arena_bytes} bytes, aligned to 64",
+        "runtime: { void (*parallel)(void (*fn)(void *), void *data, int threads, int flags),",
+        "           int threads, int reserved }; parallel is null to run on one thread",
+        *(f"inputs[{i}]: {in_comment(n)}, {t}" for i, (n, t) in enumerate(spec.inputs)),
+        *(f"outputs[{i}]: {in_comment(n)}, {t}" for i, (n, t) in enumerate(spec.outputs)),
+        *(f"constants[{i}]: {a.dtype}{list(a.shape)}" for i, a in enumerate(spec.constants)),
+    ]
