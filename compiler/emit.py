@@ -46,7 +46,8 @@ def llvm_text(
     return "\n".join(
         [
             *(f"; {line}".rstrip() for line in _introduction(spec)),
-            f"; llc -O2 --relocation-model=pic -mcpu={spec.target.cpu} -mattr={features}",
+            "; to compile it, with LLVM 15 or later:",
+            f"; llc -O2 --relocation-model=pic -filetype=obj -mcpu={spec.target.cpu} -mattr={features}",
             f'target triple = "{spec.target.triple}"',
             f'target datalayout = "{machine.target_data}"',
             text,

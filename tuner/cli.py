@@ -141,9 +141,7 @@ def _build_command(
 @app.command()
 def build(
     model: ModelOption,
-    output: Annotated[
-        str, typer.Option(metavar="PATH", help="Where it goes; a C library: folder.")
-    ],
+    output: Annotated[str, typer.Option(metavar="PATH", help="Where it goes (for C: a folder).")],
     db: DbOption = None,
     emit: EmitOption = "artefact",
     require_tuned: Annotated[

@@ -40,6 +40,15 @@ _RESERVED = frozenset(
     BUFSIZ EOF HUGE_VAL I INFINITY NAN NULL RAND_MAX SEEK_CUR SEEK_END SEEK_SET SIZE_MAX
     """.split()
 )
+# A model of such a name would have a library or a header in the way of the system's.
+_SYSTEM = frozenset(
+    """
+    c dl gcc gcc_s gomp m omp pthread resolv rt util
+    assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign
+    stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar
+    unistd wchar wctype
+    """.split()
+)
 _LONGEST = 100  # characters of a model's name: it is part of file names
 
 
@@ -96,8 +105,9 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
     inputs = _ports(spec.inputs, "input", taken)
     outputs = _ports(spec.outputs, "output", taken)
     parallel = any(kernel.parallel for kernel in spec.kernels)
+    identified = identifier(title, "model")[:_LONGEST]
     return CInterface(
-        identifier(title, "model")[:_LONGEST],
+        f"{identified}_model" if identified in _SYSTEM else identified,
         title,
         inputs,
         outputs,

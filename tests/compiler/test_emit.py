@@ -1,0 +1,87 @@
+"""A model's code as text: compiled by others, it computes what the executable computes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.emit import assembly_text, llvm_text, schedules_of
+from compiler.frontend.import_onnx import import_onnx
+from compiler.graph.ir import Array
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
+from compiler.llvm.machine import object_code
+from compiler.pipeline import ScheduleChoice, compile_model, kernels_of
+from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.schedule import schedule_space
+from compiler.target import host_target
+from tests.compiler.runtime.c_models import cc, odd_mlp, random_inputs
+
+
+def drawn(folder: Path, threads: int) -> tuple[ExecutableSpec, str, str]:
+    """The model with a drawn schedule for every other kernel; its LLVM and assembly."""
+    onnx.save(odd_mlp(), folder / "model.onnx")
+    graph = import_onnx(folder / "model.onnx")
+    rng = random.Random(threads)
+    chosen: dict[str, ScheduleChoice] = {}
+    seen: list[str] = []
+
+    def choose(kernel: FusedKernel) -> ScheduleChoice | None:
+        key = workload_key(kernel)
+        seen.append(key)
+        if len(seen) % 2:
+            return None
+        space = schedule_space(kernel, host_target(), threads)
+        chosen[key] = ScheduleChoice(space.schedule(space.sample(rng)), "tuned")
+        return chosen[key]
+
+    spec = compile_model(graph, choose, threads=threads)
+    assert {kernel.schedule_source for kernel in spec.kernels} == {"default", "tuned"}
+    program = kernels_of(graph)
+    schedules = schedules_of(program, spec, chosen)
+    return spec, llvm_text(program, spec, schedules), assembly_text(program, spec, schedules)
+
+
+def outputs_of(spec: ExecutableSpec, code: bytes) -> dict[str, Array]:
+    """What `spec` computes when all of its code is `code`."""
+    return Executable(replace(spec, entry=code, objects=())).run(random_inputs(spec))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_llvm_and_assembly_compute_what_the_model_computes(threads: int, tmp_path: Path) -> None:
+    spec, llvm, assembly = drawn(tmp_path, threads)
+    (tmp_path / "model.s").write_text(assembly)
+    cc(tmp_path, "-c", "model.s", "-o", "model.o")
+    expected = Executable(spec).run(random_inputs(spec))
+    for code in (object_code(llvm, spec.target), (tmp_path / "model.o").read_bytes()):
+        for name, array in outputs_of(spec, code).items():
+            np.testing.assert_array_equal(array, expected[name])
+
+
+def test_the_text_says_how_to_call_the_code(tmp_path: Path) -> None:
+    spec, llvm, assembly = drawn(tmp_path, 1)
+    for text in (llvm, assembly):
+        assert 'inputs[0]: "input.1", f32[64, 256]' in text
+        assert "constants[0]: float32" in text
+        assert f"arena: {spec.arena_bytes} bytes" in text
+    assert f'target triple = "{spec.target.triple}"' in llvm
+    assert llvm.count("define void @kernel_") == len(spec.kernels)
+
+
+def test_schedules_are_those_that_the_kernels_were_built_with(tmp_path: Path) -> None:
+    """One that was chosen and did not fit is reported as default, and default it is."""
+    onnx.save(odd_mlp(), tmp_path / "model.onnx")
+    graph = import_onnx(tmp_path / "model.onnx")
+    program = kernels_of(graph)
+    default = schedules_of(program, compile_model(graph), {})
+    (first, second, *_) = default
+    misfits = {first: ScheduleChoice(default[second], "tuned")}
+    spec = compile_model(graph, lambda kernel: misfits.get(workload_key(kernel)))
+    assert spec.kernels[0].note
+    assert schedules_of(program, spec, misfits) == default
