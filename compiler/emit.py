@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.llvm.emit_kernel import emit_kernel
-from compiler.llvm.machine import assembly, parse, target_machine
+from compiler.llvm.machine import assembly, feature_flags, parse, target_machine
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.pipeline import ScheduleChoice
 from compiler.runtime.c_interface import in_comment
@@ -40,17 +41,19 @@ def llvm_text(
 ) -> str:
     """One LLVM module with the entry function and all kernels, as the pipeline compiles them."""
     machine = target_machine(spec.target)
-    features = ",".join(f"+{feature}" for feature in spec.target.features)
     text = _module_text(program, spec, schedules)
     parse(text, spec.target)  # raises unless it is a module
+    # With the CPU in each function any compiler makes the same code, whatever it is told.
+    text = re.sub(r"^(define .*)\{$", r"\1#0 {", text, flags=re.MULTILINE)
+    cpu, features = spec.target.cpu, ",".join(feature_flags(spec.target))
     return "\n".join(
         [
             *(f"; {line}".rstrip() for line in _introduction(spec)),
-            "; to compile it, with LLVM 15 or later:",
-            f"; llc -O2 --relocation-model=pic -filetype=obj -mcpu={spec.target.cpu} -mattr={features}",
+            "; llc -O2 --relocation-model=pic -filetype=obj (LLVM 15 or later) compiles it",
             f'target triple = "{spec.target.triple}"',
             f'target datalayout = "{machine.target_data}"',
             text,
+            f'attributes #0 = {{ "target-cpu"="{cpu}" "target-features"="{features}" }}',
         ]
     )
 
@@ -60,7 +63,7 @@ def assembly_text(
 ) -> str:
     """The assembly of the entry function and all kernels, for the assembler of GNU or LLVM."""
     text = assembly(_module_text(program, spec, schedules), spec.target)
-    # A slash and an asterisk: a comment for every processor's assembler.
+    # The one kind of comment that the assemblers of all processors know.
     comment = "\n".join(f"/* {line} */" for line in _introduction(spec) if line)
     return f"{comment}\n{text}"
 

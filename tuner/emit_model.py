@@ -116,7 +116,7 @@ def emit_model(
         command = f"less {shlex.quote(output)}"
     else:
         _write(output, _code_text(form, graph, spec, chosen, settings))
-        command = _assemble_command(form, spec, output)
+        command = _assemble_command(form, output)
     return Emitted(form, output, files, report, command)
 
 
@@ -146,14 +146,13 @@ def _c_command(form: str, spec: ExecutableSpec, output: str, name: str) -> str:
     return f"cd {shlex.quote(output)} && {run}"
 
 
-def _assemble_command(form: str, spec: ExecutableSpec, output: str) -> str:
+def _assemble_command(form: str, output: str) -> str:
     code = Path(output).with_suffix(".o")
     path = shlex.quote(output)
     result = shlex.quote(f"{output}.o" if code == Path(output) else str(code))
     if form == "asm":
         return f"cc -x assembler -c {path} -o {result}"
-    cpu = f"-mcpu={spec.target.cpu}"
-    return f"llc -O2 --relocation-model=pic {cpu} -filetype=obj {path} -o {result}"
+    return f"llc -O2 --relocation-model=pic -filetype=obj {path} -o {result}"
 
 
 def _write(output: str, text: str) -> None:

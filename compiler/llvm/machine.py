@@ -28,7 +28,7 @@ def target_machine(target: Target) -> llvm.TargetMachine:
     machines: dict[str, llvm.TargetMachine] = _local.__dict__.setdefault("machines", {})
     machine = machines.get(target.key)
     if machine is None:
-        features = ",".join(_feature_flags(target))
+        features = ",".join(feature_flags(target))
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
             cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="default"
         )
@@ -36,7 +36,7 @@ def target_machine(target: Target) -> llvm.TargetMachine:
     return machine
 
 
-def _feature_flags(target: Target) -> list[str]:
+def feature_flags(target: Target) -> list[str]:
     """What the target has, and what it lacks although its CPU's name may imply it.
 
     A hypervisor may mask features of the CPU that it names; only the features count.

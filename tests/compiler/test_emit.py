@@ -72,6 +72,8 @@ def test_the_text_says_how_to_call_the_code(tmp_path: Path) -> None:
         assert f"arena: {spec.arena_bytes} bytes" in text
     assert f'target triple = "{spec.target.triple}"' in llvm
     assert llvm.count("define void @kernel_") == len(spec.kernels)
+    assert llvm.count("define ") == llvm.count("#0 {")  # each for the target's CPU
+    assert f'attributes #0 = {{ "target-cpu"="{spec.target.cpu}"' in llvm
 
 
 def test_schedules_are_those_that_the_kernels_were_built_with(tmp_path: Path) -> None:
