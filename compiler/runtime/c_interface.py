@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from compiler.dtypes import DType
 from compiler.graph.ir import TensorType
 from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.thread_pool import is_supported
 
 C_TYPES = {
     DType.F32: "float",
@@ -74,7 +75,8 @@ class Port:
 class CInterface:
     """What the generated C files are made from; `name` is a C identifier.
 
-    `threads` is 1 where no kernel has a parallel loop, `title` is the model's name as it was given.
+    `threads` is 1 where no kernel has a parallel loop or there is no pool for it, `title` is the
+    model's name as it was given.
     """
 
     name: str
@@ -104,7 +106,7 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
     taken: set[str] = set()
     inputs = _ports(spec.inputs, "input", taken)
     outputs = _ports(spec.outputs, "output", taken)
-    parallel = any(kernel.parallel for kernel in spec.kernels)
+    parallel = is_supported() and any(kernel.parallel for kernel in spec.kernels)
     identified = identifier(title, "model")[:_LONGEST]
     return CInterface(
         f"{identified}_model" if identified in _SYSTEM else identified,

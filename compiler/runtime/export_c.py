@@ -11,6 +11,7 @@ to the system's C compiler `cc`, which always brings the linker and the assemble
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -31,7 +32,7 @@ from compiler.runtime.c_implementation import (
 from compiler.runtime.c_interface import CInterface, c_interface
 from compiler.runtime.check_target import platform_of
 from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.thread_pool import is_supported, pool_object
+from compiler.runtime.thread_pool import pool_object
 from compiler.target import Target, host_target
 
 # What code reaches its constants by is 32 bits wide.
@@ -66,6 +67,8 @@ def check_toolchain(target: Target, *, static: bool = False) -> None:
 def check_folder(folder: str | PathLike[str]) -> None:
     """Raise `ExportError` unless files can be written into `folder`, which need not exist yet."""
     path = Path(folder)
+    if not str(folder) or "\0" in str(folder):
+        raise ExportError(f"{str(folder)!r} is not the name of a folder")
     nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not nearest.is_dir():
         raise ExportError(f"cannot write into {folder}: {nearest} is a file, a folder is wanted")
@@ -122,7 +125,7 @@ def export_object(
     check_toolchain(spec.target, static=True)
     target, header = Path(path), header_path(path)
     interface = _interface(spec, name)
-    command = object_command(interface.name, target.name, interface.threads)
+    command = object_command(interface.name, shlex.quote(target.name), interface.threads)
     texts = {f"{interface.name}.h": header_text(interface, spec.target, command)}
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:
@@ -155,7 +158,7 @@ def _write_parts(
     for file, text in texts.items():
         (work / file).write_text(text, encoding="utf-8")
     objects = [spec.entry, *(part.code for part in spec.objects)]
-    if interface.threads > 1 and is_supported():
+    if interface.threads > 1:
         objects.append(pool_object(spec.target))
     parts = [f"part{number}.o" for number in range(len(objects))]
     for part, code in zip(parts, objects, strict=True):

@@ -129,6 +129,7 @@ def test_a_required_share_that_is_not_tuned_emits_nothing(
         ("objct", "out.o", "did you mean object? forms: artefact, llvm, asm, object, c-header+"),
         ("exe", "out", "forms: artefact, llvm, asm, object, c-header+shared-library, graph"),
         (LIBRARY, "tiny-1.onnx", "a folder is wanted"),
+        (LIBRARY, "", "not the name of a folder"),
         ("object", "net.h", "where the header goes"),
         ("object", "tiny-1.onnx", "is an input"),
         ("llvm", ".", "it is a folder"),
