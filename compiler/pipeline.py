@@ -14,6 +14,7 @@ from compiler.frontend.import_onnx import import_onnx
 from compiler.graph.extract_kernels import extract_kernels
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import PASSES, optimise
+from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.llvm import CompiledKernel, compile_kernel
 from compiler.llvm.machine import object_code
@@ -267,6 +268,7 @@ def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
         note=item.note,
         parallel=item.compiled.parallel,
         workspace_bytes=item.compiled.workspace_bytes,
+        flops=kernel_flops(calls[0].kernel),
         operators=calls[0].operators,
         sources=tuple(source for call in calls for source in call.sources),
     )

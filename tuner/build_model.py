@@ -11,6 +11,7 @@ from rich.table import Table
 
 from compiler.errors import SettingsError, TunefarmError
 from compiler.graph.ir import Graph
+from compiler.kernels.count_work import kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import ChooseSchedule, ScheduleChoice, compile_model
@@ -20,7 +21,6 @@ from configs.settings import Settings, load_target
 from db.store import Store
 from measure.import_model import import_model
 from tuner.apply_best import TUNED, choose_from, task_key
-from tuner.features import kernel_bytes, kernel_flops
 from tuner.history import unusable
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
 

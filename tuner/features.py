@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.kernels.expr import Binary, Cast, Expr, Load, Select, Stage, Unary
+from compiler.kernels.count_work import elements, kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.nest_shape import NestShape, Numbers
 from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
@@ -301,7 +301,7 @@ def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
         float(moved),
         flops / max(1, moved),
         float(reduction),
-        float(_elements(kernel.output)),
+        float(elements(kernel.output)),
         float(anchor.dtype.bytes),
         float(len(kernel.stages)),
         float(kernel.stages.index(anchor)),
@@ -321,46 +321,6 @@ def target_facts(target: Target) -> tuple[float, ...]:
         float(target.l3_bytes),
         float(target.cores),
     )
-
-
-def kernel_flops(kernel: FusedKernel) -> int:
-    """Arithmetic operations on values of one call; indices, loads and conversions are free."""
-    total = 0
-    for stage in kernel.stages:
-        iterations = _elements(stage)
-        for axis in stage.reduce_axes:
-            iterations *= axis.extent
-        total += iterations * (_operations(stage.body) + bool(stage.reduce_axes))
-    return total
-
-
-def kernel_bytes(kernel: FusedKernel) -> int:
-    """Bytes of all inputs and of the output."""
-    inputs = sum(buffer.type.bytes for buffer in kernel.inputs)
-    return inputs + _elements(kernel.output) * kernel.output.dtype.bytes
-
-
-def _elements(stage: Stage) -> int:
-    count = 1
-    for axis in stage.axes:
-        count *= axis.extent
-    return count
-
-
-def _operations(expression: Expr) -> int:
-    match expression:
-        case Unary(operand=operand):
-            return 1 + _operations(operand)
-        case Binary(left=left, right=right):
-            return 1 + _operations(left) + _operations(right)
-        case Select(then=then, otherwise=otherwise):
-            return max(_operations(then), _operations(otherwise))
-        case Cast(operand=operand):
-            return _operations(operand)
-        case Load():
-            return 0
-        case _:
-            return 0
 
 
 def _innermost(extents: Sequence[int], count: int) -> list[float]:

@@ -75,7 +75,8 @@ class KernelReport:
 
     `schedule_source` is "tuned", "relative" (tuned for a similar kernel) or "default", `record_id`
     names the record it came from, `latency` is the measured time in seconds, if any, and `note`
-    says why a chosen schedule was not used. `sources` are the ONNX nodes of all occurrences.
+    says why a chosen schedule was not used. `flops` are the arithmetic operations of one call, see
+    `compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.
     """
 
     name: str
@@ -87,6 +88,7 @@ class KernelReport:
     note: str
     parallel: bool
     workspace_bytes: int
+    flops: int
     operators: tuple[str, ...]
     sources: tuple[str, ...]
 

@@ -18,8 +18,6 @@ from tuner.features import (
     FeatureExtractor,
     FeatureLayout,
     features,
-    kernel_bytes,
-    kernel_flops,
 )
 
 
@@ -196,9 +194,3 @@ def test_layout_does_not_depend_on_the_order_of_spaces() -> None:
 
 def test_no_candidates_give_no_rows() -> None:
     assert features(tile_space(), matmul_kernel(), TARGET, []).shape[0] == 0
-
-
-def test_flops_and_bytes_count_every_extent() -> None:
-    kernel = matmul_kernel(1, 7, 13)
-    assert kernel_flops(kernel) == 2 * 7 * 13
-    assert kernel_bytes(kernel) == 4 * (13 + 13 * 7 + 7)

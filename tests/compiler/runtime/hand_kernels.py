@@ -210,6 +210,7 @@ def _report(key: str, compiled: CompiledKernel) -> KernelReport:
         note="",
         parallel=compiled.parallel,
         workspace_bytes=compiled.workspace_bytes,
+        flops=COUNT,
         operators=("add",),
         sources=("node",),
     )

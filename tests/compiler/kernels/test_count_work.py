@@ -1,0 +1,28 @@
+"""Work that is counted: every extent, every operation, and nothing that is free."""
+
+from __future__ import annotations
+
+from compiler.dtypes import DType
+from compiler.graph.ir import TensorType
+from compiler.kernels.count_work import kernel_bytes, kernel_flops
+from compiler.kernels.expr import binary, const, unary
+from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tests.tuner.synthetic import matmul_kernel
+
+
+def test_every_extent_counts() -> None:
+    kernel = matmul_kernel(1, 7, 13)
+    assert kernel_flops(kernel) == 2 * 7 * 13
+    assert kernel_bytes(kernel) == 4 * (13 + 13 * 7 + 7)
+
+
+def test_each_stage_and_operation_counts_once() -> None:
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.F32, (5, 3)))
+    one = const(1.0, DType.F32)
+    axes = [("i", 5), ("j", 3)]
+    y = builder.stage("y", axes, lambda i, j: unary("exp", binary("add", x[i, j], one)))
+    builder.stage("z", axes, lambda i, j: y[i, j])
+    kernel = FusedKernel("two", tuple(builder.inputs), tuple(builder.stages), "y")
+    assert kernel_flops(kernel) == 2 * 15  # the copy in z is free
+    assert kernel_bytes(kernel) == 4 * (15 + 15)
