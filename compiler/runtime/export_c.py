@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.errors import ExportError
+from compiler.llvm.machine import object_code
 from compiler.runtime.c_example import example_text
 from compiler.runtime.c_header import compile_command, header_text, object_command
 from compiler.runtime.c_implementation import (
@@ -32,7 +33,7 @@ from compiler.runtime.c_implementation import (
 from compiler.runtime.c_interface import CInterface, c_interface
 from compiler.runtime.check_target import platform_of
 from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.thread_pool import pool_object
+from compiler.runtime.thread_pool import pool_ir
 from compiler.target import Target, host_target
 
 # What code reaches its constants by is 32 bits wide.
@@ -159,7 +160,8 @@ def _write_parts(
         (work / file).write_text(text, encoding="utf-8")
     objects = [spec.entry, *(part.code for part in spec.objects)]
     if interface.threads > 1:
-        objects.append(pool_object(spec.target))
+        pool = pool_ir(spec.target.triple.split("-")[0])
+        objects.append(object_code(pool, spec.target))
     parts = [f"part{number}.o" for number in range(len(objects))]
     for part, code in zip(parts, objects, strict=True):
         (work / part).write_bytes(code)

@@ -1,4 +1,4 @@
-"""Object code linked into this process."""
+"""Machine code linked into this process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class LoadedCode:
     puts a far call's stub beside its caller, so objects and libm may lie anywhere in memory.
     """
 
-    def __init__(self, objects: Iterable[bytes], symbols: Iterable[str]) -> None:
+    def __init__(self, objects: Iterable[bytes], symbols: Iterable[str], ir: str = "") -> None:
         """Link `objects` with each other and this process; find the addresses of `symbols`.
 
+        `ir` is LLVM IR to compile for this CPU family and link as well.
         Raises `ArtefactError` when they do not link.
         """
         llvm.initialize_native_target()
@@ -28,6 +29,8 @@ class LoadedCode:
         library = llvm.JITLibraryBuilder().add_current_process()
         for code in objects:
             library.add_object_img(code)
+        if ir:
+            library.add_ir(ir)
         for symbol in symbols:
             library.export_symbol(symbol)
         try:

@@ -22,9 +22,7 @@ import sys
 import threading
 
 from compiler.errors import ArtefactError
-from compiler.llvm.machine import object_code
 from compiler.runtime.loaded_code import LoadedCode
-from compiler.target import Target, host_target
 
 SPINS = 6000  # pauses before a thread sleeps: longer than the serial kernels between two loops
 # Pauses (a power of two) between offers of the core: the caller and its helper may share one.
@@ -164,10 +162,9 @@ entry:
 """
 
 
-def pool_object(target: Target) -> bytes:
-    """Object code of `pool_parallel`, `pool_worker` and `pool_stop` for a Linux `target`."""
-    machine = target.triple.split("-")[0]
-    text = _MODULE.format(
+def pool_ir(machine: str) -> str:
+    """LLVM IR of `pool_parallel`, `pool_worker` and `pool_stop` for Linux on such a processor."""
+    return _MODULE.format(
         open=_OPEN,
         active_bits=_OPEN - 1,
         futex=_FUTEX_NUMBERS[machine],
@@ -177,7 +174,6 @@ def pool_object(target: Target) -> bytes:
         spins=SPINS,
         yield_mask=YIELD_EVERY - 1,
     )
-    return object_code(text, target)
 
 
 class ThreadPool:
@@ -185,7 +181,7 @@ class ThreadPool:
 
     def __init__(self) -> None:
         symbols = ["pool_parallel", "pool_worker", "pool_stop"]
-        self._code = LoadedCode([pool_object(host_target())], symbols)
+        self._code = LoadedCode([], symbols, pool_ir(platform.machine()))
         self.parallel = self._code.address("pool_parallel")
         procedure = ctypes.CFUNCTYPE(None)
         self._work = procedure(self._code.address("pool_worker"))
