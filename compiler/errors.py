@@ -60,4 +60,4 @@ class MeasureError(TunefarmError):
 
 
 class InputError(TunefarmError):
-    """An array given to a built model does not fit its inputs."""
+    """An array given to a built model does not fit its inputs or outputs."""

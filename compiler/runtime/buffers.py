@@ -1,4 +1,4 @@
-"""Aligned memory: arrays that start at the alignment every kernel may rely on."""
+"""Aligned memory: arrays that start at a cache line, and where arrays are."""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from typing import TypeAlias
 from compiler.graph.ir import Array, TensorType
 from compiler.target import Target
 
-ALIGNMENT = 64  # bytes; every buffer that a kernel sees starts at a multiple of it
+# Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code
+# asks only for whole elements: inputs and outputs of the model may start at any multiple of theirs.
+ALIGNMENT = 64
 ENTRY_SYMBOL = "tunefarm_run"
 
 
@@ -106,7 +108,8 @@ class ExecutableSpec:
     """A compiled model before it is loaded into memory.
 
     `threads` is the thread count it was scheduled for. `constants` are in the form the kernels
-    expect. `entry` is the code of the function `ENTRY_SYMBOL`, which carries out `steps`.
+    expect. `objects` are the kernels' code, in the order of `kernels`. `entry` is the code of the
+    function `ENTRY_SYMBOL`, which carries out `steps`.
     `arena_lower_bound` is what liveness says any plan needs, for reports.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -75,13 +76,15 @@ def test_inputs_outputs_and_kernels_are_described(chain: Executable) -> None:
 @pytest.mark.parametrize(
     "array",
     [
-        np.arange(2 * COUNT, dtype=np.float32)[::2] / COUNT,
-        np.arange(COUNT + 1, dtype=np.float32)[1:] / COUNT,
-        np.arange(COUNT, dtype=np.float32)[::-1] / COUNT,
+        (np.arange(2 * COUNT, dtype=np.float32) / COUNT)[::2],
+        (np.arange(COUNT, dtype=np.float32) / COUNT)[::-1],
+        np.broadcast_to(np.float32(0.5), COUNT),
+        np.frombuffer(b"?" + np.linspace(0, 1, COUNT, dtype=np.float32).tobytes(), "f4", -1, 1),
     ],
-    ids=["strided", "unaligned", "reversed"],
+    ids=["strided", "reversed", "repeated", "between elements"],
 )
 def test_inputs_that_cannot_be_read_in_place_are_copied(chain: Executable, array: Vector) -> None:
+    assert not (array.flags.c_contiguous and array.flags.aligned)
     np.testing.assert_allclose(chain.run({"x": array})["y"], expected(array), rtol=1e-5)
 
 
@@ -108,10 +111,12 @@ def test_empty_inputs_are_aligned_and_of_the_declared_types(chain: Executable) -
         ({"x": np.zeros(COUNT, ">f4")}, "type >f4, the model takes f32"),
         ({"x": np.zeros((1, COUNT), np.float32)}, r"shape \[1, 37\].*built for \[37\]"),
         ({"x": None}, "type object, the model takes f32"),
+        ({"x": [[1.0], [1.0, 2.0]]}, "input 'x' is no array"),
+        ([np.zeros(COUNT, np.float32)], "inputs are given by name, as a dict, not as list"),
     ],
 )
 def test_wrong_inputs_are_refused_with_a_reason(
-    chain: Executable, inputs: dict[str, Vector], message: str
+    chain: Executable, inputs: Mapping[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         chain.run(inputs)

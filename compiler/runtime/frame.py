@@ -1,0 +1,144 @@
+"""Frame: the memory of one call in flight, and the tables of pointers that the entry reads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from compiler.graph.ir import Array
+from compiler.runtime.buffers import address_of, allocate
+from compiler.runtime.executable_spec import Location, Place
+from compiler.runtime.ports import (
+    AnyArray,
+    Port,
+    check_mapping,
+    checked,
+    checked_output,
+    refuse_names,
+    refuse_unknown,
+)
+
+Tables = ctypes.Array[ctypes.c_void_p]
+
+
+def pointer_table(addresses: Sequence[int]) -> Tables:
+    """Pointers one after the other; room for one at least."""
+    return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+
+
+class Frame:
+    """An arena, pointer tables, and copies of inputs that cannot be read in place.
+
+    Serves one call at a time: `bind_inputs`, `bind_outputs`, then the entry with `arguments`.
+    """
+
+    __slots__ = (
+        "_input_ports",
+        "_output_ports",
+        "_staging",
+        "arena",
+        "arguments",
+        "constants",
+        "inputs",
+        "outputs",
+    )
+
+    def __init__(
+        self,
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        arena_bytes: int,
+        constants: Tables,
+        runtime: int,
+    ) -> None:
+        """`constants` are the addresses of the constants, `runtime` that of the threads."""
+        self._input_ports, self._output_ports = inputs, outputs
+        self.arena, arena = allocate((arena_bytes,), np.dtype(np.uint8), arena_bytes)
+        self.inputs = pointer_table([0] * len(inputs))
+        self.outputs = pointer_table([0] * len(outputs))
+        self.constants = constants
+        self._staging: dict[str, tuple[Array, int]] = {}
+        self.arguments = (
+            ctypes.addressof(self.inputs),
+            ctypes.addressof(self.outputs),
+            ctypes.addressof(constants),
+            arena,
+            runtime,
+        )
+
+    def bind_inputs(self, given: Mapping[str, object]) -> list[AnyArray]:
+        """Point the kernels to the inputs; the arrays must be kept until they have run.
+
+        What is contiguous is read in place, the rest is copied. Raises `InputError`.
+        """
+        if type(given) is not dict:
+            check_mapping("inputs", given)
+        if len(given) != len(self._input_ports):
+            refuse_names(self._input_ports, given)
+        arrays = []
+        table = self.inputs
+        for port in self._input_ports:
+            array = given.get(port.name)
+            if (
+                type(array) is not np.ndarray
+                or array.dtype != port.dtype
+                or array.shape != port.shape
+            ):
+                if port.name not in given:
+                    refuse_names(self._input_ports, given)
+                array = checked(port, array)
+            arrays.append(array)
+            address = address_of(array)
+            if address & port.unaligned or not array.flags.c_contiguous:
+                address = self._stage(port, array)
+            table[port.position] = address
+        return arrays
+
+    def bind_outputs(
+        self, given: Mapping[str, object] | None, inputs: Sequence[AnyArray]
+    ) -> dict[str, AnyArray]:
+        """Point the kernels to the arrays given, and to new ones for the other outputs.
+
+        Returns all by name. Raises `InputError` for one that cannot be written in place.
+        """
+        if given:
+            check_mapping("outputs", given)
+            refuse_unknown("output", [port.name for port in self._output_ports], given)
+        results: dict[str, AnyArray] = {}
+        table = self.outputs
+        for port in self._output_ports:
+            if given and port.name in given:
+                taken = [*inputs, *results.values()]
+                array = checked_output(port, given[port.name], taken)
+                results[port.name], table[port.position] = array, address_of(array)
+            else:
+                results[port.name], table[port.position] = allocate(
+                    port.shape, port.dtype, port.bytes
+                )
+        return results
+
+    def address(self, location: Location) -> int:
+        """Where a buffer is, once inputs and outputs are bound."""
+        match location.place:
+            case Place.INPUT:
+                return self.inputs[location.number] or 0
+            case Place.OUTPUT:
+                return self.outputs[location.number] or 0
+            case Place.CONSTANT:
+                return self.constants[location.number] or 0
+            case Place.ARENA:
+                return self.arena_address(location.number)
+
+    def arena_address(self, offset: int) -> int:
+        """Where a byte of the arena is."""
+        return self.arguments[3] + offset
+
+    def _stage(self, port: Port, array: AnyArray) -> int:
+        """Copy an input that the kernels cannot read in place; the address of the copy."""
+        if port.name not in self._staging:
+            self._staging[port.name] = allocate(port.shape, port.dtype, port.bytes)
+        copy, address = self._staging[port.name]
+        np.copyto(copy, array)
+        return address

@@ -1,0 +1,158 @@
+"""Ports: a model's inputs and outputs, and the arrays that callers give for them.
+
+An array may be NumPy's, or anything that has `__dlpack__` and lies in memory that the CPU can read.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.dtypes import DType
+from compiler.errors import InputError
+from compiler.graph.ir import TensorType
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+
+# Device types of the DLPack standard: memory of the CPU, and of others that it reads as its own.
+_READABLE_DEVICES = {1: "cpu", 3: "cuda_host", 11: "rocm_host", 13: "cuda_managed"}
+_OTHER_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi"}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output; `kind` is "input" or "output", `position` counts those of its kind.
+
+    `unaligned` masks the bits of an address that are not zero for elements that are not aligned.
+    """
+
+    kind: str
+    position: int
+    name: str
+    type: TensorType
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    bytes: int
+    unaligned: int
+
+
+def ports_of(kind: str, types: Iterable[tuple[str, TensorType]]) -> tuple[Port, ...]:
+    """The ports of one kind, in the model's order."""
+    return tuple(
+        Port(kind, i, name, type, type.dtype.numpy, type.shape, type.bytes, type.dtype.bytes - 1)
+        for i, (name, type) in enumerate(types)
+    )
+
+
+def checked(port: Port, given: object) -> AnyArray:
+    """What was given as an array of the port's type, over the same memory where there is one.
+
+    Raises `InputError` for what is no array, on another device, or of another type or shape.
+    """
+    array = _as_array(f"{port.kind} {port.name!r}", given)
+    if array.dtype != port.dtype:
+        raise InputError(
+            f"{port.kind} {port.name!r} has elements of type {_dtype_name(array.dtype)}, "
+            f"the model {'takes' if port.kind == 'input' else 'gives'} {port.type.dtype}",
+            hint=f"convert it with .astype(numpy.{port.dtype})" if port.kind == "input" else "",
+        )
+    if array.shape != port.shape:
+        raise InputError(
+            f"{port.kind} {port.name!r} has the shape {list(array.shape)}, "
+            f"the model was built for {list(port.shape)}"
+        )
+    return array
+
+
+def checked_output(port: Port, given: object, others: Iterable[AnyArray]) -> AnyArray:
+    """What was given for an output as an array that kernels can write to, else `InputError`.
+
+    `others` are the arrays that it must not share memory with.
+    """
+    array = checked(port, given)
+    if not isinstance(given, np.ndarray) and not hasattr(given, "__dlpack__"):
+        problem = "is no array"  # it was copied into one, which nobody would see
+    elif not array.flags.writeable:
+        problem = "is read-only"
+    elif not array.flags.c_contiguous:
+        problem = "is not C-contiguous"
+    elif not array.flags.aligned:
+        problem = "does not start at a multiple of its elements' size"
+    elif any(np.may_share_memory(array, other) for other in others):
+        problem = "shares memory with an input or another output"
+    else:
+        return array
+    raise InputError(f"output {port.name!r} {problem}, the model cannot be run into it")
+
+
+def check_mapping(what: str, given: object) -> None:
+    """Raise `InputError` unless arrays were given by name."""
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"{what} are given by name, as a dict, not as {type(given).__name__}",
+            hint="Executable.inputs and .outputs list the names",
+        )
+
+
+def refuse_names(ports: Sequence[Port], given: Iterable[str]) -> None:
+    """Raise the `InputError` that says which names are unknown, or else missing."""
+    kind = ports[0].kind if ports else "input"
+    expected = [port.name for port in ports]
+    given = list(given)
+    refuse_unknown(kind, expected, given)
+    missing = [name for name in expected if name not in given]
+    raise InputError(
+        f"{kind} {_listed(missing)} is missing; the model's {kind}s are {_listed(expected)}"
+    )
+
+
+def refuse_unknown(kind: str, expected: Sequence[str], given: Iterable[str]) -> None:
+    """Raise `InputError` for the first name that the model does not have, if there is one."""
+    for name in given:
+        if name in expected:
+            continue
+        near = difflib.get_close_matches(str(name), expected, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else ""
+        raise InputError(
+            f"the model has no {kind} {name!r}; its {kind}s are {_listed(expected)}", hint=hint
+        )
+
+
+def _as_array(label: str, given: object) -> AnyArray:
+    if not isinstance(given, np.ndarray) and hasattr(given, "__dlpack__"):
+        return _from_dlpack(label, given)
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{label} is no array: {error}") from error
+
+
+def _from_dlpack(label: str, given: Any) -> AnyArray:
+    """An array over a tensor's memory, which it keeps alive."""
+    try:
+        device, number = map(int, given.__dlpack_device__())
+        if device not in _READABLE_DEVICES:
+            name = _OTHER_DEVICES.get(device, f"type {device}")
+            raise InputError(
+                f"{label} is on the device {name}:{number}, the model runs on the CPU",
+                hint="copy it to the CPU first",
+            )
+        return np.from_dlpack(given)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{label} cannot be read through DLPack: {error}") from error
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def _dtype_name(dtype: np.dtype[np.generic]) -> str:
+    try:
+        return str(DType.from_numpy(dtype))
+    except ValueError:
+        return str(dtype)

@@ -1,0 +1,196 @@
+"""Profile: what each kernel of a model costs, from runs of the model one step at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, TypeAlias
+
+from compiler.runtime.executable_spec import (
+    CallStep,
+    CopyStep,
+    ExecutableSpec,
+    KernelReport,
+    RunStep,
+)
+from compiler.runtime.frame import Frame, pointer_table
+from compiler.runtime.ports import AnyArray
+
+if TYPE_CHECKING:
+    from compiler.runtime.executable import Executable
+
+COPY = "copy"  # the name of steps that copy memory, and of the row that sums them up
+_KernelFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
+_EMPTY_CALLS = 1000
+
+# A step ready to be made: a function and its arguments.
+_Call: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step of the model in order: its kernel's name and key (`COPY` and ""), median seconds."""
+
+    name: str
+    key: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One distinct kernel, or all copies of memory.
+
+    `seconds` and `flops` are of all its `occurrences` in one run of the model, `share` is its part
+    of the seconds of all kernels. The rest is as in the kernel's `KernelReport`.
+    """
+
+    name: str
+    key: str
+    occurrences: int
+    seconds: float
+    share: float
+    flops: int
+    schedule_source: str
+    record_id: str | None
+
+    @property
+    def gflops(self) -> float:
+        """Billions of operations a second; 0 where nothing was computed or no time passed."""
+        return self.flops / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The times of one model, medians in seconds.
+
+    `steps` are in the model's order, `kernels` the costliest first. `run_seconds` is the time of
+    `Executable.run` and `stepwise_seconds` that of all steps one by one in the rounds between: the
+    two are to be compared. Where other work disturbs some steps of every round, the `seconds` of
+    all steps together are less than either. `outputs` is what the steps left there, as `run` does.
+    """
+
+    repeat: int
+    steps: tuple[StepTime, ...]
+    kernels: tuple[KernelTime, ...]
+    run_seconds: float
+    stepwise_seconds: float
+    outputs: Mapping[str, AnyArray]
+
+    @property
+    def seconds(self) -> float:
+        """The sum of the steps' medians."""
+        return sum(step.seconds for step in self.steps)
+
+
+def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -> Profile:
+    """Run a model step by step, `repeat` times after a warm-up, in turns with whole runs.
+
+    Each kernel is called by itself, on its place in the memory plan, after what comes before it in
+    the model. What such a call costs with nothing to do is taken off. Raises `InputError` as
+    `Executable.run` does, `ValueError` for less than one repetition.
+    """
+    if repeat < 1:
+        raise ValueError(f"repeat must be at least 1, not {repeat}")
+    frame = executable.new_frame()
+    arrays = frame.bind_inputs(inputs)  # kept until the last step has run
+    outputs = frame.bind_outputs(None, arrays)
+    calls = _calls(executable, frame)
+    clock = time.perf_counter
+    runs: list[float] = []
+    rounds: list[list[float]] = []
+    for _ in range(1 + repeat):
+        start = clock()
+        executable.run(inputs)
+        runs.append(clock() - start)
+        samples = []
+        for function, arguments in calls:
+            start = clock()
+            function(*arguments)
+            samples.append(clock() - start)
+        rounds.append(samples)
+    nothing = _empty_call_seconds()
+    seconds = [max(0.0, median(samples) - nothing) for samples in zip(*rounds[1:], strict=True)]
+    return Profile(
+        repeat,
+        _step_times(executable.spec, seconds),
+        _kernel_times(executable.spec, seconds),
+        run_seconds=median(runs[1:]),
+        stepwise_seconds=max(0.0, median(map(sum, rounds[1:])) - nothing * len(calls)),
+        outputs=outputs,
+    )
+
+
+def _calls(executable: Executable, frame: Frame) -> list[_Call]:
+    """Every step as a call on the frame's memory."""
+    runtime = frame.arguments[4]
+    calls: list[_Call] = []
+    for step in executable.spec.steps:
+        if isinstance(step, CopyStep):
+            places = frame.address(step.destination), frame.address(step.source)
+            calls.append((ctypes.memmove, (*places, step.bytes)))
+            continue
+        buffers = pointer_table([frame.address(location) for location in step.buffers])
+        workspace = None if step.workspace is None else frame.arena_address(step.workspace)
+        function = _KernelFunction(executable.kernel_address(step.symbol))
+        calls.append((function, (buffers, workspace, runtime)))
+    return calls
+
+
+def _empty_call_seconds() -> float:
+    """The time of a call through ctypes that does nothing, and of the clock."""
+    function, clock = ctypes.memmove, time.perf_counter
+    memory = ctypes.create_string_buffer(1)
+    arguments = ctypes.addressof(memory), ctypes.addressof(memory), 0
+    samples = []
+    for _ in range(_EMPTY_CALLS):
+        start = clock()
+        function(*arguments)
+        samples.append(clock() - start)
+    return median(samples)
+
+
+def _reports(spec: ExecutableSpec) -> dict[str, KernelReport]:
+    """Reports by the symbols of the kernels' functions."""
+    return {part.symbol: report for part, report in zip(spec.objects, spec.kernels, strict=True)}
+
+
+def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTime, ...]:
+    reports = _reports(spec)
+
+    def step_time(step: RunStep, spent: float) -> StepTime:
+        if isinstance(step, CopyStep):
+            return StepTime(COPY, "", spent)
+        report = reports[step.symbol]
+        return StepTime(report.name, report.key, spent)
+
+    return tuple(map(step_time, spec.steps, seconds))
+
+
+def _kernel_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[KernelTime, ...]:
+    """A row per distinct kernel and one for the copies, the costliest first."""
+    total = sum(seconds)
+    spent: dict[str, list[float]] = {}
+    for step, step_seconds in zip(spec.steps, seconds, strict=True):
+        symbol = step.symbol if isinstance(step, CallStep) else ""
+        spent.setdefault(symbol, []).append(step_seconds)
+    reports = _reports(spec)
+    rows = []
+    for symbol, times in spent.items():
+        report = reports.get(symbol)
+        cost = sum(times)
+        rows.append(
+            KernelTime(
+                name=report.name if report else COPY,
+                key=report.key if report else "",
+                occurrences=len(times),
+                seconds=cost,
+                share=cost / total if total > 0 else 0.0,
+                flops=report.flops * len(times) if report else 0,
+                schedule_source=report.schedule_source if report else "",
+                record_id=report.record_id if report else None,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
