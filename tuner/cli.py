@@ -187,7 +187,13 @@ def run(
     output: Annotated[
         str | None, typer.Option(metavar="FILE.npz", help="Write the outputs there.")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Timed runs.")] = 1,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Timed runs [default: 1, with --profile 20]."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also time every kernel by itself.")
+    ] = False,
     threads: ThreadsOption = None,
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
     json: JsonOption = None,
@@ -197,15 +203,18 @@ def run(
     check_output(output, inputs=[artefact, *files.values()])
     check_output(json)
     import compiler
-    from tuner.run_model import run_lines, run_model, write_outputs
+    from tuner.run_model import profile_line, profile_table, run_lines, run_model, write_outputs
 
     executable = compiler.load(artefact, threads)
-    outputs, result = run_model(executable, files, repeat=repeat, seed=seed)
+    outputs, result = run_model(executable, files, repeat=repeat, seed=seed, profile=profile)
     if output is not None:
         write_outputs(outputs, output)
     write_json(json, result.to_json())
     if json != "-":
         print("\n".join(run_lines(result)))
+        if result.profile is not None:
+            console().print(profile_table(result.profile))
+            print(profile_line(result.profile))
 
 
 @app.command()

@@ -147,6 +147,25 @@ def test_run_repeats_with_seeded_inputs(
     np.testing.assert_array_equal(np.load(runs[0])["y"], np.load(runs[1])["y"])
 
 
+def test_run_profiles_every_kernel(
+    tune: CommandLine, tuned: SimpleNamespace, tmp_path: Path
+) -> None:
+    artefact, result = tmp_path / "tiny.tuned", tmp_path / "profile.json"
+    tune("build", "--model", tuned.model, "--db", tuned.db, "--output", artefact)
+    printed = tune("run", artefact, "--profile", "--repeat", "3", "--json", result).out
+    profile = json.loads(result.read_text())["profile"]
+    assert profile["repeat"] == 3
+    kernels = profile["kernels"]
+    assert {kernel["key"] for kernel in kernels} == {
+        task["workload"] for task in tuned.result["tasks"]
+    }
+    assert all(kernel["schedule_source"] == "tuned" for kernel in kernels)
+    assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1.0)
+    for text in ("GFLOP/s", "total", "one by one", *(kernel["key"][:8] for kernel in kernels)):
+        assert text in printed
+    assert all(kernel["record_id"] in printed for kernel in kernels)
+
+
 def test_build_reports_every_kernel(tune: CommandLine, tuned: SimpleNamespace) -> None:
     result = tune(
         "build", "--model", tuned.model, "--db", tuned.db, "--output", "t.tuned", "--json", "-"
