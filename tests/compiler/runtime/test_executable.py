@@ -127,7 +127,9 @@ def test_wrong_inputs_are_refused_with_a_reason(
     )
 
 
-def test_calls_from_several_threads_do_not_disturb_each_other(chain: Executable) -> None:
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=needs_threads)])
+def test_calls_from_several_threads_do_not_disturb_each_other(threads: int) -> None:
+    chain = Executable(chain_spec(WEIGHT), threads=threads)
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal(COUNT).astype(np.float32) for _ in range(4)]
     wrong: list[int] = []
