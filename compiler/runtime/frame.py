@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compiler.graph.ir import Array
-from compiler.runtime.buffers import address_of, allocate
+from compiler.runtime.buffers import address_of, allocate, allocate_output
 from compiler.runtime.executable_spec import Location, Place
 from compiler.runtime.ports import (
     AnyArray,
@@ -16,8 +16,11 @@ from compiler.runtime.ports import (
     check_mapping,
     checked,
     checked_output,
+    fits,
     refuse_names,
+    refuse_shared,
     refuse_unknown,
+    span_of,
 )
 
 Tables = ctypes.Array[ctypes.c_void_p]
@@ -77,18 +80,16 @@ class Frame:
             check_mapping("inputs", given)
         if len(given) != len(self._input_ports):
             refuse_names(self._input_ports, given)
-        arrays = []
+        arrays: list[AnyArray] = []
         table = self.inputs
         for port in self._input_ports:
-            array = given.get(port.name)
-            if (
-                type(array) is not np.ndarray
-                or array.dtype != port.dtype
-                or array.shape != port.shape
-            ):
-                if port.name not in given:
-                    refuse_names(self._input_ports, given)
-                array = checked(port, array)
+            value = given.get(port.name)
+            if fits(value, port):
+                array = value
+            elif port.name in given:
+                array = checked(port, value)
+            else:
+                refuse_names(self._input_ports, given)
             arrays.append(array)
             address = address_of(array)
             if address & port.unaligned or not array.flags.c_contiguous:
@@ -104,19 +105,33 @@ class Frame:
         Returns all by name. Raises `InputError` for one that cannot be written in place.
         """
         if given:
-            check_mapping("outputs", given)
-            refuse_unknown("output", [port.name for port in self._output_ports], given)
+            return self._bind_given(given, inputs)
         results: dict[str, AnyArray] = {}
         table = self.outputs
         for port in self._output_ports:
-            if given and port.name in given:
-                taken = [*inputs, *results.values()]
-                array = checked_output(port, given[port.name], taken)
-                results[port.name], table[port.position] = array, address_of(array)
+            results[port.name], table[port.position] = allocate_output(
+                port.shape, port.dtype, port.bytes
+            )
+        return results
+
+    def _bind_given(
+        self, given: Mapping[str, object], inputs: Sequence[AnyArray]
+    ) -> dict[str, AnyArray]:
+        """`bind_outputs` where the caller gave some of the arrays."""
+        check_mapping("outputs", given)
+        refuse_unknown("output", [port.name for port in self._output_ports], given)
+        taken = [span_of(array, address_of(array)) for array in inputs]
+        results: dict[str, AnyArray] = {}
+        for port in self._output_ports:
+            if port.name in given:
+                array = checked_output(port, given[port.name])
+                address = address_of(array)
+                span = span_of(array, address)
+                refuse_shared(port, span, taken)
+                taken.append(span)
             else:
-                results[port.name], table[port.position] = allocate(
-                    port.shape, port.dtype, port.bytes
-                )
+                array, address = allocate_output(port.shape, port.dtype, port.bytes)
+            results[port.name], self.outputs[port.position] = array, address
         return results
 
     def address(self, location: Location) -> int:

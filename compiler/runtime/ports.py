@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.array_utils import byte_bounds
 
 from compiler.dtypes import DType
 from compiler.errors import InputError
@@ -49,6 +50,11 @@ def ports_of(kind: str, types: Iterable[tuple[str, TensorType]]) -> tuple[Port, 
     )
 
 
+def fits(given: object, port: Port) -> TypeGuard[AnyArray]:
+    """Whether this is an array of NumPy's of the port's type."""
+    return type(given) is np.ndarray and given.dtype == port.dtype and given.shape == port.shape
+
+
 def checked(port: Port, given: object) -> AnyArray:
     """What was given as an array of the port's type, over the same memory where there is one.
 
@@ -69,25 +75,39 @@ def checked(port: Port, given: object) -> AnyArray:
     return array
 
 
-def checked_output(port: Port, given: object, others: Iterable[AnyArray]) -> AnyArray:
-    """What was given for an output as an array that kernels can write to, else `InputError`.
-
-    `others` are the arrays that it must not share memory with.
-    """
-    array = checked(port, given)
+def checked_output(port: Port, given: object) -> AnyArray:
+    """What was given for an output as an array that kernels can write to, else `InputError`."""
+    array = given if fits(given, port) else checked(port, given)
+    flags = array.flags
     if not isinstance(given, np.ndarray) and not hasattr(given, "__dlpack__"):
         problem = "is no array"  # it was copied into one, which nobody would see
-    elif not array.flags.writeable:
+    elif not flags.writeable:
         problem = "is read-only"
-    elif not array.flags.c_contiguous:
+    elif not flags.c_contiguous:
         problem = "is not C-contiguous"
-    elif not array.flags.aligned:
+    elif not flags.aligned:
         problem = "does not start at a multiple of its elements' size"
-    elif any(np.may_share_memory(array, other) for other in others):
-        problem = "shares memory with an input or another output"
     else:
         return array
     raise InputError(f"output {port.name!r} {problem}, the model cannot be run into it")
+
+
+def span_of(array: AnyArray, address: int) -> tuple[int, int]:
+    """The addresses of an array's first byte and of the one behind its last."""
+    if array.flags.c_contiguous:
+        return address, address + array.nbytes
+    return byte_bounds(array)
+
+
+def refuse_shared(port: Port, span: tuple[int, int], others: Iterable[tuple[int, int]]) -> None:
+    """Raise `InputError` if an output's bytes overlap with those of another array."""
+    first, end = span
+    for start, stop in others:
+        if start < end and first < stop:
+            raise InputError(
+                f"output {port.name!r} shares memory with an input or another output",
+                hint="give it memory of its own",
+            )
 
 
 def check_mapping(what: str, given: object) -> None:
@@ -99,7 +119,7 @@ def check_mapping(what: str, given: object) -> None:
         )
 
 
-def refuse_names(ports: Sequence[Port], given: Iterable[str]) -> None:
+def refuse_names(ports: Sequence[Port], given: Iterable[str]) -> NoReturn:
     """Raise the `InputError` that says which names are unknown, or else missing."""
     kind = ports[0].kind if ports else "input"
     expected = [port.name for port in ports]
