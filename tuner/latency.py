@@ -169,7 +169,7 @@ def compare_models(
 
 
 def aligned_inputs(executable: Executable, seed: int = 0) -> dict[str, Array]:
-    """`seeded_inputs` in memory that starts at cache lines, which is fastest."""
+    """`seeded_inputs` in memory that starts at cache lines."""
     inputs = executable.empty_inputs()
     for name, array in seeded_inputs(executable.inputs, seed).items():
         np.copyto(inputs[name], array)

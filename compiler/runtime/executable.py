@@ -121,7 +121,7 @@ class Executable:
         return self._code.address(symbol)
 
     def empty_inputs(self) -> dict[str, AnyArray]:
-        """Uninitialised arrays for the inputs, aligned to cache lines, which is fastest."""
+        """Uninitialised arrays for the inputs, aligned to cache lines."""
         return {
             name: aligned_empty(type.shape, type.dtype.numpy, type.bytes)
             for name, type in self.spec.inputs

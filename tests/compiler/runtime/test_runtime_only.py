@@ -1,0 +1,124 @@
+"""A built model runs where nothing but NumPy and llvmlite is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import sysconfig
+import venv
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.frontend.zoo import build_model
+from compiler.frontend.zoo.network import Size
+from compiler.pipeline import build
+from compiler.runtime.executable import Executable
+from tests.end_to_end.tiny_model import tiny_model
+
+NEEDED = ("numpy", "llvmlite")
+PACKAGES = ("compiler", "configs")  # what loading and running imports of our own
+CODE_GENERATOR = ("frontend", "graph.optimise", "kernels", "schedule", "loops", "llvm", "pipeline")
+TOO_MUCH = set(
+    "onnx ray xgboost optuna sqlalchemy alembic pydantic typer click rich scipy google yaml".split()
+)
+
+RUN = """
+import json, sys
+import numpy as np
+import compiler
+
+model, inputs, threads, outputs = sys.argv[1:]
+executable = compiler.load(model, threads=int(threads))
+arrays = dict(np.load(inputs))
+results = executable.run(arrays)
+profile = executable.profile(arrays, repeat=2)
+for name, array in results.items():
+    np.testing.assert_array_equal(profile.outputs[name], array)
+np.savez(outputs, **results)
+from importlib.metadata import distributions
+print(json.dumps({
+    "modules": sorted(sys.modules),
+    "installed": sorted(found.name for found in distributions()),
+    "origin": compiler.__file__,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """The interpreter of a virtual environment with our package and what a built model needs.
+
+    The two distributions are links to those installed here, with whatever files they list.
+    """
+    root = tmp_path_factory.mktemp("runtime_only")
+    venv.create(root, with_pip=False, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
+    for name in NEEDED:
+        distribution = importlib.metadata.distribution(name)
+        listed = {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
+        assert name in listed
+        for top in listed:
+            (site / top).symlink_to(str(distribution.locate_file(top)))
+    for name in PACKAGES:
+        (site / name).symlink_to(repository / name)
+    return root / "bin" / "python"
+
+
+def run_there(python: Path, folder: Path, executable: Executable, threads: int) -> dict[str, Any]:
+    """Run the model there and here, compare the outputs; what the other process said."""
+    rng = np.random.default_rng(5)
+    model, inputs, outputs = (folder / name for name in ("m.tuned", "inputs.npz", "outputs.npz"))
+    executable.save(model)
+    arrays = {
+        name: rng.standard_normal(type.shape).astype(type.dtype.numpy)
+        for name, type in executable.inputs.items()
+    }
+    np.savez(inputs, **arrays)  # type: ignore[arg-type]  # no input is called allow_pickle
+    done = subprocess.run(
+        [python, "-I", "-B", "-c", RUN, model, inputs, str(threads), outputs],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    here, there = executable.run(arrays), np.load(outputs)
+    assert set(here) == set(there.files)
+    for name, array in here.items():
+        np.testing.assert_array_equal(there[name], array)
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+@cache
+def models() -> dict[str, onnx.ModelProto]:
+    return {
+        "convolutions": tiny_model(),
+        "transformer": build_model("encoder", size=Size(width=0.25, tokens=16, layers=1)),
+    }
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", models())
+def test_a_built_model_runs_with_numpy_and_llvmlite_alone(
+    python: Path, tmp_path: Path, name: str, threads: int
+) -> None:
+    executable = build(import_model_proto(models()[name]), threads=threads)
+    said = run_there(python, tmp_path, executable, threads)
+    assert set(said["installed"]) == set(NEEDED)
+    assert said["origin"].startswith(str(python.parents[1]))
+    modules = set(said["modules"])
+    packages = {module.partition(".")[0] for module in modules}
+    assert packages.isdisjoint(TOO_MUCH)
+    foreign = {name for name in packages if not name.startswith("_")} - sys.stdlib_module_names
+    assert foreign == {*NEEDED, *PACKAGES}
+    assert modules.isdisjoint(f"compiler.{part}" for part in CODE_GENERATOR)
