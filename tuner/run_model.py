@@ -124,7 +124,7 @@ def _profile_cells(row: KernelTime) -> tuple[str, ...]:
         str(row.occurrences),
         format_seconds(row.seconds),
         format_share(row.share),
-        f"{row.gflops:.1f}" if row.flops else "-",
+        f"{row.gflops:.1f}" if row.gflops else "-",
         row.schedule_source,
         row.record_id or "-",
     )

@@ -5,7 +5,6 @@ An array may be NumPy's, or anything that has `__dlpack__` and lies in memory th
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeGuard
@@ -136,6 +135,8 @@ def refuse_unknown(kind: str, expected: Sequence[str], given: Iterable[str]) -> 
     for name in given:
         if name in expected:
             continue
+        import difflib  # only here: loading and running a model need it not
+
         near = difflib.get_close_matches(str(name), expected, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else ""
         raise InputError(

@@ -16,7 +16,7 @@ from compiler.runtime.executable_spec import (
     KernelReport,
     RunStep,
 )
-from compiler.runtime.frame import Frame, pointer_table
+from compiler.runtime.frame import Frame, Tables, pointer_table
 from compiler.runtime.ports import AnyArray
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 COPY = "copy"  # the name of steps that copy memory, and of the row that sums them up
 _KernelFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
-_EMPTY_CALLS = 1000
 
 # A step ready to be made: a function and its arguments.
 _Call: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
@@ -97,8 +96,8 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
     frame = executable.new_frame()
     arrays = frame.bind_inputs(inputs)  # kept until the last step has run
     outputs = frame.bind_outputs(None, arrays)
-    calls = _calls(executable, frame)
-    clock = time.perf_counter
+    calls, tables = _calls(executable, frame)
+    empty, clock = _empty_call(frame), time.perf_counter
     runs: list[float] = []
     rounds: list[list[float]] = []
     for _ in range(1 + repeat):
@@ -106,50 +105,47 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
         executable.run(inputs)
         runs.append(clock() - start)
         samples = []
-        for function, arguments in calls:
+        for function, arguments in (*calls, empty):
             start = clock()
             function(*arguments)
             samples.append(clock() - start)
         rounds.append(samples)
-    nothing = _empty_call_seconds()
-    seconds = [max(0.0, median(samples) - nothing) for samples in zip(*rounds[1:], strict=True)]
+    del tables  # the kernels' pointers, until here
+    *medians, nothing = (median(samples) for samples in zip(*rounds[1:], strict=True))
+    seconds = [max(0.0, spent - nothing) for spent in medians]
+    stepwise = median(sum(samples[:-1]) for samples in rounds[1:])
     return Profile(
         repeat,
         _step_times(executable.spec, seconds),
         _kernel_times(executable.spec, seconds),
         run_seconds=median(runs[1:]),
-        stepwise_seconds=max(0.0, median(map(sum, rounds[1:])) - nothing * len(calls)),
+        stepwise_seconds=max(0.0, stepwise - nothing * len(medians)),
         outputs=outputs,
     )
 
 
-def _calls(executable: Executable, frame: Frame) -> list[_Call]:
-    """Every step as a call on the frame's memory."""
+def _calls(executable: Executable, frame: Frame) -> tuple[list[_Call], list[Tables]]:
+    """Every step as a call on the frame's memory, and the pointers that must be kept for it."""
     runtime = frame.arguments[4]
     calls: list[_Call] = []
+    tables: list[Tables] = []
     for step in executable.spec.steps:
         if isinstance(step, CopyStep):
             places = frame.address(step.destination), frame.address(step.source)
             calls.append((ctypes.memmove, (*places, step.bytes)))
             continue
-        buffers = pointer_table([frame.address(location) for location in step.buffers])
+        tables.append(pointer_table([frame.address(location) for location in step.buffers]))
         workspace = None if step.workspace is None else frame.arena_address(step.workspace)
         function = _KernelFunction(executable.kernel_address(step.symbol))
-        calls.append((function, (buffers, workspace, runtime)))
-    return calls
+        calls.append((function, (ctypes.addressof(tables[-1]), workspace, runtime)))
+    return calls, tables
 
 
-def _empty_call_seconds() -> float:
-    """The time of a call through ctypes that does nothing, and of the clock."""
-    function, clock = ctypes.memmove, time.perf_counter
-    memory = ctypes.create_string_buffer(1)
-    arguments = ctypes.addressof(memory), ctypes.addressof(memory), 0
-    samples = []
-    for _ in range(_EMPTY_CALLS):
-        start = clock()
-        function(*arguments)
-        samples.append(clock() - start)
-    return median(samples)
+def _empty_call(frame: Frame) -> _Call:
+    """A call like those of kernels that does nothing: it moves no bytes."""
+    function = _KernelFunction(ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0)
+    arena = frame.arena_address(0)
+    return function, (arena, arena, 0)
 
 
 def _reports(spec: ExecutableSpec) -> dict[str, KernelReport]:
