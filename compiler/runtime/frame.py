@@ -104,7 +104,7 @@ class Frame:
 
         Returns all by name. Raises `InputError` for one that cannot be written in place.
         """
-        if given:
+        if given is not None:
             return self._bind_given(given, inputs)
         results: dict[str, AnyArray] = {}
         table = self.outputs

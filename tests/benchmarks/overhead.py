@@ -34,7 +34,7 @@ _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 
 
 def flat_model(count: int, image: bool) -> onnx.ModelProto:
-    """`count` inputs and outputs; of an image each output is the means of its classes' pixels."""
+    """`count` inputs and outputs: rows of 16 elements, or images and their channels' means."""
     shape = [1, 3, 224, 224] if image else [1, 16]
     nodes, inputs, outputs = [], [], []
     for i in range(count):

@@ -204,10 +204,11 @@ def read_only() -> Vector:
         ({"y": [np.float32(0)] * COUNT}, "'y' is no array"),
         ({"y": Tensor(np.zeros(COUNT, np.float32), CUDA)}, "output 'y' is on the device cuda:0"),
         ([np.zeros(COUNT, np.float32)], "outputs are given by name, as a dict, not as list"),
+        (np.zeros(COUNT, np.float32), "outputs are given by name, as a dict, not as ndarray"),
     ],
 )
 def test_outputs_that_cannot_be_written_are_refused(
-    chain: Executable, out: dict[str, Vector], message: str
+    chain: Executable, out: Any, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         chain.run({"x": ramp()}, out=out)
