@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +19,7 @@ from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.llvm import CompiledKernel, compile_kernel
 from compiler.llvm.machine import object_code
+from compiler.llvm.object_cache import ObjectCache
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec, KernelReport, ObjectPart
@@ -99,28 +101,31 @@ def compile_model(
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
     numerics: str = "default",
+    cache: ObjectCache | None = None,
 ) -> ExecutableSpec:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
     `choose_schedule` gives a kernel's schedule, None for the default one. `shapes` fixes symbolic
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
     printed to stderr, or is a function of (stage, text). `numerics` "strict" keeps algorithms that
-    round differently out of default schedules. Raises `ImportModelError` and its kinds
-    for models that cannot be compiled; a schedule that does not fit is reported, not raised.
+    round differently out of default schedules. `cache` has code that was made before. Raises
+    `ImportModelError` and its kinds for models that cannot be compiled; a schedule that does not
+    fit is reported, not raised.
     """
     target = host_target() if target is None else target
     stages = Stages(STAGES, dump_after)
     graph, program = _to_kernels(model, target, shapes, stages)
     schedules = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
     built = stages.run(
-        "compile_kernels", lambda: compile_kernels(schedules, target, threads, numerics)
+        "compile_kernels", lambda: compile_kernels(schedules, target, threads, numerics, cache)
     )
     compiled = {key: item.compiled for key, item in built.items()}
     constants = stages.run("pack_constants", lambda: pack_constants(program, compiled))
     plan = stages.run("plan_memory", lambda: plan_memory(program, _workspaces(program, compiled)))
     steps = stages.run("run_steps", lambda: run_steps(program, compiled, constants, plan))
     entry = stages.run("entry", lambda: entry_ir(steps))
-    entry_code = stages.run("entry_code", lambda: object_code(entry, target))
+    compile_entry = object_code if cache is None else cache.object_code
+    entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
     return ExecutableSpec(
         name=program.name,
         target=target,
@@ -207,35 +212,43 @@ def choose_schedules(
 
 
 def compile_kernels(
-    chosen: Mapping[str, ChosenSchedule], target: Target, threads: int, numerics: str
+    chosen: Mapping[str, ChosenSchedule],
+    target: Target,
+    threads: int,
+    numerics: str,
+    cache: ObjectCache | None = None,
 ) -> dict[str, BuiltKernel]:
     """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key."""
+    compile = compile_kernel if cache is None else cache.compile_kernel
 
     def compile_one(item: tuple[str, ChosenSchedule]) -> BuiltKernel:
         key, scheduled = item
         kernel = scheduled.kernel
-        return _compile_or_default(
-            key, scheduled, target, lambda: default_schedule(kernel, target, threads, numerics)
-        )
+        default = partial(default_schedule, kernel, target, threads, numerics)
+        return _compile_or_default(key, scheduled, target, default, compile)
 
     with ThreadPoolExecutor(_COMPILE_THREADS) as pool:
         return dict(zip(chosen, pool.map(compile_one, chosen.items()), strict=True))
 
 
 def _compile_or_default(
-    key: str, chosen: ChosenSchedule, target: Target, default: Callable[[], Schedule]
+    key: str,
+    chosen: ChosenSchedule,
+    target: Target,
+    default: Callable[[], Schedule],
+    compile: Callable[[FusedKernel, Schedule, Target, str], CompiledKernel],
 ) -> BuiltKernel:
     """Compile with the chosen schedule, or with the default one where that does not fit."""
     symbol = f"kernel_{key}"
     note = ""
     if chosen.choice is not None:
         try:
-            code = compile_kernel(chosen.kernel, chosen.choice.schedule, target, symbol)
+            code = compile(chosen.kernel, chosen.choice.schedule, target, symbol)
             return BuiltKernel(code, chosen.choice, "")
         except (ScheduleError, LoweringError, VerifyError) as error:
             record = f" of record {chosen.choice.record_id}" if chosen.choice.record_id else ""
             note = f"the {chosen.choice.source} schedule{record} does not fit: {error}"
-    code = compile_kernel(chosen.kernel, default(), target, symbol)
+    code = compile(chosen.kernel, default(), target, symbol)
     return BuiltKernel(code, None, note)
 
 

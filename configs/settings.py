@@ -108,6 +108,14 @@ class CompileSettings(_Section):
     """A named target (`configs/targets`) or a TOML file; None: this machine."""
 
 
+class CacheSettings(_Section):
+    """Where compiled kernels are kept for the next build."""
+
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    """None: `tunefarm` in the user's folder for caches ($XDG_CACHE_HOME or ~/.cache)."""
+    enabled: bool = True
+
+
 class DatabaseSettings(_Section):
     """Where records are kept."""
 
@@ -121,6 +129,7 @@ class Settings(_Section):
     search: SearchSettings = SearchSettings()
     measure: MeasureSettings = MeasureSettings()
     compile: CompileSettings = CompileSettings()
+    cache: CacheSettings = CacheSettings()
     database: DatabaseSettings = DatabaseSettings()
 
     def to_json(self) -> dict[str, Any]:
@@ -179,6 +188,16 @@ def load_settings(
         if override is not None:
             layers.add(tuple(dotted.split(".")), override, "option")
     return _validate(Settings, layers)
+
+
+def cache_folder(settings: Settings) -> Path | None:
+    """Where compiled kernels are kept; None if they are not."""
+    if not settings.cache.enabled:
+        return None
+    if settings.cache.folder is not None:
+        return Path(settings.cache.folder)
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "tunefarm"
 
 
 def load_target(name_or_path: str) -> TargetSettings:

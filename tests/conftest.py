@@ -33,6 +33,12 @@ def repository() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep compiled kernels out of the user's cache; child processes inherit it."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def unwritable_folder() -> Iterator[Path]:
     """A folder that this process may read but not write, even where tests run as root."""

@@ -14,10 +14,11 @@ from compiler.graph.ir import Graph
 from compiler.kernels.count_work import kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
+from compiler.llvm.object_cache import ObjectCache
 from compiler.pipeline import ChooseSchedule, ScheduleChoice, compile_model
 from compiler.runtime.executable_spec import ExecutableSpec, KernelReport
 from compiler.target import Target, host_target
-from configs.settings import Settings, load_target
+from configs.settings import Settings, cache_folder, load_target
 from db.store import Store
 from measure.import_model import import_model
 from tuner.apply_best import TUNED, choose_from, task_key
@@ -122,13 +123,18 @@ def compile_with(
             chosen[key] = choice
         return choice
 
+    folder = cache_folder(settings)
+    cache = None if folder is None else ObjectCache(folder)
     spec = compile_model(
         model if isinstance(model, Graph) else import_model(model, shapes),
         remember,
         target=target_of(settings),
         threads=settings.compile.threads,
         numerics=settings.compile.numerics,
+        cache=cache,
     )
+    if cache is not None and cache.misses:
+        cache.trim()
     return spec, _report(spec.kernels, kernels)
 
 

@@ -149,6 +149,9 @@ def build(
         typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Fail if less of the time is tuned."),
     ] = 0.0,
     untuned: UntunedOption = False,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Use code that was compiled before.")
+    ] = True,
     threads: ThreadsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
@@ -161,7 +164,8 @@ def build(
     from tuner.build_model import build_table
     from tuner.emit_model import check_emit, emit_model
 
-    settings = load_settings(config, overrides(db, threads))
+    values = {**overrides(db, threads), "cache.enabled": None if cache else False}
+    settings = load_settings(config, values)
     check_emit(emit, output, [model, db], settings)
     with _open_store(settings.database.url, untuned=untuned) as store:
         emitted = emit_model(

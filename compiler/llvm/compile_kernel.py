@@ -30,8 +30,14 @@ def compile_kernel(
     """Lower, emit and compile; `ScheduleError` or `LoweringError` if the two do not fit."""
     nest = lower_kernel(kernel, schedule)
     text, workspace = emit_kernel(nest, target, symbol)
-    layouts = tuple((step.buffer, step) for step in schedule.steps if isinstance(step, PackLayout))
-    return CompiledKernel(symbol, object_code(text, target), workspace, layouts, _is_parallel(nest))
+    code = object_code(text, target)
+    layouts = constant_layouts(schedule)
+    return CompiledKernel(symbol, code, workspace, layouts, _is_parallel(nest))
+
+
+def constant_layouts(schedule: Schedule) -> tuple[tuple[str, PackLayout], ...]:
+    """The layouts that a schedule wants constants in, by buffer."""
+    return tuple((step.buffer, step) for step in schedule.steps if isinstance(step, PackLayout))
 
 
 def _is_parallel(nest: LoopNest) -> bool:
