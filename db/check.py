@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from sqlalchemy import LargeBinary, cast, select, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    LargeBinary,
+    cast,
+    func,
+    literal_column,
+    select,
+    text,
+)
+from sqlalchemy.orm import Session
 
 from db import schema
 from db.records import OK, hash_json
@@ -16,20 +27,27 @@ _MOST_PROBLEMS = 20
 def check(store: Store) -> list[str]:
     """What is wrong with the database, one line each; [] if nothing.
 
-    Looks at the file's structure, at references between tables, and at every JSON value, latency
-    and schedule hash.
+    Looks at a file's structure, at references between tables (which a server keeps whole itself),
+    and at every JSON value, latency and schedule hash.
     """
-    problems = []
+    problems = _file_problems(store)
+    problems += _json_problems(store)
+    if not problems:
+        problems += _trial_problems(store)
+    return problems[:_MOST_PROBLEMS]
+
+
+def _file_problems(store: Store) -> list[str]:
+    problems: list[str] = []
     with store.reading() as session:
+        if not _is_sqlite(session):
+            return problems
         for (line,) in session.execute(text(f"PRAGMA integrity_check({_MOST_PROBLEMS})")):
             if line != "ok":
                 problems.append(f"file: {line}")
         for table, row, parent, _ in session.execute(text("PRAGMA foreign_key_check")):
             problems.append(f"{table} {row}: refers to a row of {parent} that is not there")
-    problems += _json_problems(store)
-    if not problems:
-        problems += _trial_problems(store)
-    return problems[:_MOST_PROBLEMS]
+    return problems
 
 
 def _json_problems(store: Store) -> list[str]:
@@ -38,14 +56,25 @@ def _json_problems(store: Store) -> list[str]:
         columns = [column for column in table.columns if isinstance(column.type, schema.Json)]
         if not columns:
             continue
-        values = (cast(column, LargeBinary) for column in columns)
-        rows = select(*table.primary_key.columns, *values)
         with store.reading() as session:
+            values = (_bytes(session, column) for column in columns)
+            rows = select(*table.primary_key.columns, *values)
             for row in session.execute(rows.execution_options(yield_per=1000)):
                 for column, value in zip(columns, row[-len(columns) :], strict=True):
                     if not _is_json(value):
                         problems.append(f"{table.name} {row[0]}: {column.name} is not JSON")
     return problems
+
+
+def _is_sqlite(session: Session) -> bool:
+    return session.get_bind().dialect.name == "sqlite"
+
+
+def _bytes(session: Session, column: Column[Any]) -> ColumnElement[Any]:
+    """What is stored, whatever it is."""
+    if _is_sqlite(session):
+        return cast(column, LargeBinary)
+    return func.convert_to(column, literal_column("'UTF8'"))
 
 
 def _is_json(value: object) -> bool:
