@@ -196,7 +196,8 @@ class Store:
         def add(session: Session) -> int:
             ids = RowIds(session, self._ids)
             rows = [trial_values(ids, record) for record in records]
-            result = session.connection().execute(insert_new(session, schema.Trial), rows)
+            statement = insert_new(session, schema.Trial).execution_options(preserve_rowcount=True)
+            result = session.connection().execute(statement, rows)
             assert isinstance(result, CursorResult)
             found.update(ids.known)
             return result.rowcount
