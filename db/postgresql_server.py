@@ -64,7 +64,7 @@ class PostgresqlServer:
 
     @property
     def reading(self) -> Mapping[str, Any]:
-        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        return {"isolation_level": "REPEATABLE READ"}
 
     @property
     def writing(self) -> Mapping[str, Any]:
@@ -123,7 +123,8 @@ class PostgresqlServer:
 
     def back_up(self, engine: Engine, connection: Connection, revision: str) -> None:
         """Copy every table to a new schema `tunefarm_backup_REVISION` of the same database, in the
-        transaction that migrates. Raises DatabaseError if the user may not do so."""
+        transaction that migrates, with no writer in between. Raises DatabaseError if the user may
+        not do so."""
         inspector = inspect(connection)
         taken = set(inspector.get_schema_names())
         name, number = f"tunefarm_backup_{revision}", 0
@@ -131,11 +132,15 @@ class PostgresqlServer:
             number += 1
             name = f"tunefarm_backup_{revision}_{number}"
         quote = connection.dialect.identifier_preparer.quote_identifier
+        tables = [quote(table) for table in inspector.get_table_names()]
         try:
+            connection.exec_driver_sql(
+                f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE"
+            )
             connection.exec_driver_sql(f"CREATE SCHEMA {quote(name)}")
-            for table in inspector.get_table_names():
-                copy = f"{quote(name)}.{quote(table)}"
-                connection.exec_driver_sql(f"CREATE TABLE {copy} AS TABLE {quote(table)}")
+            for table in tables:
+                copy = f"{quote(name)}.{table}"
+                connection.exec_driver_sql(f"CREATE TABLE {copy} AS TABLE {table}")
         except DBAPIError as error:
             if self.may_pass(error) or self.has_collided(error):
                 raise

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from db import schema
 from db.records import OK, BestRecord, JobRecord, TaskKey, TrialRecord, canonical_json, hash_json
 
 _ERROR_CHARACTERS = 16_000
+_PARENTS_LOCK = int.from_bytes(b"parents", "big")
 _NOTHING: Mapping[tuple[str, object], int] = {}
 
 
@@ -24,6 +25,16 @@ def insert_new(session: Session, model: type[schema.Base]) -> postgresql.Insert 
     if session.get_bind().dialect.name == "postgresql":
         return postgresql.insert(model).on_conflict_do_nothing()
     return sqlite.insert(model).on_conflict_do_nothing()
+
+
+def lock_parents(session: Session) -> None:
+    """Make other processes that add rows which trials refer to wait for the transaction's end.
+
+    Two transactions that add the same few rows in different orders would wait for each other.
+    SQLite needs none of it: it has one writer at a time.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(select(func.pg_advisory_xact_lock(_PARENTS_LOCK)))
 
 
 class RowIds:
@@ -102,6 +113,7 @@ class RowIds:
         """The id that `same` finds, after adding the row if there is none."""
         found = self._session.scalar(same)
         if found is None:
+            lock_parents(self._session)
             self._session.execute(insert_new(self._session, model).values(values))
             found = self._session.scalar(same)  # ours, or that of a process that was quicker
         assert found is not None

@@ -34,7 +34,15 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.rows import RowIds, add_job, best_values, insert_new, job_row, trial_values
+from db.rows import (
+    RowIds,
+    add_job,
+    best_values,
+    insert_new,
+    job_row,
+    lock_parents,
+    trial_values,
+)
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
@@ -180,8 +188,12 @@ class Store:
         self._add(schema.Target, rows)
 
     def _add(self, model: type[schema.Base], rows: Sequence[Mapping[str, Any]]) -> None:
+        def add(session: Session) -> None:
+            lock_parents(session)
+            session.execute(insert_new(session, model), rows)
+
         if rows:
-            self._write(lambda session: session.execute(insert_new(session, model), rows))
+            self._write(add)
 
     def record_trials(self, trials: Iterable[TrialRecord]) -> int:
         """Add the trials in one transaction, committed on return; how many were new.
@@ -276,6 +288,7 @@ class Store:
 
         def add(session: Session) -> None:
             ids = RowIds(session)
+            lock_parents(session)
             for record in records:
                 add_job(session, ids, record)
 
@@ -318,7 +331,7 @@ class Store:
                 f"{known_revisions(migrations)[0]}",
                 hint="upgrade it with: tune db upgrade",
             )
-        self._migrate(migrations)
+        self._patiently(lambda: self._migrate(migrations))
 
     def _is_newest(self, revision: str | None, migrations: Path) -> bool:
         """Whether there is nothing to migrate. Raises DatabaseError for a newer schema."""
@@ -334,7 +347,7 @@ class Store:
 
     def _migrate(self, migrations: Path) -> None:
         """Create or upgrade the schema: all of it or nothing, once if several processes try."""
-        with self._writer.begin() as connection:
+        with self._translated(), self._writer.begin() as connection:
             self._backend.lock_schema(connection)
             revision = schema_revision(connection)
             if self._is_newest(revision, migrations):
