@@ -80,6 +80,8 @@ def backend_of(path_or_url: str | Path) -> Backend:
             url = make_url(path_or_url)
         except (ArgumentError, ValueError) as error:  # its text may hold a password
             raise DatabaseError("this is not a database URL", hint=_HINT) from error
+        if "\0" in path_or_url:
+            raise DatabaseError("this is not a database URL", hint="it has a NUL character")
         if url.drivername in ("postgresql", "postgresql+psycopg"):
             return PostgresqlServer(url)
         if url.get_backend_name() != "sqlite":

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, StatementError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    StatementError,
+)
 
 from configs.errors import DatabaseError
 from db import schema
@@ -76,7 +82,7 @@ class PostgresqlServer:
         return True
 
     def make_engine(self, *, read_only: bool) -> Engine:
-        """Raises DatabaseError if psycopg is missing. Connects to nothing."""
+        """Connects to nothing. Raises DatabaseError if psycopg is missing or an option is wrong."""
         options = {
             "client_encoding": "utf8",
             "connect_timeout": _CONNECT_SECONDS,
@@ -92,6 +98,8 @@ class PostgresqlServer:
                 f"{self.name} needs psycopg, which is not installed",
                 hint="pip install 'tunefarm[postgresql]'",
             ) from error
+        except ArgumentError as error:
+            raise DatabaseError(f"{self.name}: an option of the URL is wrong") from error
         event.listen(engine, "connect", _set_up_connection)
         if read_only:
             event.listen(engine, "connect", _forbid_writing)

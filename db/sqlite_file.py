@@ -88,7 +88,10 @@ class SqliteFile:
     def identity(self, engine: Engine) -> object:
         if self.path is None:
             return engine
-        status = self.path.stat()
+        try:
+            status = self.path.stat()
+        except OSError:  # deleted while it is open
+            return self.path.resolve()
         return status.st_dev, status.st_ino
 
     def may_pass(self, error: StatementError) -> bool:

@@ -366,7 +366,7 @@ class Store:
         try:
             yield
         except StatementError as error:
-            reason = str(error.orig or error).splitlines()[0]
+            reason = next(iter(str(error.orig or error).splitlines()), "no reason given")
             if self._backend.has_collided(error):
                 raise _CollisionError(f"{self.name}: {reason}") from error
             if self._backend.may_pass(error):

@@ -74,10 +74,17 @@ def test_missing_server_is_refused() -> None:
     [
         "postgresql://tuner:open sesame@1@host/records",
         "postgresql://tuner:open sesame@host:port/records",
+        "postgresql://tuner:open sesame\0@127.0.0.1:1/records",
     ],
 )
 def test_url_that_cannot_be_read_is_refused(url: str) -> None:
     assert refused(url).startswith("this is not a database URL (")
+
+
+@pytest.mark.parametrize("option", ["port=x", "plugin=x", "nonsense=x", "sslmode=x"])
+def test_wrong_option_is_refused(option: str) -> None:
+    text = refused(f"postgresql://tuner:open%20sesame@127.0.0.1:1/records?{option}")
+    assert "option" in text or "sslmode" in text
 
 
 def test_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
