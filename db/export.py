@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -86,16 +85,9 @@ def merge_records(store: Store, source: Store) -> int:
     Broken off, it can be done again: what is there already stays as it is. Raises DatabaseError if
     both are the same database.
     """
-    if store is source or _is_same(store.name, source.name):
+    if store.is_same(source):
         raise DatabaseError(f"{source.name} is the database itself", hint="nothing was changed")
     return add_records(store, records_of(source))
-
-
-def _is_same(left: str, right: str) -> bool:
-    try:
-        return os.path.samefile(left, right)
-    except OSError:  # one of them is no file
-        return left == right and left != ":memory:"
 
 
 def add_records(store: Store, records: Iterable[Record]) -> int:

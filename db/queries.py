@@ -249,7 +249,7 @@ def summary(store: Store, workload: str | None = None) -> list[TaskSummary]:
         .join(schema.Task, schema.Task.id == schema.Trial.task_id)
         .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
         .join(schema.Target, schema.Target.id == schema.Task.target_id)
-        .group_by(schema.Task.id)
+        .group_by(schema.Task.id, schema.Workload.id, schema.Target.id)
         .order_by(schema.Task.id)
     )
     if workload is not None:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
@@ -25,7 +26,25 @@ from db.records import (
 )
 
 _ERROR_CHARACTERS = 16_000
+_PARENTS_LOCK = int.from_bytes(b"parents", "big")
 _NOTHING: Mapping[tuple[str, object], int] = {}
+
+
+def insert_new(session: Session, model: type[schema.Base]) -> postgresql.Insert | sqlite.Insert:
+    """Insert rows, leaving those as they are that are there already, also if others add them."""
+    if session.get_bind().dialect.name == "postgresql":
+        return postgresql.insert(model).on_conflict_do_nothing()
+    return sqlite.insert(model).on_conflict_do_nothing()
+
+
+def lock_parents(session: Session) -> None:
+    """Make other processes that add rows which trials refer to wait for the transaction's end.
+
+    Two transactions that add the same few rows in different orders would wait for each other.
+    SQLite needs none of it: it has one writer at a time.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(select(func.pg_advisory_xact_lock(_PARENTS_LOCK)))
 
 
 class RowIds:
@@ -82,14 +101,13 @@ class RowIds:
             "numerics": key.numerics,
             "compiler_version": key.compiler_version,
         }
-        found = self._session.scalar(select(schema.Task.id).filter_by(**values))
-        return found if found is not None else self._insert(schema.Task(**values))
+        same = select(schema.Task.id).filter_by(**values)
+        return self._found_or_added(same, schema.Task, values)
 
     def _machine(self, key: str, description: Mapping[str, Any]) -> int:
-        found = self._session.scalar(select(schema.Machine.id).filter_by(key=key))
-        if found is not None:
-            return found
-        return self._insert(schema.Machine(key=key, description=dict(description)))
+        same = select(schema.Machine.id).filter_by(key=key)
+        values = {"key": key, "description": dict(description)}
+        return self._found_or_added(same, schema.Machine, values)
 
     def _required(self, model: type[schema.Workload] | type[schema.Target], key: str) -> int:
         found = self._session.scalar(select(model.id).where(model.key == key))
@@ -100,10 +118,20 @@ class RowIds:
             )
         return found
 
-    def _insert(self, row: schema.Task | schema.Machine) -> int:
-        self._session.add(row)
-        self._session.flush()
-        return row.id
+    def _found_or_added(
+        self,
+        same: Select[int],
+        model: type[schema.Task] | type[schema.Machine],
+        values: Mapping[str, Any],
+    ) -> int:
+        """The id that `same` finds, after adding the row if there is none."""
+        found = self._session.scalar(same)
+        if found is None:
+            lock_parents(self._session)
+            self._session.execute(insert_new(self._session, model).values(values))
+            found = self._session.scalar(same)  # ours, or that of a process that was quicker
+        assert found is not None
+        return found
 
 
 def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
@@ -186,25 +214,25 @@ def job_row(session: Session, uid: str) -> schema.Job:
 
 def add_job(session: Session, ids: RowIds, record: JobRecord) -> None:
     """Add a job and its tasks, unless its id is in the database already."""
-    if session.scalar(select(schema.Job.id).filter_by(uid=record.id)) is not None:
+    values = {
+        "uid": record.id,
+        "model_name": _printable(record.model_name),
+        "model_hash": record.model_hash,
+        "settings": record.settings,
+        "state": record.state,
+        "started": record.started,
+        "updated": record.updated,
+        "finished": record.finished,
+        "progress": record.progress,
+    }
+    added = insert_new(session, schema.Job).values(values).returning(schema.Job.id)
+    number = session.scalar(added)
+    if number is None:
         return
-    row = schema.Job(
-        uid=record.id,
-        model_name=_printable(record.model_name),
-        model_hash=record.model_hash,
-        settings=record.settings,
-        state=record.state,
-        started=record.started,
-        updated=record.updated,
-        finished=record.finished,
-        progress=record.progress,
-    )
-    session.add(row)
-    session.flush()
     for position, task in enumerate(record.tasks):
         session.add(
             schema.JobTask(
-                job_id=row.id,
+                job_id=number,
                 task_id=ids.task(task.key),
                 position=position,
                 occurrences=task.occurrences,

@@ -7,12 +7,14 @@ section 1.3). Everything else that exists is left untouched.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import StatementError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from configs.errors import DatabaseError
@@ -22,7 +24,6 @@ BUSY_SECONDS = 30.0
 WRITE = "tunefarm_write"
 """Execution option of connections whose transactions take the write lock when they begin."""
 
-SqliteError = sqlite3.Error
 NOT_TEXT = "a text in it is not valid UTF-8"
 """Damage that Python's module for SQLite reports as a UnicodeDecodeError, in messages too."""
 _MAGIC = b"SQLite format 3\0"
@@ -31,16 +32,94 @@ _WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
 _WHOLE_CHECK_BYTES = 32 << 20
 """Larger files are checked at open only where it is cheap, or opening would take seconds."""
-
-
+_LARGE_TABLES = ("trials",)
 _PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
 _PASSING_MOUNT = ("SQLITE_READONLY",)  # a file system that was remounted after an error
 
 
-def may_pass(error: BaseException | None) -> bool:
-    """Whether an error says that the database cannot be used now, rather than never."""
-    name = getattr(error, "sqlite_errorname", "")
-    return name.startswith((*_PASSING, *_PASSING_MOUNT))
+@dataclass(frozen=True, slots=True)
+class SqliteFile:
+    """A file as a store's backend, or a database in memory if `path` is None."""
+
+    path: Path | None
+
+    @property
+    def name(self) -> str:
+        return str(self.path or ":memory:")
+
+    @property
+    def reading(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def writing(self) -> Mapping[str, Any]:
+        return {WRITE: True}
+
+    @property
+    def may_reconnect(self) -> bool:
+        return self.path is not None
+
+    @property
+    def may_rot(self) -> bool:
+        return self.path is not None
+
+    def make_engine(self, *, read_only: bool) -> Engine:
+        return make_engine(self.path, read_only=read_only)
+
+    def check(self, engine: Engine, *, create: bool, read_only: bool) -> None:
+        """Refuse what is not an intact file of ours. Raises DatabaseError."""
+        if self.path is not None:
+            check_path(self.path, create=create)
+            size = self.path.stat().st_size if self.path.exists() else 0
+            problems = check_structure(engine, size) if size else []
+            if problems:
+                raise damaged(self.path, problems[0])
+        if not read_only:
+            set_journal_mode(engine)
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Nothing to do: a transaction that writes has the write lock from its beginning."""
+
+    def mark(self, connection: Connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+
+    def back_up(self, engine: Engine, connection: Connection, revision: str) -> None:
+        """Copy the file beside itself, to `NAME.REVISION.backup` or a like name that is free."""
+        if self.path is not None:
+            back_up_beside(engine, self.path, revision)
+
+    def compact(self, engine: Engine) -> None:
+        compact(engine)
+
+    def identity(self, engine: Engine) -> object:
+        if self.path is None:
+            return engine
+        try:
+            status = self.path.stat()
+        except OSError:  # deleted while it is open
+            return self.path.resolve()
+        return status.st_dev, status.st_ino
+
+    def may_pass(self, error: StatementError) -> bool:
+        name = getattr(error.orig, "sqlite_errorname", "")
+        return name.startswith((*_PASSING, *_PASSING_MOUNT))
+
+    def has_collided(self, error: StatementError) -> bool:
+        return False  # writers wait for one another
+
+
+def check_path(path: Path, *, create: bool) -> None:
+    """Refuse what is not a database of ours and, unless `create`, what is not there."""
+    try:
+        check_file(path)
+        if path.exists() and (create or path.stat().st_size):
+            return
+        if not create:
+            raise DatabaseError(f"no such database: {path}", hint="tune --model makes one")
+        if not path.parent.is_dir():
+            raise DatabaseError(f"cannot create {path}: its folder does not exist")
+    except OSError as error:
+        raise DatabaseError(f"cannot open {path}: {error.strerror or error}") from error
 
 
 def check_file(path: Path) -> None:
@@ -111,7 +190,7 @@ def _foreign(path: Path) -> DatabaseError:
     return DatabaseError(f"{path} is not a tuning database", hint="nothing was changed")
 
 
-def damaged(path: Path, reason: str) -> DatabaseError:
+def damaged(path: Path | str, reason: str) -> DatabaseError:
     """The error for a file that is one of ours but cannot be relied on."""
     hint = "nothing was changed; restore a backup, or save what is intact with: tune db salvage"
     return DatabaseError(f"{path} is damaged: {reason}", hint=hint)
@@ -166,18 +245,20 @@ def set_journal_mode(engine: Engine) -> None:
             cursor.execute(f"PRAGMA journal_mode = {wanted}")
 
 
-def check_structure(engine: Engine, size: int, tables: Iterable[str]) -> list[str]:
+def check_structure(engine: Engine, size: int) -> list[str]:
     """What SQLite finds wrong with the file, indices included; [] if nothing.
 
-    A large file is checked by its small `tables` alone; `db.check` reads everything.
+    A large file is checked by its small tables alone; `db.check` reads everything.
     """
     pragmas = ["PRAGMA integrity_check(5)"]
-    if size > _WHOLE_CHECK_BYTES:
-        pragmas = [f"PRAGMA integrity_check('{table}')" for table in tables]
     problems = []
     with closing(engine.raw_connection()) as connection:
         cursor = connection.cursor()
         try:
+            if size > _WHOLE_CHECK_BYTES:
+                names = cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+                tables = [name for (name,) in names if name not in _LARGE_TABLES]
+                pragmas = [f"PRAGMA integrity_check('{table}')" for table in tables]
             for pragma in pragmas:
                 lines = [line for row in cursor.execute(pragma) for line in row[0].splitlines()]
                 problems += [line for line in lines if line != "ok" and not line.startswith("***")]
@@ -190,6 +271,23 @@ def check_structure(engine: Engine, size: int, tables: Iterable[str]) -> list[st
 
 def _is_corrupt(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")
+
+
+def back_up_beside(engine: Engine, path: Path, revision: str) -> None:
+    """Copy the database to a file beside `path`, under a name that is free."""
+    number = 0
+    while True:
+        suffix = f".{number}" if number else ""
+        try:
+            back_up(engine, path.with_name(f"{path.name}.{revision}{suffix}.backup"))
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise DatabaseError(
+                f"cannot back up {path} before its upgrade: {error.strerror or error}"
+            ) from error
+        else:
+            return
 
 
 def back_up(engine: Engine, target: Path) -> None:

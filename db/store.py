@@ -1,7 +1,8 @@
 """Store: a tuning database that is open, and everything that is written to it.
 
-Only the driver of a job writes. What `record_trials` was given is on disk when it returns.
-Reading is in `db.queries`.
+Only the driver of a job writes; several may at once. What `record_trials` was given is on disk
+when it returns. What is particular to a kind of database is behind `db.backend`, reading is in
+`db.queries`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import CursorResult, Engine, delete, inspect
-from sqlalchemy.dialects.sqlite import Insert, insert
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, StatementError
+from sqlalchemy import CursorResult, delete, inspect
+from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError, DatabaseUnavailableError
 from db import schema, sqlite_file
+from db.backend import Backend, backend_of
 from db.checksum import checksum_of
 from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
 from db.raw_rows import examined
@@ -37,32 +37,46 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.rows import RowIds, add_job, best_values, build_values, job_row, trial_values
+from db.rows import (
+    RowIds,
+    add_job,
+    best_values,
+    build_values,
+    insert_new,
+    job_row,
+    lock_parents,
+    trial_values,
+)
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
 _T = TypeVar("_T")
 _DELETED_AT_ONCE = 500
-_SMALL_TABLES = tuple(
-    table for table in schema.Base.metadata.sorted_tables if table.name != "trials"
-)
+_TRIES = 10  # of a transaction that is given up for another one; each of them lets one finish
+
+
+class _CollisionError(DatabaseUnavailableError):
+    """A transaction was given up so that another one could go on; it can be done again at once."""
 
 
 class Store:
     """An open tuning database. Use `Store.open`; close it, or use it in a `with` statement.
 
     Every method raises DatabaseError when the database cannot be read or written, and its kind
-    DatabaseUnavailableError when that may pass (locked for longer than 30 s, disk full). A method
-    that writes first asks `patience`, if there is one, whether to try again.
+    DatabaseUnavailableError when that may pass (locked for longer than 30 s, disk full, no
+    connection to the server). A method that writes, or that begins to read, first asks `patience`,
+    if there is one, whether to try again.
     """
 
-    def __init__(self, engine: Engine, name: str, *, read_only: bool) -> None:
-        self.name = name
+    def __init__(self, backend: Backend, *, read_only: bool) -> None:
+        self.name = backend.name
         self.read_only = read_only
+        self.upgraded_from: str | None = None  # the schema that opening has found and upgraded
         self.patience: Patience | None = None
-        self._is_file = name != ":memory:"
-        self._engine = engine
-        self._writer = engine.execution_options(**{sqlite_file.WRITE: True})
+        self._backend = backend
+        self._engine = backend.make_engine(read_only=read_only)
+        self._reader = self._engine.execution_options(**backend.reading)
+        self._writer = self._engine.execution_options(**backend.writing)
         self._ids: dict[tuple[str, object], int] = {}  # of committed rows
 
     @classmethod
@@ -74,22 +88,20 @@ class Store:
         read_only: bool = False,
         migrations: Path = MIGRATIONS,
     ) -> Store:
-        """Open a database: a file name, `:memory:`, or an SQLAlchemy URL of an SQLite database.
+        """Open a database: a file name, `:memory:`, or an SQLAlchemy URL of SQLite or PostgreSQL.
 
-        A missing or empty file becomes a new database if `create` is true and `read_only` is not.
-        An older schema is migrated after the file was copied to `NAME.REVISION.backup`.
+        A missing or empty file, or an empty database of a server, becomes a new database if
+        `create` is true and `read_only` is not. An older schema is migrated after everything was
+        copied: to `NAME.REVISION.backup`, on a server to a schema `tunefarm_backup_REVISION`.
 
-        Raises DatabaseError for a file that is damaged or no tuning database, a schema of a newer
-        version, and a path that cannot be written; nothing is changed then.
+        Raises DatabaseError for a database that is damaged or no tuning database, a schema of a
+        newer version, a path that cannot be written and a server that does not let us in; nothing
+        is changed then.
         """
-        path = _parse(path_or_url)
-        if path is not None:
-            _check_path(path, create=create and not read_only)
-        name = str(path or ":memory:")
-        store = cls(sqlite_file.make_engine(path, read_only=read_only), name, read_only=read_only)
+        store = cls(backend_of(path_or_url), read_only=read_only)
         try:
-            with _translated(name):
-                store._prepare(path, migrations)
+            with store._translated():
+                store._prepare(migrations, create=create and not read_only)
         except BaseException:
             store.close()
             raise
@@ -109,29 +121,60 @@ class Store:
     ) -> None:
         self.close()
 
+    def is_same(self, other: Store) -> bool:
+        """Whether both are one database, whatever they were opened as."""
+        with self._translated():
+            mine = self._backend.identity(self._engine)
+        with other._translated():
+            return mine == other._backend.identity(other._engine)
+
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """A session of `db.schema` models that sees one state of the database. Keep it short."""
-        with _translated(self.name), Session(self._engine) as session:
+        with self._translated(), self._patiently(self._begin_reading) as session:
             yield session
+
+    def _begin_reading(self) -> Session:
+        session = Session(self._reader)
+        try:
+            with self._translated():
+                session.connection()
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """A session that holds the write lock and commits at the end, unless there is an error."""
+        """A session that writes all or nothing: it commits at the end, unless there is an error."""
         if self.read_only:
             raise DatabaseError(f"{self.name} is open for reading only")
-        with _translated(self.name), Session(self._writer) as session, session.begin():
+        with self._translated(), Session(self._writer) as session, session.begin():
             yield session
 
     def _write(self, work: Callable[[Session], _T]) -> _T:
-        """Do `work` in one transaction, committed on return; again while `patience` says so."""
+        """Do `work` in one transaction, committed on return."""
+
+        def write() -> _T:
+            with self.writing() as session:
+                return work(session)
+
+        return self._patiently(write)
+
+    def _patiently(self, work: Callable[[], _T]) -> _T:
+        """Do `work`; again after a collision, and while the database cannot be used and `patience`
+        says so."""
+        collisions = 0
         while True:
             try:
-                with self.writing() as session:
-                    return work(session)
+                return work()
             except DatabaseUnavailableError as error:
                 self._ids = {}
-                if self._is_file:
+                if isinstance(error, _CollisionError) and collisions < _TRIES:
+                    collisions += 1
+                    continue
+                collisions = 0
+                if self._backend.may_reconnect:
                     self._engine.dispose()  # what a failed transaction left in its connection
                 if self.patience is None or not self.patience(error):
                     raise
@@ -150,8 +193,12 @@ class Store:
         self._add(schema.Target, rows)
 
     def _add(self, model: type[schema.Base], rows: Sequence[Mapping[str, Any]]) -> None:
+        def add(session: Session) -> None:
+            lock_parents(session)
+            session.execute(insert_new(session, model), rows)
+
         if rows:
-            self._write(lambda session: session.execute(_insert_new(model), rows))
+            self._write(add)
 
     def record_trials(self, trials: Iterable[TrialRecord]) -> int:
         """Add the trials in one transaction, committed on return; how many were new.
@@ -166,7 +213,8 @@ class Store:
         def add(session: Session) -> int:
             ids = RowIds(session, self._ids)
             rows = [trial_values(ids, record) for record in records]
-            result = session.connection().execute(_insert_new(schema.Trial), rows)
+            statement = insert_new(session, schema.Trial).execution_options(preserve_rowcount=True)
+            result = session.connection().execute(statement, rows)
             assert isinstance(result, CursorResult)
             found.update(ids.known)
             return result.rowcount
@@ -199,9 +247,10 @@ class Store:
         return self._write(remove) if wanted else 0
 
     def compact(self) -> None:
-        """Give the space of deleted rows back to the file system; needs as much for a moment."""
-        with _translated(self.name):
-            sqlite_file.compact(self._engine)
+        """Let go of the space of deleted rows: a file becomes smaller, and needs as much space
+        again for a moment; a server uses it for new rows."""
+        with self._translated():
+            self._backend.compact(self._engine)
 
     def record_bests(self, bests: Iterable[BestRecord]) -> None:
         """Add what a job settled, all in one transaction; what is there already stays as it is.
@@ -213,7 +262,7 @@ class Store:
         def add(session: Session) -> None:
             ids = RowIds(session)
             rows = [best_values(ids, record) for record in records]
-            session.execute(_insert_new(schema.Best), rows)
+            session.execute(insert_new(session, schema.Best), rows)
 
         if records:
             self._write(add)
@@ -244,6 +293,7 @@ class Store:
 
         def add(session: Session) -> None:
             ids = RowIds(session)
+            lock_parents(session)
             for record in records:
                 add_job(session, ids, record)
 
@@ -285,135 +335,80 @@ class Store:
         def add(session: Session) -> None:
             ids = RowIds(session)
             rows = [build_values(ids, record) for record in records]
-            session.execute(_insert_new(schema.Build), rows)
+            session.execute(insert_new(session, schema.Build), rows)
 
         if records:
             self._write(add)
 
-    def _prepare(self, path: Path | None, migrations: Path) -> None:
-        """Check the file, then bring it to this version's schema."""
-        size = path.stat().st_size if path is not None and path.exists() else 0
-        if path is not None and size:
-            names = [table.name for table in _SMALL_TABLES]
-            problems = sqlite_file.check_structure(self._engine, size, names)
-            if problems:
-                raise sqlite_file.damaged(path, problems[0])
-        if not self.read_only:
-            sqlite_file.set_journal_mode(self._engine)
+    def _prepare(self, migrations: Path, *, create: bool) -> None:
+        """Check the database, then bring it to this version's schema."""
+        self._backend.check(self._engine, create=create, read_only=self.read_only)
         with self._engine.connect() as connection:
             revision = schema_revision(connection)
-        if revision == schema.REVISION and path is not None:
-            self._check_small_tables(path)
+        if revision == schema.REVISION and self._backend.may_rot:
+            self._check_small_tables()
+        if self._is_newest(revision, migrations):
+            return
+        if self.read_only:
+            raise DatabaseError(
+                f"{self.name} has schema {revision}, older than this version's "
+                f"{known_revisions(migrations)[0]}",
+                hint="upgrade it with: tune db upgrade",
+            )
+        self._patiently(lambda: self._migrate(migrations))
+
+    def _is_newest(self, revision: str | None, migrations: Path) -> bool:
+        """Whether there is nothing to migrate. Raises DatabaseError for a newer schema."""
         if migrations == MIGRATIONS and revision == schema.REVISION:
-            return
+            return True
         known = known_revisions(migrations)
-        if revision == known[0]:
-            return
         if revision is not None and revision not in known:
             raise DatabaseError(
                 f"{self.name} has schema {revision}, newer than this version's {known[0]}",
                 hint="upgrade tunefarm",
             )
-        if self.read_only:
-            raise DatabaseError(
-                f"{self.name} has schema {revision}, older than this version's {known[0]}",
-                hint="upgrade it with: tune db upgrade",
-            )
-        self._migrate(path, migrations)
+        return revision == known[0]
 
-    def _check_small_tables(self, path: Path) -> None:
+    def _check_small_tables(self) -> None:
         """Everything but the trials, which are checked when they are read."""
         with self.reading() as session:
-            for table in _SMALL_TABLES:
-                for name, problem, _ in examined(session, table):
+            for table in schema.Base.metadata.sorted_tables:
+                for name, problem, _ in examined(session, table) if table.name != "trials" else ():
                     if problem:
-                        raise sqlite_file.damaged(path, f"{table.name} {name}: {problem}")
+                        row = f"{table.name} {name}"
+                        raise sqlite_file.damaged(self.name, f"{row}: {problem}")
 
-    def _migrate(self, path: Path | None, migrations: Path) -> None:
+    def _migrate(self, migrations: Path) -> None:
         """Create or upgrade the schema: all of it or nothing, once if several processes try."""
-        with self._writer.begin() as connection:
+        with self._translated(), self._writer.begin() as connection:
+            self._backend.lock_schema(connection)
             revision = schema_revision(connection)
-            tables = inspect(connection).get_table_names()
-            if revision is None and tables:
+            if self._is_newest(revision, migrations):
+                return  # another process was quicker
+            if revision is not None:
+                self._backend.back_up(self._engine, connection, revision)
+            elif inspect(connection).get_table_names():
                 raise DatabaseError(f"{self.name} has tables but no schema version")
-            if revision is not None and path is not None:
-                _back_up(self._engine, path, revision)
-            if revision is None:
-                connection.exec_driver_sql(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+            else:
+                self._backend.mark(connection)
             migrate(connection, migrations)
+        self.upgraded_from = revision
 
-
-def _insert_new(model: type[schema.Base]) -> Insert:
-    """Insert rows, leaving those as they are that are there already."""
-    return insert(model).on_conflict_do_nothing()
-
-
-def _parse(path_or_url: str | Path) -> Path | None:
-    """The file that is meant; None for a database in memory."""
-    if isinstance(path_or_url, Path):
-        return path_or_url
-    location: str | None = path_or_url
-    if "://" in path_or_url:
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn the database library's errors into DatabaseErrors that name the database."""
         try:
-            url = make_url(path_or_url)
-        except ArgumentError as error:
-            raise DatabaseError(f"not a database URL: {path_or_url}") from error
-        if url.get_backend_name() != "sqlite":
-            raise DatabaseError(
-                f"databases of kind {url.get_backend_name()} are not supported",
-                hint="give a file name",
-            )
-        location = url.database
-    if location in (None, "", ":memory:") and path_or_url:
-        return None
-    if not location or "\0" in location:
-        raise DatabaseError(f"{path_or_url!r} is not a file name")
-    return Path(location)
-
-
-def _check_path(path: Path, *, create: bool) -> None:
-    try:
-        sqlite_file.check_file(path)
-        if path.exists() and (create or path.stat().st_size):
-            return
-        if not create:
-            raise DatabaseError(f"no such database: {path}", hint="tune --model makes one")
-        if not path.parent.is_dir():
-            raise DatabaseError(f"cannot create {path}: its folder does not exist")
-    except OSError as error:
-        raise DatabaseError(f"cannot open {path}: {error.strerror or error}") from error
-
-
-def _back_up(engine: Engine, path: Path, revision: str) -> None:
-    """Copy the file beside itself, under a name that is free."""
-    number = 0
-    while True:
-        suffix = f".{number}" if number else ""
-        try:
-            sqlite_file.back_up(engine, path.with_name(f"{path.name}.{revision}{suffix}.backup"))
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise DatabaseError(
-                f"cannot back up {path} before its upgrade: {error.strerror or error}"
-            ) from error
-        else:
-            return
-
-
-@contextmanager
-def _translated(name: str) -> Iterator[None]:
-    """Turn the database library's errors into DatabaseErrors that name the database."""
-    try:
-        yield
-    except StatementError as error:
-        reason = str(error.orig or error).splitlines()[0]
-        if sqlite_file.may_pass(error.orig):
-            raise DatabaseUnavailableError(f"{name}: {reason}") from error
-        raise DatabaseError(f"{name}: {reason}") from error
-    except sqlite_file.SqliteError as error:
-        raise DatabaseError(f"{name}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise DatabaseError(f"{name} is damaged: {sqlite_file.NOT_TEXT}") from error
-    except json.JSONDecodeError as error:
-        raise DatabaseError(f"{name} holds a damaged record: {error}") from error
+            yield
+        except StatementError as error:
+            reason = next(iter(str(error.orig or error).splitlines()), "no reason given")
+            if self._backend.has_collided(error):
+                raise _CollisionError(f"{self.name}: {reason}") from error
+            if self._backend.may_pass(error):
+                raise DatabaseUnavailableError(f"{self.name}: {reason}") from error
+            raise DatabaseError(f"{self.name}: {reason}") from error
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            raise DatabaseError(f"{self.name}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise sqlite_file.damaged(self.name, sqlite_file.NOT_TEXT) from error
+        except json.JSONDecodeError as error:
+            raise DatabaseError(f"{self.name} holds a damaged record: {error}") from error

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.db import postgresql as server
+
 _NOBODY = 65534
 
 
@@ -54,3 +56,17 @@ def unwritable_folder() -> Iterator[Path]:
             os.seteuid(0)
         folder.chmod(0o755)
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[server.Server]:
+    """A PostgreSQL server; the test is skipped where none is installed, or fails in `.ci/run`."""
+    with server.running_server() as running:
+        yield running
+
+
+@pytest.fixture
+def postgresql_url(postgresql: server.Server) -> Iterator[str]:
+    """A URL, with a password, of a new and empty database."""
+    with postgresql.database() as name:
+        yield postgresql.url(name)

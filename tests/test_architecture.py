@@ -27,6 +27,7 @@ HOMES = {
     "ray": ("measure/ray_runner.py",),
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),
+    "psycopg": ("db/",),
     "sqlite3": ("db/",),
     "xgboost": ("tuner/cost_model.py",),
     "optuna": ("tuner/sampler.py", "tuner/session.py"),

@@ -39,7 +39,8 @@ app.add_typer(database, name="db")
 
 ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX model.")]
 DbOption = Annotated[
-    str | None, typer.Option("--db", metavar="FILE", help="Tuning database [default: tuning.db].")
+    str | None,
+    typer.Option("--db", metavar="FILE|URL", help="Tuning database [default: tuning.db]."),
 ]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
@@ -120,14 +121,21 @@ def _tune(
         print(f"interrupted; all results are kept. To go on: {command}", file=sys.stderr)
         raise typer.Exit(130)
     if json != "-":
-        for line in summary_lines(result, _build_command(model, settings, config, shapes)):
+        command = _build_command(model, settings, config, shapes, values["database.url"])
+        for line in summary_lines(result, command):
             print(line)
 
 
 def _build_command(
-    model: str, settings: Any, config: str | None, shapes: dict[str, tuple[int, ...]]
+    model: str,
+    settings: Any,
+    config: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    typed_db: object,
 ) -> str:
-    command = ["tune", "build", "--model", model, "--db", settings.database.url]
+    command = ["tune", "build", "--model", model]
+    if typed_db is not None or "://" not in settings.database.url:
+        command += ["--db", settings.database.url]  # else a password may be in it
     command += ["--output", Path(model).with_suffix(".tuned").name]
     if settings.compile.threads != 1:
         command += ["--threads", str(settings.compile.threads)]
@@ -432,7 +440,11 @@ def db_upgrade(db: DbOption = None) -> None:
     from db.store import Store
 
     with Store.open(db or "tuning.db", create=False) as store:
-        print(f"{store.name} has schema {schema.REVISION}")
+        if store.upgraded_from is None:
+            print(f"{store.name} has schema {schema.REVISION} already")
+        else:
+            store.compact()  # rows that were written anew leave room behind
+            print(f"{store.name}: schema {store.upgraded_from} upgraded to {schema.REVISION}")
 
 
 def _database(db: str | None) -> Any:

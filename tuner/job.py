@@ -195,6 +195,7 @@ class Job:
         )
         tasks = [JobTask(task.key, task.progress.occurrences) for task in self.tasks]
         settings = self.settings.to_json()
+        settings["database"] = {"url": self.store.name}  # without a password
         self.id = self.store.start_job(model_name, structural_hash(graph), settings, tasks).id
         for task in self.tasks:
             found = queries.best(self.store, task.key)

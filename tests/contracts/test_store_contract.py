@@ -23,16 +23,17 @@ from db.records import (
 from db.store import Store
 from tests.db.examples import KEY, TARGET, WORKLOAD, build, failed, populate, trial
 
-KINDS = ("file", "memory", "url")
+KINDS = ("file", "memory", "url", "postgresql")
 
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    location = {
+    locations = {
         "file": str(tmp_path / "tuning.db"),
         "memory": ":memory:",
         "url": f"sqlite:///{tmp_path / 'tuning.db'}",
-    }[request.param]
+    }
+    location = locations.get(request.param) or request.getfixturevalue("postgresql_url")
     with Store.open(location) as store:
         populate(store)
         yield store

@@ -206,7 +206,8 @@ def test_impossibly_long_name_is_refused(tmp_path: Path) -> None:
     [
         ("", "not a file name"),
         ("a\0b", "not a file name"),
-        ("postgresql://host/records", "of kind postgresql are not supported"),
+        ("mysql://user:secret@host/records", r"of kind mysql are not supported \(give a file"),
+        ("postgresql+asyncpg://host/records", r"of kind postgresql\+asyncpg are not supported"),
         ("://", "not a database URL"),
     ],
 )
