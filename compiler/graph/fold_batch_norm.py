@@ -125,7 +125,7 @@ def _emit_scaled(rewriter: Rewriter, node: Node, added: Node | None, norm: Node)
         shift = shift + offset * affine.factor
     weight = graph.constants[node.inputs[1]]
     dtype = weight.dtype
-    scaled = _scale_weight(node, weight, affine.factor).astype(dtype)
+    scaled = _scaled_weight(node, weight, affine.factor)
     weight_name = rewriter.constant(scaled, f"{node.inputs[1]}_scaled")
     if node.operator == "matmul":
         product = rewriter.keep(replace(node, inputs=(node.inputs[0], weight_name)))
@@ -139,20 +139,25 @@ def _emit_scaled(rewriter: Rewriter, node: Node, added: Node | None, norm: Node)
     rewriter.keep(replace(node, inputs=inputs, output=norm.output))
 
 
-def _scale_weight(node: Node, weight: Array, factor: _Doubles) -> _Doubles:
-    """Weights times the factor of their output channel, in double precision."""
-    doubles = weight.astype(np.float64)
+def _scaled_weight(node: Node, weight: Array, factor: _Doubles) -> Array:
+    """Weights times the factor of their output channel; multiplied in double precision."""
     attributes = complete_attributes(node)
     if node.operator == "matmul":
-        return doubles * (factor[:, None] if attributes["transpose_b"] else factor)
+        return _times(weight, factor[:, None] if attributes["transpose_b"] else factor)
     spatial = (1,) * (weight.ndim - 2)
     if node.operator == "conv":
-        return doubles * factor.reshape(-1, 1, *spatial)
+        return _times(weight, factor.reshape(-1, 1, *spatial))
     groups = attributes["groups"]
     assert isinstance(groups, int)
-    grouped = doubles.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-    product: _Doubles = grouped * factor.reshape(groups, 1, -1, *spatial)
-    return product.reshape(weight.shape)
+    grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    return _times(grouped, factor.reshape(groups, 1, -1, *spatial)).reshape(weight.shape)
+
+
+def _times(weight: Array, factor: _Doubles) -> Array:
+    """The product, rounded once, a few elements at a time."""
+    result = np.empty_like(weight)
+    np.multiply(weight, factor, out=result, dtype=np.float64, casting="same_kind")
+    return result
 
 
 def _emit_mul_add(rewriter: Rewriter, node: Node, affine: _Affine) -> None:

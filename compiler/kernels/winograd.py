@@ -50,6 +50,7 @@ class Transforms:
     output: Matrix
 
 
+_COLUMNS_AT_ONCE = 1 << 14  # of a filter transform, so that they stay in a cache
 TRANSFORMS = {
     2: Transforms(
         _matrix("1 0 -1 0\n0 1 1 0\n0 -1 1 0\n0 1 0 -1"),
@@ -66,11 +67,19 @@ TRANSFORMS = {
 }
 
 
-def transform_filter(weight: Array, m: int) -> Array:
-    """G g G^T of weights [OC, IC, 3, 3]: [m+2, m+2, OC, IC], computed in f64."""
+def transform_taps(taps: Array, m: int) -> Array:
+    """G g G^T of filters [3, 3, ...]: [m+2, m+2, ...], computed in f64.
+
+    As one matrix product, kron(G, G) times the filters' nine taps, some columns at a time.
+    """
     g = np.array([[float(item) for item in row] for row in TRANSFORMS[m].filter])
-    transformed = np.einsum("xh,yw,oihw->xyoi", g, g, weight.astype(np.float64), optimize=True)
-    return np.ascontiguousarray(transformed.astype(weight.dtype))
+    both = np.kron(g, g)
+    columns = np.ascontiguousarray(taps).reshape(len(g[0]) ** 2, -1)
+    result = np.empty((len(both), columns.shape[1]), taps.dtype)
+    for start in range(0, columns.shape[1], _COLUMNS_AT_ONCE):
+        part = slice(start, start + _COLUMNS_AT_ONCE)
+        result[:, part] = both @ columns[:, part].astype(np.float64)
+    return result.reshape(len(g), len(g), *taps.shape[2:])
 
 
 def winograd_applies(kernel: FusedKernel) -> bool:

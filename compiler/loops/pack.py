@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler.graph.ir import Array
 from compiler.kernels.expr import Expr, binary, integer
-from compiler.kernels.winograd import transform_filter
+from compiler.kernels.winograd import transform_taps
 from compiler.schedule.steps import PackLayout
 
 
@@ -31,8 +31,15 @@ def packed_indices(indices: tuple[Expr, ...], layout: PackLayout) -> tuple[Expr,
 
 def pack_constant(array: Array, layout: PackLayout) -> Array:
     """The constant in its physical layout, C-contiguous; padding elements are zero."""
-    if layout.winograd:
-        array = transform_filter(array, layout.winograd)
+    if not layout.winograd:
+        return _packed(array, layout)
+    taps = array.transpose(2, 3, 0, 1)
+    if layout.order[:2] == (0, 1):  # then both ways give the same, and this one moves less
+        return transform_taps(_packed(taps, layout), layout.winograd)
+    return _packed(transform_taps(taps, layout.winograd), layout)
+
+
+def _packed(array: Array, layout: PackLayout) -> Array:
     factors = dict(layout.splits)
     pads = [
         (0, -extent % factors[axis] if axis in factors else 0)
