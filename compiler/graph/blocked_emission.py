@@ -114,16 +114,14 @@ class BlockedEmitter:
         padded_inputs = group_inputs
         if form == "NCHWc" and not depthwise:
             padded_inputs = self._round_up(group_inputs)
-        padded = np.zeros((self._round_up(outputs), padded_inputs, *weight.shape[2:]), weight.dtype)
-        padded[:outputs, :group_inputs] = weight
+        padded = _padded(weight, (self._round_up(outputs), padded_inputs, *weight.shape[2:]))
         inputs = [
             self._plain(data, node) if form == "NCHW->NCHWc" else self._blocked(data, node),
             self._constant(padded, weight_name),
         ]
         if bias and bias[0]:
-            padded_bias = np.zeros(self._round_up(outputs), weight.dtype)
-            padded_bias[:outputs] = self.graph.constants[bias[0]]
-            inputs.append(self._constant(padded_bias, bias[0]))
+            values = self.graph.constants[bias[0]]
+            inputs.append(self._constant(_padded(values, (self._round_up(outputs),)), bias[0]))
         return tuple(inputs)
 
     def _operand(self, name: str, node: Node) -> str:
@@ -168,3 +166,12 @@ class BlockedEmitter:
 
     def _round_up(self, channels: int) -> int:
         return -(-channels // self.block) * self.block
+
+
+def _padded(array: Array, shape: tuple[int, ...]) -> Array:
+    """The array with zeros behind it along each axis; itself if it has the shape."""
+    if array.shape == shape:
+        return array
+    padded = np.zeros(shape, array.dtype)
+    padded[tuple(map(slice, array.shape))] = array
+    return padded

@@ -157,6 +157,7 @@ def _times(weight: Array, factor: _Doubles) -> Array:
     """The product, rounded once, a few elements at a time."""
     result = np.empty_like(weight)
     np.multiply(weight, factor, out=result, dtype=np.float64, casting="same_kind")
+    result.flags.writeable = False  # so that nobody needs a copy
     return result
 
 

@@ -67,19 +67,18 @@ TRANSFORMS = {
 }
 
 
-def transform_taps(taps: Array, m: int) -> Array:
-    """G g G^T of filters [3, 3, ...]: [m+2, m+2, ...], computed in f64.
+def transform_taps(taps: Array, m: int, result: Array) -> None:
+    """G g G^T of filters [3, 3, ...], computed in f64, into `result` [m+2, m+2, ...].
 
     As one matrix product, kron(G, G) times the filters' nine taps, some columns at a time.
     """
     g = np.array([[float(item) for item in row] for row in TRANSFORMS[m].filter])
     both = np.kron(g, g)
     columns = np.ascontiguousarray(taps).reshape(len(g[0]) ** 2, -1)
-    result = np.empty((len(both), columns.shape[1]), taps.dtype)
+    flat = result.reshape(len(both), -1)
     for start in range(0, columns.shape[1], _COLUMNS_AT_ONCE):
         part = slice(start, start + _COLUMNS_AT_ONCE)
-        result[:, part] = both @ columns[:, part].astype(np.float64)
-    return result.reshape(len(g), len(g), *taps.shape[2:])
+        flat[:, part] = both @ columns[:, part].astype(np.float64)
 
 
 def winograd_applies(kernel: FusedKernel) -> bool:

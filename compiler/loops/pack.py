@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 
 from compiler.graph.ir import Array
 from compiler.kernels.expr import Expr, binary, integer
 from compiler.kernels.winograd import transform_taps
 from compiler.schedule.steps import PackLayout
+
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 
 
 def packed_shape(shape: tuple[int, ...], layout: PackLayout) -> tuple[int, ...]:
@@ -29,25 +34,36 @@ def packed_indices(indices: tuple[Expr, ...], layout: PackLayout) -> tuple[Expr,
     return tuple(split[axis] for axis in layout.order)
 
 
-def pack_constant(array: Array, layout: PackLayout) -> Array:
-    """The constant in its physical layout, C-contiguous; padding elements are zero."""
+def pack_constant(array: Array, layout: PackLayout, empty: Allocate = np.empty) -> Array:
+    """The constant in its physical layout, C-contiguous; padding elements are zero.
+
+    `empty` makes the array that is returned.
+    """
     if not layout.winograd:
-        return _packed(array, layout)
+        return _packed(array, layout, empty)
+    edge = layout.winograd + 2
     taps = array.transpose(2, 3, 0, 1)
-    if layout.order[:2] == (0, 1):  # then both ways give the same, and this one moves less
-        return transform_taps(_packed(taps, layout), layout.winograd)
-    return _packed(transform_taps(taps, layout.winograd), layout)
+    if layout.order[:2] == (0, 1):  # packing first gives the same, and moves less
+        packed = _packed(taps, layout, np.empty)
+        result = empty((edge, edge, *packed.shape[2:]), array.dtype)
+        transform_taps(packed, layout.winograd, result)
+        return result
+    transformed = np.empty((edge, edge, *taps.shape[2:]), array.dtype)
+    transform_taps(taps, layout.winograd, transformed)
+    return _packed(transformed, layout, empty)
 
 
-def _packed(array: Array, layout: PackLayout) -> Array:
+def _packed(array: Array, layout: PackLayout, empty: Allocate) -> Array:
     factors = dict(layout.splits)
     pads = [
         (0, -extent % factors[axis] if axis in factors else 0)
         for axis, extent in enumerate(array.shape)
     ]
     padded = np.pad(array, pads) if any(after for _, after in pads) else array
-    split = padded.reshape(_split_shape(array.shape, layout))
-    return np.ascontiguousarray(split.transpose(layout.order))
+    split = padded.reshape(_split_shape(array.shape, layout)).transpose(layout.order)
+    result = empty(split.shape, array.dtype)
+    np.copyto(result, split)
+    return result
 
 
 def _split_shape(shape: tuple[int, ...], layout: PackLayout) -> tuple[int, ...]:

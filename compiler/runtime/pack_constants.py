@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -87,8 +88,13 @@ def pack_constants(
 def _packed(array: Array, shape: tuple[int, ...] | None, layout: PackLayout | None) -> Array:
     """An aligned copy of a constant in its layout."""
     if shape is not None and layout is not None:
-        array = pack_constant(array.reshape(shape), layout)
-    copy = aligned_empty(array.shape, array.dtype, array.nbytes)
-    np.copyto(copy, array)
-    copy.flags.writeable = False
-    return copy
+        packed = pack_constant(array.reshape(shape), layout, _aligned)
+    else:
+        packed = _aligned(array.shape, array.dtype)
+        np.copyto(packed, array)
+    packed.flags.writeable = False
+    return packed
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    return aligned_empty(shape, dtype, math.prod(shape) * dtype.itemsize)
