@@ -50,11 +50,13 @@ def build(
     )
 
 
-def load(path: str | PathLike[str], threads: int | None = None) -> Executable:
+def load(
+    path: str | PathLike[str], threads: int | None = None, *, fallback: bool = False
+) -> Executable:
     """Load a built model, see `compiler.runtime.executable.load`."""
     from compiler.runtime.executable import load as load_artefact
 
-    return load_artefact(path, threads)
+    return load_artefact(path, threads, fallback=fallback)
 
 
 __all__ = ["VERSION", "build", "load"]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,24 @@ class Target:
     def from_json(data: Mapping[str, Any]) -> Target:
         """The inverse of `to_json`."""
         return Target(**{**data, "features": tuple(data["features"])})
+
+
+_BASELINE_FEATURES = {"x86_64": ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2"), "aarch64": ("neon",)}
+
+
+def baseline_target(target: Target) -> Target:
+    """What every CPU of the target's family can run, e.g. SSE2 for x86-64."""
+    family = target.triple.split("-")[0]
+    return replace(
+        target,
+        cpu={"x86_64": "x86-64"}.get(family, "generic"),
+        features=_BASELINE_FEATURES.get(family, ()),
+        lanes=4,
+        vector_registers=32 if family == "aarch64" else 16,
+        l1_bytes=32 * 1024,
+        l2_bytes=256 * 1024,
+        l3_bytes=4 * 1024 * 1024,
+    )
 
 
 @cache

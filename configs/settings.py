@@ -143,7 +143,9 @@ class TargetSettings(_Section):
     triple: Annotated[str, Field(min_length=1)]
     cpu: Annotated[str, Field(min_length=1)]
     features: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Names of LLVM processor features beyond those that `cpu` implies, sorted."""
+    """Names of all LLVM processor features that code may use, sorted.
+
+    What `cpu` implies beyond them is not used."""
     lanes: Annotated[int, Field(ge=1, le=64)]
     """f32 lanes of one vector."""
     vector_registers: Annotated[int, Field(ge=1, le=256)]

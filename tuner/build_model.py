@@ -76,22 +76,24 @@ def compile_from(
     *,
     require_tuned: float = 0.0,
     chosen: dict[str, ScheduleChoice] | None = None,
+    target: Target | None = None,
 ) -> tuple[ExecutableSpec, BuildReport]:
     """Compile `model` with the best records of `store` (None: default schedules).
 
-    `chosen` gets the schedules that were chosen for kernels, by workload key.
-
-    Raises TunefarmError if less than `require_tuned` of the estimated time would run tuned.
+    `chosen` gets the schedules that were chosen for kernels, by workload key. `target` is built
+    for instead of the one that the settings name. Raises TunefarmError if less than
+    `require_tuned` of the estimated time would run tuned.
     """
     if not 0.0 <= require_tuned <= 1.0:
         raise SettingsError(f"require_tuned = {require_tuned}: must be between 0 and 1")
     choose = None
     notes: tuple[str, ...] = ()
+    target = target or target_of(settings)
     if store is not None:
-        target, threads = target_of(settings), settings.compile.threads
+        threads = settings.compile.threads
         choose = choose_from(store, target, threads, settings.compile.numerics, predict=True)
         notes = tuple(unusable(store, task_key("", target, threads, settings.compile.numerics)))
-    spec, report = compile_with(model, choose, settings, shapes, chosen)
+    spec, report = compile_with(model, choose, settings, shapes, chosen, target)
     report = replace(report, notes=notes)
     if report.tuned_share < require_tuned:
         raise TunefarmError(
@@ -108,10 +110,11 @@ def compile_with(
     settings: Settings,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     chosen: dict[str, ScheduleChoice] | None = None,
+    target: Target | None = None,
 ) -> tuple[ExecutableSpec, BuildReport]:
     """Compile `model` with the schedules that `choose` gives (None: default schedules).
 
-    `chosen` gets these, by workload key.
+    `chosen` gets these, by workload key. `target` is the settings' if it is None.
     """
     kernels: dict[str, FusedKernel] = {}
 
@@ -128,7 +131,7 @@ def compile_with(
     spec = compile_model(
         model if isinstance(model, Graph) else import_model(model, shapes),
         remember,
-        target=target_of(settings),
+        target=target or target_of(settings),
         threads=settings.compile.threads,
         numerics=settings.compile.numerics,
         cache=cache,

@@ -157,6 +157,9 @@ def build(
         typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Fail if less of the time is tuned."),
     ] = 0.0,
     untuned: UntunedOption = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Add a variant for CPUs that cannot run this one.")
+    ] = False,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Use code that was compiled before.")
     ] = True,
@@ -177,7 +180,14 @@ def build(
     check_emit(emit, output, [model, db], settings)
     with _open_store(settings.database.url, untuned=untuned) as store:
         emitted = emit_model(
-            emit, model, output, store, settings, shapes, require_tuned=require_tuned
+            emit,
+            model,
+            output,
+            store,
+            settings,
+            shapes,
+            require_tuned=require_tuned,
+            fallback=fallback,
         )
     write_json(json, emitted.to_json())
     if json != "-":
@@ -206,6 +216,9 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also time every kernel by itself.")
     ] = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Run the variant for other CPUs.")
+    ] = False,
     threads: ThreadsOption = None,
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
     json: JsonOption = None,
@@ -217,7 +230,7 @@ def run(
     import compiler
     from tuner.run_model import profile_line, profile_table, run_lines, run_model, write_outputs
 
-    executable = compiler.load(artefact, threads)
+    executable = compiler.load(artefact, threads, fallback=fallback)
     outputs, result = run_model(executable, files, repeat=repeat, seed=seed, profile=profile)
     if output is not None:
         write_outputs(outputs, output)

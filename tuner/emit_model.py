@@ -28,6 +28,7 @@ from compiler.runtime.export_c import (
     export_object,
     header_path,
 )
+from compiler.target import baseline_target
 from configs.settings import Settings
 from db.store import Store
 from measure.import_model import import_model
@@ -94,18 +95,26 @@ def emit_model(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     *,
     require_tuned: float = 0.0,
+    fallback: bool = False,
 ) -> Emitted:
     """Build `model` as `tuner.build_model.compile_from` does, and write it to `output` as `form`.
 
-    `form` is one of FORMS; in C the model has the name of its file. Raises TunefarmError.
+    `form` is one of FORMS; in C the model has the name of its file. With `fallback` an artefact
+    gets a second variant for CPUs that cannot run the first. Raises TunefarmError.
     """
+    if fallback and form != ARTEFACT:
+        raise SettingsError(f"--fallback is for artefacts, not for {form}")
     graph = import_model(model, shapes)
     chosen: dict[str, ScheduleChoice] = {}
     spec, report = compile_from(graph, store, settings, require_tuned=require_tuned, chosen=chosen)
     files: tuple[str, ...] = (output,)
     command = f"tune run {shlex.quote(output)} --repeat 20"
     if form == ARTEFACT:
-        save(spec, output)
+        portable = None
+        if fallback:
+            target = baseline_target(spec.target)
+            portable, _ = compile_from(graph, store, settings, target=target)
+        save(spec, output, portable)
     elif form in (LIBRARY, "object"):
         name = Path(model).stem
         export = export_library if form == LIBRARY else export_object

@@ -29,6 +29,7 @@ class RunResult:
     """Seconds of each timed run, what came out, and the kernels' times if they were asked for."""
 
     model: str
+    cpu: str  # which the code is for
     threads: int
     samples: tuple[float, ...]
     outputs: Mapping[str, str]  # name -> type
@@ -76,7 +77,9 @@ def run_model(
         outputs = executable.run(inputs)
         samples.append(time.perf_counter() - start)
     types = {name: str(type) for name, type in executable.outputs.items()}
-    result = RunResult(executable.spec.name, executable.threads, tuple(samples), types)
+    result = RunResult(
+        executable.spec.name, executable.spec.target.cpu, executable.threads, tuple(samples), types
+    )
     if profile:
         result = replace(result, profile=executable.profile(inputs, repeat))
     return outputs, result
@@ -90,7 +93,8 @@ def run_lines(result: RunResult) -> list[str]:
         *(f"{name}: {type}" for name, type in result.outputs.items()),
         f"latency: median {format_seconds(result.latency)}, "
         f"spread {format_share(spread(result.samples))}, "
-        f"fastest {format_seconds(min(result.samples))} ({runs}, {result.threads} thread(s))",
+        f"fastest {format_seconds(min(result.samples))} ({runs}, {result.threads} thread(s), "
+        f"code for {result.cpu})",
     ]
 
 

@@ -7,8 +7,11 @@
     24-31         bytes of the file
     32-63         SHA-256 of the manifest
     64-           manifest (JSON), then zeros up to a multiple of 64
-    then          the parts: entry function, kernels' object code, constants; each starts at a
+    then          the parts: entry functions, kernels' object code, constants; each starts at a
                   multiple of 64, with zeros between, and the manifest has the SHA-256 of each
+
+The manifest lists the variants of the model, the preferred one first; a second one may be for CPUs
+that lack what the first one needs. What both have in common is one part.
 
 Every byte is covered by a check, the same model gives the same bytes, and constants are mapped
 into memory rather than read.
@@ -23,8 +26,10 @@ import os
 import struct
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -38,41 +43,55 @@ from compiler.runtime.manifest import (
     manifest_from_json,
     manifest_of,
     manifest_to_json,
+    parts_from_json,
+    parts_to_json,
 )
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 had one variant."""
 MAGIC = b"TUNEFARM"
 _HEADER = struct.Struct("<8sIIQQ32s")
 _REBUILD = "build the model again"
+Content: TypeAlias = bytes | memoryview
 
 
-def save(spec: ExecutableSpec, path: str | PathLike[str]) -> None:
+def save(
+    spec: ExecutableSpec, path: str | PathLike[str], fallback: ExecutableSpec | None = None
+) -> None:
     """Write an executable to `path`, replacing a file there only when the new one is complete.
 
-    Raises `ArtefactError` when the file cannot be written; what was at `path` is then unchanged.
+    `fallback` is the same model for CPUs that cannot run `spec`. Raises `ArtefactError` when the
+    file cannot be written; what was at `path` is then unchanged.
     """
     path = Path(path)
-    contents = _contents(spec)
     parts: list[Part] = []
-    end = 0
-    for content in contents:
-        start = _aligned(end)
-        parts.append(Part(start, len(content), hashlib.sha256(content).hexdigest()))
-        end = start + len(content)
+    contents: list[Content] = []
+    numbers: dict[str, int] = {}
+    variants = []
+    for variant in (spec,) if fallback is None else (spec, fallback):
+        uses = []
+        for content in _contents(variant):
+            digest = hashlib.sha256(content).hexdigest()
+            if digest not in numbers:
+                numbers[digest] = len(parts)
+                start = _aligned(parts[-1].offset + parts[-1].bytes) if parts else 0
+                parts.append(Part(start, len(content), digest))
+                contents.append(content)
+            uses.append(numbers[digest])
+        variants.append(manifest_to_json(manifest_of(variant, uses)))
     manifest = json.dumps(
-        manifest_to_json(manifest_of(spec, parts)), sort_keys=True, separators=(",", ":")
+        {"parts": parts_to_json(parts), "variants": variants}, sort_keys=True, separators=(",", ":")
     ).encode()
     data_start = _aligned(_HEADER.size + len(manifest))
-    header = _HEADER.pack(
-        MAGIC, FORMAT, 0, len(manifest), data_start + end, hashlib.sha256(manifest).digest()
-    )
+    end = data_start + parts[-1].offset + parts[-1].bytes
+    header = _HEADER.pack(MAGIC, FORMAT, 0, len(manifest), end, hashlib.sha256(manifest).digest())
     try:
         _write_atomically(path, header + manifest, data_start, parts, contents)
     except OSError as error:
         raise ArtefactError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _contents(spec: ExecutableSpec) -> list[bytes | memoryview]:
+def _contents(spec: ExecutableSpec) -> list[Content]:
     """The parts' bytes in order: entry, objects, constants."""
     return [
         spec.entry,
@@ -90,7 +109,7 @@ def _write_atomically(
     head: bytes,
     data_start: int,
     parts: Sequence[Part],
-    contents: Sequence[bytes | memoryview],
+    contents: Sequence[Content],
 ) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -115,26 +134,28 @@ def _umask() -> int:
     return mask
 
 
-def read(path: str | PathLike[str]) -> ExecutableSpec:
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """A file's checked manifest, and where its parts begin."""
+
+    variants: tuple[Manifest, ...]
+    parts: tuple[Part, ...]
+    data_start: int
+
+
+def read(path: str | PathLike[str], *, fallback: bool = False) -> ExecutableSpec:
     """Read and check an artefact; its constants stay memory-mapped.
 
-    Raises `ArtefactError` when the file cannot be read, is no artefact, of another format, damaged,
-    or made for another kind of machine.
+    The result is the first variant that this machine can run, with `fallback` the one for other
+    CPUs. Raises `ArtefactError` when the file cannot be read, is no artefact, of another format,
+    damaged anywhere, without such a variant, or made for another kind of machine.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise ArtefactError(f"{path} is empty, not a tunefarm artefact")
-            mapped = np.frombuffer(
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
-            )
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ArtefactError(f"cannot read {path}: {reason}") from error
-    manifest, data_start = _read_manifest(path, mapped)
-    check_target(manifest.target)
-    contents = _check_parts(path, mapped, manifest, data_start)
+    mapped = _mapped(path)
+    index = _read_manifest(path, mapped)
+    manifest = _choose_variant(path, index.variants, fallback)
+    parts = _check_parts(path, mapped, index)
+    contents = _contents_of(path, manifest, parts)
     objects_end = 1 + len(manifest.object_symbols)
     return ExecutableSpec(
         name=manifest.name,
@@ -155,8 +176,37 @@ def read(path: str | PathLike[str]) -> ExecutableSpec:
     )
 
 
-def _read_manifest(path: Path, mapped: Array) -> tuple[Manifest, int]:
-    """The checked manifest, and where the data starts."""
+def _mapped(path: Path) -> Array:
+    """The file's bytes, memory-mapped."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ArtefactError(f"{path} is empty, not a tunefarm artefact")
+            return np.frombuffer(
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
+            )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArtefactError(f"cannot read {path}: {reason}") from error
+
+
+def _choose_variant(path: Path, variants: Sequence[Manifest], fallback: bool) -> Manifest:
+    """The variant to run. Raises `ArtefactError` if there is none for this machine."""
+    if fallback and len(variants) < 2:
+        raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
+    first: ArtefactError | None = None
+    for variant in variants[1:] if fallback else variants:
+        try:
+            check_target(variant.target)
+        except ArtefactError as error:
+            first = first or error
+        else:
+            return variant
+    raise first or ArtefactError(f"{path} has no variant", hint=_REBUILD)
+
+
+def _read_manifest(path: Path, mapped: Array) -> _Index:
+    """The manifest, after its bytes and the header's have been checked."""
     head = mapped[: _HEADER.size].tobytes()
     if head[: len(MAGIC)] != MAGIC:
         raise ArtefactError(f"{path} is not a tunefarm artefact")
@@ -167,6 +217,11 @@ def _read_manifest(path: Path, mapped: Array) -> tuple[Manifest, int]:
         raise ArtefactError(
             f"{path} has the artefact format {version}, this version reads {FORMAT}",
             hint="update tunefarm, or build the model again",
+        )
+    if 0 < version < FORMAT:
+        raise ArtefactError(
+            f"{path} has the older artefact format {version}, this version reads {FORMAT}",
+            hint=_REBUILD,
         )
     if version < FORMAT or reserved:
         raise ArtefactError(f"{path} is damaged: its header is not valid", hint=_REBUILD)
@@ -184,20 +239,19 @@ def _read_manifest(path: Path, mapped: Array) -> tuple[Manifest, int]:
     ):
         raise ArtefactError(f"{path} is damaged: its manifest has changed", hint=_REBUILD)
     try:
-        return manifest_from_json(json.loads(text)), data_start
+        data = json.loads(text)
+        variants = tuple(manifest_from_json(variant) for variant in data["variants"])
+        return _Index(variants, parts_from_json(data["parts"]), data_start)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtefactError(f"{path} has a manifest that is not valid: {error}") from error
 
 
-def _check_parts(path: Path, mapped: Array, manifest: Manifest, data_start: int) -> list[Array]:
+def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
     """The bytes of every part, once their hashes and the zeros between them have been checked."""
-    expected = 1 + len(manifest.object_symbols) + len(manifest.constant_types)
-    if len(manifest.parts) != expected:
-        raise ArtefactError(f"{path} lacks a part: {len(manifest.parts)} of {expected}")
     contents = []
-    end = data_start
-    for number, part in enumerate(manifest.parts):
-        start = data_start + part.offset
+    end = index.data_start
+    for number, part in enumerate(index.parts):
+        start = index.data_start + part.offset
         content = mapped[start : start + part.bytes]
         if start % ALIGNMENT or start < end or content.size != part.bytes:
             raise ArtefactError(f"{path} lacks part {number}", hint=_REBUILD)
@@ -208,6 +262,15 @@ def _check_parts(path: Path, mapped: Array, manifest: Manifest, data_start: int)
     if end != mapped.size:
         raise ArtefactError(f"{path} is damaged: bytes follow the last part", hint=_REBUILD)
     return contents
+
+
+def _contents_of(path: Path, manifest: Manifest, parts: Sequence[Array]) -> list[Array]:
+    """The bytes of a variant's own parts, in its order."""
+    expected = 1 + len(manifest.object_symbols) + len(manifest.constant_types)
+    known = [number for number in manifest.parts if 0 <= number < len(parts)]
+    if len(known) != expected or len(manifest.parts) != expected:
+        raise ArtefactError(f"{path} lacks a part: {len(known)} of {expected}", hint=_REBUILD)
+    return [parts[number] for number in known]
 
 
 def _constants(path: Path, manifest: Manifest, contents: Sequence[Array]) -> tuple[Array, ...]:

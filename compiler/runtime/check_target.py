@@ -20,7 +20,7 @@ def check_target(target: Target, host: Target | None = None) -> None:
         raise ArtefactError(
             f"the model was built for {target.cpu} and needs CPU features that this "
             f"{host.cpu} lacks: {', '.join(missing)}",
-            hint="build it again on this machine or for an older target",
+            hint="build it with --fallback, again on this machine, or for an older target",
         )
 
 

@@ -128,13 +128,17 @@ class Executable:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the model to the file `path`, see `compiler.runtime.artefact.save`."""
+        """Write the variant that is loaded to `path`, see `compiler.runtime.artefact.save`."""
         artefact.save(self.spec, path)
 
 
-def load(path: str | PathLike[str], threads: int | None = None) -> Executable:
+def load(
+    path: str | PathLike[str], threads: int | None = None, *, fallback: bool = False
+) -> Executable:
     """Load an artefact; `threads` defaults to the count it was built for.
 
-    Raises `ArtefactError` when it is damaged, of another format, or not for this machine.
+    Of a model that was built with a fallback, that one is loaded if this CPU cannot run the other,
+    or if `fallback` asks for it. Raises `ArtefactError` when the file is damaged, of another
+    format, or not for this machine.
     """
-    return Executable(artefact.read(path), threads)
+    return Executable(artefact.read(path, fallback=fallback), threads)

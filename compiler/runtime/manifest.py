@@ -36,8 +36,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an artefact says of itself; `parts` are entry, objects, constants, in that order.
+    """What an artefact says of one variant of its model.
 
+    `parts` are the numbers of its parts in the file: entry, objects, constants, in that order.
     `object_symbols` and `constant_types` say what the parts after the entry are.
     """
 
@@ -54,11 +55,11 @@ class Manifest:
     kernels: tuple[KernelReport, ...]
     object_symbols: tuple[str, ...]
     constant_types: tuple[TensorType, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[int, ...]
 
 
-def manifest_of(spec: ExecutableSpec, parts: Sequence[Part]) -> Manifest:
-    """The manifest of an executable whose parts have been laid out."""
+def manifest_of(spec: ExecutableSpec, parts: Sequence[int]) -> Manifest:
+    """The manifest of an executable whose parts have these numbers."""
     return Manifest(
         name=spec.name,
         compiler_version=compiler.VERSION,
@@ -95,7 +96,7 @@ def manifest_to_json(manifest: Manifest) -> Json:
         "kernels": [asdict(report) for report in manifest.kernels],
         "object_symbols": list(manifest.object_symbols),
         "constant_types": [_type_to_json(type) for type in manifest.constant_types],
-        "parts": [[part.offset, part.bytes, part.sha256] for part in manifest.parts],
+        "parts": list(manifest.parts),
     }
 
 
@@ -115,8 +116,18 @@ def manifest_from_json(data: Mapping[str, Any]) -> Manifest:
         kernels=tuple(_report_from_json(report) for report in data["kernels"]),
         object_symbols=tuple(data["object_symbols"]),
         constant_types=tuple(_type_from_json(type) for type in data["constant_types"]),
-        parts=tuple(Part(int(at), int(size), str(sha)) for at, size, sha in data["parts"]),
+        parts=tuple(int(number) for number in data["parts"]),
     )
+
+
+def parts_to_json(parts: Sequence[Part]) -> list[list[Any]]:
+    """The parts as JSON values."""
+    return [[part.offset, part.bytes, part.sha256] for part in parts]
+
+
+def parts_from_json(data: Sequence[Any]) -> tuple[Part, ...]:
+    """The inverse of `parts_to_json`; `TypeError` or `ValueError` on other JSON."""
+    return tuple(Part(int(offset), int(size), str(sha256)) for offset, size, sha256 in data)
 
 
 def _type_to_json(type: TensorType) -> list[Any]:

@@ -8,8 +8,10 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +24,7 @@ from compiler.runtime import artefact
 from compiler.runtime.buffers import address_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec
-from compiler.runtime.manifest import Part
-from compiler.target import host_target
+from compiler.target import baseline_target, host_target
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
@@ -41,17 +42,24 @@ def path(spec: ExecutableSpec, tmp_path: Path) -> Path:
     return path
 
 
-def rewrite_manifest(path: Path, change: dict[str, object]) -> None:
-    """Replace manifest entries and make the header's hash right again."""
+def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the manifest and make the header's hash right again."""
     data = path.read_bytes()
     size = struct.unpack_from("<Q", data, 16)[0]
-    manifest = json.loads(data[64 : 64 + size]) | change
+    manifest = json.loads(data[64 : 64 + size])
+    change(manifest)
     text = json.dumps(manifest).encode()
     start = -(-(64 + size) // 64) * 64
     pad = bytes(-len(text) % 64)
     body = text + pad + data[start:]
     head = struct.pack(
-        "<8sIIQQ32s", b"TUNEFARM", 1, 0, len(text), 64 + len(body), hashlib.sha256(text).digest()
+        "<8sIIQQ32s",
+        artefact.MAGIC,
+        artefact.FORMAT,
+        0,
+        len(text),
+        64 + len(body),
+        hashlib.sha256(text).digest(),
     )
     path.write_bytes(head + body)
 
@@ -98,10 +106,10 @@ def test_any_changed_byte_is_noticed(path: Path, data: st.DataObject) -> None:
     contents = bytearray(path.read_bytes())
     where = data.draw(st.integers(0, len(contents) - 1))
     contents[where] ^= data.draw(st.integers(1, 255))
-    damaged = path.with_suffix(".damaged")
-    damaged.write_bytes(contents)
-    with pytest.raises(ArtefactError, match=r"damaged\b"):
-        artefact.read(damaged)
+    changed = path.with_suffix(".changed")
+    changed.write_bytes(contents)
+    with pytest.raises(ArtefactError, match=r"damaged|not a tunefarm|truncated|artefact format"):
+        artefact.read(changed)
 
 
 def test_any_changed_header_byte_is_noticed(path: Path) -> None:
@@ -140,11 +148,18 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
         compiler.load(tmp_path)
 
 
-def test_newer_format_is_refused(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (artefact.FORMAT + 1, r"format 3, this version reads 2 \(update tunefarm"),
+        (1, r"older artefact format 1, this version reads 2 \(build the model again"),
+    ],
+)
+def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:
     contents = bytearray(path.read_bytes())
-    struct.pack_into("<I", contents, 8, artefact.FORMAT + 1)
+    struct.pack_into("<I", contents, 8, number)
     path.write_bytes(contents)
-    with pytest.raises(ArtefactError, match=r"format 2, this version reads 1 \(update tunefarm"):
+    with pytest.raises(ArtefactError, match=reason):
         compiler.load(path)
 
 
@@ -166,24 +181,87 @@ def test_other_architecture_is_refused(spec: ExecutableSpec, path: Path) -> None
 
 
 def test_manifest_without_an_entry_is_refused(path: Path) -> None:
-    rewrite_manifest(path, {"parts": [[0]]})
+    rewrite_manifest(path, lambda manifest: manifest["variants"][0].pop("steps"))
     with pytest.raises(ArtefactError, match="manifest that is not valid"):
+        compiler.load(path)
+    rewrite_manifest(path, lambda manifest: manifest.update(variants=[]))
+    with pytest.raises(ArtefactError, match="has no variant"):
         compiler.load(path)
 
 
 def test_missing_part_is_refused(path: Path) -> None:
-    parts = [[part.offset, part.bytes, part.sha256] for part in manifest_parts(path)]
-    rewrite_manifest(path, {"parts": parts[:-1]})
-    with pytest.raises(ArtefactError, match="lacks a part: 3 of 4"):
-        compiler.load(path)
-    rewrite_manifest(path, {"parts": [*parts[:-1], [10**9 * 64, *parts[-1][1:]]]})
-    with pytest.raises(ArtefactError, match="lacks part 3"):
-        compiler.load(path)
+    original = path.read_bytes()
+
+    def point_nowhere(manifest: dict[str, Any]) -> None:
+        manifest["variants"][0]["parts"][-1] = 4
+
+    def move_away(manifest: dict[str, Any]) -> None:
+        manifest["parts"][-1][0] = 10**9 * 64
+
+    for change, reason in (
+        (point_nowhere, "lacks a part: 3 of 4"),
+        (lambda manifest: manifest["variants"][0]["parts"].pop(), "lacks a part: 3 of 4"),
+        (move_away, "lacks part 3"),
+        (lambda manifest: manifest["parts"].pop(), "damaged: bytes follow the last part"),
+    ):
+        path.write_bytes(original)
+        rewrite_manifest(path, change)
+        with pytest.raises(ArtefactError, match=reason):
+            compiler.load(path)
 
 
-def manifest_parts(path: Path) -> tuple[Part, ...]:
-    mapped = np.frombuffer(path.read_bytes(), np.uint8)
-    return artefact._read_manifest(path, mapped)[0].parts
+# --- a second variant, for CPUs that lack what the first one needs ---------------------------
+
+
+@pytest.fixture
+def two_variants(spec: ExecutableSpec, tmp_path: Path) -> Path:
+    """A model for a CPU that there is not, with a fallback for this one."""
+    target = host_target()
+    needs = replace(target, features=(*target.features, "avx1024f"))
+    path = tmp_path / "two.tuned"
+    artefact.save(replace(spec, target=needs), path, fallback=spec)
+    return path
+
+
+def test_the_fallback_runs_where_a_cpu_feature_is_missing(
+    two_variants: Path, spec: ExecutableSpec
+) -> None:
+    x = np.linspace(0, 1, COUNT, dtype=np.float32)
+    loaded = compiler.load(two_variants)
+    assert loaded.spec.target == spec.target
+    np.testing.assert_array_equal(loaded.run({"x": x})["y"], Executable(spec).run({"x": x})["y"])
+
+
+def test_the_first_variant_is_preferred_and_the_fallback_may_be_asked_for(
+    spec: ExecutableSpec, tmp_path: Path
+) -> None:
+    portable = replace(spec, target=baseline_target(spec.target))
+    path = tmp_path / "two.tuned"
+    artefact.save(spec, path, fallback=portable)
+    assert compiler.load(path).spec.target == spec.target
+    assert compiler.load(path, fallback=True).spec.target == portable.target
+
+
+def test_a_fallback_that_is_not_there_is_refused(path: Path) -> None:
+    with pytest.raises(ArtefactError, match=r"built without a fallback \(tune build --fallback"):
+        compiler.load(path, fallback=True)
+
+
+def test_parts_that_variants_share_are_stored_once(two_variants: Path, path: Path) -> None:
+    assert two_variants.stat().st_size < path.stat().st_size + 8192
+
+
+def test_damage_in_the_variant_that_is_not_used_is_noticed(
+    spec: ExecutableSpec, tmp_path: Path
+) -> None:
+    portable = replace(chain_spec(WEIGHT + 1), target=baseline_target(spec.target))
+    path = tmp_path / "two.tuned"
+    artefact.save(spec, path, fallback=portable)
+    contents = bytearray(path.read_bytes())
+    contents[-1] ^= 1
+    path.write_bytes(contents)
+    with pytest.raises(ArtefactError, match="damaged: part"):
+        compiler.load(path)
 
 
 def test_failed_save_leaves_the_old_file_and_no_other(
