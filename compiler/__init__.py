@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from compiler.graph.ir import Graph
     from compiler.kernels.kernel import FusedKernel
-    from compiler.pipeline import ScheduleChoice
     from compiler.runtime.executable import Executable
+    from compiler.schedule.choice import ScheduleChoice
     from compiler.stages import DumpAfter
     from compiler.target import Target
 

@@ -9,11 +9,11 @@ from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import assembly, feature_flags, parse, target_machine
 from compiler.loops.lower_kernel import lower_kernel
-from compiler.pipeline import ScheduleChoice
 from compiler.runtime.c_interface import in_comment
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
 from compiler.schedule import default_schedule
+from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.steps import Schedule
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from compiler.errors import LoweringError, ScheduleError, VerifyError
-from compiler.frontend.import_onnx import import_onnx
 from compiler.graph.extract_kernels import extract_kernels
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import PASSES, optimise
@@ -27,6 +26,7 @@ from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
 from compiler.schedule import default_schedule
+from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
@@ -51,22 +51,6 @@ STAGES = (
 # LLVM releases the interpreter lock but holds one of its own: the second thread lowers a kernel in
 # Python while the first one's machine code is made, and a third would only wait.
 _COMPILE_THREADS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleChoice:
-    """A schedule for a kernel and where it came from.
-
-    `source` is "tuned" or "relative"; `latency` is the measured time in seconds, if known.
-    """
-
-    schedule: Schedule
-    source: str
-    record_id: str | None = None
-    latency: float | None = None
-
-
-ChooseSchedule: TypeAlias = Callable[[FusedKernel], ScheduleChoice | None]
 
 
 def build(
@@ -160,11 +144,17 @@ def _to_kernels(
 
     The program's outputs are the graph's in order; one that is an input too has a name of its own.
     """
-    graph = stages.run(
-        "import", lambda: model if isinstance(model, Graph) else import_onnx(Path(model), shapes)
-    )
+    graph = stages.run("import", lambda: _imported(model, shapes))
     graph = stages.run("optimise", lambda: optimise(graph, target.lanes, stages.observe))
     return graph, stages.run("extract_kernels", lambda: extract_kernels(graph))
+
+
+def _imported(model: Model, shapes: Shapes | None) -> Graph:
+    if isinstance(model, Graph):
+        return model
+    from compiler.frontend.import_onnx import import_onnx  # most callers have a graph
+
+    return import_onnx(Path(model), shapes)
 
 
 @dataclass(frozen=True, slots=True)

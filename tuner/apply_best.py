@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING
 
 import compiler
 from compiler.errors import DatabaseError, ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import ChooseSchedule, ScheduleChoice
+from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from db import queries
 from db.records import BestRecord, TaskKey, TrialRecord
 from db.store import Store
-from tuner.history import read_history
 from tuner.records import record_to_apply
-from tuner.warm_start import WarmStart
+
+if TYPE_CHECKING:
+    from tuner.warm_start import WarmStart
 
 PREDICTED = "predicted"
 """Source of a schedule that was never measured for its kernel."""
@@ -55,14 +58,12 @@ def choose_from(
         record, confirmed = record_to_apply(store, key) or (None, False)
         return record if confirmed or not only_confirmed else None
 
-    like = task_key("", target, threads, numerics)
-    warm_start = WarmStart(lambda: read_history(store, like, target), target, like)
+    predict_from_others = _predictor(store, target, task_key("", target, threads, numerics))
 
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
         record = find(task_key(workload_key(kernel), target, threads, numerics))
         if record is None:
-            schedule = warm_start.predict(kernel) if predict else None
-            return None if schedule is None else ScheduleChoice(schedule, PREDICTED, "", None)
+            return predict_from_others(kernel) if predict else None
         try:
             schedule = Schedule.from_json(record.schedule)
         except ScheduleError as error:
@@ -73,3 +74,26 @@ def choose_from(
         return ScheduleChoice(schedule, TUNED, str(record.number), record.latency)
 
     return choose
+
+
+def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
+    """A function that predicts schedules from the records of relatives.
+
+    What it needs, a cost model among others, is imported and learnt at the first kernel.
+    """
+
+    @cache
+    def warm_start() -> WarmStart:
+        from tuner.history import read_history
+        from tuner.warm_start import WarmStart
+
+        return WarmStart(lambda: read_history(store, like, target), target, like)
+
+    def predict(kernel: FusedKernel) -> ScheduleChoice | None:
+        predicted = warm_start().predict(kernel)
+        if predicted is None:
+            return None
+        schedule, record = predicted
+        return ScheduleChoice(schedule, PREDICTED, None if record is None else str(record))
+
+    return predict

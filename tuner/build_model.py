@@ -15,14 +15,15 @@ from compiler.kernels.count_work import kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.llvm.object_cache import ObjectCache
-from compiler.pipeline import ChooseSchedule, ScheduleChoice, compile_model
+from compiler.pipeline import compile_model
 from compiler.runtime.executable_spec import ExecutableSpec, KernelReport
+from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.target import Target, host_target
 from configs.settings import Settings, cache_folder, load_target
 from db.store import Store
 from measure.import_model import import_model
 from tuner.apply_best import TUNED, choose_from, task_key
-from tuner.history import unusable
+from tuner.records import unusable
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
 
 # A coarse roofline of one core, only to weigh kernels against each other.

@@ -16,7 +16,7 @@ from compiler.errors import ExportError, SettingsError
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import optimise
 from compiler.graph.serialize import graph_to_json
-from compiler.pipeline import ScheduleChoice, kernels_of
+from compiler.pipeline import kernels_of
 from compiler.runtime.artefact import save
 from compiler.runtime.c_header import compile_command, object_command
 from compiler.runtime.c_interface import c_interface
@@ -28,6 +28,7 @@ from compiler.runtime.export_c import (
     export_object,
     header_path,
 )
+from compiler.schedule.choice import ScheduleChoice
 from compiler.target import baseline_target
 from configs.settings import Settings
 from db.store import Store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
@@ -35,6 +36,7 @@ class PastKernel:
     space: ScheduleSpace
     candidates: tuple[Candidate, ...]
     lessons: tuple[Lesson, ...]
+    records: tuple[int | None, ...]  # the numbers of the records that these are from
 
     @property
     def best(self) -> Known | None:
@@ -46,8 +48,10 @@ class PastKernel:
         ]
         if not measured:
             return None
-        candidate = self.candidates[min(measured)[1]]
-        return Known(self.kernel, candidate.sketch, self.space.choices(candidate))
+        fastest = min(measured)[1]
+        candidate = self.candidates[fastest]
+        choices = self.space.choices(candidate)
+        return Known(self.kernel, candidate.sketch, choices, self.records[fastest])
 
     @property
     def gain(self) -> float:
@@ -115,33 +119,34 @@ def past_kernel(
     most: int = MOST_ROWS,
 ) -> PastKernel:
     """The candidates among the records that the space still has, `most` of them at most."""
-    pairs: list[tuple[Candidate, Lesson]] = []
+    found: list[_Found] = []
     for record in search_trials(records):
         candidate = space.find(record.sketch, record.choices)
         lesson = Lesson.of(record.status, latency_of(record), record.run_seconds, record.conditions)
         if candidate is not None and lesson is not None:
-            pairs.append((candidate, lesson))
-    pairs = _spread(pairs, most, space.default())
-    return PastKernel(
-        kernel, target, space, tuple(c for c, _ in pairs), tuple(lesson for _, lesson in pairs)
-    )
+            found.append((candidate, lesson, record.number))
+    found = _spread(found, most, space.default())
+    candidates = tuple(candidate for candidate, _, _ in found)
+    lessons = tuple(lesson for _, lesson, _ in found)
+    return PastKernel(kernel, target, space, candidates, lessons, tuple(n for _, _, n in found))
 
 
-def _spread(
-    pairs: list[tuple[Candidate, Lesson]], most: int, always: Candidate
-) -> list[tuple[Candidate, Lesson]]:
+_Found: TypeAlias = tuple[Candidate, Lesson, int | None]
+
+
+def _spread(found: list[_Found], most: int, always: Candidate) -> list[_Found]:
     """At most so many: the fastest half as many, and others evenly over the rest.
 
     `always` stays in any case.
     """
-    if len(pairs) <= most:
-        return pairs
-    ordered = sorted(range(len(pairs)), key=lambda i: (pairs[i][1].latency, i))
+    if len(found) <= most:
+        return found
+    ordered = sorted(range(len(found)), key=lambda i: (found[i][1].latency, i))
     half = most // 2
     rest = ordered[half:]
     kept = set(ordered[:half]) | {rest[i * len(rest) // half] for i in range(half)}
-    kept |= {i for i, (candidate, _) in enumerate(pairs) if candidate == always}
-    return [pairs[i] for i in sorted(kept)]
+    kept |= {i for i, (candidate, _, _) in enumerate(found) if candidate == always}
+    return [found[i] for i in sorted(kept)]
 
 
 def background(
@@ -172,24 +177,6 @@ def bests_elsewhere(
             continue
         record = queries.best_trial(store, key)
         if record is not None:
-            known = Known(kernel, record.sketch, record.choices)
+            known = Known(kernel, record.sketch, record.choices, record.number)
             result.setdefault(key.workload, []).append(known)
     return result
-
-
-def unusable(store: Store, like: TaskKey) -> list[str]:
-    """One line for each other version of the compiler whose records do not apply to this one."""
-    counts: dict[str, int] = {}
-    for key in queries.tasks(store):
-        version = key.compiler_version
-        if key.target == like.target and version != like.compiler_version:
-            counts[version] = counts.get(version, 0) + 1
-    return [
-        f"{_kernels(count)} of compiler version {version} in {store.name} do not apply to version "
-        f"{like.compiler_version}: tune again"
-        for version, count in sorted(counts.items())
-    ]
-
-
-def _kernels(count: int) -> str:
-    return "the records of 1 kernel" if count == 1 else f"the records of {count} kernels"

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
-from compiler.pipeline import ChooseSchedule, kernels_of
+from compiler.pipeline import kernels_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
 from configs.settings import Settings
 from db import queries
@@ -34,13 +35,13 @@ from tuner.history import (
     background,
     bests_elsewhere,
     read_history,
-    unusable,
 )
 from tuner.interrupt import interruptible
 from tuner.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
 from tuner.make_tasks import distinct_kernels, make_tasks
 from tuner.patience import DatabasePatience
 from tuner.progress import NoProgress, Progress
+from tuner.records import unusable
 from tuner.report import TaskStatus, format_duration, task_to_json
 from tuner.session import Overhead, SessionOptions, TuningSession, job_progress
 from tuner.tasks import TuningTask

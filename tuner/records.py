@@ -162,3 +162,21 @@ def schedule_hash(schedule: list[Any]) -> str:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def unusable(store: Store, like: TaskKey) -> list[str]:
+    """One line for each other version of the compiler whose records do not apply to this one."""
+    counts: dict[str, int] = {}
+    for key in queries.tasks(store):
+        version = key.compiler_version
+        if key.target == like.target and version != like.compiler_version:
+            counts[version] = counts.get(version, 0) + 1
+    return [
+        f"{_kernels(count)} of compiler version {version} in {store.name} do not apply to version "
+        f"{like.compiler_version}: tune again"
+        for version, count in sorted(counts.items())
+    ]
+
+
+def _kernels(count: int) -> str:
+    return "the records of 1 kernel" if count == 1 else f"the records of {count} kernels"

@@ -19,11 +19,12 @@ NEAREST = 2  # relatives that a search starts from
 
 
 class Known(NamedTuple):
-    """A kernel and the choices of its best schedule."""
+    """A kernel and the choices of its best schedule; `record` is that record's number, if any."""
 
     kernel: FusedKernel
     sketch: str
     choices: Mapping[str, Any]
+    record: int | None = None
 
 
 class _Task(Protocol):
@@ -48,16 +49,23 @@ def nearest_bests(
     kernel: FusedKernel, space: ScheduleSpace, known: Iterable[Known], count: int = NEAREST
 ) -> list[Candidate]:
     """The best schedules of the `count` nearest relatives in `known`, nearest first."""
+    return list(carried_bests(kernel, space, known, count))
+
+
+def carried_bests(
+    kernel: FusedKernel, space: ScheduleSpace, known: Iterable[Known], count: int
+) -> dict[Candidate, Known]:
+    """`nearest_bests` as keys, and which relative each one is from."""
     related = [item for item in known if is_related(kernel, item.kernel)]
     related.sort(key=lambda item: distance(kernel, item.kernel))
-    found: dict[Candidate, None] = {}
+    found: dict[Candidate, Known] = {}
     for item in related:
         candidate = carried_over(item.sketch, item.choices, space)
         if candidate is not None:
-            found[candidate] = None
+            found.setdefault(candidate, item)
         if len(found) == count:
             break
-    return list(found)
+    return found
 
 
 def is_related(left: FusedKernel, right: FusedKernel) -> bool:

@@ -19,7 +19,7 @@ from db.records import TaskKey
 from tuner.cost_model import BoostedTrees, TrainingData
 from tuner.features import FeatureExtractor, FeatureLayout
 from tuner.history import PastKernel, background
-from tuner.relatives import nearest_bests
+from tuner.relatives import carried_bests
 
 MIN_ROWS = 64  # measurements in the database, or there is nothing to predict from
 MIN_GAIN = 1.05  # times that a relative's best is faster than its default, to be carried over
@@ -39,8 +39,10 @@ class WarmStart:
         self._model = BoostedTrees(0)
         self._layout = FeatureLayout.of([])
 
-    def predict(self, kernel: FusedKernel) -> Schedule | None:
-        """The schedule to use instead of the default one; None if that is to be kept.
+    def predict(self, kernel: FusedKernel) -> tuple[Schedule, int | None] | None:
+        """The schedule to use instead of the default one, and the number of the relative's record.
+
+        None if the default one is to be kept.
 
         Without relatives in the database (kernels with the same kind of anchor) nothing is
         predicted: a model of convolutions knows little of softmax.
@@ -51,14 +53,17 @@ class WarmStart:
         threads, numerics = self._key.threads, self._key.numerics
         space = schedule_space(kernel, self._target, threads, numerics)
         proven = [best for item in past if item.gain >= MIN_GAIN and (best := item.best)]
-        carried = nearest_bests(kernel, space, proven, count=RELATIVES)
+        carried = carried_bests(kernel, space, proven, RELATIVES)
         if not carried:
             return None
         extract = FeatureExtractor(space, kernel, self._target, self._layout, threads)
         candidates = [space.default(), *carried]
         scores = self._model.predict(extract(candidates))
         surest = int(np.argmax(scores.mean - scores.spread))
-        return None if surest == 0 else space.schedule(candidates[surest])
+        if surest == 0:
+            return None
+        chosen = candidates[surest]
+        return space.schedule(chosen), carried[chosen].record
 
     def _learn(self) -> Sequence[PastKernel]:
         if self._past is None:

@@ -75,7 +75,7 @@ RunStep: TypeAlias = CallStep | CopyStep
 class KernelReport:
     """How one distinct kernel was built.
 
-    `schedule_source` is "tuned", "relative" (tuned for a similar kernel) or "default", `record_id`
+    `schedule_source` is "tuned", "predicted" (from a similar kernel) or "default", `record_id`
     names the record it came from, `latency` is the measured time in seconds, if any, and `note`
     says why a chosen schedule was not used. `flops` are the arithmetic operations of one call, see
     `compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.

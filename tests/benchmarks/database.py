@@ -28,8 +28,8 @@ from db.records import BestRecord, JobTask, TargetRecord, TaskKey, TrialRecord, 
 from db.store import Store
 from tests.tuner.recorded import load
 from tuner.apply_best import task_key
-from tuner.history import read_history, unusable
-from tuner.records import record_to_apply
+from tuner.history import read_history
+from tuner.records import record_to_apply, unusable
 
 TASKS = 100
 BATCH = 1000

@@ -33,10 +33,11 @@ from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import object_code
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.pack import pack_constant
-from compiler.pipeline import ScheduleChoice, build, kernels_of
+from compiler.pipeline import build, kernels_of
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule import Schedule, ScheduleSpace, default_schedule, schedule_space
+from compiler.schedule.choice import ScheduleChoice
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tuner.latency import outputs_agree, pinned

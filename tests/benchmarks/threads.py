@@ -29,9 +29,10 @@ from compiler.graph.ir import TensorType
 from compiler.kernels.expr import binary, const
 from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
 from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import ChooseSchedule, build, kernels_of
+from compiler.pipeline import build, kernels_of
 from compiler.runtime.threads import make_runtime
 from compiler.schedule import Schedule, default_schedule
+from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.steps import Parallelize
 from compiler.target import Target, host_target
 from db.store import Store

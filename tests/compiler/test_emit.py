@@ -16,10 +16,11 @@ from compiler.graph.ir import Array
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.llvm.machine import object_code
-from compiler.pipeline import ScheduleChoice, compile_model, kernels_of
+from compiler.pipeline import compile_model, kernels_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule import schedule_space
+from compiler.schedule.choice import ScheduleChoice
 from compiler.target import host_target
 from tests.compiler.runtime.c_models import cc, odd_mlp, random_inputs
 

@@ -19,11 +19,12 @@ from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Graph, TensorType
 from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.pipeline import STAGES, ScheduleChoice, compile_model, kernels_of
+from compiler.pipeline import STAGES, compile_model, kernels_of
 from compiler.runtime import artefact
 from compiler.runtime.executable import Executable
 from compiler.runtime.threads import make_runtime
 from compiler.schedule import default_schedule
+from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.steps import Schedule, Vectorize
 from compiler.target import host_target
 

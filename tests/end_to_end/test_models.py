@@ -16,9 +16,9 @@ from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Array
 from compiler.kernels.kernel import FusedKernel
-from compiler.pipeline import ScheduleChoice
 from compiler.runtime.executable import Executable
 from compiler.schedule import schedule_space
+from compiler.schedule.choice import ScheduleChoice
 from compiler.target import host_target
 from tuner.latency import outputs_agree
 

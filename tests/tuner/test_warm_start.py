@@ -34,10 +34,10 @@ from tuner.history import (
     bests_elsewhere,
     past_kernel,
     read_history,
-    unusable,
 )
 from tuner.make_tasks import make_tasks
 from tuner.packed import PackedSpace
+from tuner.records import unusable
 from tuner.relatives import nearest_bests
 
 KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
@@ -101,6 +101,9 @@ def test_what_others_showed_is_applied_to_a_new_kernel(store: Store) -> None:
     choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
     assert choice is not None
     assert choice.source == PREDICTED
+    origin = queries.trial(store, int(choice.record_id or 0))
+    assert origin is not None and origin.is_ok
+    assert origin.key.workload != workload_key(UNKNOWN)
     space = schedule_space(UNKNOWN, TARGET)
     schedules = {
         str(space.schedule(candidate).to_json()): candidate

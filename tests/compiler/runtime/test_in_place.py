@@ -21,11 +21,12 @@ from onnx import helper
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph, TensorType
 from compiler.kernels.kernel import FusedKernel
-from compiler.pipeline import ScheduleChoice, compile_model
+from compiler.pipeline import compile_model
 from compiler.runtime.buffers import address_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.schedule import schedule_space
+from compiler.schedule.choice import ScheduleChoice
 from compiler.target import Target
 from measure.guarded import GuardedBuffer
 from tests.compiler.frontend.onnx_models import model, outputs_of, tensor

@@ -1,0 +1,27 @@
+"""What a build asks a tuner for: a schedule for a kernel, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.steps import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChoice:
+    """A schedule for a kernel and where it came from.
+
+    `source` is "tuned", or "predicted" from the record of a relative; `record_id` is that record,
+    `latency` the time that was measured for this kernel in seconds, if any.
+    """
+
+    schedule: Schedule
+    source: str
+    record_id: str | None = None
+    latency: float | None = None
+
+
+ChooseSchedule: TypeAlias = Callable[[FusedKernel], ScheduleChoice | None]
