@@ -269,9 +269,18 @@ def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
         record_id=None if choice is None else choice.record_id,
         latency=None if choice is None else choice.latency,
         note=item.note,
+        numerics=_numerics(item.compiled),
         parallel=item.compiled.parallel,
         workspace_bytes=item.compiled.workspace_bytes,
         flops=kernel_flops(calls[0].kernel),
         operators=calls[0].operators,
         sources=tuple(source for call in calls for source in call.sources),
     )
+
+
+def _numerics(code: CompiledKernel) -> str:
+    """How results are rounded: "direct", or the algorithm that the schedule has chosen."""
+    for _, layout in code.constant_layouts:
+        if layout.winograd:
+            return f"winograd F({layout.winograd}x{layout.winograd})"
+    return "direct"

@@ -77,6 +77,11 @@ def baseline_target(target: Target) -> Target:
     )
 
 
+def llvm_version() -> str:
+    """The version of LLVM that makes and loads code, e.g. `20.1.8`."""
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
 @cache
 def host_target() -> Target:
     """The CPU that this process runs on."""

@@ -80,8 +80,8 @@ def build(
         {"compile.threads": threads, "database.url": None if db is None else fspath(db)},
     )
     with Store.open(settings.database.url, create=False, read_only=True) as store:
-        spec, _ = compile_from(model, store, settings, shapes, require_tuned=require_tuned)
-    return Executable(spec)
+        built = compile_from(model, store, settings, shapes, require_tuned=require_tuned)
+    return Executable(built.spec)
 
 
 __all__ = ["build", "tune"]

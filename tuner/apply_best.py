@@ -12,11 +12,12 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
-from compiler.target import Target
+from compiler.target import Target, host_target
+from configs.settings import Settings, load_target
 from db import queries
 from db.records import BestRecord, TaskKey, TrialRecord
 from db.store import Store
-from tuner.records import record_to_apply
+from tuner.records import record_to_apply, unusable
 
 if TYPE_CHECKING:
     from tuner.warm_start import WarmStart
@@ -97,3 +98,27 @@ def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
         return ScheduleChoice(schedule, PREDICTED, None if record is None else str(record))
 
     return predict
+
+
+def target_of(settings: Settings) -> Target:
+    """The target that the settings name; this machine if none."""
+    if settings.compile.target is None:
+        return host_target()
+    named = load_target(settings.compile.target)
+    return Target(**named.model_dump())
+
+
+class Records:
+    """What a database has for one build: `choose` gives schedules (None without a database),
+    `notes` say what of the database could not be used."""
+
+    def __init__(self, store: Store | None, settings: Settings, target: Target | None) -> None:
+        """`target` is the settings' if it is None."""
+        self.choose: ChooseSchedule | None = None
+        self.notes: tuple[str, ...] = ()
+        if store is None:
+            return
+        target = target or target_of(settings)
+        threads, numerics = settings.compile.threads, settings.compile.numerics
+        self.choose = choose_from(store, target, threads, numerics, predict=True)
+        self.notes = tuple(unusable(store, task_key("", target, threads, numerics)))

@@ -172,7 +172,7 @@ def build(
     shapes = shapes_of(shape)
     check_output(json)
     from configs.settings import load_settings
-    from tuner.build_model import build_table
+    from tuner.build_report import build_table
     from tuner.emit_model import check_emit, emit_model
 
     values = {**overrides(db, threads), "cache.enabled": None if cache else False}
@@ -268,7 +268,7 @@ def bench(
     engines = benchmark.parse_engines(against)
     settings = load_settings(config, overrides(db, threads))
     with _open_store(settings.database.url, untuned=untuned) as store:
-        spec, _ = compile_from(model, store, settings, shapes)
+        spec = compile_from(model, store, settings, shapes).spec
     options = LatencyOptions(rounds=rounds)
     result = benchmark.bench(model, Executable(spec), engines, options)
     write_json(json, result.to_json())

@@ -1,9 +1,11 @@
-"""The forms that `tune build` writes a model in, from an artefact to C, LLVM and JSON."""
+"""What `tune build` writes: an artefact, or one of the forms of `tuner.emit_forms`.
+
+An artefact that was built before takes no compiler: that is imported where it is needed.
+"""
 
 from __future__ import annotations
 
 import difflib
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,46 +13,37 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from compiler.emit import assembly_text, llvm_text, schedules_of
-from compiler.errors import ExportError, SettingsError
-from compiler.graph.ir import Graph
-from compiler.graph.optimise import optimise
-from compiler.graph.serialize import graph_to_json
-from compiler.pipeline import kernels_of
-from compiler.runtime.artefact import save
-from compiler.runtime.c_header import compile_command, object_command
-from compiler.runtime.c_interface import c_interface
-from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.export_c import (
-    check_folder,
-    check_toolchain,
-    export_library,
-    export_object,
-    header_path,
-)
-from compiler.schedule.choice import ScheduleChoice
+from compiler.errors import ArtefactError, SettingsError
+from compiler.runtime.artefact import digest_of, save
 from compiler.target import baseline_target
 from configs.settings import Settings
 from db.store import Store
-from measure.import_model import import_model
-from tuner.build_model import BuildReport, compile_from, target_of
+from tuner.apply_best import Records, target_of
+from tuner.build_cache import KnownModel, place
+from tuner.build_report import BuildReport, build_report, check_share, require_share
 from tuner.command_line import check_output
 from tuner.report import format_share
 
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
-FORMS = (ARTEFACT, "llvm", "asm", "object", LIBRARY, "graph")
+OBJECT = "object"
+FORMS = (ARTEFACT, "llvm", "asm", OBJECT, LIBRARY, "graph")
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What was written where, how each kernel was built, and the command to type next."""
+    """What was written where, how each kernel was built, and the command to type next.
+
+    `model_hash` and `digest` name the model and the artefact; other forms have neither.
+    """
 
     form: str
     output: str
     files: tuple[str, ...]
     report: BuildReport
     next_command: str
+    model_hash: str = ""
+    digest: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -77,14 +70,12 @@ def check_emit(form: str, output: str, inputs: list[str | None], settings: Setti
         raise SettingsError(
             f"there is no form {form!r} to emit", hint=f"{meant}forms: {', '.join(FORMS)}"
         )
-    if form == LIBRARY:
-        check_folder(output)
-        check_toolchain(target_of(settings))
-        return
-    check_output(output, inputs)
-    if form == "object":
-        check_toolchain(target_of(settings), static=True)
-        check_output(str(header_path(output)), inputs)
+    if form in (LIBRARY, OBJECT):
+        from tuner.emit_forms import check_c
+
+        check_c(form, output, inputs, settings)
+    else:
+        check_output(output, inputs)
 
 
 def emit_model(
@@ -105,68 +96,70 @@ def emit_model(
     """
     if fallback and form != ARTEFACT:
         raise SettingsError(f"--fallback is for artefacts, not for {form}")
+    check_share(require_tuned)
+    if form != ARTEFACT:
+        return _other_form(form, model, output, store, settings, shapes, require_tuned)
+    known = None if fallback else KnownModel.of(model, settings, target_of(settings), shapes)
+    report = None if known is None else _placed(known, store, settings, output, require_tuned)
+    if known is not None and report is not None:
+        return _emitted(output, report, known.model_hash)
+    from compiler.graph.serialize import structural_hash
+    from measure.import_model import import_model
+    from tuner.build_model import compile_from
+
     graph = import_model(model, shapes)
-    chosen: dict[str, ScheduleChoice] = {}
-    spec, report = compile_from(graph, store, settings, require_tuned=require_tuned, chosen=chosen)
-    files: tuple[str, ...] = (output,)
+    model_hash = structural_hash(graph)
+    built = compile_from(graph, store, settings, require_tuned=require_tuned)
+    portable = None
+    if fallback:
+        target = baseline_target(built.spec.target)
+        portable = compile_from(graph, store, settings, target=target).spec
+    save(built.spec, output, portable)
+    if known is not None:
+        known.remember(built.kernels, built.chosen, model_hash, Path(output))
+    return _emitted(output, built.report, model_hash)
+
+
+def _emitted(output: str, report: BuildReport, model_hash: str) -> Emitted:
     command = f"tune run {shlex.quote(output)} --repeat 20"
-    if form == ARTEFACT:
-        portable = None
-        if fallback:
-            target = baseline_target(spec.target)
-            portable, _ = compile_from(graph, store, settings, target=target)
-        save(spec, output, portable)
-    elif form in (LIBRARY, "object"):
-        name = Path(model).stem
-        export = export_library if form == LIBRARY else export_object
-        files = tuple(map(str, export(spec, output, name)))
-        command = _c_command(form, spec, output, name)
-    elif form == "graph":
-        _write(output, json.dumps(_graph_json(graph, spec), indent=1, ensure_ascii=False))
-        command = f"less {shlex.quote(output)}"
-    else:
-        _write(output, _code_text(form, graph, spec, chosen, settings))
-        command = _assemble_command(form, output)
-    return Emitted(form, output, files, report, command)
+    return Emitted(ARTEFACT, output, (output,), report, command, model_hash, digest_of(output))
 
 
-def _graph_json(graph: Graph, spec: ExecutableSpec) -> object:
-    """The graph that kernels were made from; of its constants only the SHA-256."""
-    return graph_to_json(optimise(graph, spec.target.lanes), with_constants=False)
-
-
-def _code_text(
+def _other_form(
     form: str,
-    graph: Graph,
-    spec: ExecutableSpec,
-    chosen: Mapping[str, ScheduleChoice],
+    model: str | PathLike[str],
+    output: str,
+    store: Store | None,
     settings: Settings,
-) -> str:
-    program = kernels_of(graph, spec.target)
-    schedules = schedules_of(program, spec, chosen, settings.compile.numerics)
-    text = llvm_text if form == "llvm" else assembly_text
-    return text(program, spec, schedules)
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    require_tuned: float,
+) -> Emitted:
+    from measure.import_model import import_model
+    from tuner.build_model import compile_from
+    from tuner.emit_forms import write_form
+
+    graph = import_model(model, shapes)
+    built = compile_from(graph, store, settings, require_tuned=require_tuned)
+    files, command = write_form(form, Path(model).stem, output, graph, built, settings)
+    return Emitted(form, output, files, built.report, command)
 
 
-def _c_command(form: str, spec: ExecutableSpec, output: str, name: str) -> str:
-    interface = c_interface(spec, name)
-    if form == "object":
-        return object_command(interface.name, shlex.quote(output), interface.threads)
-    run = f"{compile_command(interface.name)} && ./{interface.name}_example"
-    return f"cd {shlex.quote(output)} && {run}"
-
-
-def _assemble_command(form: str, output: str) -> str:
-    code = Path(output).with_suffix(".o")
-    path = shlex.quote(output)
-    result = shlex.quote(f"{output}.o" if code == Path(output) else str(code))
-    if form == "asm":
-        return f"cc -x assembler -c {path} -o {result}"
-    return f"llc -O2 --relocation-model=pic -filetype=obj {path} -o {result}"
-
-
-def _write(output: str, text: str) -> None:
+def _placed(
+    known: KnownModel, store: Store | None, settings: Settings, output: str, require_tuned: float
+) -> BuildReport | None:
+    """Put an artefact that was built before to `output`; its report, or None if there is none."""
+    kernels = known.kernels()
+    if kernels is None:
+        return None
+    records = Records(store, settings, None)
+    found = known.artefact(kernels, records.choose)
+    if found is None:
+        return None
+    spec, path = found
+    report = build_report(spec.kernels, kernels, records.notes)
+    require_share(report, require_tuned)
     try:
-        Path(output).write_text(text + "\n", encoding="utf-8")
+        place(path, Path(output))
     except OSError as error:
-        raise ExportError(f"cannot write {output}: {error.strerror or error}") from error
+        raise ArtefactError(f"cannot write {output}: {error.strerror or error}") from error
+    return report

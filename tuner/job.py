@@ -25,9 +25,10 @@ from measure.import_model import import_model
 from measure.make_runner import create_runner
 from measure.runner import Runner
 from measure.slots import SlotPlan, available_cores, plan_slots
-from tuner.apply_best import choose_from, task_key
+from tuner.apply_best import choose_from, target_of, task_key
 from tuner.budget import Budget, End, Limits
-from tuner.build_model import BuildReport, compile_with, target_of
+from tuner.build_model import compile_with
+from tuner.build_report import BuildReport
 from tuner.cost_model import BoostedTrees, TrainingData
 from tuner.finalists import Finalists, Settled, refresh
 from tuner.history import (
@@ -219,7 +220,7 @@ class Job:
     def prepare(self, graph: Graph) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""
         begin = time.monotonic()
-        self.untuned, _ = compile_with(graph, None, self.settings)
+        self.untuned = compile_with(graph, None, self.settings).spec
         self.time.build_seconds = time.monotonic() - begin
         model = Executable(self.untuned)
         inputs = aligned_inputs(model)
@@ -267,19 +268,18 @@ class Job:
         bests = [settled.best for settled in self.settled]
         untuned = self.untuned
         assert untuned is not None, "prepare comes first"
-        former, former_report = compile_with(
-            graph, self._choose(only_confirmed=True), self.settings
-        )
-        tuned, report = compile_with(graph, self._choose(settled=bests), self.settings)
+        former = compile_with(graph, self._choose(only_confirmed=True), self.settings)
+        tuned = compile_with(graph, self._choose(settled=bests), self.settings)
         self.progress.message("measuring it and the untuned one in turn")
-        changes = tuned.objects != former.objects
-        third = Executable(former) if changes and former.objects != untuned.objects else None
+        old, new, report = former.spec, tuned.spec, tuned.report
+        changes = new.objects != old.objects
+        third = Executable(old) if changes and old.objects != untuned.objects else None
         options = LatencyOptions(max_seconds=self.time.comparison_seconds)
-        latency = compare_models(Executable(untuned), Executable(tuned), third, options)
+        latency = compare_models(Executable(untuned), Executable(new), third, options)
         if changes and latency.is_slower:
             self.progress.message("the new schedules make the model slower: the former ones stay")
             bests = [settled.incumbent for settled in self.settled]
-            report = former_report
+            report = former.report
         self.store.record_bests(bests)
         refresh(self.tasks, self.store)
         return latency, report

@@ -176,6 +176,23 @@ def read(path: str | PathLike[str], *, fallback: bool = False) -> ExecutableSpec
     )
 
 
+def digest_of(path: str | PathLike[str]) -> str:
+    """The SHA-256 of an artefact's manifest, in hex digits: it covers everything in the file.
+
+    Raises `ArtefactError` when the file cannot be read or is no artefact.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER.size)
+    except OSError as error:
+        raise ArtefactError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(head) < _HEADER.size or not head.startswith(MAGIC):
+        raise ArtefactError(f"{path} is not a tunefarm artefact")
+    digest: bytes = _HEADER.unpack(head)[-1]
+    return digest.hex()
+
+
 def _mapped(path: Path) -> Array:
     """The file's bytes, memory-mapped."""
     try:

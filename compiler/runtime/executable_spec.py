@@ -77,7 +77,8 @@ class KernelReport:
 
     `schedule_source` is "tuned", "predicted" (from a similar kernel) or "default", `record_id`
     names the record it came from, `latency` is the measured time in seconds, if any, and `note`
-    says why a chosen schedule was not used. `flops` are the arithmetic operations of one call, see
+    says why a chosen schedule was not used. `numerics` is "direct", or names the algorithm that
+    changes rounding. `flops` are the arithmetic operations of one call, see
     `compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.
     """
 
@@ -88,6 +89,7 @@ class KernelReport:
     record_id: str | None
     latency: float | None
     note: str
+    numerics: str
     parallel: bool
     workspace_bytes: int
     flops: int

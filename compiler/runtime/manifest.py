@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import llvmlite.binding as llvm
-
 import compiler
 from compiler.dtypes import DType
 from compiler.graph.ir import TensorType
@@ -20,7 +18,7 @@ from compiler.runtime.executable_spec import (
     Place,
     RunStep,
 )
-from compiler.target import Target
+from compiler.target import Target, llvm_version
 
 Json = dict[str, Any]
 
@@ -63,7 +61,7 @@ def manifest_of(spec: ExecutableSpec, parts: Sequence[int]) -> Manifest:
     return Manifest(
         name=spec.name,
         compiler_version=compiler.VERSION,
-        llvm_version=".".join(map(str, llvm.llvm_version_info)),
+        llvm_version=llvm_version(),
         target=spec.target,
         threads=spec.threads,
         inputs=spec.inputs,

@@ -191,7 +191,8 @@ def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
         key = TaskKey(workload_key(kernel), host.key, 1, "default", "0")
         store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
         store.record_trials([TrialRecord(key, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
-        _, report = compile_from(tmp_path / "tiny.onnx", store, load_settings(environment={}))
+        compiled = compile_from(tmp_path / "tiny.onnx", store, load_settings(environment={}))
+    report = compiled.report
     assert len(report.notes) == 1 and "version 0" in report.notes[0]
     assert report.tuned_share == 0.0
 

@@ -208,6 +208,7 @@ def _report(key: str, compiled: CompiledKernel) -> KernelReport:
         record_id=None,
         latency=None,
         note="",
+        numerics="direct",
         parallel=compiled.parallel,
         workspace_bytes=compiled.workspace_bytes,
         flops=COUNT,

@@ -1,0 +1,97 @@
+"""Content cache: results of the compiler that are found by everything that they were made from.
+
+A key is a SHA-256 of the inputs and of the compiler itself (its source files and LLVM's version),
+so an entry is never out of date. Entries are files in a folder that any number of processes may
+share; each has the SHA-256 of its contents, and a damaged one counts as missing. When the folder
+grows beyond its limit, what was not used for longest goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import compiler
+from compiler.target import llvm_version
+
+MOST_BYTES = 1 << 30
+_DIGEST_BYTES = 32
+
+
+class ContentCache:
+    """A folder of entries. One that cannot be written or read is no error: nothing is found."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+
+    def path(self, key: str) -> Path:
+        """Where the entry is, if there is one."""
+        return self.folder / key[:2] / key[2:]
+
+    def find(self, key: str) -> tuple[Any, bytes] | None:
+        """An entry's facts (a JSON value) and bytes; None if there is none or it is damaged."""
+        path = self.path(key)
+        try:
+            content = path.read_bytes()
+            os.utime(path)
+        except OSError:
+            return None
+        body = content[_DIGEST_BYTES:]
+        if hashlib.sha256(body).digest() != content[:_DIGEST_BYTES]:
+            return None
+        head, _, data = body.partition(b"\n")
+        return json.loads(head), data
+
+    def add(self, key: str, facts: Any, data: bytes = b"") -> None:
+        """Keep facts and bytes under a key, if the folder can be written."""
+        path = self.path(key)
+        body = json.dumps(facts).encode() + b"\n" + data
+        temporary = ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(body).digest() + body)
+            os.replace(temporary, path)
+        except OSError:
+            if temporary:
+                with suppress(OSError):
+                    os.unlink(temporary)
+
+    def trim(self) -> None:
+        """Remove the entries that were not used for longest while there are too many bytes."""
+        try:
+            entries = [(path, path.stat()) for path in self.folder.glob("??/*")]
+        except OSError:
+            return
+        total = sum(entry.st_size for _, entry in entries)
+        for path, entry in sorted(entries, key=lambda item: item[1].st_mtime):
+            if total <= self.most_bytes:
+                return
+            with suppress(OSError):
+                path.unlink()
+            total -= entry.st_size
+
+
+def cache_key(*parts: object) -> str:
+    """The key of what this version of the compiler makes from `parts` (JSON values)."""
+    text = json.dumps([compiler_digest(), *parts], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def compiler_digest() -> str:
+    """What compiles: this package's source files and LLVM."""
+    digest = hashlib.sha256(llvm_version().encode())
+    root = Path(compiler.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

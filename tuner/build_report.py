@@ -1,0 +1,128 @@
+"""What a build used, kernel by kernel, as a table and as JSON; how much of the time is tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from compiler.errors import SettingsError, TunefarmError
+from compiler.kernels.count_work import kernel_bytes, kernel_flops
+from compiler.kernels.kernel import FusedKernel
+from compiler.runtime.executable_spec import KernelReport
+from tuner.apply_best import TUNED
+from tuner.report import KEY_CHARACTERS, format_seconds, format_share
+
+# A coarse roofline of one core, only to weigh kernels against each other.
+_FLOPS_PER_SECOND = 50e9
+_BYTES_PER_SECOND = 8e9
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """One distinct kernel of a build; `share` is its share of the model's estimated time."""
+
+    report: KernelReport
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """Every distinct kernel, and the share of the estimated time that runs tuned schedules.
+
+    `notes` say what of the database could not be used.
+    """
+
+    kernels: tuple[KernelUse, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tuned_share(self) -> float:
+        if not self.kernels:
+            return 1.0
+        return sum(use.share for use in self.kernels if use.report.schedule_source == TUNED)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        kernels = [{**asdict(use.report), "share": use.share} for use in self.kernels]
+        return {"tuned_share": self.tuned_share, "notes": list(self.notes), "kernels": kernels}
+
+
+def check_share(required: float) -> None:
+    """Raise SettingsError unless `required` is a share that a build can be asked for."""
+    if not 0.0 <= required <= 1.0:
+        raise SettingsError(f"require_tuned = {required}: must be between 0 and 1")
+
+
+def require_share(report: BuildReport, required: float) -> None:
+    """Raise TunefarmError if less than `required` of the estimated time would run tuned."""
+    if report.tuned_share < required:
+        raise TunefarmError(
+            f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
+            f"{format_share(required)} is required",
+            hint=f"tune more: {untuned_names(report)} have no record",
+        )
+
+
+def untuned_names(report: BuildReport) -> str:
+    """The kernels without a record, a few by name."""
+    names = [use.report.name for use in report.kernels if use.report.schedule_source != TUNED]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def build_table(report: BuildReport) -> Table:
+    """A row per distinct kernel, the costliest first."""
+    table = Table(header_style="bold")
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("key", no_wrap=True)
+    for name in ("times", "share", "schedule", "record", "latency", "numerics"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for use in sorted(report.kernels, key=lambda use: -use.share):
+        kernel = use.report
+        table.add_row(
+            kernel.name,
+            kernel.key[:KEY_CHARACTERS],
+            str(kernel.occurrences),
+            format_share(use.share),
+            kernel.schedule_source,
+            kernel.record_id or "-",
+            "-" if kernel.latency is None else format_seconds(kernel.latency),
+            kernel.numerics,
+            kernel.note,
+        )
+    return table
+
+
+def build_report(
+    reports: Sequence[KernelReport],
+    kernels: Mapping[str, FusedKernel],
+    notes: tuple[str, ...] = (),
+) -> BuildReport:
+    """The report of a build; `kernels` is by workload key.
+
+    A kernel's time is the one that was measured, or an estimate: by a coarse roofline, scaled so
+    that it is right on the whole for the kernels that were measured.
+    """
+    estimates = [_estimated_seconds(kernels[report.key]) for report in reports]
+    measured = [(r.latency, e) for r, e in zip(reports, estimates, strict=True) if r.latency]
+    scale = sum(m for m, _ in measured) / sum(e for _, e in measured) if measured else 1.0
+    seconds = [
+        report.occurrences * (report.latency or scale * estimate)
+        for report, estimate in zip(reports, estimates, strict=True)
+    ]
+    total = sum(seconds)
+    return BuildReport(
+        tuple(
+            KernelUse(report, cost / total if total else 0.0)
+            for report, cost in zip(reports, seconds, strict=True)
+        ),
+        notes,
+    )
+
+
+def _estimated_seconds(kernel: FusedKernel) -> float:
+    return max(kernel_flops(kernel) / _FLOPS_PER_SECOND, kernel_bytes(kernel) / _BYTES_PER_SECOND)
