@@ -12,8 +12,8 @@ from compiler.loops.lower_kernel import lower_kernel
 from compiler.runtime.c_interface import in_comment
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
-from compiler.schedule import default_schedule
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps import Schedule
 
 

@@ -25,8 +25,8 @@ from compiler.runtime.executable_spec import ExecutableSpec, KernelReport, Objec
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
-from compiler.schedule import default_schedule
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps import Schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target

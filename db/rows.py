@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Insert, Select, func, select
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
@@ -30,9 +30,11 @@ _PARENTS_LOCK = int.from_bytes(b"parents", "big")
 _NOTHING: Mapping[tuple[str, object], int] = {}
 
 
-def insert_new(session: Session, model: type[schema.Base]) -> postgresql.Insert | sqlite.Insert:
+def insert_new(session: Session, model: type[schema.Base]) -> Insert:
     """Insert rows, leaving those as they are that are there already, also if others add them."""
     if session.get_bind().dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # takes long to import
+
         return postgresql.insert(model).on_conflict_do_nothing()
     return sqlite.insert(model).on_conflict_do_nothing()
 

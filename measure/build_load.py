@@ -14,7 +14,7 @@ from compiler.graph.ir import TensorType
 from compiler.kernels.expr import binary
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.llvm import compile_kernel
-from compiler.schedule import schedule_space
+from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from measure.limits import die_with
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_from_json
-from compiler.schedule import schedule_space
 from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from db import queries
 from db.records import TaskKey, TrialRecord, hash_json

@@ -16,8 +16,8 @@ from compiler.llvm.machine import assembly
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.printer import format_loops
 from compiler.pipeline import kernels_of
-from compiler.schedule import default_schedule, schedule_space
 from compiler.schedule.choice import ChooseSchedule
+from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from configs.settings import CompileSettings, Settings

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.kernels.serialize import kernel_to_json
-from compiler.schedule import schedule_space
+from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from configs.settings import Settings
 from tuner.apply_best import task_key

@@ -20,8 +20,8 @@ from statistics import median
 
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
-from compiler.schedule import schedule_space
 from compiler.schedule.space import ScheduleSpace
+from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from db import queries
 from db.records import BestRecord, JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord

@@ -36,8 +36,10 @@ from compiler.loops.pack import pack_constant
 from compiler.pipeline import build, kernels_of
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.loaded_code import LoadedCode
-from compiler.schedule import Schedule, ScheduleSpace, default_schedule, schedule_space
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.space import ScheduleSpace
+from compiler.schedule.spaces import default_schedule, schedule_space
+from compiler.schedule.steps import Schedule
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tuner.latency import outputs_agree, pinned

@@ -19,8 +19,8 @@ from statistics import median
 import compiler
 from compiler.frontend.zoo import model_names, write_model
 from compiler.runtime.executable import Executable
-from compiler.schedule import untiled_schedule
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.spaces import untiled_schedule
 from compiler.target import host_target
 from tuner import build as build_tuned
 from tuner.bench import ENGINES

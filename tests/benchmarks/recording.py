@@ -32,8 +32,8 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.serialize import kernel_to_json
 from compiler.pipeline import kernels_of
-from compiler.schedule import schedule_space
 from compiler.schedule.space import Candidate, ChoiceValue, ScheduleSpace
+from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from configs.settings import Settings
 from db import queries

@@ -31,9 +31,9 @@ from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import build, kernels_of
 from compiler.runtime.threads import make_runtime
-from compiler.schedule import Schedule, default_schedule
 from compiler.schedule.choice import ChooseSchedule
-from compiler.schedule.steps import Parallelize
+from compiler.schedule.spaces import default_schedule
+from compiler.schedule.steps import Parallelize, Schedule
 from compiler.target import Target, host_target
 from db.store import Store
 from tests.benchmarks.kernels import Timed

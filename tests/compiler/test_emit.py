@@ -19,8 +19,8 @@ from compiler.llvm.machine import object_code
 from compiler.pipeline import compile_model, kernels_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.schedule import schedule_space
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from tests.compiler.runtime.c_models import cc, odd_mlp, random_inputs
 

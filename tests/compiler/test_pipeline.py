@@ -23,8 +23,8 @@ from compiler.pipeline import STAGES, compile_model, kernels_of
 from compiler.runtime import artefact
 from compiler.runtime.executable import Executable
 from compiler.runtime.threads import make_runtime
-from compiler.schedule import default_schedule
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps import Schedule, Vectorize
 from compiler.target import host_target
 

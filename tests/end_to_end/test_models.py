@@ -17,8 +17,8 @@ from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Array
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.executable import Executable
-from compiler.schedule import schedule_space
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from tuner.latency import outputs_agree
 

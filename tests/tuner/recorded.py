@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_from_json, kernel_to_json
-from compiler.schedule import schedule_space
 from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
+from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from measure.job import MeasureResult, Status
 from measure.replay_runner import RecordKey, record_key

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.schedule import schedule_space
 from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.schedule.spaces import schedule_space
 from tests.tuner.synthetic import TARGET, matmul_kernel, small_space, tile_space
 from tuner.features import (
     NEST_FEATURES,

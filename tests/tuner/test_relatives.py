@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.schedule import schedule_space
+from compiler.schedule.spaces import schedule_space
 from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.tuner.synthetic import TARGET, matmul_kernel, small_space, tile_space
 from tuner.relatives import Known, carried_over, distance, is_related, nearest_bests

@@ -13,8 +13,8 @@ import pytest
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
-from compiler.schedule import schedule_space
 from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from configs.settings import load_settings
 from db import queries

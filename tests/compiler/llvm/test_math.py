@@ -14,7 +14,7 @@ from compiler.dtypes import DType
 from compiler.graph.ir import TensorType
 from compiler.kernels.expr import Expr, binary, cast, const, unary
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.schedule import default_schedule, naive_schedule
+from compiler.schedule.spaces import default_schedule, naive_schedule
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 
 Values: TypeAlias = npt.NDArray[Any]

@@ -16,7 +16,6 @@ from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.pack import packed_shape
 from compiler.loops.printer import format_loops
 from compiler.loops.verify import verify_loops
-from compiler.schedule import Schedule
 from compiler.schedule.steps import (
     STEPS,
     CacheRead,
@@ -32,6 +31,7 @@ from compiler.schedule.steps import (
     Partition,
     Prefetch,
     Reorder,
+    Schedule,
     SplitReduction,
     Step,
     Tile,

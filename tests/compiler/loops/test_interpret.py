@@ -15,7 +15,7 @@ from compiler.loops.interpret import interpret
 from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
-from compiler.schedule import naive_schedule, schedule_space
+from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import host_target
 from tests.compiler.loops.tiny_kernels import (
     LANES,

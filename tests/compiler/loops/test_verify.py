@@ -36,7 +36,7 @@ from compiler.loops.ir import (
 )
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
-from compiler.schedule import naive_schedule, schedule_space
+from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import host_target
 from tests.compiler.loops.tiny_kernels import LANES, STEP_KERNELS, tiny_kernels
 

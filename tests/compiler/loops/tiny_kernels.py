@@ -15,8 +15,7 @@ from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.loops.interpret import interpret
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.pack import pack_constant
-from compiler.schedule import Schedule
-from compiler.schedule.steps import PackLayout
+from compiler.schedule.steps import PackLayout, Schedule
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
 LANES = 4

@@ -25,8 +25,8 @@ from compiler.pipeline import compile_model
 from compiler.runtime.buffers import address_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
-from compiler.schedule import schedule_space
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from measure.guarded import GuardedBuffer
 from tests.compiler.frontend.onnx_models import model, outputs_of, tensor

@@ -16,7 +16,7 @@ from compiler.llvm.compile_kernel import CompiledKernel
 from compiler.loops.pack import pack_constant
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
-from compiler.schedule import Schedule
+from compiler.schedule.steps import Schedule
 from compiler.target import Target, host_target
 from measure.guarded import GuardedBuffer
 

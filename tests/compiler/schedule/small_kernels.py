@@ -16,7 +16,7 @@ from compiler.llvm import compile_kernel
 from compiler.loops.pack import pack_constant
 from compiler.operators.registry import infer_type
 from compiler.runtime.loaded_code import LoadedCode
-from compiler.schedule import Schedule
+from compiler.schedule.steps import Schedule
 from compiler.target import Target, host_target
 
 

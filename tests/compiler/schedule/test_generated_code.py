@@ -22,10 +22,9 @@ from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.expr import Stage
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.threads import make_runtime
-from compiler.schedule import Schedule, naive_schedule, schedule_space
 from compiler.schedule.sketches import row_wise, tiled_reduction, transposed, window
-from compiler.schedule.spaces import untiled_schedule
-from compiler.schedule.steps import Reorder, Tile, Vectorize, Winograd
+from compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
+from compiler.schedule.steps import Reorder, Schedule, Tile, Vectorize, Winograd
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length
 from tests.compiler.schedule.drawn_kernels import (
     movements,

@@ -18,9 +18,9 @@ from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.pipeline import kernels_of
-from compiler.schedule import schedule_space
 from compiler.schedule.nest_shape import NestShape, Operand, aliased_lines
 from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
+from compiler.schedule.spaces import schedule_space
 from compiler.target import Target, host_target
 
 X86 = Target(

@@ -15,17 +15,9 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
-from compiler.schedule import (
-    Candidate,
-    Choice,
-    Schedule,
-    ScheduleSpace,
-    Sketch,
-    default_schedule,
-    schedule_space,
-    untiled_schedule,
-)
-from compiler.schedule.steps import Tile, Winograd
+from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
+from compiler.schedule.spaces import default_schedule, schedule_space, untiled_schedule
+from compiler.schedule.steps import Schedule, Tile, Winograd
 from compiler.target import host_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 

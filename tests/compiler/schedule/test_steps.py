@@ -7,8 +7,7 @@ import json
 import pytest
 
 from compiler.errors import ScheduleError
-from compiler.schedule import Schedule
-from compiler.schedule.steps import STEPS, Fuse, PackLayout, Parallelize, Tile
+from compiler.schedule.steps import STEPS, Fuse, PackLayout, Parallelize, Schedule, Tile
 
 SCHEDULE = Schedule(
     (
