@@ -194,6 +194,13 @@ def build(
         console().print(build_table(emitted.report))
         for note in emitted.report.notes:
             print(f"note: {note}", file=sys.stderr)
+    if emitted.digest and not untuned:
+        from tuner.build_records import record_build
+
+        note = record_build(settings, model, emitted)
+        if note:
+            print(f"note: {note}", file=sys.stderr)
+    if json != "-":
         print("\n".join(emitted.lines()))
 
 
@@ -352,6 +359,18 @@ def db_show(
 
     with _database(db) as store:
         print("\n".join(show_lines(store, workload, top)))
+
+
+@database.command("builds")
+def db_builds(
+    db: DbOption = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
+) -> None:
+    """List the models that were built from the records."""
+    from tuner.build_records import builds_table
+
+    with _database(db) as store:
+        console().print(builds_table(store, limit))
 
 
 @database.command("export")
