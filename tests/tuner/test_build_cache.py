@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from compiler.errors import TunefarmError
-from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import compile_model, kernels_of
