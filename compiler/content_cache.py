@@ -22,6 +22,7 @@ from compiler.target import llvm_version
 
 MOST_BYTES = 1 << 30
 _DIGEST_BYTES = 32
+_UNFINISHED = ".new"  # what a process that was killed leaves behind goes in its turn
 
 
 class ContentCache:
@@ -40,9 +41,10 @@ class ContentCache:
         path = self.path(key)
         try:
             content = path.read_bytes()
-            os.utime(path)
         except OSError:
             return None
+        with suppress(OSError):  # another user's entry serves as well
+            os.utime(path)
         body = content[_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != content[:_DIGEST_BYTES]:
             return None
@@ -56,7 +58,7 @@ class ContentCache:
         temporary = ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent)
+            handle, temporary = tempfile.mkstemp(_UNFINISHED, dir=path.parent)
             with os.fdopen(handle, "wb") as file:
                 file.write(hashlib.sha256(body).digest() + body)
             os.replace(temporary, path)
