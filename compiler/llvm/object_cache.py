@@ -30,6 +30,7 @@ from compiler.target import Target
 
 MOST_BYTES = 1 << 30
 _SUFFIX = ".object"
+_UNFINISHED = f"{_SUFFIX}.new"  # left behind by a process that was killed
 _DIGEST_BYTES = 32
 _Parts = tuple[dict[str, Any], bytes]
 
@@ -70,7 +71,7 @@ class ObjectCache:
     def trim(self) -> None:
         """Remove the entries that were not used for longest while there are too many bytes."""
         try:
-            entries = [(path, path.stat()) for path in self.folder.glob(f"*/*{_SUFFIX}")]
+            entries = [(path, path.stat()) for path in self.folder.glob(f"*/*{_SUFFIX}*")]
         except OSError:
             return
         total = sum(entry.st_size for _, entry in entries)
@@ -113,9 +114,10 @@ def _read(path: Path) -> _Parts | None:
     """An entry's facts and code; None if there is none or it is damaged."""
     try:
         content = path.read_bytes()
-        os.utime(path)
     except OSError:
         return None
+    with suppress(OSError):  # another user's entry serves as well
+        os.utime(path)
     body = content[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != content[:_DIGEST_BYTES]:
         return None
@@ -129,7 +131,7 @@ def _write(path: Path, parts: _Parts) -> None:
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        handle, temporary = tempfile.mkstemp(_UNFINISHED, dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
         os.replace(temporary, path)
