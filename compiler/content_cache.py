@@ -22,7 +22,8 @@ from compiler.target import llvm_version
 
 MOST_BYTES = 1 << 30
 _DIGEST_BYTES = 32
-_UNFINISHED = ".new"  # what a process that was killed leaves behind goes in its turn
+_SUFFIX = ".entry"
+_UNFINISHED = f"{_SUFFIX}.new"  # what a process that was killed leaves behind goes in its turn
 
 
 class ContentCache:
@@ -34,7 +35,7 @@ class ContentCache:
 
     def path(self, key: str) -> Path:
         """Where the entry is, if there is one."""
-        return self.folder / key[:2] / key[2:]
+        return self.folder / key[:2] / f"{key[2:]}{_SUFFIX}"
 
     def find(self, key: str) -> tuple[Any, bytes] | None:
         """An entry's facts (a JSON value) and bytes; None if there is none or it is damaged."""
@@ -70,7 +71,7 @@ class ContentCache:
     def trim(self) -> None:
         """Remove the entries that were not used for longest while there are too many bytes."""
         try:
-            entries = [(path, path.stat()) for path in self.folder.glob("??/*")]
+            entries = [(path, path.stat()) for path in self.folder.glob(f"??/*{_SUFFIX}*")]
         except OSError:
             return
         total = sum(entry.st_size for _, entry in entries)

@@ -193,13 +193,16 @@ def load_settings(
 
 
 def cache_folder(settings: Settings) -> Path | None:
-    """Where compiled kernels are kept; None if they are not."""
+    """Where compiled kernels are kept; None if they are not, or there is no folder for caches."""
     if not settings.cache.enabled:
         return None
     if settings.cache.folder is not None:
         return Path(settings.cache.folder)
     caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "tunefarm"
+    try:
+        return (Path(caches) if caches else Path.home() / ".cache") / "tunefarm"
+    except RuntimeError:  # a user without a home, as in some containers
+        return None
 
 
 def load_target(name_or_path: str) -> TargetSettings:

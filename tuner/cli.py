@@ -439,14 +439,19 @@ def db_prune(
 
 
 @database.command("check")
-def db_check(db: DbOption = None) -> None:
-    """Check the database; exits with 1 if something is wrong."""
-    from db.check import check
+def db_check(
+    db: DbOption = None,
+    replay: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Records to rebuild and, if possible, run.")
+    ] = 16,
+) -> None:
+    """Check the database and replay some records; exits with 1 if something is wrong."""
+    from tuner.database_commands import check_lines
 
     with _database(db) as store:
-        problems = check(store)
-        print("\n".join(problems) if problems else f"{store.name}: no problems")
-    if problems:
+        lines, sound = check_lines(store, replay)
+    print("\n".join(lines))
+    if not sound:
         raise typer.Exit(1)
 
 

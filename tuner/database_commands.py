@@ -1,4 +1,4 @@
-"""What `tune db list` and `tune db show` print."""
+"""What `tune db list`, `show`, `check` and `salvage` print."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from compiler.errors import DatabaseError
 from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json
 from db import queries
+from db.check import check
 from db.salvage import Salvage
 from db.store import Store
 from tuner.records import latency_of, record_to_apply, search_trials
+from tuner.replay_records import replay_records
 from tuner.report import format_seconds
 
 
@@ -83,6 +85,22 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
             lines.append(f"  a build uses record {best.number} ({note})")
             lines += [f"    {json.dumps(step)}" for step in best.schedule]
     return lines
+
+
+def check_lines(store: Store, replay: int) -> tuple[list[str], bool]:
+    """What is wrong with the database, or that nothing is; and whether it is sound.
+
+    If its rows are intact, a sample of so many records (0: none) is replayed as well.
+    """
+    problems = check(store)
+    if problems and replay:
+        return [*problems, "no record was replayed, because the database is damaged"], False
+    notes = []
+    if replay:
+        replayed = replay_records(store, replay)
+        problems += replayed.problems
+        notes.append(replayed.summary())
+    return [*(problems or [f"{store.name}: no problems"]), *notes], not problems
 
 
 def salvage_lines(result: Salvage) -> list[str]:

@@ -22,7 +22,7 @@ class ObjectCache:
     def __init__(self, cache: ContentCache) -> None:
         self.hits = 0
         self.misses = 0
-        self._cache = cache
+        self.cache = cache
 
     def compile_kernel(
         self, kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
@@ -46,11 +46,11 @@ class ObjectCache:
         return self._found_or_made(key, lambda: ({}, object_code(text, target)))[1]
 
     def _found_or_made(self, key: str, make: Callable[[], _Parts]) -> _Parts:
-        found = self._cache.find(key)
+        found = self.cache.find(key)
         if found is not None:
             self.hits += 1
             return found
         self.misses += 1
         made = make()
-        self._cache.add(key, *made)
+        self.cache.add(key, *made)
         return made

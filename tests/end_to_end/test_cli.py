@@ -222,7 +222,8 @@ def test_database_commands(tune: CommandLine, tuned: SimpleNamespace, tmp_path: 
     assert listed[0]["workload"] in tune("db", "list", "--db", tuned.db).out
     shown = tune("db", "show", listed[0]["workload"], "--db", tuned.db)
     assert "a build uses record" in shown.out
-    assert "no problems" in tune("db", "check", "--db", tuned.db).out
+    checked = tune("db", "check", "--db", tuned.db, "--replay", "5").out
+    assert "no problems" in checked and "5 rebuilt, 5 run" in checked
     assert tune("db", "upgrade", "--db", tuned.db).code == 0
     exported, other = tmp_path / "records.jsonl", tmp_path / "other.db"
     assert tune("db", "export", "--db", tuned.db, "--output", exported).code == 0

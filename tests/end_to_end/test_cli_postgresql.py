@@ -76,7 +76,8 @@ def test_database_commands(tune: Discreet, postgresql: Server, postgresql_url: s
     listed = json.loads(tune.run("db", "list", *db, "--json", "-"))
     assert sum(task["trials"] for task in listed) == count
     assert "a build uses record" in tune.run("db", "show", listed[0]["workload"], *db)
-    assert "no problems" in tune.run("db", "check", *db)
+    checked = tune.run("db", "check", *db, "--replay", "3")
+    assert "no problems" in checked and "3 rebuilt, 3 run" in checked
     assert "has schema" in tune.run("db", "upgrade", *db)
     tune.run("db", "export", *db, "--output", "records.jsonl")
     assert not tells(Path("records.jsonl").read_text())

@@ -1,0 +1,428 @@
+"""Code from the cache is the code that would be made; what is damaged or old is never used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+import compiler
+from compiler import content_cache
+from compiler.content_cache import ContentCache
+from compiler.llvm import CompiledKernel, compile_kernel
+from compiler.llvm.machine import object_code
+from compiler.llvm.object_cache import ObjectCache
+from compiler.schedule.spaces import default_schedule
+from compiler.schedule.steps import Schedule
+from compiler.target import baseline_target, host_target
+from configs.settings import cache_folder, load_settings
+from tests.end_to_end.tiny_model import tiny_model
+from tests.measure.fault_kernels import make_kernel
+from tests.tuner.synthetic import matmul_kernel
+from tuner.cli import app
+from tuner.command_line import run_command
+
+HOST = host_target()
+KERNEL = matmul_kernel(6, 8, 5)
+SCHEDULE = default_schedule(KERNEL, HOST)
+PLAIN = Schedule(())
+
+_FILL = """
+import hashlib, sys
+from pathlib import Path
+from compiler.content_cache import ContentCache
+from compiler.llvm.object_cache import ObjectCache
+from compiler.schedule.spaces import default_schedule
+from compiler.target import host_target
+from tests.tuner.synthetic import matmul_kernel
+
+folder, *sizes = sys.argv[1:]
+cache = ObjectCache(ContentCache(Path(folder)))
+sys.stdin.readline()
+digest = hashlib.sha256()
+for size in map(int, sizes):
+    kernel = matmul_kernel(size, 8, 5)
+    schedule = default_schedule(kernel, host_target())
+    digest.update(cache.compile_kernel(kernel, schedule, host_target(), "kernel").object_code)
+print(cache.hits, cache.misses, digest.hexdigest())
+"""
+"""Compiles kernels of the sizes given through a cache, after a line of input."""
+
+
+class Filler:
+    """A process that compiles kernels of these sizes through the cache in `folder`."""
+
+    def __init__(self, repository: Path, folder: Path, *sizes: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _FILL, str(folder), *map(str, sizes)],
+            cwd=repository,
+            env={**os.environ, "PYTHONPATH": str(repository)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def finish(self) -> tuple[int, int, str]:
+        """Hits, misses, and the hash of all code."""
+        printed, _ = self._process.communicate(timeout=300)
+        assert self._process.returncode == 0
+        hits, misses, digest = printed.split()
+        return int(hits), int(misses), digest
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cache folder that is not there yet."""
+    return tmp_path / "caches" / "tunefarm"
+
+
+def compile_through(cache: ObjectCache) -> CompiledKernel:
+    return cache.compile_kernel(KERNEL, SCHEDULE, HOST, "kernel")
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def function(name: str) -> str:
+    return f"define void @{name}() {{\n  ret void\n}}\n"
+
+
+def test_code_is_the_same_as_without_a_cache(folder: Path) -> None:
+    expected = compile_kernel(KERNEL, SCHEDULE, HOST, "kernel")
+    made, found = (
+        compile_through(ObjectCache(ContentCache(folder))),
+        compile_through(ObjectCache(ContentCache(folder))),
+    )
+    assert made == expected
+    assert found == expected
+
+
+def test_every_fact_of_a_kernel_is_kept(folder: Path) -> None:
+    kernel = matmul_kernel(64, 64, 64)
+    schedule = default_schedule(kernel, HOST, 2)
+    expected = compile_kernel(kernel, schedule, HOST, "kernel")
+    assert expected.parallel and expected.constant_layouts
+    for _ in range(2):
+        cache = ObjectCache(ContentCache(folder))
+        assert cache.compile_kernel(kernel, schedule, HOST, "kernel") == expected
+    assert cache.hits == 1
+
+
+def test_a_miss_is_a_hit_afterwards(folder: Path) -> None:
+    cache = ObjectCache(ContentCache(folder))
+    compile_through(cache)
+    assert (cache.hits, cache.misses) == (0, 1)
+    compile_through(cache)
+    assert (cache.hits, cache.misses) == (1, 1)
+
+
+def test_another_process_finds_what_this_one_made(repository: Path, folder: Path) -> None:
+    kernel = matmul_kernel(3, 8, 5)
+    schedule = default_schedule(kernel, HOST)
+    ObjectCache(ContentCache(folder)).compile_kernel(kernel, schedule, HOST, "kernel")
+    filler = Filler(repository, folder, 3)
+    filler.start()
+    hits, misses, _ = filler.finish()
+    assert (hits, misses) == (1, 0)
+
+
+def test_two_processes_may_fill_it_at_once(repository: Path, folder: Path) -> None:
+    sizes = range(2, 14)
+    fillers = [Filler(repository, folder, *sizes) for _ in range(2)]
+    for filler in fillers:
+        filler.start()
+    first, second = (filler.finish() for filler in fillers)
+    assert first[2] == second[2]
+    assert [path.suffix for path in entries(folder)] == [".entry"] * len(sizes)
+    cache = ObjectCache(ContentCache(folder))
+    for size in sizes:
+        kernel = matmul_kernel(size, 8, 5)
+        cache.compile_kernel(kernel, default_schedule(kernel, HOST), HOST, "kernel")
+    assert (cache.hits, cache.misses) == (len(sizes), 0)
+
+
+def test_whatever_code_depends_on_is_part_of_the_key(folder: Path) -> None:
+    cache = ObjectCache(ContentCache(folder))
+    compile_through(cache)
+    other = replace(HOST, l2_bytes=HOST.l2_bytes + 1)
+    for kernel, schedule, target, symbol in (
+        (KERNEL, PLAIN, HOST, "kernel"),
+        (KERNEL, SCHEDULE, baseline_target(HOST), "kernel"),
+        (KERNEL, SCHEDULE, other, "kernel"),
+        (KERNEL, SCHEDULE, HOST, "other"),
+        (matmul_kernel(6, 8, 6), SCHEDULE, HOST, "kernel"),
+        (make_kernel(), PLAIN, HOST, "kernel"),
+    ):
+        made = cache.compile_kernel(kernel, schedule, target, symbol)
+        assert made == compile_kernel(kernel, schedule, target, symbol)
+    assert (cache.hits, cache.misses) == (0, 7)
+
+
+def test_another_compiler_uses_none_of_the_entries(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_through(ObjectCache(ContentCache(folder)))
+    monkeypatch.setattr(content_cache, "compiler_digest", lambda: "another")
+    cache = ObjectCache(ContentCache(folder))
+    compile_through(cache)
+    assert (cache.hits, cache.misses) == (0, 1)
+
+
+def test_a_changed_source_file_is_another_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llvm").mkdir()
+    source = tmp_path / "llvm" / "machine.py"
+    source.write_text("opt = 2\n")
+    monkeypatch.setattr(compiler, "__file__", str(tmp_path / "__init__.py"))
+    digest = content_cache.compiler_digest.__wrapped__
+    before = digest()
+    assert digest() == before
+    source.write_text("opt = 3\n")
+    changed = digest()
+    source.rename(tmp_path / "machine.py")
+    assert len({before, changed, digest()}) == 3
+
+
+def test_text_is_compiled_once(folder: Path) -> None:
+    for _ in range(2):
+        cache = ObjectCache(ContentCache(folder))
+        assert cache.object_code(function("f"), HOST) == object_code(function("f"), HOST)
+    assert (cache.hits, cache.misses) == (1, 0)
+    cache.object_code(function("g"), HOST)
+    cache.object_code(function("f"), baseline_target(HOST))
+    assert cache.misses == 2
+
+
+def damaged_contents(content: bytes) -> Iterator[bytes]:
+    """Cut short, longer, and with a bit flipped in the digest, the facts and the code."""
+    for length in (0, 1, 31, 32, 33, len(content) - 1):
+        yield content[:length]
+    yield content + b"\0"
+    for place in (0, 31, 32, 40, len(content) // 2, len(content) - 1):
+        yield content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
+
+
+def test_a_damaged_entry_is_made_anew_and_never_used(folder: Path) -> None:
+    expected = compile_through(ObjectCache(ContentCache(folder)))
+    (path,) = entries(folder)
+    content = path.read_bytes()
+    for damaged in damaged_contents(content):
+        path.write_bytes(damaged)
+        cache = ObjectCache(ContentCache(folder))
+        assert compile_through(cache) == expected
+        assert (cache.hits, cache.misses) == (0, 1)
+        assert path.read_bytes() == content
+
+
+def test_a_folder_in_the_place_of_an_entry_is_no_error(folder: Path) -> None:
+    expected = compile_through(ObjectCache(ContentCache(folder)))
+    (path,) = entries(folder)
+    path.unlink()
+    path.mkdir()
+    assert compile_through(ObjectCache(ContentCache(folder))) == expected
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_time(unwritable_folder: Path) -> None:
+    for folder in (unwritable_folder, unwritable_folder / "below"):
+        cache = ObjectCache(ContentCache(folder))
+        for _ in range(2):
+            assert compile_through(cache) == compile_kernel(KERNEL, SCHEDULE, HOST, "kernel")
+        cache.cache.trim()
+        assert (cache.hits, cache.misses) == (0, 2)
+    assert entries(unwritable_folder) == []
+
+
+def test_entries_that_may_only_be_read_are_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_through(ObjectCache(ContentCache(folder)))
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(f"{path} belongs to another user")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    cache = ObjectCache(ContentCache(folder))
+    compile_through(cache)
+    assert (cache.hits, cache.misses) == (1, 0)
+
+
+def test_a_file_in_the_place_of_the_folder_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    cache = ObjectCache(ContentCache(tmp_path / "file"))
+    compile_through(cache)
+    cache.cache.trim()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_threads_share_a_cache(folder: Path) -> None:
+    cache = ObjectCache(ContentCache(folder))
+    expected = compile_kernel(KERNEL, SCHEDULE, HOST, "kernel")
+    found: list[CompiledKernel] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(compile_through(cache))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
+    assert len(entries(folder)) == 1
+
+
+def aged_cache(folder: Path, count: int) -> tuple[list[str], list[Path], int]:
+    """Entries of equal size, the first one oldest: their texts, their files, the bytes of one."""
+    cache = ObjectCache(ContentCache(folder))
+    texts, paths = [], []
+    for number in range(count):
+        known = set(entries(folder))
+        texts.append(function(f"f{number}"))
+        cache.object_code(texts[-1], HOST)
+        (path,) = set(entries(folder)) - known
+        os.utime(path, (1000.0 + number, 1000.0 + number))
+        paths.append(path)
+    (size,) = {path.stat().st_size for path in paths}
+    return texts, paths, size
+
+
+def test_trimming_removes_what_was_unused_longest(folder: Path) -> None:
+    _, paths, size = aged_cache(folder, 6)
+    ContentCache(folder, most_bytes=4 * size + 1).trim()
+    assert entries(folder) == sorted(paths[2:])
+
+
+def test_what_was_used_stays(folder: Path) -> None:
+    texts, paths, size = aged_cache(folder, 4)
+    cache = ObjectCache(ContentCache(folder, most_bytes=2 * size))
+    cache.object_code(texts[0], HOST)
+    assert cache.hits == 1
+    cache.cache.trim()
+    assert entries(folder) == sorted([paths[0], paths[3]])
+
+
+def test_what_a_killed_process_left_behind_goes_in_its_turn(folder: Path) -> None:
+    _, paths, size = aged_cache(folder, 3)
+    unfinished = paths[0].with_name("half.entry.new")
+    unfinished.write_bytes(bytes(size))
+    os.utime(unfinished, (1000.5, 1000.5))
+    ContentCache(folder, most_bytes=3 * size).trim()
+    assert entries(folder) == sorted([unfinished, *paths[1:]])
+    ContentCache(folder, most_bytes=2 * size).trim()
+    assert entries(folder) == sorted(paths[1:])
+
+
+def test_trimming_leaves_a_small_cache_alone(folder: Path) -> None:
+    _, paths, size = aged_cache(folder, 3)
+    ContentCache(folder, most_bytes=3 * size).trim()
+    assert entries(folder) == sorted(paths)
+
+
+def test_trimming_leaves_files_of_others_alone(folder: Path) -> None:
+    aged_cache(folder, 2)
+    note = folder / "README"
+    note.write_text("mine")
+    ContentCache(folder, most_bytes=1).trim()
+    assert entries(folder) == [note]
+
+
+@pytest.fixture
+def caches(monkeypatch: pytest.MonkeyPatch) -> list[ObjectCache]:
+    """Every cache that is opened from now on."""
+    made: list[ObjectCache] = []
+    initialise = ObjectCache.__init__
+
+    def remember(cache: ObjectCache, folder: ContentCache) -> None:
+        initialise(cache, folder)
+        made.append(cache)
+
+    monkeypatch.setattr(ObjectCache, "__init__", remember)
+    return made
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in with the model tiny.onnx; caches go to `caches` below it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    return tmp_path
+
+
+def build(*options: str) -> None:
+    arguments = ["build", "--model", "tiny.onnx", "--untuned", "--output", "tiny.tuned"]
+    assert run_command(app, [*arguments, *options]) == 0
+
+
+def test_a_second_build_compiles_nothing(work: Path, caches: list[ObjectCache]) -> None:
+    build("--emit", "llvm")  # a form that is not kept as a whole
+    first = (work / "tiny.tuned").read_bytes()
+    build("--emit", "llvm")
+    assert [cache.cache.folder for cache in caches] == [work / "caches" / "tunefarm"] * 2
+    assert (caches[0].hits, caches[0].misses) == (0, len(entries(work / "caches")))
+    assert (caches[1].hits, caches[1].misses) == (caches[0].misses, 0)
+    assert (work / "tiny.tuned").read_bytes() == first
+
+
+def test_without_cache_nothing_is_written_or_read(work: Path, caches: list[ObjectCache]) -> None:
+    build("--no-cache")
+    assert caches == []
+    assert sorted(path.name for path in work.iterdir()) == ["tiny.onnx", "tiny.tuned"]
+
+
+def test_the_settings_switch_the_cache_off(
+    work: Path, caches: list[ObjectCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "off.toml").write_text("[cache]\nenabled = false\n")
+    build("--config", "off.toml")
+    monkeypatch.setenv("TUNEFARM_CACHE__ENABLED", "false")
+    build()
+    assert caches == [] and not (work / "caches").exists()
+
+
+def test_the_settings_name_the_folder(work: Path, caches: list[ObjectCache]) -> None:
+    (work / "mine.toml").write_text('[cache]\nfolder = "mine/code"\n')
+    build("--config", "mine.toml")
+    build("--config", "mine.toml", "--no-cache")
+    assert [cache.cache.folder for cache in caches] == [Path("mine/code")]
+    assert len(entries(work / "mine")) >= caches[0].misses > 0
+    assert not (work / "caches").exists()
+
+
+def test_a_model_is_built_where_the_cache_cannot_be_written(
+    work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "caches").write_text("no folder")
+    build("--json", "-")
+    assert capsys.readouterr().err == ""
+    assert (work / "caches").read_text() == "no folder"
+
+
+def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder(load_settings()) is None
+
+
+def test_the_cache_is_in_the_users_folder_for_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder(load_settings()) == Path("/somewhere/tunefarm")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cache_folder(load_settings()) == Path("/home/me/.cache/tunefarm")
