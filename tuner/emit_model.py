@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.errors import ArtefactError, SettingsError
 from compiler.runtime.artefact import digest_of, save
@@ -23,6 +24,9 @@ from tuner.build_cache import KnownModel, place
 from tuner.build_report import BuildReport, build_report, check_share, require_share
 from tuner.command_line import check_output
 from tuner.report import format_share
+
+if TYPE_CHECKING:
+    from compiler.graph.ir import Graph
 
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
@@ -103,11 +107,10 @@ def emit_model(
     report = None if known is None else _placed(known, store, settings, output, require_tuned)
     if known is not None and report is not None:
         return _emitted(output, report, known.model_hash)
+    graph = _import_beside(model, shapes)
     from compiler.graph.serialize import structural_hash
-    from measure.import_model import import_model
     from tuner.build_model import compile_from
 
-    graph = import_model(model, shapes)
     model_hash = structural_hash(graph)
     built = compile_from(graph, store, settings, require_tuned=require_tuned)
     portable = None
@@ -125,6 +128,19 @@ def _emitted(output: str, report: BuildReport, model_hash: str) -> Emitted:
     return Emitted(ARTEFACT, output, (output,), report, command, model_hash, digest_of(output))
 
 
+def _import_beside(
+    model: str | PathLike[str], shapes: Mapping[str, tuple[int, ...]] | None
+) -> Graph:
+    """Read the model, which a child process does, while this one imports the compiler."""
+    from measure.import_model import import_model
+
+    with ThreadPoolExecutor(1) as thread:
+        graph = thread.submit(import_model, model, shapes)
+        import tuner.build_model  # noqa: F401 - what comes next
+
+        return graph.result()
+
+
 def _other_form(
     form: str,
     model: str | PathLike[str],
@@ -134,11 +150,10 @@ def _other_form(
     shapes: Mapping[str, tuple[int, ...]] | None,
     require_tuned: float,
 ) -> Emitted:
-    from measure.import_model import import_model
+    graph = _import_beside(model, shapes)
     from tuner.build_model import compile_from
     from tuner.emit_forms import write_form
 
-    graph = import_model(model, shapes)
     built = compile_from(graph, store, settings, require_tuned=require_tuned)
     files, command = write_form(form, Path(model).stem, output, graph, built, settings)
     return Emitted(form, output, files, built.report, command)

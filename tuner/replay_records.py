@@ -26,7 +26,9 @@ from compiler.target import host_target
 from db import queries
 from db.records import TrialRecord
 from db.store import Store
-from measure import MeasureRequest, MeasureResult, Runner, Status, create_runner
+from measure.job import MeasureRequest, MeasureResult, Status
+from measure.make_runner import create_runner
+from measure.runner import Runner
 from measure.slots import available_cores
 from tuner.records import record_to_apply, schedule_hash
 

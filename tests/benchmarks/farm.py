@@ -32,9 +32,10 @@ from typing import Any
 
 from db import queries
 from db.store import Store
-from measure import MeasureRequest, MeasureResult, Status, create_runner
 from measure.build_candidate import BuildResult
+from measure.job import MeasureRequest, MeasureResult, Status
 from measure.local_runner import LocalRunner
+from measure.make_runner import create_runner
 from measure.pipeline_runner import PipelineRunner
 from measure.slots import SlotPlan, available_cores
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request

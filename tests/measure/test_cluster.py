@@ -13,8 +13,10 @@ from ray.cluster_utils import Cluster
 
 from compiler.errors import MeasureError
 from compiler.target import host_target
-from measure import MeasureResult, Runner, Status, create_runner
+from measure.job import MeasureResult, Status
+from measure.make_runner import create_runner
 from measure.ray_runner import RayRunner
+from measure.runner import Runner
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,9 @@ from contextlib import suppress
 
 import pytest
 
-from measure import MeasureResult, Status, create_runner
+from measure.job import MeasureResult, Status
 from measure.local_runner import LocalRunner
+from measure.make_runner import create_runner
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 KILLS = 100

@@ -20,7 +20,9 @@ from db import queries, schema
 from db.checksum import checksum_of
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
-from measure import MeasureRequest, MeasureResult, Runner, Status, create_runner
+from measure.job import MeasureRequest, MeasureResult, Status
+from measure.make_runner import create_runner
+from measure.runner import Runner
 from measure.slots import available_cores
 from tests.measure.fault_kernels import make_kernel
 from tests.tuner import synthetic
