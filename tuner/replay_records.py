@@ -42,6 +42,7 @@ _QUICK: Mapping[str, float | int] = {
 }
 """Timing options of a run that is about results alone."""
 
+_NEWEST = 1000  # trials of a task that are drawn from
 _NEVER_COMPILED = frozenset(
     (
         Status.BUILD_ERROR,
@@ -161,7 +162,8 @@ def sample_records(store: Store, count: int, seed: int = 0) -> list[TrialRecord]
     applied_numbers = {record.number for record in chosen}
     others = []
     for key in keys:
-        left = [r for r in queries.trials(store, key) if r.number not in applied_numbers]
+        known = queries.trials(store, key, limit=_NEWEST)
+        left = [record for record in known if record.number not in applied_numbers]
         others.append(draw.sample(left, min(missing, len(left))))
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*others))
     chosen += itertools.islice((record for record in in_turn if record is not None), missing)
