@@ -13,6 +13,20 @@ import pytest
 from tests.db import postgresql as server
 
 _NOBODY = 65534
+_ALONE = (
+    "tests/measure/",
+    "tests/contracts/test_runner_contract.py",
+    "tests/end_to_end/test_cli.py",
+    "tests/end_to_end/test_cli_postgresql.py",
+    "tests/tuner/test_confirm.py",
+    "tests/tuner/test_driver_kill.py",
+    "tests/tuner/test_latency.py",
+    "tests/tuner/test_replay_records.py",
+    "tests/compiler/runtime/test_concurrent_runs.py",
+    "tests/compiler/runtime/test_thread_pool.py",
+    "tests/db/test_concurrency.py",
+)
+"""What measures, or loads all cores by itself; the rest may run in several processes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files anew from what the code prints now",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(config.rootpath).as_posix().startswith(_ALONE):
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from tests.db.examples import KEY, build, failed, populate, trial
 
 TRIALS = 400
 SOME = pytest.mark.parametrize(
-    "places", [range(40), pytest.param(range(40, 240), marks=pytest.mark.nightly)]
+    "places", [range(20), pytest.param(range(200), marks=pytest.mark.nightly)]
 )
 LONG = "a long error text " * 400  # goes on to overflow pages
 Content = dict[str, dict[str, dict[str, Any]]]  # table, primary key, values
