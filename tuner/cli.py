@@ -14,9 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from configs.errors import DatabaseError, SettingsError
+from configs.errors import SettingsError
 from tuner.command_line import (
+    DbOption,
     EmitOption,
+    JsonOption,
     UsageError,
     check_output,
     console,
@@ -26,6 +28,7 @@ from tuner.command_line import (
     shapes_of,
     write_json,
 )
+from tuner.database_cli import database, open_database
 
 app = typer.Typer(
     add_completion=False,
@@ -34,14 +37,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="--debug behind any command shows the traceback of an error.",
 )
-database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look after the records.")
 app.add_typer(database, name="db")
 
 ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX model.")]
-DbOption = Annotated[
-    str | None,
-    typer.Option("--db", metavar="FILE|URL", help="Tuning database [default: tuning.db]."),
-]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
 ]
@@ -52,9 +50,6 @@ ConfigOption = Annotated[
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix an input's shape (repeatable)."),
-]
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- stdout).")
 ]
 UntunedOption = Annotated[
     bool, typer.Option("--untuned", help="Default schedules only, without a database.")
@@ -330,165 +325,10 @@ def report(
     check_output(html, inputs=[db])
     from tuner.html_report import html_report
 
-    with _database(db) as store:
+    with open_database(db) as store:
         page = html_report(store)
     Path(html).write_text(page, encoding="utf-8")
     print(html)
-
-
-@database.command("list")
-def db_list(db: DbOption = None, json: JsonOption = None) -> None:
-    """List what is recorded: a row per kernel, target and thread count."""
-    check_output(json, inputs=[db])
-    from tuner.database_commands import list_table, list_to_json
-
-    with _database(db) as store:
-        write_json(json, list_to_json(store) if json else None)
-        if json != "-":
-            console().print(list_table(store))
-
-
-@database.command("show")
-def db_show(
-    workload: Annotated[str, typer.Argument(metavar="KEY", help="Workload, or the start of it.")],
-    db: DbOption = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Trials to show.")] = 10,
-) -> None:
-    """Show one kernel, its best trials and the schedule that a build would use."""
-    from tuner.database_commands import show_lines
-
-    with _database(db) as store:
-        print("\n".join(show_lines(store, workload, top)))
-
-
-@database.command("builds")
-def db_builds(
-    db: DbOption = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
-) -> None:
-    """List the models that were built from the records."""
-    from tuner.build_records import builds_table
-
-    with _database(db) as store:
-        console().print(builds_table(store, limit))
-
-
-@database.command("export")
-def db_export(
-    output: Annotated[str, typer.Option(metavar="FILE", help="A new file of JSON lines.")],
-    db: DbOption = None,
-) -> None:
-    """Write all records to a new file of JSON lines."""
-    check_output(output, inputs=[db])
-    from db.export import export_records
-
-    with _database(db) as store:
-        print(f"{export_records(store, Path(output))} trials written to {output}")
-
-
-@database.command("import")
-def db_import(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Made by tune db export.")],
-    db: DbOption = None,
-) -> None:
-    """Add the records of an exported file that are not in the database yet."""
-    from db.export import import_records
-    from db.store import Store
-
-    if not Path(file).is_file():
-        raise DatabaseError(f"there is no file {file}")
-    with Store.open(db or "tuning.db") as store:
-        print(f"{import_records(store, Path(file))} new trials")
-
-
-@database.command("merge")
-def db_merge(
-    other: Annotated[str, typer.Argument(metavar="DATABASE", help="Where records come from.")],
-    db: DbOption = None,
-) -> None:
-    """Add the records of another database that are not in this one yet."""
-    from db.export import merge_records
-    from db.store import Store
-
-    with _database(other) as source, Store.open(db or "tuning.db") as store:
-        print(f"{merge_records(store, source)} new trials")
-
-
-@database.command("prune")
-def db_prune(
-    db: DbOption = None,
-    keep: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Trials of each kernel that stay, about.")
-    ] = 256,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-) -> None:
-    """Delete trials that nothing applies and that teach a search little, and say which."""
-    from db.store import Store
-    from tuner.prune import plan_pruning, prune
-
-    with Store.open(db or "tuning.db", create=False, read_only=dry_run) as store:
-        tasks = plan_pruning(store, keep)
-        for task in tasks:
-            name = f"{task.workload_name} {task.key.workload[:8]}"
-            print(f"{name}: {len(task.dropped)} of {task.trials} trials go")
-        total = sum(len(task.dropped) for task in tasks)
-        if dry_run:
-            print(f"{total} trials would go; nothing was changed")
-        else:
-            print(f"{prune(store, tasks)} trials deleted")
-
-
-@database.command("check")
-def db_check(
-    db: DbOption = None,
-    replay: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Records to rebuild and, if possible, run.")
-    ] = 16,
-) -> None:
-    """Check the database and replay some records; exits with 1 if something is wrong."""
-    from tuner.database_commands import check_lines
-
-    with _database(db) as store:
-        lines, sound = check_lines(store, replay)
-    print("\n".join(lines))
-    if not sound:
-        raise typer.Exit(1)
-
-
-@database.command("salvage")
-def db_salvage(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A damaged database; only read.")],
-    output: Annotated[str, typer.Option(metavar="NEW", help="Where the new database goes.")],
-) -> None:
-    """Write what is intact of a damaged database to a new one, and say what is lost."""
-    check_output(output, inputs=[file])
-    from db.salvage import salvage
-    from tuner.database_commands import salvage_lines
-
-    result = salvage(Path(file), Path(output))
-    print("\n".join(salvage_lines(result)))
-    print(f"next: {shlex.join(['tune', 'db', 'check', '--db', output])}")
-
-
-@database.command("upgrade")
-def db_upgrade(db: DbOption = None) -> None:
-    """Bring an older database to this version's schema; a backup is made first."""
-    from db import schema
-    from db.store import Store
-
-    with Store.open(db or "tuning.db", create=False) as store:
-        if store.upgraded_from is None:
-            print(f"{store.name} has schema {schema.REVISION} already")
-        else:
-            store.compact()  # rows that were written anew leave room behind
-            print(f"{store.name}: schema {store.upgraded_from} upgraded to {schema.REVISION}")
-
-
-def _database(db: str | None) -> Any:
-    """An existing database, open for reading."""
-    from db.store import Store
-
-    return Store.open(db or "tuning.db", create=False, read_only=True)
 
 
 def _open_store(url: str, *, untuned: bool) -> Any:

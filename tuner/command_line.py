@@ -19,6 +19,13 @@ from configs.errors import SettingsError, TunefarmError
 INTERRUPTED = 130
 UNTERMINATED_WIDTH = 160  # columns of a table that is not printed to a terminal
 
+DbOption = Annotated[
+    str | None,
+    typer.Option("--db", metavar="FILE|URL", help="Tuning database [default: tuning.db]."),
+]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- stdout).")
+]
 EmitOption = Annotated[
     str,
     typer.Option(
