@@ -12,12 +12,13 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
-from compiler.target import Target, host_target
-from configs.settings import Settings, load_target
+from compiler.target import Target
+from configs.settings import Settings
 from db import queries
 from db.records import BestRecord, TaskKey, TrialRecord
 from db.store import Store
 from tuner.records import record_to_apply, unusable
+from tuner.targets import target_of
 
 if TYPE_CHECKING:
     from tuner.warm_start import WarmStart
@@ -98,14 +99,6 @@ def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
         return ScheduleChoice(schedule, PREDICTED, None if record is None else str(record))
 
     return predict
-
-
-def target_of(settings: Settings) -> Target:
-    """The target that the settings name; this machine if none."""
-    if settings.compile.target is None:
-        return host_target()
-    named = load_target(settings.compile.target)
-    return Target(**named.model_dump())
 
 
 class Records:

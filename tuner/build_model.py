@@ -18,8 +18,9 @@ from compiler.target import Target
 from configs.settings import Settings, cache_folder
 from db.store import Store
 from measure.import_model import import_model
-from tuner.apply_best import Records, target_of
+from tuner.apply_best import Records
 from tuner.build_report import BuildReport, build_report, check_share, require_share
+from tuner.targets import target_of
 
 
 @dataclass(frozen=True, slots=True)

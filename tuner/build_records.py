@@ -16,8 +16,8 @@ from configs.settings import Settings
 from db import queries
 from db.records import BuildRecord, TargetRecord
 from db.store import Store
-from tuner.apply_best import target_of
 from tuner.report import format_share
+from tuner.targets import target_of
 
 if TYPE_CHECKING:
     from tuner.emit_model import Emitted

@@ -167,12 +167,16 @@ def build(
     shapes = shapes_of(shape)
     check_output(json)
     from configs.settings import load_settings
-    from tuner.build_report import build_table
-    from tuner.emit_model import check_emit, emit_model
+    from tuner.forms import check_form
+    from tuner.model_reading import begin_reading
 
     values = {**overrides(db, threads), "cache.enabled": None if cache else False}
     settings = load_settings(config, values)
-    check_emit(emit, output, [model, db], settings)
+    check_form(emit, output, [model, db], settings, fallback=fallback)
+    reading = begin_reading(emit, model, settings, shapes, fallback=fallback)
+    from tuner.build_report import build_table
+    from tuner.emit_model import emit_model
+
     with _open_store(settings.database.url, untuned=untuned) as store:
         emitted = emit_model(
             emit,
@@ -183,6 +187,7 @@ def build(
             shapes,
             require_tuned=require_tuned,
             fallback=fallback,
+            reading=reading,
         )
     write_json(json, emitted.to_json())
     if json != "-":

@@ -25,10 +25,10 @@ from compiler.runtime.export_c import (
 )
 from compiler.schedule.choice import ScheduleChoice
 from configs.settings import Settings
-from tuner.apply_best import target_of
 from tuner.build_model import CompiledModel
 from tuner.command_line import check_output
-from tuner.emit_model import LIBRARY, OBJECT
+from tuner.forms import LIBRARY, OBJECT
+from tuner.targets import target_of
 
 
 def check_c(form: str, output: str, inputs: list[str | None], settings: Settings) -> None:

@@ -5,33 +5,25 @@ An artefact that was built before takes no compiler: that is imported where it i
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from compiler.errors import ArtefactError, SettingsError
+from compiler.errors import ArtefactError
+from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.artefact import digest_of, save
 from compiler.target import baseline_target
 from configs.settings import Settings
 from db.store import Store
-from tuner.apply_best import Records, target_of
+from tuner.apply_best import Records
 from tuner.build_cache import KnownModel, place
 from tuner.build_report import BuildReport, build_report, check_share, require_share
-from tuner.command_line import check_output
+from tuner.forms import ARTEFACT
+from tuner.model_reading import ModelReading, begin_reading
 from tuner.report import format_share
-
-if TYPE_CHECKING:
-    from compiler.graph.ir import Graph
-
-ARTEFACT = "artefact"
-LIBRARY = "c-header+shared-library"
-OBJECT = "object"
-FORMS = (ARTEFACT, "llvm", "asm", OBJECT, LIBRARY, "graph")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +55,6 @@ class Emitted:
         ]
 
 
-def check_emit(form: str, output: str, inputs: list[str | None], settings: Settings) -> None:
-    """Refuse a form, a path or a machine that cannot do, before the long work starts.
-
-    `inputs` are files that the command reads. Raises TunefarmError.
-    """
-    if form not in FORMS:
-        near = difflib.get_close_matches(form, FORMS, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise SettingsError(
-            f"there is no form {form!r} to emit", hint=f"{meant}forms: {', '.join(FORMS)}"
-        )
-    if form in (LIBRARY, OBJECT):
-        from tuner.emit_forms import check_c
-
-        check_c(form, output, inputs, settings)
-    else:
-        check_output(output, inputs)
-
-
 def emit_model(
     form: str,
     model: str | PathLike[str],
@@ -92,25 +65,27 @@ def emit_model(
     *,
     require_tuned: float = 0.0,
     fallback: bool = False,
+    reading: ModelReading | None = None,
 ) -> Emitted:
     """Build `model` as `tuner.build_model.compile_from` does, and write it to `output` as `form`.
 
     `form` is one of FORMS; in C the model has the name of its file. With `fallback` an artefact
-    gets a second variant for CPUs that cannot run the first. Raises TunefarmError.
+    gets a second variant for CPUs that cannot run the first. `reading` has been begun before, see
+    `begin_reading`. Raises TunefarmError.
     """
-    if fallback and form != ARTEFACT:
-        raise SettingsError(f"--fallback is for artefacts, not for {form}")
     check_share(require_tuned)
+    reading = reading or begin_reading(form, model, settings, shapes, fallback=fallback)
     if form != ARTEFACT:
-        return _other_form(form, model, output, store, settings, shapes, require_tuned)
-    known = None if fallback else KnownModel.of(model, settings, target_of(settings), shapes)
-    report = None if known is None else _placed(known, store, settings, output, require_tuned)
-    if known is not None and report is not None:
-        return _emitted(output, report, known.model_hash)
-    graph = _import_beside(model, shapes)
+        return _other_form(form, Path(model).stem, output, store, settings, reading, require_tuned)
+    known, kernels = reading.look_up()
+    if known is not None and kernels is not None:
+        report = _placed(known, kernels, store, settings, output, require_tuned)
+        if report is not None:
+            return _emitted(output, report, known.model_hash)
     from compiler.graph.serialize import structural_hash
     from tuner.build_model import compile_from
 
+    graph = reading.graph()
     model_hash = structural_hash(graph)
     built = compile_from(graph, store, settings, require_tuned=require_tuned)
     portable = None
@@ -128,44 +103,33 @@ def _emitted(output: str, report: BuildReport, model_hash: str) -> Emitted:
     return Emitted(ARTEFACT, output, (output,), report, command, model_hash, digest_of(output))
 
 
-def _import_beside(
-    model: str | PathLike[str], shapes: Mapping[str, tuple[int, ...]] | None
-) -> Graph:
-    """Read the model, which a child process does, while this one imports the compiler."""
-    from measure.import_model import import_model
-
-    with ThreadPoolExecutor(1) as thread:
-        graph = thread.submit(import_model, model, shapes)
-        import tuner.build_model  # noqa: F401 - what comes next
-
-        return graph.result()
-
-
 def _other_form(
     form: str,
-    model: str | PathLike[str],
+    name: str,
     output: str,
     store: Store | None,
     settings: Settings,
-    shapes: Mapping[str, tuple[int, ...]] | None,
+    reading: ModelReading,
     require_tuned: float,
 ) -> Emitted:
-    graph = _import_beside(model, shapes)
     from tuner.build_model import compile_from
     from tuner.emit_forms import write_form
 
+    graph = reading.graph()
     built = compile_from(graph, store, settings, require_tuned=require_tuned)
-    files, command = write_form(form, Path(model).stem, output, graph, built, settings)
+    files, command = write_form(form, name, output, graph, built, settings)
     return Emitted(form, output, files, built.report, command)
 
 
 def _placed(
-    known: KnownModel, store: Store | None, settings: Settings, output: str, require_tuned: float
+    known: KnownModel,
+    kernels: Mapping[str, FusedKernel],
+    store: Store | None,
+    settings: Settings,
+    output: str,
+    require_tuned: float,
 ) -> BuildReport | None:
     """Put an artefact that was built before to `output`; its report, or None if there is none."""
-    kernels = known.kernels()
-    if kernels is None:
-        return None
     records = Records(store, settings, None)
     found = known.artefact(kernels, records.choose)
     if found is None:

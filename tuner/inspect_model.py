@@ -23,8 +23,9 @@ from compiler.target import Target
 from configs.settings import CompileSettings, Settings
 from db.store import Store
 from measure.import_model import import_model
-from tuner.apply_best import choose_from, target_of
+from tuner.apply_best import choose_from
 from tuner.make_tasks import distinct_kernels
+from tuner.targets import target_of
 
 Model: TypeAlias = str | PathLike[str]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]] | None

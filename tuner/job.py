@@ -25,7 +25,7 @@ from measure.import_model import import_model
 from measure.make_runner import create_runner
 from measure.runner import Runner
 from measure.slots import SlotPlan, available_cores, plan_slots
-from tuner.apply_best import choose_from, target_of, task_key
+from tuner.apply_best import choose_from, task_key
 from tuner.budget import Budget, End, Limits
 from tuner.build_model import compile_with
 from tuner.build_report import BuildReport
@@ -45,6 +45,7 @@ from tuner.progress import NoProgress, Progress
 from tuner.records import unusable
 from tuner.report import TaskStatus, format_duration, task_to_json
 from tuner.session import Overhead, SessionOptions, TuningSession, job_progress
+from tuner.targets import target_of
 from tuner.tasks import TuningTask
 from tuner.time_plan import TimePlan
 

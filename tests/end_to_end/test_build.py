@@ -27,7 +27,7 @@ from tests.end_to_end.tiny_model import tiny_model
 from tuner.apply_best import task_key
 from tuner.cli import app
 from tuner.command_line import run_command
-from tuner.emit_model import ARTEFACT, FORMS, LIBRARY
+from tuner.forms import ARTEFACT, FORMS, LIBRARY
 from tuner.make_tasks import distinct_kernels
 
 HOST = host_target()

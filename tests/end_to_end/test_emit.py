@@ -18,7 +18,7 @@ from compiler.target import host_target
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.cli import app
 from tuner.command_line import run_command
-from tuner.emit_model import FORMS
+from tuner.forms import FORMS
 
 LIBRARY = "c-header+shared-library"
 
