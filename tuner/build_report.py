@@ -42,7 +42,8 @@ class BuildReport:
     def tuned_share(self) -> float:
         if not self.kernels:
             return 1.0
-        return sum(use.share for use in self.kernels if use.report.schedule_source == TUNED)
+        rest = sum(use.share for use in self.kernels if use.report.schedule_source != TUNED)
+        return 1.0 - rest  # exactly 1 if all are tuned, whatever the shares' rounding
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
