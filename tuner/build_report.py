@@ -43,7 +43,7 @@ class BuildReport:
         if not self.kernels:
             return 1.0
         rest = sum(use.share for use in self.kernels if use.report.schedule_source != TUNED)
-        return 1.0 - rest  # exactly 1 if all are tuned, whatever the shares' rounding
+        return max(0.0, 1.0 - rest)  # exactly 1 if all are tuned, 0 if none is
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
