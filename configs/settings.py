@@ -92,6 +92,8 @@ class MeasureSettings(_Section):
     """Timed samples of one candidate."""
     min_sample_seconds: Duration = 0.01
     """Calls are repeated until one sample lasts this long."""
+    unstable_above: Annotated[float, Field(gt=0.0, le=1.0)] = 0.05
+    """A candidate whose samples scatter more (relative MAD) never wins."""
     build_timeout: Duration = 30.0
     """Seconds that lowering and compiling one candidate may take."""
     run_timeout: Duration = 15.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,13 @@ import compiler
 from compiler.errors import DatabaseError, ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
+from compiler.runtime.executable_spec import KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from configs.settings import Settings
 from db import queries
-from db.records import BestRecord, TaskKey, TrialRecord
+from db.records import OK, BestRecord, TaskKey, TrialRecord
 from db.store import Store
 from tuner.records import record_to_apply, unusable
 from tuner.targets import target_of
@@ -102,16 +104,31 @@ def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
 
 
 class Records:
-    """What a database has for one build: `choose` gives schedules (None without a database),
-    `notes` say what of the database could not be used."""
+    """What a database has for one build: `choose` gives schedules (None without a database)."""
 
     def __init__(self, store: Store | None, settings: Settings, target: Target | None) -> None:
         """`target` is the settings' if it is None."""
         self.choose: ChooseSchedule | None = None
-        self.notes: tuple[str, ...] = ()
+        self._store = store
         if store is None:
             return
         target = target or target_of(settings)
         threads, numerics = settings.compile.threads, settings.compile.numerics
         self.choose = choose_from(store, target, threads, numerics, predict=True)
-        self.notes = tuple(unusable(store, task_key("", target, threads, numerics)))
+        self._like = task_key("", target, threads, numerics)
+
+    def notes(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
+        """What of the database could not be used for these kernels of the build, and why."""
+        if self._store is None:
+            return ()
+        untuned = (kernel for kernel in kernels if kernel.schedule_source != TUNED)
+        fruitless = (self._fruitless(self._store, kernel) for kernel in untuned)
+        return (*unusable(self._store, self._like), *(note for note in fruitless if note))
+
+    def _fruitless(self, store: Store, kernel: KernelReport) -> str:
+        """A line if the kernel has been tuned, but none of its trials applies."""
+        counts = queries.count_trials(store, replace(self._like, workload=kernel.key))
+        if not counts or OK in counts:
+            return ""
+        statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        return f"{kernel.name} was tuned, but no trial can be applied: {statuses}"

@@ -50,7 +50,7 @@ def compile_from(
     check_share(require_tuned)
     records = Records(store, settings, target)
     compiled = compile_with(model, records.choose, settings, shapes, target)
-    report = replace(compiled.report, notes=records.notes)
+    report = replace(compiled.report, notes=records.notes(compiled.spec.kernels))
     require_share(report, require_tuned)
     return replace(compiled, report=report)
 

@@ -15,6 +15,8 @@ from compiler.runtime.executable_spec import KernelReport
 from tuner.apply_best import TUNED
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
 
+NOTES_IN_A_HINT = 3
+
 # A coarse roofline of one core, only to weigh kernels against each other.
 _FLOPS_PER_SECOND = 50e9
 _BYTES_PER_SECOND = 8e9
@@ -60,10 +62,11 @@ def check_share(required: float) -> None:
 def require_share(report: BuildReport, required: float) -> None:
     """Raise TunefarmError if less than `required` of the estimated time would run tuned."""
     if report.tuned_share < required:
+        wanted = f"tune more: no record applies to {untuned_names(report)}"
         raise TunefarmError(
             f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
             f"{format_share(required)} is required",
-            hint=f"tune more: {untuned_names(report)} have no record",
+            hint="; ".join([wanted, *report.notes[:NOTES_IN_A_HINT]]),
         )
 
 

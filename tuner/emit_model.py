@@ -135,7 +135,7 @@ def _placed(
     if found is None:
         return None
     spec, path = found
-    report = build_report(spec.kernels, kernels, records.notes)
+    report = build_report(spec.kernels, kernels, records.notes(spec.kernels))
     require_share(report, require_tuned)
     try:
         place(path, Path(output))

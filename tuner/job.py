@@ -356,6 +356,7 @@ def timing_options(settings: Settings) -> dict[str, float | int]:
         "samples": measure.samples,
         "min_samples": min(2, measure.samples),
         "min_sample_seconds": measure.min_sample_seconds,
+        "unstable_limit": measure.unstable_above,
         "build_timeout": measure.build_timeout,
         "run_timeout": measure.run_timeout,
     }

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
@@ -195,6 +196,28 @@ def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
     report = compiled.report
     assert len(report.notes) == 1 and "version 0" in report.notes[0]
     assert report.tuned_share == 0.0
+
+
+def test_a_build_says_why_a_tuned_kernel_stays_untuned(tmp_path: Path) -> None:
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    settings = load_settings(environment={})
+    host = host_target()
+    with Store.open(tmp_path / "tuning.db") as store:
+        untuned = compile_from(tmp_path / "tiny.onnx", store, settings)
+        name, kernel = next(
+            (use.report.name, untuned.kernels[use.report.key]) for use in untuned.report.kernels
+        )
+        store.add_targets([TargetRecord(host.key, host.to_json())])
+        key = task_key(workload_key(kernel), host, 1, "default")
+        store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        scattered = TrialRecord(key, "a", "tiled", {}, [], "unstable", 1.0, (1.0,))
+        store.record_trials([scattered, replace(scattered, schedule=[["again"]])])
+        compiled = compile_from(tmp_path / "tiny.onnx", store, settings)
+        (note,) = compiled.report.notes
+        assert note == f"{name} was tuned, but no trial can be applied: 2 unstable"
+        with pytest.raises(TunefarmError) as refused:
+            compile_from(tmp_path / "tiny.onnx", store, settings, require_tuned=0.9)
+    assert note in str(refused.value.hint)
 
 
 def test_history_leaves_out_what_the_job_tunes_itself(store: Store) -> None:
