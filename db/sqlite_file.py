@@ -32,7 +32,8 @@ _WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
 _WHOLE_CHECK_BYTES = 32 << 20
 """Larger files are checked at open only where it is cheap, or opening would take seconds."""
-_LARGE_TABLES = ("trials",)
+LARGE_TABLES = ("trials", "builds")
+"""Those that grow with every use; a row of them is checked whenever it is read."""
 _PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
 _PASSING_MOUNT = ("SQLITE_READONLY",)  # a file system that was remounted after an error
 
@@ -257,7 +258,7 @@ def check_structure(engine: Engine, size: int) -> list[str]:
         try:
             if size > _WHOLE_CHECK_BYTES:
                 names = cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-                tables = [name for (name,) in names if name not in _LARGE_TABLES]
+                tables = [name for (name,) in names if name not in LARGE_TABLES]
                 pragmas = [f"PRAGMA integrity_check('{table}')" for table in tables]
             for pragma in pragmas:
                 lines = [line for row in cursor.execute(pragma) for line in row[0].splitlines()]

@@ -14,7 +14,7 @@ from db import queries, schema
 from db.check import check
 from db.checksum import checksum_of
 from db.store import Store
-from tests.db.examples import KEY, failed, populate, trial
+from tests.db.examples import KEY, build, failed, populate, trial
 
 
 @pytest.fixture
@@ -81,3 +81,17 @@ def test_damaged_row_is_refused_by_every_reader(store: Store) -> None:
     ):
         with pytest.raises(DatabaseError, match=r"trials 3: the record is damaged \(tune db check"):
             read()
+
+
+def test_a_damaged_build_is_found_by_the_check_and_when_it_is_read_and_hinders_nothing_else(
+    store: Store,
+) -> None:
+    store.record_builds([build(1)])
+    with closing(sqlite3.connect(store.name)) as connection:
+        connection.execute("UPDATE builds SET tuned_share = 0.25")
+        connection.commit()
+    assert check(store) == ["builds 1: its checksum is not right"]
+    with pytest.raises(DatabaseError, match="builds 1: the record is damaged"):
+        queries.builds(store)
+    with Store.open(store.name, create=False, read_only=True) as again:
+        assert queries.best_trial(again, KEY) is not None
