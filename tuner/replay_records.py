@@ -245,7 +245,7 @@ def _why_not(record: TrialRecord, target: str, cores: int) -> str:
         return OTHER_TARGET
     if record.key.compiler_version != compiler.VERSION:
         return OTHER_COMPILER
-    if not record.is_ok:
+    if not record.is_ok and record.status != Status.UNSTABLE:
         return NOT_OK
     return TOO_FEW_CORES if record.key.threads > cores else ""
 

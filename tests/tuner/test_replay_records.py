@@ -244,6 +244,12 @@ def test_what_failed_when_measured_is_neither_run_nor_need_it_be_lowered(records
     assert replay.not_run == {"without a right result when measured": 2}
 
 
+def test_what_only_scattered_when_measured_is_run(records: Records) -> None:
+    records.add(MATMUL, status="unstable")
+    replay = replay_records(records.store, 9, make_runner=answering(Status.OK))
+    assert (replay.run, replay.not_run, replay.problems) == (1, {}, ())
+
+
 def test_records_of_more_threads_than_cores_are_rebuilt_and_not_run(records: Records) -> None:
     records.add(MATMUL, threads=len(available_cores()) + 1)
     replay = replay_records(records.store, 9, make_runner=no_runner)
