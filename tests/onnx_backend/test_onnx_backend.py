@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import pytest
 
@@ -25,9 +29,21 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=ENGINES_UNDER_TEST)
-def results(request: pytest.FixtureRequest) -> Mapping[tuple[str, str], Result]:
-    cases = load_cases()
-    return {(r.kind, r.name): r for r in run_cases(cases, request.param, workers=2)}
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[tuple[str, str], Result]:
+    """The results of all cases, which the first of the test processes runs for all of them."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # the one that the test processes have in common
+    file = folder / f"onnx-backend-{request.param}.json"
+    with open(folder / f"{file.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            found = [asdict(r) for r in run_cases(load_cases(), request.param, workers=2)]
+            file.write_text(json.dumps(found))
+    known = [Result(**values) for values in json.loads(file.read_text())]
+    return {(result.kind, result.name): result for result in known}
 
 
 @pytest.mark.parametrize(
