@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from os import PathLike
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.content_cache import ContentCache, cache_key
+from compiler.copy_file import ChangedFileError, copy_file
 from compiler.errors import ArtefactError, TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_from_json, kernel_to_json
@@ -98,9 +97,9 @@ class KnownModel:
         values = [kernel_to_json(kernel) for kernel in kernels.values()]
         self._cache.add(self._kernels_key, {"model_hash": model_hash, "kernels": values})
         path = self._cache.path(self._artefact_key(kernels, chosen))
-        with suppress(OSError):
+        with suppress(OSError, ChangedFileError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            place(output, path)
+            copy_file(output, path)
             self._cache.trim()
 
     def _artefact_key(
@@ -108,23 +107,6 @@ class KnownModel:
     ) -> str:
         uses = [[key, _choice_to_json(chosen.get(key))] for key in kernels]
         return cache_key("artefact", self._kernels_key, *self._rest, uses)
-
-
-def place(source: Path, target: Path) -> None:
-    """Make `target` the same file as `source`, or a copy of it on another file system, at once.
-
-    The file is as new as one that is written now. Raises OSError.
-    """
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        try:
-            os.link(source, temporary)
-        except OSError:
-            shutil.copyfile(source, temporary)
-        os.utime(temporary)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _choice_to_json(choice: ScheduleChoice | None) -> list[Any] | None:

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from compiler.copy_file import ChangedFileError, copy_file
 from compiler.errors import ArtefactError
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.artefact import digest_of, save
@@ -19,7 +20,7 @@ from compiler.target import baseline_target
 from configs.settings import Settings
 from db.store import Store
 from tuner.apply_best import Records
-from tuner.build_cache import KnownModel, place
+from tuner.build_cache import KnownModel
 from tuner.build_report import BuildReport, build_report, check_share, require_share
 from tuner.forms import ARTEFACT
 from tuner.model_reading import ModelReading, begin_reading
@@ -138,7 +139,9 @@ def _placed(
     report = build_report(spec.kernels, kernels, records.notes(spec.kernels))
     require_share(report, require_tuned)
     try:
-        place(path, Path(output))
+        copy_file(path, Path(output))
+    except ChangedFileError:  # another process has removed it
+        return None
     except OSError as error:
         raise ArtefactError(f"cannot write {output}: {error.strerror or error}") from error
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +128,26 @@ def test_a_damaged_entry_is_made_anew(
     largest = max((tmp_path / "cache").glob("*/*"), key=lambda path: path.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[-1] ^= 1
-    largest.unlink()  # the output is the same file
     largest.write_bytes(content)
     assert compiler.build(model, settings)[0] == first
     assert compiler.runs == 2
     compiler.build(model, settings)
     assert compiler.runs == 2
+
+
+def test_what_happens_to_an_output_happens_to_nothing_else(
+    compiler: Compiler, model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    first, _ = compiler.build(model, settings)
+    os.rename(tmp_path / "built.tuned", tmp_path / "another.tuned")
+    compiler.build(model, settings)
+    other = tiny_model()
+    other.graph.name = "other"
+    onnx.save(other, tmp_path / "other.onnx")
+    emit_model(ARTEFACT, tmp_path / "other.onnx", str(tmp_path / "other.tuned"), None, settings)
+    (tmp_path / "built.tuned").write_bytes((tmp_path / "other.tuned").read_bytes())  # in place
+    assert (tmp_path / "another.tuned").read_bytes() == first
+    assert compiler.build(model, settings)[0] == first
 
 
 @pytest.fixture
