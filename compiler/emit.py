@@ -12,6 +12,7 @@ from compiler.loops.lower_kernel import lower_kernel
 from compiler.runtime.c_interface import in_comment
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
+from compiler.runtime.kernel_report import DEFAULT
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps import Schedule
@@ -30,7 +31,7 @@ def schedules_of(
     kernels = _kernels(program)
     return {
         report.key: default_schedule(kernels[report.key], spec.target, spec.threads, numerics)
-        if report.schedule_source == "default"
+        if report.schedule_source == DEFAULT
         else chosen[report.key].schedule
         for report in spec.kernels
     }

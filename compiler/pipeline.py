@@ -21,7 +21,8 @@ from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ExecutableSpec, KernelReport, ObjectPart
+from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
+from compiler.runtime.kernel_report import DEFAULT, KernelReport
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
@@ -181,7 +182,7 @@ class BuiltKernel:
     note: str
 
     def __str__(self) -> str:
-        source = "default" if self.choice is None else self.choice.source
+        source = DEFAULT if self.choice is None else self.choice.source
         code = self.compiled
         text = f"{code.symbol}: {source} schedule, {len(code.object_code)} bytes of object code"
         if code.workspace_bytes:
@@ -265,7 +266,7 @@ def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
         name=calls[0].kernel.name,
         key=calls[0].key,
         occurrences=len(calls),
-        schedule_source="default" if choice is None else choice.source,
+        schedule_source=DEFAULT if choice is None else choice.source,
         record_id=None if choice is None else choice.record_id,
         latency=None if choice is None else choice.latency,
         note=item.note,

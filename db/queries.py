@@ -234,6 +234,13 @@ def builds(store: Store, *, limit: int | None = None) -> list[BuildRecord]:
         return [_build(row, target) for row, target in session.execute(statement)]
 
 
+def is_built(store: Store, model_hash: str, artefact_sha256: str) -> bool:
+    """Whether a build of this model that gave this artefact is listed."""
+    same = schema.Build.model_hash == model_hash, schema.Build.artefact_sha256 == artefact_sha256
+    with store.reading() as session:
+        return session.scalar(select(schema.Build.id).where(*same).limit(1)) is not None
+
+
 def summary(store: Store, workload: str | None = None) -> list[TaskSummary]:
     """One line per task that has trials, of one workload or of all."""
     statement = (

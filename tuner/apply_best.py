@@ -11,7 +11,7 @@ import compiler
 from compiler.errors import DatabaseError, ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
-from compiler.runtime.executable_spec import KernelReport
+from compiler.runtime.kernel_report import PREDICTED, TUNED, KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
@@ -24,11 +24,6 @@ from tuner.targets import target_of
 
 if TYPE_CHECKING:
     from tuner.warm_start import WarmStart
-
-PREDICTED = "predicted"
-"""Source of a schedule that was never measured for its kernel."""
-TUNED = "tuned"
-"""Source of a schedule that has a record."""
 
 
 def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:

@@ -1,34 +1,28 @@
 """Builds that were made before: the same model and the same schedules give the same artefact.
 
 The first entry of a build says which kernels a model has, so that their schedules can be looked up
-without reading the model; the second one, found by kernels and schedules, is the artefact itself.
-A model is known by the SHA-256 of its file. One that may refer to other files is not kept.
+without reading the model; the second one, found by kernels and schedules, names the artefact.
+A model is known by the SHA-256 of its file, see `tuner.model_digest`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import mmap
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from compiler.content_cache import ContentCache, cache_key
-from compiler.copy_file import ChangedFileError, copy_file
-from compiler.errors import ArtefactError, TunefarmError
+from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from compiler.kernels.workload_key import workload_key
-from compiler.runtime import artefact
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.kernel_report import KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.target import Target
 from configs.settings import Settings, cache_folder
-
-# The key that every reference of an ONNX file to another file contains.
-_REFERENCE = b"location"
+from tuner.kept_artefacts import KeptArtefact
 
 
 class KnownModel:
@@ -36,20 +30,20 @@ class KnownModel:
 
     def __init__(self, cache: ContentCache, model_key: str, rest: tuple[object, ...]) -> None:
         self.model_hash = ""
-        self._cache = cache
+        self.cache = cache
         self._kernels_key = cache_key("kernels", model_key)
         self._rest = rest
 
     @staticmethod
     def of(
         path: str | PathLike[str],
+        digest: str | None,
         settings: Settings,
         target: Target,
         shapes: Mapping[str, tuple[int, ...]] | None,
     ) -> KnownModel | None:
-        """The model in the file `path`; None if builds are not kept, or not those of this file."""
+        """The model in the file `path` with this digest; None if builds of it are not kept."""
         folder = cache_folder(settings)
-        digest = None if folder is None else _file_digest(path)
         if folder is None or digest is None:
             return None
         facts = sorted((name, list(shape)) for name, shape in (shapes or {}).items())
@@ -60,7 +54,7 @@ class KnownModel:
 
     def kernels(self) -> dict[str, FusedKernel] | None:
         """The model's distinct kernels by workload key, in order of first use, if known."""
-        found = self._cache.find(self._kernels_key)
+        found = self.cache.find(self._kernels_key)
         if found is None:
             return None
         try:
@@ -72,35 +66,28 @@ class KnownModel:
 
     def artefact(
         self, kernels: Mapping[str, FusedKernel], choose: ChooseSchedule | None
-    ) -> tuple[ExecutableSpec, Path] | None:
-        """The artefact of these kernels with the schedules that are chosen now, checked."""
+    ) -> tuple[tuple[KernelReport, ...], KeptArtefact] | None:
+        """The artefact of these kernels with the schedules that are chosen now, and its report."""
         chosen = {} if choose is None else {key: choose(kernel) for key, kernel in kernels.items()}
-        path = self._cache.path(self._artefact_key(kernels, chosen))
-        try:
-            return artefact.read(path), path
-        except ArtefactError:
-            with suppress(OSError):
-                path.unlink()  # damaged, if it is there at all
+        found = self.cache.find(self._artefact_key(kernels, chosen))
+        if found is None:
             return None
+        reports = tuple(KernelReport.from_json(report) for report in found[0]["kernels"])
+        return reports, KeptArtefact.from_json(found[0]["kept"])
 
     def remember(
         self,
         kernels: Mapping[str, FusedKernel],
         chosen: Mapping[str, ScheduleChoice],
+        reports: Iterable[KernelReport],
         model_hash: str,
-        output: Path,
+        kept: KeptArtefact,
     ) -> None:
-        """Keep what was built to `output`, unless it would fill more than half of the cache."""
-        self.model_hash = model_hash
-        if output.stat().st_size > self._cache.most_bytes // 2:
-            return
+        """Keep what was built."""
         values = [kernel_to_json(kernel) for kernel in kernels.values()]
-        self._cache.add(self._kernels_key, {"model_hash": model_hash, "kernels": values})
-        path = self._cache.path(self._artefact_key(kernels, chosen))
-        with suppress(OSError, ChangedFileError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            copy_file(output, path)
-            self._cache.trim()
+        self.cache.add(self._kernels_key, {"model_hash": model_hash, "kernels": values})
+        facts = {"kept": kept.to_json(), "kernels": [asdict(report) for report in reports]}
+        self.cache.add(self._artefact_key(kernels, chosen), facts)
 
     def _artefact_key(
         self, kernels: Mapping[str, FusedKernel], chosen: Mapping[str, ScheduleChoice | None]
@@ -113,17 +100,3 @@ def _choice_to_json(choice: ScheduleChoice | None) -> list[Any] | None:
     if choice is None:
         return None
     return [choice.schedule.to_json(), choice.source, choice.record_id, choice.latency]
-
-
-def _file_digest(path: str | PathLike[str]) -> str | None:
-    """The SHA-256 of a file that refers to no other; None for others, and if it is unreadable."""
-    try:
-        with (
-            open(path, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            if content.find(_REFERENCE) >= 0:
-                return None
-            return hashlib.sha256(content).hexdigest()
-    except (OSError, ValueError):
-        return None

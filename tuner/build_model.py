@@ -19,8 +19,9 @@ from configs.settings import Settings, cache_folder
 from db.store import Store
 from measure.import_model import import_model
 from tuner.apply_best import Records
-from tuner.build_report import BuildReport, build_report, check_share, require_share
+from tuner.build_report import BuildReport, check_share, require_share
 from tuner.targets import target_of
+from tuner.weigh_kernels import build_report
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,16 @@ from tuner.report import format_share
 from tuner.targets import target_of
 
 if TYPE_CHECKING:
-    from tuner.emit_model import Emitted
+    from tuner.emitted import Emitted
 
 DIGITS = 12  # of a digest in a table
 
 
 def record_build(settings: Settings, model: str, emitted: Emitted) -> str:
-    """Add a build to the database that it was made from; why that failed, or "".
+    """List a build in the database that it was made from; why that failed, or "".
 
-    A build server may have the records for reading only: that is no reason to fail.
+    An artefact that came out before is listed already, with the file that it first went to. A
+    build server may have the records for reading only: that is no reason to fail.
     """
     target = target_of(settings)
     record = BuildRecord(
@@ -46,6 +47,8 @@ def record_build(settings: Settings, model: str, emitted: Emitted) -> str:
     )
     try:
         with Store.open(settings.database.url, create=False) as store:
+            if queries.is_built(store, emitted.model_hash, emitted.digest):
+                return ""
             store.add_targets([TargetRecord(target.key, target.to_json())])
             store.record_builds([record])
     except DatabaseError as error:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
 
 from compiler.errors import SettingsError, TunefarmError
-from compiler.kernels.count_work import kernel_bytes, kernel_flops
-from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.executable_spec import KernelReport
-from tuner.apply_best import TUNED
+from compiler.runtime.kernel_report import TUNED, KernelReport
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
 
 NOTES_IN_A_HINT = 3
-
-# A coarse roofline of one core, only to weigh kernels against each other.
-_FLOPS_PER_SECOND = 50e9
-_BYTES_PER_SECOND = 8e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +44,14 @@ class BuildReport:
         """The report as JSON values."""
         kernels = [{**asdict(use.report), "share": use.share} for use in self.kernels]
         return {"tuned_share": self.tuned_share, "notes": list(self.notes), "kernels": kernels}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> BuildReport:
+        """The inverse of `to_json`; `KeyError` or `TypeError` on other JSON."""
+        kernels = [dict(kernel) for kernel in data["kernels"]]
+        shares = [kernel.pop("share") for kernel in kernels]
+        uses = zip(map(KernelReport.from_json, kernels), shares, strict=True)
+        return BuildReport(tuple(KernelUse(*use) for use in uses), tuple(data["notes"]))
 
 
 def check_share(required: float) -> None:
@@ -99,34 +100,3 @@ def build_table(report: BuildReport) -> Table:
             kernel.note,
         )
     return table
-
-
-def build_report(
-    reports: Sequence[KernelReport],
-    kernels: Mapping[str, FusedKernel],
-    notes: tuple[str, ...] = (),
-) -> BuildReport:
-    """The report of a build; `kernels` is by workload key.
-
-    A kernel's time is the one that was measured, or an estimate: by a coarse roofline, scaled so
-    that it is right on the whole for the kernels that were measured.
-    """
-    estimates = [_estimated_seconds(kernels[report.key]) for report in reports]
-    measured = [(r.latency, e) for r, e in zip(reports, estimates, strict=True) if r.latency]
-    scale = sum(m for m, _ in measured) / sum(e for _, e in measured) if measured else 1.0
-    seconds = [
-        report.occurrences * (report.latency or scale * estimate)
-        for report, estimate in zip(reports, estimates, strict=True)
-    ]
-    total = sum(seconds)
-    return BuildReport(
-        tuple(
-            KernelUse(report, cost / total if total else 0.0)
-            for report, cost in zip(reports, seconds, strict=True)
-        ),
-        notes,
-    )
-
-
-def _estimated_seconds(kernel: FusedKernel) -> float:
-    return max(kernel_flops(kernel) / _FLOPS_PER_SECOND, kernel_bytes(kernel) / _BYTES_PER_SECOND)

@@ -6,7 +6,6 @@ Progress goes to stderr, results to stdout. What a command needs is imported whe
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from configs.errors import SettingsError
 from tuner.command_line import (
     DbOption,
     EmitOption,
@@ -166,40 +164,35 @@ def build(
     """Build a model from the best records, and list for every kernel what it runs."""
     shapes = shapes_of(shape)
     check_output(json)
+    from tuner.model_digest import ModelDigest
+
+    digest = ModelDigest(model)  # meanwhile:
     from configs.settings import load_settings
+    from tuner.build_file import build_file
+    from tuner.build_report import build_table
     from tuner.forms import check_form
-    from tuner.model_reading import begin_reading
 
     values = {**overrides(db, threads), "cache.enabled": None if cache else False}
     settings = load_settings(config, values)
     check_form(emit, output, [model, db], settings, fallback=fallback)
-    reading = begin_reading(emit, model, settings, shapes, fallback=fallback)
-    from tuner.build_report import build_table
-    from tuner.emit_model import emit_model
-
-    with _open_store(settings.database.url, untuned=untuned) as store:
-        emitted = emit_model(
-            emit,
-            model,
-            output,
-            store,
-            settings,
-            shapes,
-            require_tuned=require_tuned,
-            fallback=fallback,
-            reading=reading,
-        )
+    emitted, not_listed = build_file(
+        emit,
+        model,
+        output,
+        settings,
+        shapes,
+        untuned=untuned,
+        require_tuned=require_tuned,
+        fallback=fallback,
+        digest=digest,
+    )
     write_json(json, emitted.to_json())
     if json != "-":
         console().print(build_table(emitted.report))
         for note in emitted.report.notes:
             print(f"note: {note}", file=sys.stderr)
-    if emitted.digest and not untuned:
-        from tuner.build_records import record_build
-
-        note = record_build(settings, model, emitted)
-        if note:
-            print(f"note: {note}", file=sys.stderr)
+    if not_listed:
+        print(f"note: {not_listed}", file=sys.stderr)
     if json != "-":
         print("\n".join(emitted.lines()))
 
@@ -271,10 +264,11 @@ def bench(
     from tuner import bench as benchmark
     from tuner.build_model import compile_from
     from tuner.latency import LatencyOptions
+    from tuner.open_records import open_records
 
     engines = benchmark.parse_engines(against)
     settings = load_settings(config, overrides(db, threads))
-    with _open_store(settings.database.url, untuned=untuned) as store:
+    with open_records(settings.database.url, untuned=untuned) as store:
         spec = compile_from(model, store, settings, shapes).spec
     options = LatencyOptions(rounds=rounds)
     result = benchmark.bench(model, Executable(spec), engines, options)
@@ -315,9 +309,10 @@ def inspect(
     shapes = shapes_of(shape)
     from configs.settings import load_settings
     from tuner.inspect_model import inspect_model
+    from tuner.open_records import open_records
 
     settings = load_settings(config, overrides(db, threads))
-    with _open_store(settings.database.url, untuned=db is None) as store:
+    with open_records(settings.database.url, untuned=db is None) as store:
         print(inspect_model(model, stage, settings, kernel=kernel, shapes=shapes, store=store))
 
 
@@ -334,21 +329,6 @@ def report(
         page = html_report(store)
     Path(html).write_text(page, encoding="utf-8")
     print(html)
-
-
-def _open_store(url: str, *, untuned: bool) -> Any:
-    """The database to build from; a context manager of None for untuned builds."""
-    from contextlib import nullcontext
-
-    from db.store import Store
-
-    if untuned:
-        return nullcontext()
-    if not os.path.exists(url) and "://" not in url:
-        raise SettingsError(
-            f"no such database: {url}", hint="tune --model makes one; --untuned builds without"
-        )
-    return Store.open(url, create=False, read_only=True)
 
 
 def main() -> None:

@@ -5,55 +5,24 @@ An artefact that was built before takes no compiler: that is imported where it i
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
-from compiler.copy_file import ChangedFileError, copy_file
-from compiler.errors import ArtefactError
+from compiler.content_cache import ContentCache
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.artefact import digest_of, save
 from compiler.target import baseline_target
-from configs.settings import Settings
+from configs.settings import Settings, cache_folder
 from db.store import Store
 from tuner.apply_best import Records
 from tuner.build_cache import KnownModel
-from tuner.build_report import BuildReport, build_report, check_share, require_share
+from tuner.build_report import check_share, require_share
+from tuner.emitted import Emitted, emitted_artefact
 from tuner.forms import ARTEFACT
+from tuner.kept_artefacts import keep_artefact, place_artefact
 from tuner.model_reading import ModelReading, begin_reading
-from tuner.report import format_share
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """What was written where, how each kernel was built, and the command to type next.
-
-    `model_hash` and `digest` name the model and the artefact; other forms have neither.
-    """
-
-    form: str
-    output: str
-    files: tuple[str, ...]
-    report: BuildReport
-    next_command: str
-    model_hash: str = ""
-    digest: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values."""
-        named = {"output": self.output, "emit": self.form, "files": list(self.files)}
-        return {**named, **self.report.to_json()}
-
-    def lines(self) -> list[str]:
-        """What to tell the user below the table of kernels."""
-        share = format_share(self.report.tuned_share)
-        return [
-            f"{', '.join(self.files)}: {share} of the estimated time runs tuned schedules",
-            f"next: {self.next_command}",
-        ]
+from tuner.weigh_kernels import build_report
 
 
 def emit_model(
@@ -80,9 +49,9 @@ def emit_model(
         return _other_form(form, Path(model).stem, output, store, settings, reading, require_tuned)
     known, kernels = reading.look_up()
     if known is not None and kernels is not None:
-        report = _placed(known, kernels, store, settings, output, require_tuned)
-        if report is not None:
-            return _emitted(output, report, known.model_hash)
+        emitted = _placed(known, kernels, store, settings, output, require_tuned)
+        if emitted is not None:
+            return emitted
     from compiler.graph.serialize import structural_hash
     from tuner.build_model import compile_from
 
@@ -94,14 +63,11 @@ def emit_model(
         target = baseline_target(built.spec.target)
         portable = compile_from(graph, store, settings, target=target).spec
     save(built.spec, output, portable)
-    if known is not None:
-        known.remember(built.kernels, built.chosen, model_hash, Path(output))
-    return _emitted(output, built.report, model_hash)
-
-
-def _emitted(output: str, report: BuildReport, model_hash: str) -> Emitted:
-    command = f"tune run {shlex.quote(output)} --repeat 20"
-    return Emitted(ARTEFACT, output, (output,), report, command, model_hash, digest_of(output))
+    digest, folder = digest_of(output), cache_folder(settings)
+    kept = None if folder is None else keep_artefact(ContentCache(folder), Path(output), digest)
+    if known is not None and kept is not None:
+        known.remember(built.kernels, built.chosen, built.spec.kernels, model_hash, kept)
+    return emitted_artefact(output, built.report, model_hash, digest, kept)
 
 
 def _other_form(
@@ -129,19 +95,15 @@ def _placed(
     settings: Settings,
     output: str,
     require_tuned: float,
-) -> BuildReport | None:
-    """Put an artefact that was built before to `output`; its report, or None if there is none."""
+) -> Emitted | None:
+    """Put an artefact that was built before to `output`; None if there is none."""
     records = Records(store, settings, None)
     found = known.artefact(kernels, records.choose)
     if found is None:
         return None
-    spec, path = found
-    report = build_report(spec.kernels, kernels, records.notes(spec.kernels))
+    reports, kept = found
+    report = build_report(reports, kernels, records.notes(reports))
     require_share(report, require_tuned)
-    try:
-        copy_file(path, Path(output))
-    except ChangedFileError:  # another process has removed it
+    if not place_artefact(known.cache, kept, Path(output)):
         return None
-    except OSError as error:
-        raise ArtefactError(f"cannot write {output}: {error.strerror or error}") from error
-    return report
+    return emitted_artefact(output, report, known.model_hash, kept.digest, kept)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from configs.settings import Settings
 from tuner.forms import ARTEFACT
+from tuner.model_digest import ModelDigest
 from tuner.targets import target_of
 
 if TYPE_CHECKING:
@@ -26,9 +27,15 @@ def begin_reading(
     shapes: Shapes | None,
     *,
     fallback: bool,
+    digest: ModelDigest | None = None,
 ) -> ModelReading:
-    """Begin to read a model that is to be built to this form: plain artefacts are kept."""
-    return ModelReading(model, settings, shapes, look_up=form == ARTEFACT and not fallback)
+    """Begin to read a model that is to be built to this form: plain artefacts are looked up.
+
+    `digest` is the file's, if that has been begun.
+    """
+    if form != ARTEFACT or fallback:
+        return ModelReading(model, settings, shapes, None)
+    return ModelReading(model, settings, shapes, digest or ModelDigest(model))
 
 
 class ModelReading:
@@ -42,10 +49,9 @@ class ModelReading:
         model: str | PathLike[str],
         settings: Settings,
         shapes: Shapes | None,
-        *,
-        look_up: bool = True,
+        digest: ModelDigest | None,
     ) -> None:
-        """Begins at once; without `look_up` the model is read in any case."""
+        """Begins at once; without the file's digest the model is read in any case."""
         self._model, self._shapes = model, shapes
         self._settings = settings
         self._known: KnownModel | None = None
@@ -53,7 +59,7 @@ class ModelReading:
         self._graph: Graph | None = None
         self._error: Exception | None = None
         self._looked_up = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(look_up,), daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(digest,), daemon=True)
         self._thread.start()
 
     def look_up(self) -> tuple[KnownModel | None, dict[str, FusedKernel] | None]:
@@ -71,13 +77,15 @@ class ModelReading:
             self._graph = self._imported()
         return self._graph
 
-    def _read(self, look_up: bool) -> None:
+    def _read(self, digest: ModelDigest | None) -> None:
         try:
-            if look_up:
+            if digest is not None:
                 from tuner.build_cache import KnownModel
 
                 target = target_of(self._settings)
-                self._known = KnownModel.of(self._model, self._settings, target, self._shapes)
+                self._known = KnownModel.of(
+                    self._model, digest.result(), self._settings, target, self._shapes
+                )
             if self._known is not None:
                 self._kernels = self._known.kernels()
             self._looked_up.set()

@@ -12,8 +12,9 @@ from compiler.graph.ir import TensorType
 from compiler.runtime import artefact
 from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.runtime.check_target import check_target
-from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec, KernelReport
+from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
 from compiler.runtime.frame import Frame, pointer_table
+from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.ports import AnyArray, ports_of
 from compiler.runtime.threads import make_runtime

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from compiler.graph.ir import Array, TensorType
+from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target
 
 # Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code
@@ -69,32 +70,6 @@ class CopyStep:
 
 
 RunStep: TypeAlias = CallStep | CopyStep
-
-
-@dataclass(frozen=True, slots=True)
-class KernelReport:
-    """How one distinct kernel was built.
-
-    `schedule_source` is "tuned", "predicted" (from a similar kernel) or "default", `record_id`
-    names the record it came from, `latency` is the measured time in seconds, if any, and `note`
-    says why a chosen schedule was not used. `numerics` is "direct", or names the algorithm that
-    changes rounding. `flops` are the arithmetic operations of one call, see
-    `compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.
-    """
-
-    name: str
-    key: str
-    occurrences: int
-    schedule_source: str
-    record_id: str | None
-    latency: float | None
-    note: str
-    numerics: str
-    parallel: bool
-    workspace_bytes: int
-    flops: int
-    operators: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

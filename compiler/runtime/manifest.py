@@ -13,11 +13,11 @@ from compiler.runtime.executable_spec import (
     CallStep,
     CopyStep,
     ExecutableSpec,
-    KernelReport,
     Location,
     Place,
     RunStep,
 )
+from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target, llvm_version
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ def manifest_from_json(data: Mapping[str, Any]) -> Manifest:
         arena_bytes=int(data["arena_bytes"]),
         arena_lower_bound=int(data["arena_lower_bound"]),
         steps=tuple(_step_from_json(step) for step in data["steps"]),
-        kernels=tuple(_report_from_json(report) for report in data["kernels"]),
+        kernels=tuple(KernelReport.from_json(report) for report in data["kernels"]),
         object_symbols=tuple(data["object_symbols"]),
         constant_types=tuple(_type_from_json(type) for type in data["constant_types"]),
         parts=tuple(int(number) for number in data["parts"]),
@@ -175,10 +175,4 @@ def _step_from_json(data: Mapping[str, Any]) -> RunStep:
         return CallStep(data["call"], buffers, data["workspace"])
     return CopyStep(
         _location_from_json(data["copy"]), _location_from_json(data["to"]), int(data["bytes"])
-    )
-
-
-def _report_from_json(data: Mapping[str, Any]) -> KernelReport:
-    return KernelReport(
-        **{**data, "operators": tuple(data["operators"]), "sources": tuple(data["sources"])}
     )

@@ -13,10 +13,10 @@ from compiler.runtime.executable_spec import (
     CallStep,
     CopyStep,
     ExecutableSpec,
-    KernelReport,
     RunStep,
 )
 from compiler.runtime.frame import Frame, Tables, pointer_table
+from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.ports import AnyArray
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from compiler.schedule.steps import Schedule
 class ScheduleChoice:
     """A schedule for a kernel and where it came from.
 
-    `source` is "tuned", or "predicted" from the record of a relative; `record_id` is that record,
-    `latency` the time that was measured for this kernel in seconds, if any.
+    `source` is TUNED, or PREDICTED from the record of a relative, as in a `KernelReport`;
+    `record_id` is that record, `latency` the time that was measured for this kernel in seconds,
+    if any.
     """
 
     schedule: Schedule

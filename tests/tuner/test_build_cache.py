@@ -23,7 +23,8 @@ from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.apply_best import task_key
 from tuner.build_records import record_build
-from tuner.emit_model import Emitted, emit_model
+from tuner.emit_model import emit_model
+from tuner.emitted import Emitted
 from tuner.forms import ARTEFACT
 
 

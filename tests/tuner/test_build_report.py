@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.runtime.executable_spec import KernelReport
+from compiler.runtime.kernel_report import TUNED, KernelReport
 from tests.tuner.synthetic import matmul_kernel
-from tuner.apply_best import TUNED
-from tuner.build_report import build_report, require_share
+from tuner.build_report import require_share
+from tuner.weigh_kernels import build_report
 
 REPORT = KernelReport(
     name="matmul",

@@ -14,6 +14,7 @@ from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
+from compiler.runtime.kernel_report import PREDICTED
 from compiler.schedule.space import Candidate, ScheduleSpace
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
@@ -24,7 +25,7 @@ from db.store import Store
 from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import TARGET, matmul_kernel
-from tuner.apply_best import PREDICTED, choose_from, task_key
+from tuner.apply_best import choose_from, task_key
 from tuner.build_model import compile_from
 from tuner.cost_model import BoostedTrees
 from tuner.features import ESTIMATE, FeatureExtractor, FeatureLayout

@@ -22,7 +22,8 @@ from compiler.kernels.kernel import (
 from compiler.llvm import CompiledKernel
 from compiler.llvm.machine import object_code
 from compiler.runtime.entry import entry_ir
-from compiler.runtime.executable_spec import ExecutableSpec, KernelReport, ObjectPart
+from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
+from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps

@@ -1,0 +1,134 @@
+"""Builds that are repeated: what was made from the same bytes is found without looking at them.
+
+A build is a function of the model's file, the database's file, the settings that matter, and the
+programs that read them. Where all of these are what they were, neither is a record looked up nor
+a library imported that could.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from compiler.content_cache import ContentCache, cache_key
+from configs.settings import Settings, cache_folder
+from db.file_state import file_digest, records_stamp
+from tuner.build_report import BuildReport, require_share
+from tuner.emitted import Emitted, emitted_artefact
+from tuner.kept_artefacts import KeptArtefact, place_artefact
+from tuner.targets import target_of
+
+_UNTUNED = "untuned"
+_PACKAGES = ("configs", "db", "measure", "tuner")  # the compiler is in every key
+_LIBRARIES = ("numpy", "sqlalchemy", "xgboost")
+
+
+class RepeatedBuilds:
+    """One build, and what the cache knows of it."""
+
+    def __init__(
+        self, cache: ContentCache, database: str | None, inputs: tuple[object, ...]
+    ) -> None:
+        """`database` is the file that is built from; None for an untuned build."""
+        self._cache = cache
+        self._database = database
+        self._inputs = inputs
+        self._stamp: object = None
+
+    @staticmethod
+    def of(
+        model: str,
+        digest: str | None,
+        settings: Settings,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        untuned: bool,
+        fallback: bool,
+    ) -> RepeatedBuilds | None:
+        """The build of a model with this digest; None if it is not known or nothing is kept."""
+        folder = cache_folder(settings)
+        if folder is None or digest is None:
+            return None
+        compile = settings.compile
+        inputs = (
+            digest,
+            Path(model).stem,
+            sorted((name, list(shape)) for name, shape in shapes.items()),
+            target_of(settings).to_json(),
+            compile.threads,
+            compile.numerics,
+            fallback,
+            _program_digest(),
+        )
+        database = None if untuned else settings.database.url
+        return RepeatedBuilds(ContentCache(folder), database, inputs)
+
+    def place(self, output: str, require_tuned: float) -> tuple[Emitted, str] | None:
+        """Put what was built before to `output`; None if nothing was.
+
+        The text is why the build is not listed in its database, "" if it is. Raises TunefarmError
+        if the file cannot be written or too little of it is tuned.
+        """
+        digest = self._records_digest()
+        found = None if digest is None else self._cache.find(self._key(digest))
+        facts = None if found is None else found[0]
+        if facts is not None and not (facts["not_listed"] and self._can_list()):
+            report = BuildReport.from_json(facts["report"])
+            kept = KeptArtefact.from_json(facts["kept"])
+            require_share(report, require_tuned)
+            if place_artefact(self._cache, kept, Path(output)):
+                model_hash = facts["model_hash"]
+                emitted = emitted_artefact(output, report, model_hash, kept.digest, kept)
+                return emitted, facts["not_listed"]
+        self._stamp = self._records_stamp()
+        return None
+
+    def remember(self, emitted: Emitted, not_listed: str) -> None:
+        """Keep what was built since `place`, unless the records have changed meanwhile.
+
+        The build itself may have been listed; `not_listed` says why not, else it is "".
+        """
+        if emitted.kept is None or (not_listed and self._can_list()):
+            return
+        digest = self._records_digest()
+        same = self._stamp is not None and self._records_stamp() == self._stamp
+        if digest is None or not same or self._records_digest() != digest:
+            return
+        facts = {
+            "report": emitted.report.to_json(),
+            "model_hash": emitted.model_hash,
+            "kept": emitted.kept.to_json(),
+            "not_listed": not_listed,
+        }
+        self._cache.add(self._key(digest), facts)
+
+    def _can_list(self) -> bool:
+        """Whether the database can be written, so that what failed once need not fail again."""
+        return self._database is not None and os.access(self._database, os.W_OK)
+
+    def _records_digest(self) -> str | None:
+        return _UNTUNED if self._database is None else file_digest(self._database)
+
+    def _records_stamp(self) -> object:
+        return _UNTUNED if self._database is None else records_stamp(self._database)
+
+    def _key(self, records: str) -> str:
+        return cache_key("build", records, *self._inputs)
+
+
+def _program_digest() -> str:
+    """What chooses: the source of this project's packages, and the libraries that they ask."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[1]
+    for package in _PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
+    for name in _LIBRARIES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            status = os.stat(spec.origin)  # of another version it is another file
+            digest.update(f"\0{name} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()
