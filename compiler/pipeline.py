@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
@@ -16,7 +15,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.optimise import PASSES, optimise
 from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
-from compiler.llvm import CompiledKernel, compile_kernel
+from compiler.llvm import CompiledKernel, begin_kernel
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.runtime.entry import entry_ir
@@ -28,7 +27,6 @@ from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.spaces import default_schedule
-from compiler.schedule.steps import Schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
 
@@ -49,9 +47,8 @@ STAGES = (
     "entry_code",
 )
 
-# LLVM releases the interpreter lock but holds one of its own: the second thread lowers a kernel in
-# Python while the first one's machine code is made, and a third would only wait.
-_COMPILE_THREADS = 2
+_DOES_NOT_FIT = (ScheduleError, LoweringError, VerifyError)
+"""What compiling a kernel raises with a schedule that is not for it."""
 
 
 def build(
@@ -209,38 +206,40 @@ def compile_kernels(
     numerics: str,
     cache: ObjectCache | None = None,
 ) -> dict[str, BuiltKernel]:
-    """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key."""
-    compile = compile_kernel if cache is None else cache.compile_kernel
+    """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key.
 
-    def compile_one(item: tuple[str, ChosenSchedule]) -> BuiltKernel:
-        key, scheduled = item
-        kernel = scheduled.kernel
-        default = partial(default_schedule, kernel, target, threads, numerics)
-        return _compile_or_default(key, scheduled, target, default, compile)
+    One thread lowers a kernel while another has LLVM compile those before it. More would only wait:
+    the former hold the interpreter's lock, the latter one that llvmlite has for all of LLVM.
+    """
+    begin = begin_kernel if cache is None else cache.begin_kernel
+    built: dict[str, BuiltKernel] = {}
+    with ThreadPoolExecutor(1) as llvm:
 
-    with ThreadPoolExecutor(_COMPILE_THREADS) as pool:
-        return dict(zip(chosen, pool.map(compile_one, chosen.items()), strict=True))
+        def start(key: str, choice: ScheduleChoice | None) -> Future[CompiledKernel]:
+            kernel = chosen[key].kernel
+            if choice is None:
+                schedule = default_schedule(kernel, target, threads, numerics)
+            else:
+                schedule = choice.schedule
+            try:
+                return llvm.submit(begin(kernel, schedule, target, f"kernel_{key}"))
+            except _DOES_NOT_FIT as error:
+                failed: Future[CompiledKernel] = Future()
+                failed.set_exception(error)
+                return failed
 
-
-def _compile_or_default(
-    key: str,
-    chosen: ChosenSchedule,
-    target: Target,
-    default: Callable[[], Schedule],
-    compile: Callable[[FusedKernel, Schedule, Target, str], CompiledKernel],
-) -> BuiltKernel:
-    """Compile with the chosen schedule, or with the default one where that does not fit."""
-    symbol = f"kernel_{key}"
-    note = ""
-    if chosen.choice is not None:
-        try:
-            code = compile(chosen.kernel, chosen.choice.schedule, target, symbol)
-            return BuiltKernel(code, chosen.choice, "")
-        except (ScheduleError, LoweringError, VerifyError) as error:
-            record = f" of record {chosen.choice.record_id}" if chosen.choice.record_id else ""
-            note = f"the {chosen.choice.source} schedule{record} does not fit: {error}"
-    code = compile(chosen.kernel, default(), target, symbol)
-    return BuiltKernel(code, None, note)
+        started = {key: start(key, item.choice) for key, item in chosen.items()}
+        for key, item in chosen.items():
+            choice = item.choice
+            try:
+                built[key] = BuiltKernel(started[key].result(), choice, "")
+            except _DOES_NOT_FIT as error:
+                if choice is None:
+                    raise
+                record = f" of record {choice.record_id}" if choice.record_id else ""
+                note = f"the {choice.source} schedule{record} does not fit: {error}"
+                built[key] = BuiltKernel(start(key, None).result(), None, note)
+    return built
 
 
 def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) -> list[int]:

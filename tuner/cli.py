@@ -166,6 +166,7 @@ def build(
     check_output(json)
     from tuner.model_digest import ModelDigest
 
+    sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
     digest = ModelDigest(model)  # meanwhile:
     from configs.settings import load_settings
     from tuner.build_file import build_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.kernels.kernel import FusedKernel
@@ -28,11 +29,24 @@ def compile_kernel(
     kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str = "kernel"
 ) -> CompiledKernel:
     """Lower, emit and compile; `ScheduleError` or `LoweringError` if the two do not fit."""
+    return begin_kernel(kernel, schedule, target, symbol)()
+
+
+def begin_kernel(
+    kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str = "kernel"
+) -> Callable[[], CompiledKernel]:
+    """Lower and emit, as `compile_kernel` does; what is returned compiles, in any thread.
+
+    LLVM leaves the interpreter to other threads while it compiles.
+    """
     nest = lower_kernel(kernel, schedule)
     text, workspace = emit_kernel(nest, target, symbol)
-    code = object_code(text, target)
-    layouts = constant_layouts(schedule)
-    return CompiledKernel(symbol, code, workspace, layouts, _is_parallel(nest))
+    layouts, parallel = constant_layouts(schedule), _is_parallel(nest)
+
+    def finish() -> CompiledKernel:
+        return CompiledKernel(symbol, object_code(text, target), workspace, layouts, parallel)
+
+    return finish
 
 
 def constant_layouts(schedule: Schedule) -> tuple[tuple[str, PackLayout], ...]:

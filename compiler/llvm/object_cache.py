@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from compiler.content_cache import ContentCache, cache_key
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_to_json
-from compiler.llvm.compile_kernel import CompiledKernel, compile_kernel, constant_layouts
+from compiler.llvm.compile_kernel import CompiledKernel, begin_kernel, constant_layouts
 from compiler.llvm.machine import object_code
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
-
-_Parts: TypeAlias = tuple[dict[str, Any], bytes]
 
 
 class ObjectCache:
@@ -28,29 +26,46 @@ class ObjectCache:
         self, kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
     ) -> CompiledKernel:
         """`compiler.llvm.compile_kernel.compile_kernel`, or what it gave before."""
+        return self.begin_kernel(kernel, schedule, target, symbol)()
+
+    def begin_kernel(
+        self, kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
+    ) -> Callable[[], CompiledKernel]:
+        """`compiler.llvm.compile_kernel.begin_kernel`, or what is known already."""
         steps = schedule.to_json()
         key = cache_key("kernel", kernel_to_json(kernel), steps, target.to_json(), symbol)
+        found = self._find(key)
+        if found is not None:
+            facts, code = found
+            layouts = constant_layouts(schedule)
+            known = CompiledKernel(
+                symbol, code, facts["workspace_bytes"], layouts, facts["parallel"]
+            )
+            return lambda: known
+        make = begin_kernel(kernel, schedule, target, symbol)
 
-        def make() -> _Parts:
-            code = compile_kernel(kernel, schedule, target, symbol)
-            facts = {"workspace_bytes": code.workspace_bytes, "parallel": code.parallel}
-            return facts, code.object_code
+        def finish() -> CompiledKernel:
+            made = make()
+            facts = {"workspace_bytes": made.workspace_bytes, "parallel": made.parallel}
+            self.cache.add(key, facts, made.object_code)
+            return made
 
-        facts, code = self._found_or_made(key, make)
-        layouts = constant_layouts(schedule)
-        return CompiledKernel(symbol, code, facts["workspace_bytes"], layouts, facts["parallel"])
+        return finish
 
     def object_code(self, text: str, target: Target) -> bytes:
         """`compiler.llvm.machine.object_code`, or what it gave before."""
         key = cache_key("text", text, target.to_json())
-        return self._found_or_made(key, lambda: ({}, object_code(text, target)))[1]
-
-    def _found_or_made(self, key: str, make: Callable[[], _Parts]) -> _Parts:
-        found = self.cache.find(key)
+        found = self._find(key)
         if found is not None:
+            return found[1]
+        code = object_code(text, target)
+        self.cache.add(key, {}, code)
+        return code
+
+    def _find(self, key: str) -> tuple[dict[str, Any], bytes] | None:
+        found = self.cache.find(key)
+        if found is None:
+            self.misses += 1
+        else:
             self.hits += 1
-            return found
-        self.misses += 1
-        made = make()
-        self.cache.add(key, *made)
-        return made
+        return found
