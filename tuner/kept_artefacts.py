@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from compiler.content_cache import ContentCache, cache_key
-from compiler.copy_file import ChangedFileError, copy_file
 from compiler.errors import ArtefactError
+from compiler.large_files import ChangedFileError, copy_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ import mmap
 import os
 import struct
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -36,6 +35,8 @@ import numpy as np
 
 from compiler.errors import ArtefactError
 from compiler.graph.ir import Array
+from compiler.in_threads import in_threads
+from compiler.large_files import reserve, write_at
 from compiler.runtime.check_target import check_target
 from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, ObjectPart
 from compiler.runtime.manifest import (
@@ -71,8 +72,8 @@ def save(
     variants = []
     for variant in (spec,) if fallback is None else (spec, fallback):
         uses = []
-        for content in _contents(variant):
-            digest = hashlib.sha256(content).hexdigest()
+        of_variant = _contents(variant)
+        for content, digest in zip(of_variant, _digests(of_variant), strict=True):
             if digest not in numbers:
                 numbers[digest] = len(parts)
                 start = _aligned(parts[-1].offset + parts[-1].bytes) if parts else 0
@@ -114,13 +115,13 @@ def _write_atomically(
 ) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(head)
-            for part, content in zip(parts, contents, strict=True):
-                file.write(bytes(data_start + part.offset - file.tell()))
-                file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            number = file.fileno()
+            reserve(number, data_start + parts[-1].offset + parts[-1].bytes)
+            write_at(number, head, 0)
+            starts = (data_start + part.offset for part in parts)
+            in_threads(lambda piece: write_at(number, *piece), zip(contents, starts, strict=True))
+            os.fsync(number)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
@@ -277,7 +278,8 @@ def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
             raise ArtefactError(f"{path} is damaged: bytes before part {number}", hint=_REBUILD)
         contents.append(content)
         end = start + part.bytes
-    for number, (part, digest) in enumerate(zip(index.parts, _digests(contents), strict=True)):
+    digests = _digests([content.data for content in contents])
+    for number, (part, digest) in enumerate(zip(index.parts, digests, strict=True)):
         if digest != part.sha256:
             raise ArtefactError(f"{path} is damaged: part {number} has changed", hint=_REBUILD)
     if end != mapped.size:
@@ -285,26 +287,12 @@ def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
     return contents
 
 
-def _digests(contents: Sequence[Array]) -> list[str]:
-    """The SHA-256 of each, by two threads: hashing releases the interpreter lock."""
-    digests = [""] * len(contents)
-    largest_first = sorted(range(len(contents)), key=lambda number: -contents[number].size)
-    waiting = iter(largest_first)
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                number = next(waiting, None)
-            if number is None:
-                return
-            digests[number] = hashlib.sha256(contents[number].data).hexdigest()
-
-    helper = threading.Thread(target=work)
-    helper.start()
-    work()
-    helper.join()
-    return digests
+def _digests(contents: Sequence[Content]) -> list[str]:
+    """The SHA-256 of each, in hex digits."""
+    largest_first = sorted(range(len(contents)), key=lambda number: -len(contents[number]))
+    found = in_threads(lambda n: hashlib.sha256(contents[n]).hexdigest(), largest_first)
+    by_number = dict(zip(largest_first, found, strict=True))
+    return [by_number[number] for number in range(len(contents))]
 
 
 def _contents_of(path: Path, manifest: Manifest, parts: Sequence[Array]) -> list[Array]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from compiler.errors import LoweringError
 from compiler.graph.ir import Array
+from compiler.in_threads import in_threads
 from compiler.kernels.kernel import KernelCall, KernelProgram
 from compiler.loops.pack import pack_constant
 from compiler.runtime.buffers import aligned_empty
@@ -51,14 +52,10 @@ def pack_constants(
     Raises `LoweringError` when a kernel wants a packed input that is not a constant.
     """
     storage = storage_of(program)
-    arrays: list[Array] = []
     numbers: dict[_Use, int] = {}
 
     def number(use: _Use) -> int:
-        if use not in numbers:
-            numbers[use] = len(arrays)
-            arrays.append(_packed(program.constants[use[0]], use[1], use[2]))
-        return numbers[use]
+        return numbers.setdefault(use, len(numbers))
 
     reads: dict[tuple[int, int], int] = {}
     for step, call in enumerate(program.calls):
@@ -82,6 +79,7 @@ def pack_constants(
         for name in program.outputs
         if storage[name] in program.constants
     }
+    arrays = in_threads(lambda use: _packed(program.constants[use[0]], use[1], use[2]), numbers)
     return PackedConstants(tuple(arrays), reads, outputs)
 
 

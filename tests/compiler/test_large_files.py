@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from compiler import copy_file as module
-from compiler.copy_file import ChangedFileError, copy_file
+from compiler import large_files
+from compiler.large_files import ChangedFileError, copy_file
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(large_files, "CHUNK_BYTES", 1000)
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 12_345])
