@@ -20,6 +20,7 @@ from tuner.command_line import (
     UsageError,
     check_output,
     console,
+    end_at_once,
     named_values,
     overrides,
     run_command,
@@ -334,7 +335,11 @@ def report(
 
 def main() -> None:
     """Entry point of the console script `tune`."""
-    sys.exit(run_command(app, sys.argv[1:]))
+    arguments = sys.argv[1:]
+    code = run_command(app, arguments)
+    if code == 0 and arguments[:1] == ["build"]:
+        end_at_once()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

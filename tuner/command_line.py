@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -69,6 +69,16 @@ def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
             traceback.print_exc()
             return _fail(f"{type(error).__name__}: {error}", 1)
         return _fail(f"unexpected {type(error).__name__}: {error}; {_keep_traceback()}", 1)
+
+
+def end_at_once() -> NoReturn:
+    """End the process, successfully, without taking the interpreter apart object by object.
+
+    That takes a third of a second after a build, when nothing is left to be closed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _fail(message: str, code: int) -> int:
