@@ -17,8 +17,6 @@ from measure.job import MeasureRequest, Status
 if TYPE_CHECKING:
     from compiler.schedule.steps import PackLayout
 
-COMPILE = "measure.build_candidate:compile_candidate"
-
 
 @dataclass(frozen=True, slots=True)
 class BuiltCandidate:

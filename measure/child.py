@@ -14,18 +14,11 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from compiler.kernels.serialize import kernel_from_json
-from compiler.target import Target
-from measure.build_candidate import build_candidate, load_compile, unpack_candidates
-from measure.job import MeasureRequest, Status
+from measure.job import Status
 from measure.limits import die_with, limit, limit_cpu
 from measure.messages import Message, read_message, write_message
-from measure.reference import ensure_reference
-from measure.timer import TimingOptions
 from measure.worker_settings import WorkerSettings
 
 
@@ -37,7 +30,7 @@ def main(arguments: list[str]) -> int:
     requests, replies = _claim_pipes()
     limit(settings)
     faulthandler.enable()
-    role = _ROLES[arguments[2]](settings)
+    role = _role(arguments[2], settings)
     gc.disable()  # no collection may fall into a timed run
     gc.freeze()
     nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -54,68 +47,19 @@ class _Role(Protocol):
     def answer(self, message: Message) -> Message: ...
 
 
-class _Builder:
-    """Compiles candidates, and computes the reference of each kernel that it has not seen."""
+def _role(name: str, settings: WorkerSettings) -> _Role:
+    """The role of that name; each imports what it needs, which takes longer than to begin it."""
+    if name == "build":
+        from measure.build_role import BuildRole
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._scratch = Path(settings.scratch)
-        self._compile = load_compile(settings.compile)
-        self._target = Target.from_json(settings.target)
+        return BuildRole(settings)
+    if name == "measure":
+        from measure.measure_role import MeasureRole
 
-    def answer(self, message: Message) -> Message:
-        fields = message.fields["request"]
-        request = MeasureRequest(**{**fields, "rivals": tuple(fields["rivals"])})
-        os.sched_setaffinity(0, message.fields["cores"])
-        result = build_candidate(request, self._target, self._compile)
-        if result.status is Status.OK:
-            kernel = kernel_from_json(request.kernel)
-            ensure_reference(kernel, request.workload_key, self._scratch)
-        reply = {
-            "status": str(result.status),
-            "error": result.error,
-            "build_seconds": result.build_seconds,
-            "culprit": result.culprit,
-        }
-        return Message(reply, result.candidates)
+        return MeasureRole(settings)
+    from measure.import_role import ImportRole
 
-
-class _Importer:
-    """Reads ONNX files."""
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._scratch = Path(settings.scratch)
-
-    def answer(self, message: Message) -> Message:
-        from measure.import_model import answer_import
-
-        return answer_import(message.fields, self._scratch)
-
-
-class _Measurer:
-    """Checks and times candidates: the only place where foreign code runs."""
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        from measure.run_candidate import CandidateRunner
-
-        self._runner = CandidateRunner(Path(settings.scratch), settings.threads, settings.cores)
-
-    def answer(self, message: Message) -> Message:
-        fields = message.fields
-        outcome = self._runner.run(
-            fields["kernel"],
-            fields["workload_key"],
-            unpack_candidates(message.blob),
-            TimingOptions.of(fields["options"]),
-            fields["seed"],
-        )
-        return Message(outcome.to_json())
-
-
-_ROLES: dict[str, Callable[[WorkerSettings], _Role]] = {
-    "build": _Builder,
-    "import": _Importer,
-    "measure": _Measurer,
-}
+    return ImportRole(settings)
 
 
 def _answer(role: _Role, request: Message) -> Message:

@@ -20,7 +20,8 @@ import numpy as np
 from compiler import errors
 from compiler.errors import ImportModelError, TunefarmError
 from compiler.graph.ir import Array, Graph
-from compiler.graph.serialize import graph_from_structure, structure_to_json
+from compiler.graph.serialize import graph_from_structure
+from measure.import_role import CONSTANTS
 from measure.messages import Message
 from measure.slots import available_cores
 from measure.supervisor import WorkerEndError, WorkerProcess, WorkerStartError
@@ -29,8 +30,6 @@ from measure.worker_settings import WorkerSettings
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 IMPORT_SECONDS = 300.0
-_ALIGNMENT = 64
-_CONSTANTS = "constants"
 
 
 def import_model(
@@ -62,7 +61,7 @@ def import_model(
             worker.close()
         if reply["status"] != "ok":
             raise _error_of(reply, path)
-        constants = _map_constants(Path(folder, _CONSTANTS), reply["constants"])
+        constants = _map_constants(Path(folder, CONSTANTS), reply["constants"])
         return graph_from_structure(reply["graph"], constants)
     except WorkerEndError as end:
         reason = end.text.splitlines()[0]
@@ -76,28 +75,6 @@ def import_model(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def answer_import(fields: Mapping[str, Any], scratch: Path) -> Message:
-    """In the child: import the file, leave the constants in `scratch`."""
-    from compiler.frontend.import_onnx import import_onnx
-
-    shapes = {name: tuple(shape) for name, shape in fields["shapes"].items()}
-    try:
-        graph = import_onnx(fields["path"], shapes)
-    except TunefarmError as error:
-        return Message(
-            {
-                "status": "refused",
-                "kind": type(error).__name__,
-                "error": error.message,
-                "program": error.program,
-                "hint": error.hint,
-            }
-        )
-    table = _write_constants(scratch / _CONSTANTS, graph.constants)
-    reply = {"status": "ok", "error": "", "graph": structure_to_json(graph), "constants": table}
-    return Message(reply)
-
-
 def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> TunefarmError:
     kind = getattr(errors, str(reply.get("kind", "")), None)
     if not (isinstance(kind, type) and issubclass(kind, TunefarmError)):
@@ -105,19 +82,8 @@ def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> Tunefar
     return kind(reply["error"], program=reply["program"], hint=reply["hint"])
 
 
-def _write_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Any]:
-    """Write the arrays one after the other; their types, shapes and offsets by name."""
-    table: dict[str, Any] = {}
-    with path.open("wb") as file:
-        for name, array in constants.items():
-            file.write(bytes(-file.tell() % _ALIGNMENT))
-            table[name] = [array.dtype.str, list(array.shape), file.tell()]
-            file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-    return table
-
-
 def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays that `_write_constants` wrote, read-only and without a copy."""
+    """The arrays that `measure.import_role` wrote, read-only and without a copy."""
     memory: mmap.mmap | bytes = b""
     if path.stat().st_size:
         with path.open("rb") as file:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 
 from compiler.errors import MeasureError
 from compiler.target import Target, host_target
-from measure.build_candidate import COMPILE
 from measure.job import MeasureResult
 from measure.local_runner import LocalRunner
 from measure.reference import make_scratch
 from measure.replay_runner import RecordKey, ReplayRunner
 from measure.runner import Runner
 from measure.slots import available_cores, plan_slots
-from measure.worker_settings import WorkerSettings
+from measure.worker_settings import COMPILE, WorkerSettings
 
 
 def create_runner(

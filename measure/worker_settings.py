@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from measure.build_candidate import COMPILE
 from measure.machine import memory_bytes
 
+COMPILE = "measure.build_candidate:compile_candidate"
 _MEMORY_SHARE = 0.75
 
 
