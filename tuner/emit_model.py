@@ -63,11 +63,14 @@ def emit_model(
         target = baseline_target(built.spec.target)
         portable = compile_from(graph, store, settings, target=target).spec
     save(built.spec, output, portable)
+    report, reports = built.report, built.spec.kernels
+    distinct, chosen = built.kernels, built.chosen
+    del built, portable  # whose constants leave room for the copy
     digest, folder = digest_of(output), cache_folder(settings)
     kept = None if folder is None else keep_artefact(ContentCache(folder), Path(output), digest)
     if known is not None and kept is not None:
-        known.remember(built.kernels, built.chosen, built.spec.kernels, model_hash, kept)
-    return emitted_artefact(output, built.report, model_hash, digest, kept)
+        known.remember(distinct, chosen, reports, model_hash, kept)
+    return emitted_artefact(output, report, model_hash, digest, kept)
 
 
 def _other_form(
