@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 
 from compiler.in_threads import in_threads
 
@@ -48,7 +49,7 @@ def copy_file(source: Path, target: Path, expected: Sequence[str] | None = None)
     Raises ChangedFileError if `source` cannot be read or has other chunks than `expected`, OSError
     if `target` cannot be written; what was there is left as it was then.
     """
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{get_ident()}")
     try:
         with open(temporary, "wb", buffering=0) as file:
             digests = _copy_chunks(source, file.fileno())

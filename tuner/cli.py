@@ -167,7 +167,6 @@ def build(
     check_output(json)
     from tuner.model_digest import ModelDigest
 
-    sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
     digest = ModelDigest(model)  # meanwhile:
     from configs.settings import load_settings
     from tuner.build_file import build_file
@@ -336,8 +335,11 @@ def report(
 def main() -> None:
     """Entry point of the console script `tune`."""
     arguments = sys.argv[1:]
+    builds = arguments[:1] == ["build"]
+    if builds:
+        sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
     code = run_command(app, arguments)
-    if code == 0 and arguments[:1] == ["build"]:
+    if builds and code == 0:
         end_at_once()
     sys.exit(code)
 
