@@ -173,9 +173,7 @@ def _openvino(model: str, inputs: Inputs, threads: int) -> Engine:
 
 
 def _not_installed(package: str) -> SettingsError:
-    return SettingsError(
-        f"{package} is not installed", hint="install the extra: pip install 'tunefarm[bench]'"
-    )
+    return SettingsError(f"{package} is not installed", hint=f"pip install {package}")
 
 
 ENGINES: dict[str, Callable[[str, Inputs, int], Engine]] = {
