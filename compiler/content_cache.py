@@ -92,9 +92,13 @@ def cache_key(*parts: object) -> str:
 @cache
 def compiler_digest() -> str:
     """What compiles: this package's source files and LLVM."""
-    digest = hashlib.sha256(llvm_version().encode())
-    root = Path(compiler.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode())
+    return source_digest(Path(compiler.__file__).parent, llvm_version())
+
+
+def source_digest(folder: Path, *others: str) -> str:
+    """The SHA-256 of a package's source files, and of whatever else decides what they do."""
+    digest = hashlib.sha256("\0".join(others).encode())
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"\0{path.relative_to(folder).as_posix()}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -7,10 +7,9 @@ A model is known by the SHA-256 of its file, see `tuner.model_digest`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from compiler.content_cache import ContentCache, cache_key
@@ -22,13 +21,15 @@ from compiler.runtime.kernel_report import KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.target import Target
 from configs.settings import Settings, cache_folder
+from tuner.build_key import compile_parts, model_parts
 from tuner.kept_artefacts import KeptArtefact
+from tuner.model_digest import ModelDigest
 
 
 class KnownModel:
     """What the cache knows of one model, for one target and one way to compile it."""
 
-    def __init__(self, cache: ContentCache, model_key: str, rest: tuple[object, ...]) -> None:
+    def __init__(self, cache: ContentCache, model_key: str, rest: Sequence[object]) -> None:
         self.model_hash = ""
         self.cache = cache
         self._kernels_key = cache_key("kernels", model_key)
@@ -37,20 +38,18 @@ class KnownModel:
     @staticmethod
     def of(
         path: str | PathLike[str],
-        digest: str | None,
+        digest: ModelDigest,
         settings: Settings,
         target: Target,
         shapes: Mapping[str, tuple[int, ...]] | None,
     ) -> KnownModel | None:
-        """The model in the file `path` with this digest; None if builds of it are not kept."""
+        """The model in the file `path`; None if it has no digest, or nothing is kept."""
         folder = cache_folder(settings)
-        if folder is None or digest is None:
+        known = None if folder is None else digest.result()
+        if folder is None or known is None:
             return None
-        facts = sorted((name, list(shape)) for name, shape in (shapes or {}).items())
-        model_key = cache_key(digest, facts, target.lanes, Path(path).stem)
-        compile = settings.compile
-        rest = (target.to_json(), compile.threads, compile.numerics)
-        return KnownModel(ContentCache(folder), model_key, rest)
+        model_key = cache_key(*model_parts(path, known, shapes), target.lanes)
+        return KnownModel(ContentCache(folder), model_key, compile_parts(settings, target))
 
     def kernels(self) -> dict[str, FusedKernel] | None:
         """The model's distinct kernels by workload key, in order of first use, if known."""

@@ -35,7 +35,7 @@ def build_file(
     known: RepeatedBuilds | None = None
     if form == ARTEFACT:
         known = RepeatedBuilds.of(
-            model, digest.result(), settings, shapes, untuned=untuned, fallback=fallback
+            model, digest, settings, shapes, untuned=untuned, fallback=fallback
         )
     placed = None if known is None else known.place(output, require_tuned)
     if placed is not None:

@@ -84,7 +84,7 @@ class ModelReading:
 
                 target = target_of(self._settings)
                 self._known = KnownModel.of(
-                    self._model, digest.result(), self._settings, target, self._shapes
+                    self._model, digest, self._settings, target, self._shapes
                 )
             if self._known is not None:
                 self._kernels = self._known.kernels()

@@ -7,8 +7,6 @@ a library imported that could.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +14,14 @@ from pathlib import Path
 from compiler.content_cache import ContentCache, cache_key
 from configs.settings import Settings, cache_folder
 from db.file_state import file_digest, records_stamp
+from tuner.build_key import compile_parts, model_parts
 from tuner.build_report import BuildReport, require_share
 from tuner.emitted import Emitted, emitted_artefact
 from tuner.kept_artefacts import KeptArtefact, place_artefact
+from tuner.model_digest import ModelDigest
 from tuner.targets import target_of
 
 _UNTUNED = "untuned"
-_PACKAGES = ("configs", "db", "measure", "tuner")  # the compiler is in every key
-_LIBRARIES = ("numpy", "sqlalchemy", "xgboost")
 
 
 class RepeatedBuilds:
@@ -41,27 +39,22 @@ class RepeatedBuilds:
     @staticmethod
     def of(
         model: str,
-        digest: str | None,
+        digest: ModelDigest,
         settings: Settings,
         shapes: Mapping[str, tuple[int, ...]],
         *,
         untuned: bool,
         fallback: bool,
     ) -> RepeatedBuilds | None:
-        """The build of a model with this digest; None if it is not known or nothing is kept."""
+        """The build of a model with this digest; None if it has none, or nothing is kept."""
         folder = cache_folder(settings)
-        if folder is None or digest is None:
+        known = None if folder is None else digest.result()
+        if folder is None or known is None:
             return None
-        compile = settings.compile
         inputs = (
-            digest,
-            Path(model).stem,
-            sorted((name, list(shape)) for name, shape in shapes.items()),
-            target_of(settings).to_json(),
-            compile.threads,
-            compile.numerics,
+            model_parts(model, known, shapes),
+            compile_parts(settings, target_of(settings)),
             fallback,
-            _program_digest(),
         )
         database = None if untuned else settings.database.url
         return RepeatedBuilds(ContentCache(folder), database, inputs)
@@ -117,18 +110,3 @@ class RepeatedBuilds:
 
     def _key(self, records: str) -> str:
         return cache_key("build", records, *self._inputs)
-
-
-def _program_digest() -> str:
-    """What chooses: the source of this project's packages, and the libraries that they ask."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
-    for name in _LIBRARIES:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin is not None:
-            status = os.stat(spec.origin)  # of another version it is another file
-            digest.update(f"\0{name} {status.st_size} {status.st_mtime_ns}".encode())
-    return digest.hexdigest()

@@ -21,6 +21,7 @@ from db import queries
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
+from tuner import build_key
 from tuner.apply_best import task_key
 from tuner.build_records import record_build
 from tuner.emit_model import emit_model
@@ -132,6 +133,15 @@ def test_a_damaged_entry_is_made_anew(
     largest.write_bytes(content)
     assert compiler.build(model, settings)[0] == first
     assert compiler.runs == 2
+    compiler.build(model, settings)
+    assert compiler.runs == 2
+
+
+def test_entries_of_other_programs_are_not_read(
+    compiler: Compiler, model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.build(model, settings)
+    monkeypatch.setattr(build_key, "program", lambda: ("changed",))
     compiler.build(model, settings)
     assert compiler.runs == 2
 

@@ -21,7 +21,7 @@ from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.test_build_cache import remember
 from tuner import build_file as module
-from tuner import repeated_builds
+from tuner import build_key
 from tuner.build_file import build_file
 from tuner.emitted import Emitted
 from tuner.forms import ARTEFACT
@@ -144,7 +144,7 @@ def test_other_programs_are_another_build(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.build()
-    monkeypatch.setattr(repeated_builds, "_program_digest", lambda: "changed")
+    monkeypatch.setattr(build_key, "program", lambda: ("changed",))
     builder.build()
     assert builder.lookups == 2
 
