@@ -6,6 +6,7 @@ Progress goes to stderr, results to stdout. What a command needs is imported whe
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 from pathlib import Path
@@ -338,6 +339,7 @@ def main() -> None:
     builds = arguments[:1] == ["build"]
     if builds:
         sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
+        gc.disable()  # what a build makes it keeps to its end: looking for garbage finds little
     code = run_command(app, arguments)
     if builds and code == 0:
         end_at_once()
