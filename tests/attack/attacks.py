@@ -1,0 +1,22 @@
+"""The attacks by name. Each is imported when it is used: they need different libraries."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tests.attack.attack import Attack
+
+_HOMES: dict[str, str] = {}
+"""Where each attack's class is, as module:name."""
+
+
+def attack_names() -> tuple[str, ...]:
+    """All of them."""
+    return tuple(_HOMES)
+
+
+def load_attack(name: str) -> type[Attack]:
+    """The class of that name; KeyError if there is none."""
+    module, _, attribute = _HOMES[name].partition(":")
+    attack: type[Attack] = getattr(import_module(module), attribute)
+    return attack
