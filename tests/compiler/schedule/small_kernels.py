@@ -26,6 +26,18 @@ def kernel_of(
     constants: Sequence[str] = (),
 ) -> FusedKernel:
     """The fused kernel of a chain of nodes over inputs x0, x1, ...; node i's result is v{i}."""
+    calls = extract_kernels(graph_of(inputs, nodes, constants)).calls
+    kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
+    assert len(kernels) == 1, [kernel.name for kernel in kernels]
+    return kernels[0]
+
+
+def graph_of(
+    inputs: Sequence[TensorType],
+    nodes: Sequence[tuple[str, Sequence[str], Mapping[str, Attribute]]],
+    constants: Sequence[str] = (),
+) -> Graph:
+    """The graph of a chain of nodes over inputs x0, x1, ...; node i's result is v{i}."""
     types = {f"x{i}": type for i, type in enumerate(inputs)}
     made = []
     for i, (operator, operands, attributes) in enumerate(nodes):
@@ -34,7 +46,9 @@ def kernel_of(
         made.append(node)
     rng = np.random.default_rng(0)
     values = {name: sample(types[name], rng) for name in constants}
-    graph = Graph(
+    for value in values.values():
+        value.flags.writeable = False
+    return Graph(
         "test",
         tuple(name for name in types if name.startswith("x") and name not in constants),
         (made[-1].output,),
@@ -42,9 +56,6 @@ def kernel_of(
         types,
         values,
     )
-    calls = [call for call in extract_kernels(graph).calls if isinstance(call, KernelCall)]
-    assert len(calls) == 1, [call.kernel.name for call in calls]
-    return calls[0].kernel
 
 
 def sample(type: TensorType, rng: np.random.Generator) -> Array:

@@ -1,0 +1,59 @@
+"""Records are found by workload key and compiler version, and their latencies are of the code that
+was emitted then. So keys, default schedules and code stay what they are while the version stays."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compiler import VERSION
+from compiler.frontend.zoo import model_names
+from tests.compiler.emitted_code import (
+    Json,
+    differences,
+    drawn_loops,
+    model_code,
+    read_golden,
+    write_golden,
+)
+
+_FOLDER = Path(__file__).resolve().parents[1] / "golden" / "emitted"
+
+
+def check_emitted(name: str, make: Callable[[], Json], update: bool) -> None:
+    """Compare with the golden file, or write it anew: only with a new version if it differs."""
+    path = _FOLDER / f"{name}.json"
+    now: Json = json.loads(json.dumps(make()))
+    before = read_golden(path) if path.exists() else None
+    if update and (before is None or before["version"] != VERSION):
+        write_golden(path, now)
+        before = now
+    assert before is not None, f"{path} is missing: write it with --update-golden"
+    different = "\n".join(differences(before, now))
+    assert not different, (
+        "keys or code differ from what this compiler version emitted, so records of it would be "
+        "lost or untrue: raise VERSION in compiler/__init__.py and run with --update-golden, or "
+        f"undo the change:\n{different}"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", model_names())
+def test_model_code_is_that_of_the_compiler_version(name: str, update_golden: bool) -> None:
+    check_emitted(name, lambda: model_code(name), update_golden)
+
+
+def test_loops_of_drawn_schedules_are_those_of_the_compiler_version(update_golden: bool) -> None:
+    check_emitted("drawn", drawn_loops, update_golden)
+
+
+def test_changed_code_fails_even_when_goldens_are_updated() -> None:
+    changed = copy.deepcopy(read_golden(_FOLDER / "mlp.json"))
+    by_kernel = next(iter(changed["code"].values()))
+    next(iter(by_kernel.values()))[1] = "another digest"
+    with pytest.raises(AssertionError, match="another digest"):
+        check_emitted("mlp", lambda: changed, update=True)
