@@ -194,6 +194,16 @@ def load_settings(
     return _validate(Settings, layers)
 
 
+def files_read(preset_or_path: str | None, settings: Settings) -> list[Path]:
+    """The files that the settings were read from, and those that they name to be read."""
+    files = [] if preset_or_path is None else [_find_file(preset_or_path, _FOLDER, "preset")]
+    if settings.compile.target is not None:
+        files.append(_find_file(settings.compile.target, _FOLDER / "targets", "target"))
+    if settings.measure.token_file is not None:
+        files.append(Path(settings.measure.token_file))
+    return files
+
+
 def cache_folder(settings: Settings) -> Path | None:
     """Where compiled kernels are kept; None if they are not, or there is no folder for caches."""
     if not settings.cache.enabled:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from configs.errors import DatabaseError
+from configs.files import replacing
 from db import queries
 from db.records import (
     JOB_STATES,
@@ -44,20 +45,15 @@ def export_records(store: Store, path: Path) -> int:
     Raises DatabaseError if the file exists already or cannot be written.
     """
     try:
-        file = path.open("x", encoding="utf-8")
+        with (
+            replacing(path, new=True) as unfinished,
+            unfinished.open("x", encoding="utf-8") as file,
+        ):
+            return _write(store, file)
     except FileExistsError as error:
         raise DatabaseError(f"{path} exists already", hint="nothing was changed") from error
     except OSError as error:
         raise DatabaseError(f"cannot write {path}: {error.strerror or error}") from error
-    try:
-        with file:
-            return _write(store, file)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise DatabaseError(f"cannot write {path}: {error.strerror or error}") from error
-    except DatabaseError:
-        path.unlink(missing_ok=True)
-        raise
 
 
 def _write(store: Store, file: TextIO) -> int:

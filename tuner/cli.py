@@ -14,18 +14,19 @@ from typing import Annotated, Any
 
 import typer
 
+from tuner.command_files import check_files
 from tuner.command_line import (
     DbOption,
     EmitOption,
     JsonOption,
     UsageError,
-    check_output,
     console,
     end_at_once,
     named_values,
     overrides,
     run_command,
     shapes_of,
+    write_file,
     write_json,
 )
 from tuner.database_cli import database, open_database
@@ -89,7 +90,6 @@ def tune(
     if model is None:
         raise UsageError("say what to tune: tune --model FILE (or see tune --help)")
     shapes = shapes_of(shape)
-    check_output(json)
     values = overrides(db, threads, trials, minutes, seed, runner, address)
     _tune(model, config, values, shapes, json)
 
@@ -101,12 +101,15 @@ def _tune(
     shapes: dict[str, tuple[int, ...]],
     json: str | None,
 ) -> None:
-    from configs.settings import load_settings
+    from configs.settings import files_read, load_settings
+
+    settings = load_settings(config, values)
+    read = files_read(config, settings)
+    check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
     from tuner.job import summary_lines, tune_model
     from tuner.progress import make_progress
     from tuner.report import task_table
 
-    settings = load_settings(config, values)
     result = tune_model(model, settings, shapes=shapes, progress=make_progress())
     write_json(json, result.to_json())
     if json != "-":
@@ -165,18 +168,19 @@ def build(
 ) -> None:
     """Build a model from the best records, and list for every kernel what it runs."""
     shapes = shapes_of(shape)
-    check_output(json)
     from tuner.model_digest import ModelDigest
 
     digest = ModelDigest(model)  # meanwhile:
-    from configs.settings import load_settings
+    from configs.settings import files_read, load_settings
     from tuner.build_file import build_file
     from tuner.build_report import build_table
     from tuner.forms import check_form
 
     values = {**overrides(db, threads), "cache.enabled": None if cache else False}
     settings = load_settings(config, values)
-    check_form(emit, output, [model, db], settings, fallback=fallback)
+    files = check_form(emit, output, model, settings, fallback=fallback)
+    read, records = files_read(config, settings), settings.database.url
+    check_files(writes=[*files, json], reads=read, databases=[records], model=model)
     emitted, not_listed = build_file(
         emit,
         model,
@@ -227,8 +231,7 @@ def run(
 ) -> None:
     """Run a built model and time it."""
     files = named_values(input, "--input", "NAME=FILE.npy")
-    check_output(output, inputs=[artefact, *files.values()])
-    check_output(json)
+    check_files(writes=[output, json], reads=[artefact, *files.values()])
     import compiler
     from tuner.run_model import profile_line, profile_table, run_lines, run_model, write_outputs
 
@@ -260,16 +263,18 @@ def bench(
 ) -> None:
     """Time the built model against other engines in interleaved runs."""
     shapes = shapes_of(shape)
-    check_output(json, inputs=[model, db])
+    from configs.settings import files_read, load_settings
+
+    settings = load_settings(config, overrides(db, threads))
+    read = files_read(config, settings)
+    check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
     from compiler.runtime.executable import Executable
-    from configs.settings import load_settings
     from tuner import bench as benchmark
     from tuner.build_model import compile_from
     from tuner.latency import LatencyOptions
     from tuner.open_records import open_records
 
     engines = benchmark.parse_engines(against)
-    settings = load_settings(config, overrides(db, threads))
     with open_records(settings.database.url, untuned=untuned) as store:
         spec = compile_from(model, store, settings, shapes).spec
     options = LatencyOptions(rounds=rounds)
@@ -285,7 +290,7 @@ def zoo(
     output: Annotated[str, typer.Option(metavar="FILE", help="Where the ONNX file goes.")],
 ) -> None:
     """Write a well-known network with seeded random weights as an ONNX file."""
-    check_output(output)
+    check_files(writes=[output])
     from compiler.frontend.zoo import write_model
 
     write_model(name, Path(output))
@@ -324,12 +329,12 @@ def report(
     db: DbOption = None,
 ) -> None:
     """Write a page about the jobs and kernels of a database."""
-    check_output(html, inputs=[db])
+    check_files(writes=[html], databases=[db])
     from tuner.html_report import html_report
 
     with open_database(db) as store:
         page = html_report(store)
-    Path(html).write_text(page, encoding="utf-8")
+    write_file(html, page)
     print(html)
 
 

@@ -1,4 +1,4 @@
-"""What every command needs: parsed values, checked output paths, JSON, and errors as one line."""
+"""What every command needs: parsed values, JSON, and errors as one line."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
 from configs.errors import SettingsError, TunefarmError
+from configs.files import write_text
 
 INTERRUPTED = 130
 UNTERMINATED_WIDTH = 160  # columns of a table that is not printed to a terminal
@@ -147,37 +147,6 @@ def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_output(path: str | None, inputs: Iterable[str | None] = ()) -> None:
-    """Refuse a path that could not be written, before the long work starts.
-
-    `inputs` are files that the command reads: an output must not be one of them.
-    """
-    if path is None or path == "-":
-        return
-    if not path or "\0" in path:
-        raise SettingsError(f"{path!r} is not a file name")
-    target = Path(path)
-    if target.is_dir():
-        raise SettingsError(f"cannot write {path}: it is a folder")
-    if target.exists() and not target.is_file():
-        raise SettingsError(f"cannot write {path}: it is not a regular file")
-    if not target.parent.is_dir():
-        raise SettingsError(f"cannot write {path}: there is no folder {target.parent}")
-    writable = target if target.exists() else target.parent
-    if not os.access(writable, os.W_OK) or not os.access(target.parent, os.W_OK):
-        raise SettingsError(f"cannot write {path}: permission denied")
-    for name in inputs:
-        if name is not None and target.exists() and _same_file(name, target):
-            raise SettingsError(f"{path} is an input, it would be overwritten")
-
-
-def _same_file(name: str, target: Path) -> bool:
-    try:
-        return target.samefile(name)
-    except OSError:
-        return False
-
-
 def write_json(path: str | None, value: Any) -> None:
     """Write a result as JSON; "-" is stdout, None writes nothing."""
     if path is None:
@@ -186,7 +155,15 @@ def write_json(path: str | None, value: Any) -> None:
     if path == "-":
         print(text)
     else:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write_file(path, text + "\n")
+
+
+def write_file(path: str, text: str) -> None:
+    """Write a text file as a whole. Raises SettingsError where that fails."""
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def console() -> Any:

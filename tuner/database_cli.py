@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from configs.errors import DatabaseError
-from tuner.command_line import DbOption, JsonOption, check_output, console, write_json
+from tuner.command_files import DEFAULT_DATABASE, check_files
+from tuner.command_line import DbOption, JsonOption, console, write_json
 
 if TYPE_CHECKING:
     from db.store import Store
@@ -20,7 +21,7 @@ database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look a
 @database.command("list")
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
     """List what is recorded: a row per kernel, target and thread count."""
-    check_output(json, inputs=[db])
+    check_files(writes=[json], databases=[db])
     from tuner.database_commands import list_table, list_to_json
 
     with open_database(db) as store:
@@ -60,7 +61,7 @@ def db_export(
     db: DbOption = None,
 ) -> None:
     """Write all records to a new file of JSON lines."""
-    check_output(output, inputs=[db])
+    check_files(writes=[output], databases=[db])
     from db.export import export_records
 
     with open_database(db) as store:
@@ -78,7 +79,7 @@ def db_import(
 
     if not Path(file).is_file():
         raise DatabaseError(f"there is no file {file}")
-    with Store.open(db or "tuning.db") as store:
+    with Store.open(db or DEFAULT_DATABASE) as store:
         print(f"{import_records(store, Path(file))} new trials")
 
 
@@ -91,7 +92,7 @@ def db_merge(
     from db.export import merge_records
     from db.store import Store
 
-    with open_database(other) as source, Store.open(db or "tuning.db") as store:
+    with open_database(other) as source, Store.open(db or DEFAULT_DATABASE) as store:
         print(f"{merge_records(store, source)} new trials")
 
 
@@ -107,7 +108,7 @@ def db_prune(
     from db.store import Store
     from tuner.prune import plan_pruning, prune
 
-    with Store.open(db or "tuning.db", create=False, read_only=dry_run) as store:
+    with Store.open(db or DEFAULT_DATABASE, create=False, read_only=dry_run) as store:
         tasks = plan_pruning(store, keep)
         for task in tasks:
             name = f"{task.workload_name} {task.key.workload[:8]}"
@@ -142,7 +143,7 @@ def db_salvage(
     output: Annotated[str, typer.Option(metavar="NEW", help="Where the new database goes.")],
 ) -> None:
     """Write what is intact of a damaged database to a new one, and say what is lost."""
-    check_output(output, inputs=[file])
+    check_files(writes=[output], databases=[file])
     from db.salvage import salvage
     from tuner.database_commands import salvage_lines
 
@@ -157,7 +158,7 @@ def db_upgrade(db: DbOption = None) -> None:
     from db import schema
     from db.store import Store
 
-    with Store.open(db or "tuning.db", create=False) as store:
+    with Store.open(db or DEFAULT_DATABASE, create=False) as store:
         if store.upgraded_from is None:
             print(f"{store.name} has schema {schema.REVISION} already")
         else:
@@ -169,4 +170,4 @@ def open_database(db: str | None) -> Store:
     """An existing database, open for reading; `tuning.db` if none is named."""
     from db.store import Store
 
-    return Store.open(db or "tuning.db", create=False, read_only=True)
+    return Store.open(db or DEFAULT_DATABASE, create=False, read_only=True)

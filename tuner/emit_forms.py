@@ -22,24 +22,26 @@ from compiler.runtime.export_c import (
     export_library,
     export_object,
     header_path,
+    library_files,
 )
 from compiler.schedule.choice import ScheduleChoice
+from configs.files import write_text
 from configs.settings import Settings
 from tuner.build_model import CompiledModel
-from tuner.command_line import check_output
 from tuner.forms import LIBRARY, OBJECT
 from tuner.targets import target_of
 
 
-def check_c(form: str, output: str, inputs: list[str | None], settings: Settings) -> None:
-    """Refuse a path or a machine that cannot do. `inputs` are files that the command reads."""
+def check_c(form: str, output: str, model: str, settings: Settings) -> tuple[str, ...]:
+    """Refuse a folder or a machine that cannot do. Returns the files that may be overwritten."""
     if form == LIBRARY:
         check_folder(output)
         check_toolchain(target_of(settings))
-        return
-    check_output(output, inputs)
+        if not Path(output).exists():
+            return ()  # in a new folder nothing can be overwritten
+        return tuple(str(Path(output, name)) for name in library_files(Path(model).stem))
     check_toolchain(target_of(settings), static=True)
-    check_output(str(header_path(output)), inputs)
+    return output, str(header_path(output))
 
 
 def write_form(
@@ -103,6 +105,6 @@ def _assemble_command(form: str, output: str) -> str:
 
 def _write(output: str, text: str) -> None:
     try:
-        Path(output).write_text(text + "\n", encoding="utf-8")
+        write_text(output, text + "\n")
     except OSError as error:
         raise ExportError(f"cannot write {output}: {error.strerror or error}") from error

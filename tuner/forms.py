@@ -6,7 +6,6 @@ import difflib
 
 from compiler.errors import SettingsError
 from configs.settings import Settings
-from tuner.command_line import check_output
 
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
@@ -15,11 +14,11 @@ FORMS = (ARTEFACT, "llvm", "asm", OBJECT, LIBRARY, "graph")
 
 
 def check_form(
-    form: str, output: str, inputs: list[str | None], settings: Settings, *, fallback: bool = False
-) -> None:
-    """Refuse a form, a path or a machine that cannot do, before the long work starts.
+    form: str, output: str, model: str, settings: Settings, *, fallback: bool = False
+) -> tuple[str, ...]:
+    """Refuse a form, a folder or a machine that cannot do, before the long work starts.
 
-    `inputs` are files that the command reads. Raises TunefarmError.
+    Returns the files that may be overwritten. Raises TunefarmError.
     """
     if form not in FORMS:
         near = difflib.get_close_matches(form, FORMS, n=1)
@@ -32,6 +31,5 @@ def check_form(
     if form in (LIBRARY, OBJECT):
         from tuner.emit_forms import check_c
 
-        check_c(form, output, inputs, settings)
-    else:
-        check_output(output, inputs)
+        return check_c(form, output, model, settings)
+    return (output,)

@@ -18,6 +18,7 @@ from compiler.errors import InputError
 from compiler.graph.ir import Array
 from compiler.runtime.executable import Executable
 from compiler.runtime.profile import KernelTime, Profile
+from configs.files import replacing
 from tuner.latency import seeded_inputs, spread
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
 
@@ -170,14 +171,10 @@ def read_array(path: str) -> Array:
 
 def write_outputs(outputs: Mapping[str, Array], path: str) -> None:
     """Write arrays to an .npz file, replacing an old one only when the new one is complete."""
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
     try:
-        with zipfile.ZipFile(partial, "w") as archive:
+        with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
             for name, array in outputs.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
-        os.replace(partial, target)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

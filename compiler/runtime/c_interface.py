@@ -107,14 +107,19 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
     inputs = _ports(spec.inputs, "input", taken)
     outputs = _ports(spec.outputs, "output", taken)
     parallel = is_supported() and any(kernel.parallel for kernel in spec.kernels)
-    identified = identifier(title, "model")[:_LONGEST]
     return CInterface(
-        f"{identified}_model" if identified in _SYSTEM else identified,
+        model_title(title),
         title,
         inputs,
         outputs,
         spec.threads if parallel else 1,
     )
+
+
+def model_title(name: str) -> str:
+    """What the names of a model's C functions and files start with; of itself, itself."""
+    identified = identifier(name, "model")[:_LONGEST]
+    return f"{identified}_model" if identified in _SYSTEM else identified
 
 
 def identifier(text: str, kind: str) -> str:

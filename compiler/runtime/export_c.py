@@ -30,7 +30,7 @@ from compiler.runtime.c_implementation import (
     constants_text,
     implementation_text,
 )
-from compiler.runtime.c_interface import CInterface, c_interface
+from compiler.runtime.c_interface import CInterface, c_interface, model_title
 from compiler.runtime.check_target import platform_of
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.thread_pool import pool_ir
@@ -85,6 +85,12 @@ def header_path(path: str | PathLike[str]) -> Path:
     return header
 
 
+def library_files(name: str) -> tuple[str, ...]:
+    """The names that `export_library` gives the header, the library and the example."""
+    title = model_title(name)
+    return f"{title}.h", f"lib{title}.so", f"{title}_example.c"
+
+
 def export_library(
     spec: ExecutableSpec, folder: str | PathLike[str], name: str | None = None
 ) -> tuple[Path, ...]:
@@ -97,8 +103,7 @@ def export_library(
     check_toolchain(spec.target)
     check_folder(folder)
     interface = _interface(spec, name)
-    header, library = f"{interface.name}.h", f"lib{interface.name}.so"
-    example = f"{interface.name}_example.c"
+    header, library, example = library_files(interface.name)
     texts = {
         header: header_text(interface, spec.target, compile_command(interface.name)),
         example: example_text(interface),
@@ -193,7 +198,12 @@ def _link_library(interface: CInterface, work: Path, library: str, parts: Sequen
 
 def _run(work: Path, tool: str, *arguments: str) -> None:
     done = subprocess.run(
-        [tool, *arguments], cwd=work, capture_output=True, text=True, errors="replace", check=False
+        ["env", "TMPDIR=.", tool, *arguments],  # its temporary files go with `work`
+        cwd=work,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]

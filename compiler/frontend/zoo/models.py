@@ -17,6 +17,7 @@ from compiler.frontend.zoo.network import NetworkBuilder, Size
 from compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
 from compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
 from compiler.frontend.zoo.vgg11 import vgg11
+from configs.files import replacing
 
 _MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {
     "resnet18": resnet18,
@@ -60,12 +61,10 @@ def write_model(name: str, output: Path, seed: int = 0) -> Path:
     """
     output = Path(output)
     model = build_model(name, seed=seed)
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(model.SerializeToString())
-        os.replace(partial, output)
+        with replacing(output) as unfinished:
+            unfinished.write_bytes(model.SerializeToString())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise SettingsError(
             f"{output} cannot be written: {error.strerror or error}",
             hint="choose another --output",

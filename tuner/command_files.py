@@ -1,0 +1,157 @@
+"""Which files a command reads and which it writes, and that it does not write what it reads.
+
+Every command says both in one call of `check_files`, before its work starts.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from configs.errors import SettingsError
+
+DEFAULT_DATABASE = "tuning.db"
+STDOUT = "-"
+_SQLITE = b"SQLite format 3\0"
+_BESIDE = ("-journal", "-wal", "-shm")
+"""What SQLite adds to a database's name for files that belong to it."""
+_REFERENCE = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
+"""The key of a tensor's external data in an ONNX file, and the length of the name behind it."""
+
+
+def check_files(
+    *,
+    writes: Iterable[str | None],
+    reads: Iterable[str | os.PathLike[str] | None] = (),
+    databases: Iterable[str | None] = (),
+    model: str | None = None,
+) -> None:
+    """Refuse outputs that cannot be written, or are something that the command needs.
+
+    writes: files, "-" for stdout, None for nothing.
+    reads: other files that the command reads.
+    databases: files or URLs, read or written by the command; None is the default one.
+    model: an ONNX file; the files with its external data are read too.
+
+    An output must be none of what is read, by whatever name, no second output, and no database.
+    Raises SettingsError.
+    """
+    outputs = [path for path in writes if path is not None and path != STDOUT]
+    if not outputs:
+        return
+    for path in outputs:
+        check_output(path)
+    inputs = [os.fspath(path) for path in reads if path is not None]
+    for database in databases:
+        file = database_file(database)
+        if file is not None:
+            inputs += [file, *(f"{file}{end}" for end in _BESIDE)]
+    if model is not None:
+        inputs.append(model)
+        if any(map(_is_foreign, outputs)):
+            inputs += external_data(model)
+    for number, path in enumerate(outputs):
+        if any(_same_file(path, name) for name in inputs):
+            raise SettingsError(f"{path} is an input, it would be overwritten")
+        if any(_same_file(path, other) for other in outputs[:number]):
+            raise SettingsError(f"{path} is written twice", hint="give each output its own file")
+        if _belongs_to_a_database(path):
+            raise SettingsError(f"{path} belongs to a database, it would be overwritten")
+
+
+def check_output(path: str) -> None:
+    """Refuse a path at which no file can be written. Raises SettingsError."""
+    if not path or "\0" in path:
+        raise SettingsError(f"{path!r} is not a file name")
+    target = Path(path)
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
+        if target.is_symlink():
+            raise SettingsError(f"cannot write {path}: its links lead in a circle")
+    if target.is_dir():
+        raise SettingsError(f"cannot write {path}: it is a folder")
+    if target.exists() and not target.is_file():
+        raise SettingsError(f"cannot write {path}: it is not a regular file")
+    if not target.parent.is_dir():
+        raise SettingsError(f"cannot write {path}: there is no folder {target.parent}")
+    writable = target if target.exists() else target.parent
+    if not os.access(writable, os.W_OK) or not os.access(target.parent, os.W_OK):
+        raise SettingsError(f"cannot write {path}: permission denied")
+
+
+def database_file(path_or_url: str | None) -> str | None:
+    """The file of a database; None for one that is in no file."""
+    if path_or_url is None:
+        return DEFAULT_DATABASE
+    if "://" not in path_or_url:
+        return path_or_url
+    if not path_or_url.startswith("sqlite"):
+        return None
+    from db.backend import backend_of
+
+    name = backend_of(path_or_url).name
+    return None if name == ":memory:" else name
+
+
+def external_data(model: str) -> list[str]:
+    """The files that an ONNX file names for its tensors' data, without reading it as ONNX."""
+    folder = Path(model).parent
+    try:
+        with (
+            open(model, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return [str(folder / os.fsdecode(name)) for name in _references(content)]
+    except (OSError, ValueError):
+        return []  # reading it will fail, with a better reason
+
+
+def _references(content: mmap.mmap) -> Iterator[bytes]:
+    for found in _REFERENCE.finditer(content):
+        low, *high = found[1]
+        length = (low & 0x7F) + (high[0] << 7 if high else 0)
+        name = content[found.end() : found.end() + length]
+        if b"\0" not in name:
+            yield name
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether there is a file already that is no artefact, which external data never is."""
+    from compiler.runtime.artefact import MAGIC
+
+    return os.path.exists(path) and _start(path, len(MAGIC)) != MAGIC
+
+
+def _belongs_to_a_database(path: str) -> bool:
+    names = [path, *(path.removesuffix(end) for end in _BESIDE if path.endswith(end))]
+    return any(_start(name, len(_SQLITE)) == _SQLITE for name in names)
+
+
+def _start(path: str, count: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
+def _same_file(path: str, other: str) -> bool:
+    """Whether two names are of one file, also of one that is not there yet."""
+    try:
+        if os.path.samefile(path, other):
+            return True
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.path.realpath(path) == os.path.realpath(other)
+    except (OSError, ValueError):
+        return False
