@@ -12,6 +12,7 @@ __all__ = [
     "DatabaseError",
     "ExportError",
     "ImportModelError",
+    "LimitError",
     "LoweringError",
     "MeasureError",
     "ScheduleError",
@@ -33,6 +34,10 @@ class UnsupportedOperatorError(ImportModelError):
 
 class ShapeError(ImportModelError):
     """A type or shape rule is violated, or a shape is not known before run time."""
+
+
+class LimitError(ImportModelError):
+    """The model needs more memory, nodes, dimensions or time than the limits allow."""
 
 
 class VerifyError(TunefarmError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
@@ -15,6 +15,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.optimise import PASSES, optimise
 from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.limits import Allowance, Limits
 from compiler.llvm import CompiledKernel, begin_kernel
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
@@ -60,6 +61,7 @@ def build(
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
     numerics: str = "default",
+    limits: Limits | None = None,
 ) -> Executable:
     """Compile a model and load it into this process; the arguments are `compile_model`'s."""
     spec = compile_model(
@@ -70,6 +72,7 @@ def build(
         shapes=shapes,
         dump_after=dump_after,
         numerics=numerics,
+        limits=limits,
     )
     return Executable(spec)
 
@@ -84,26 +87,32 @@ def compile_model(
     dump_after: DumpAfter = None,
     numerics: str = "default",
     cache: ObjectCache | None = None,
+    limits: Limits | None = None,
 ) -> ExecutableSpec:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
     `choose_schedule` gives a kernel's schedule, None for the default one. `shapes` fixes symbolic
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
     printed to stderr, or is a function of (stage, text). `numerics` "strict" keeps algorithms that
-    round differently out of default schedules. `cache` has code that was made before. Raises
+    round differently out of default schedules. `cache` has code that was made before. What the
+    model needs is within `limits`, or refused; they are this machine's if None. Raises
     `ImportModelError` and its kinds for models that cannot be compiled; a schedule that does not
     fit is reported, not raised.
     """
     target = host_target() if target is None else target
     stages = Stages(STAGES, dump_after)
-    graph, program = _to_kernels(model, target, shapes, stages)
+    allowance = Allowance(limits)
+    graph, program = _to_kernels(model, target, shapes, stages, allowance)
     schedules = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
     built = stages.run(
-        "compile_kernels", lambda: compile_kernels(schedules, target, threads, numerics, cache)
+        "compile_kernels",
+        lambda: compile_kernels(schedules, target, threads, numerics, cache, allowance),
     )
     compiled = {key: item.compiled for key, item in built.items()}
-    constants = stages.run("pack_constants", lambda: pack_constants(program, compiled))
-    plan = stages.run("plan_memory", lambda: plan_memory(program, _workspaces(program, compiled)))
+    constants = stages.run("pack_constants", lambda: pack_constants(program, compiled, allowance))
+    plan = stages.run(
+        "plan_memory", lambda: plan_memory(program, _workspaces(program, compiled), allowance)
+    )
     steps = stages.run("run_steps", lambda: run_steps(program, compiled, constants, plan))
     entry = stages.run("entry", lambda: entry_ir(steps))
     compile_entry = object_code if cache is None else cache.object_code
@@ -129,30 +138,32 @@ def kernels_of(
     target: Target | None = None,
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
+    limits: Limits | None = None,
 ) -> KernelProgram:
     """The fused kernels of a model, in order: what a tuner tunes."""
     target = host_target() if target is None else target
-    return _to_kernels(model, target, shapes, Stages(STAGES, dump_after))[1]
+    stages = Stages(STAGES, dump_after)
+    return _to_kernels(model, target, shapes, stages, Allowance(limits))[1]
 
 
 def _to_kernels(
-    model: Model, target: Target, shapes: Shapes | None, stages: Stages
+    model: Model, target: Target, shapes: Shapes | None, stages: Stages, allowance: Allowance
 ) -> tuple[Graph, KernelProgram]:
     """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
 
     The program's outputs are the graph's in order; one that is an input too has a name of its own.
     """
-    graph = stages.run("import", lambda: _imported(model, shapes))
-    graph = stages.run("optimise", lambda: optimise(graph, target.lanes, stages.observe))
-    return graph, stages.run("extract_kernels", lambda: extract_kernels(graph))
+    graph = stages.run("import", lambda: _imported(model, shapes, allowance))
+    graph = stages.run("optimise", lambda: optimise(graph, target.lanes, stages.observe, allowance))
+    return graph, stages.run("extract_kernels", lambda: extract_kernels(graph, allowance))
 
 
-def _imported(model: Model, shapes: Shapes | None) -> Graph:
+def _imported(model: Model, shapes: Shapes | None, allowance: Allowance) -> Graph:
     if isinstance(model, Graph):
         return model
     from compiler.frontend.import_onnx import import_onnx  # most callers have a graph
 
-    return import_onnx(Path(model), shapes)
+    return import_onnx(Path(model), shapes, limits=allowance.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,24 +216,29 @@ def compile_kernels(
     threads: int,
     numerics: str,
     cache: ObjectCache | None = None,
+    allowance: Allowance | None = None,
 ) -> dict[str, BuiltKernel]:
     """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key.
 
     One thread lowers a kernel while another has LLVM compile those before it. More would only wait:
     the former hold the interpreter's lock, the latter one that llvmlite has for all of LLVM.
+    Raises `LimitError` before a kernel for which there is no time any more.
     """
+    allowance = allowance or Allowance()
     begin = begin_kernel if cache is None else cache.begin_kernel
     built: dict[str, BuiltKernel] = {}
     with ThreadPoolExecutor(1) as llvm:
 
         def start(key: str, choice: ScheduleChoice | None) -> Future[CompiledKernel]:
             kernel = chosen[key].kernel
+            allowance.check_time(f"compiling kernel {kernel.name}")
             if choice is None:
                 schedule = default_schedule(kernel, target, threads, numerics)
             else:
                 schedule = choice.schedule
             try:
-                return llvm.submit(begin(kernel, schedule, target, f"kernel_{key}"))
+                finish = begin(kernel, schedule, target, f"kernel_{key}")
+                return llvm.submit(_in_time, finish, f"compiling kernel {kernel.name}", allowance)
             except _DOES_NOT_FIT as error:
                 failed: Future[CompiledKernel] = Future()
                 failed.set_exception(error)
@@ -240,6 +256,13 @@ def compile_kernels(
                 note = f"the {choice.source} schedule{record} does not fit: {error}"
                 built[key] = BuiltKernel(start(key, None).result(), None, note)
     return built
+
+
+def _in_time(
+    finish: Callable[[], CompiledKernel], doing: str, allowance: Allowance
+) -> CompiledKernel:
+    allowance.check_time(doing)
+    return finish()
 
 
 def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) -> list[int]:

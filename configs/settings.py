@@ -18,10 +18,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import SettingsError
+from configs.regular_file import read_regular
 
 ENVIRONMENT_PREFIX = "TUNEFARM_"
 _FOLDER = Path(__file__).resolve().parent
 _SUGGESTION_CUTOFF = 0.5
+_MOST_BYTES = 1 << 20  # of a settings file
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
@@ -118,6 +120,19 @@ class CacheSettings(_Section):
     enabled: bool = True
 
 
+class LimitSettings(_Section):
+    """What importing and building a model may need; more is refused before it is asked for."""
+
+    bytes: Bytes | None = None
+    """Most memory of a value, of all constants, of a run; None: half of this machine's."""
+    nodes: Count = 200_000
+    """Most nodes, after functions and loops are unrolled."""
+    rank: Annotated[int, Field(ge=1, le=64)] = 64
+    """Most dimensions of a value."""
+    seconds: Duration = 600.0
+    """Most seconds that an import or a build may take."""
+
+
 class DatabaseSettings(_Section):
     """Where records are kept."""
 
@@ -132,6 +147,7 @@ class Settings(_Section):
     measure: MeasureSettings = MeasureSettings()
     compile: CompileSettings = CompileSettings()
     cache: CacheSettings = CacheSettings()
+    limits: LimitSettings = LimitSettings()
     database: DatabaseSettings = DatabaseSettings()
 
     def to_json(self) -> dict[str, Any]:
@@ -302,10 +318,10 @@ def _find_file(name_or_path: str, folder: Path, kind: str) -> Path:
     path = Path(name_or_path)
     if "\0" in name_or_path:
         raise SettingsError(f"{name_or_path!r} is not a file name")
-    if path.is_file():
-        return path
     if path.is_dir() and name_or_path:
         raise SettingsError(f"{name_or_path} is a folder, not a settings file")
+    if path.exists() and name_or_path:
+        return path
     if path.suffix == ".toml" or path.name != name_or_path:
         raise SettingsError(f"no such settings file: {name_or_path}")
     raise SettingsError(
@@ -315,7 +331,7 @@ def _find_file(name_or_path: str, folder: Path, kind: str) -> Path:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_regular(path, _MOST_BYTES).decode("utf-8"))
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

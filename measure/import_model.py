@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from compiler import errors
 from compiler.errors import ImportModelError, TunefarmError
 from compiler.graph.ir import Array, Graph
 from compiler.graph.serialize import graph_from_structure
+from compiler.limits import Limits
 from measure.import_role import CONSTANTS
 from measure.messages import Message
 from measure.slots import available_cores
@@ -29,21 +31,23 @@ from measure.worker_settings import WorkerSettings
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
-IMPORT_SECONDS = 300.0
+_GRACE_SECONDS = 5.0  # for the child to say itself that it takes too long
 
 
 def import_model(
     path: str | os.PathLike[str],
     shapes: Shapes | None = None,
+    limits: Limits | None = None,
     *,
-    timeout: float = IMPORT_SECONDS,
     memory_bytes: int = 0,
 ) -> Graph:
     """`compiler.frontend.import_onnx` in a process with limits; raises as it does.
 
-    And ImportModelError when the process crashes, takes longer than `timeout` seconds or more than
-    `memory_bytes` (0: three quarters of the machine's memory).
+    And ImportModelError when the process crashes, takes longer than the `limits` allow (this
+    machine's if None) or more than `memory_bytes` (0: three quarters of the machine's memory).
     """
+    limits = limits or Limits()
+    timeout = limits.seconds + _GRACE_SECONDS
     folder = tempfile.mkdtemp(prefix="tunefarm-import-")
     settings = WorkerSettings(
         available_cores(), 1, target={}, scratch=folder, memory_bytes=memory_bytes
@@ -54,6 +58,7 @@ def import_model(
             fields = {
                 "path": os.fspath(path),
                 "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
+                "limits": asdict(limits),
                 "cpu_seconds": 2 * timeout + 1,
             }
             reply = worker.request(Message(fields), timeout).fields

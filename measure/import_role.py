@@ -28,11 +28,12 @@ class ImportRole:
         """Import the file; its constants go to the scratch folder."""
         from compiler.frontend.import_onnx import import_onnx
         from compiler.graph.serialize import structure_to_json
+        from compiler.limits import Limits
 
         fields = message.fields
         shapes = {name: tuple(shape) for name, shape in fields["shapes"].items()}
         try:
-            graph = import_onnx(fields["path"], shapes)
+            graph = import_onnx(fields["path"], shapes, limits=Limits(**fields["limits"]))
         except TunefarmError as error:
             return Message(
                 {

@@ -29,11 +29,6 @@ def fingerprint() -> dict[str, Any]:
     return {**facts, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
-def memory_bytes() -> int:
-    """Physical memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def oom_kills() -> int:
     """How often the kernel's out-of-memory killer has struck since boot (0 if it does not tell)."""
     for line in _read("/proc/vmstat").splitlines():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from measure.machine import memory_bytes
+from compiler.machine_memory import memory_bytes
 
 COMPILE = "measure.build_candidate:compile_candidate"
 _MEMORY_SHARE = 0.75

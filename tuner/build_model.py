@@ -20,6 +20,7 @@ from db.store import Store
 from measure.import_model import import_model
 from tuner.apply_best import Records
 from tuner.build_report import BuildReport, check_share, require_share
+from tuner.limits import limits_of
 from tuner.targets import target_of
 from tuner.weigh_kernels import build_report
 
@@ -78,16 +79,17 @@ def compile_with(
             chosen[key] = choice
         return choice
 
-    folder = cache_folder(settings)
+    folder, limits = cache_folder(settings), limits_of(settings)
     cache = None if folder is None else ContentCache(folder)
     objects = None if cache is None else ObjectCache(cache)
     spec = compile_model(
-        model if isinstance(model, Graph) else import_model(model, shapes),
+        model if isinstance(model, Graph) else import_model(model, shapes, limits),
         remember,
         target=target or target_of(settings),
         threads=settings.compile.threads,
         numerics=settings.compile.numerics,
         cache=objects,
+        limits=limits,
     )
     if cache is not None and objects is not None and objects.misses:
         cache.trim()

@@ -12,6 +12,7 @@ from compiler.errors import ExportError
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import optimise
 from compiler.graph.serialize import graph_to_json
+from compiler.limits import Allowance
 from compiler.pipeline import kernels_of
 from compiler.runtime.c_header import compile_command, object_command
 from compiler.runtime.c_interface import c_interface
@@ -29,6 +30,7 @@ from configs.files import write_text
 from configs.settings import Settings
 from tuner.build_model import CompiledModel
 from tuner.forms import LIBRARY, OBJECT
+from tuner.limits import limits_of
 from tuner.targets import target_of
 
 
@@ -62,15 +64,18 @@ def write_form(
         files = tuple(map(str, export(spec, output, name)))
         return files, _c_command(form, spec, output, name)
     if form == "graph":
-        _write(output, json.dumps(_graph_json(graph, spec), indent=1, ensure_ascii=False))
+        _write(output, json.dumps(_graph_json(graph, spec, settings), indent=1, ensure_ascii=False))
         return (output,), f"less {shlex.quote(output)}"
     _write(output, _code_text(form, graph, spec, built.chosen, settings))
     return (output,), _assemble_command(form, output)
 
 
-def _graph_json(graph: Graph, spec: ExecutableSpec) -> object:
+def _graph_json(graph: Graph, spec: ExecutableSpec, settings: Settings) -> object:
     """The graph that kernels were made from; of its constants only the SHA-256."""
-    return graph_to_json(optimise(graph, spec.target.lanes), with_constants=False)
+    allowance = Allowance(limits_of(settings))
+    return graph_to_json(
+        optimise(graph, spec.target.lanes, allowance=allowance), with_constants=False
+    )
 
 
 def _code_text(
@@ -80,7 +85,7 @@ def _code_text(
     chosen: Mapping[str, ScheduleChoice],
     settings: Settings,
 ) -> str:
-    program = kernels_of(graph, spec.target)
+    program = kernels_of(graph, spec.target, limits=limits_of(settings))
     schedules = schedules_of(program, spec, chosen, settings.compile.numerics)
     text = llvm_text if form == "llvm" else assembly_text
     return text(program, spec, schedules)

@@ -11,6 +11,7 @@ from compiler.errors import SettingsError
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.printer import format_kernel
+from compiler.limits import Limits
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import assembly
 from compiler.loops.lower_kernel import lower_kernel
@@ -24,6 +25,7 @@ from configs.settings import CompileSettings, Settings
 from db.store import Store
 from measure.import_model import import_model
 from tuner.apply_best import choose_from
+from tuner.limits import limits_of
 from tuner.make_tasks import distinct_kernels
 from tuner.targets import target_of
 
@@ -54,14 +56,15 @@ def inspect_model(
         hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
     target, threads = target_of(settings), settings.compile.threads
-    graph = import_model(model, shapes)
+    limits = limits_of(settings)
+    graph = import_model(model, shapes, limits)
     if stage == "graph":
-        return _graph(graph, target)
+        return _graph(graph, target, limits)
     choose: ChooseSchedule | None = None
     if store is not None:
         choose = choose_from(store, target, threads, settings.compile.numerics)
     show = _printer(stage, target, settings.compile, choose)
-    program = kernels_of(graph, target)
+    program = kernels_of(graph, target, limits=limits)
     found = {key: (item, times) for key, (item, times) in distinct_kernels(program).items()}
     chosen = _select({key: item for key, (item, _) in found.items()}, kernel)
     return "\n\n".join(
@@ -70,9 +73,9 @@ def inspect_model(
     )
 
 
-def _graph(graph: Graph, target: Target) -> str:
+def _graph(graph: Graph, target: Target, limits: Limits) -> str:
     dumped: dict[str, str] = {}
-    kernels_of(graph, target, dump_after=dumped.__setitem__)
+    kernels_of(graph, target, dump_after=dumped.__setitem__, limits=limits)
     return dumped["optimise"]
 
 

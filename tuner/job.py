@@ -39,6 +39,7 @@ from tuner.history import (
 )
 from tuner.interrupt import interruptible
 from tuner.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
+from tuner.limits import limits_of
 from tuner.make_tasks import distinct_kernels, make_tasks
 from tuner.patience import DatabasePatience
 from tuner.progress import NoProgress, Progress
@@ -104,8 +105,9 @@ def tune_model(
     target = target_of(settings)
     if settings.measure.address is None:
         slots_of(settings)  # too few cores for the threads: said before the work begins
-    graph = import_model(model, shapes)
-    kernels = distinct_kernels(kernels_of(graph, target))
+    limits = limits_of(settings)
+    graph = import_model(model, shapes, limits)
+    kernels = distinct_kernels(kernels_of(graph, target, limits=limits))
     with Store.open(settings.database.url) as store:
         cost_model = make_cost_model(settings)
         like = task_key("", target, settings.compile.threads, settings.compile.numerics)

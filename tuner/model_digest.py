@@ -7,6 +7,8 @@ import mmap
 import threading
 from os import PathLike
 
+from configs.regular_file import open_regular
+
 # The key that every reference of an ONNX file to another file contains.
 _REFERENCE = b"location"
 
@@ -15,7 +17,7 @@ def file_digest(path: str | PathLike[str]) -> str | None:
     """The SHA-256 of a model's file; None if it may refer to others, or cannot be read."""
     try:
         with (
-            open(path, "rb") as file,
+            open_regular(path) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
             if content.find(_REFERENCE) >= 0:

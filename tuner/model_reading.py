@@ -98,5 +98,6 @@ class ModelReading:
 
     def _imported(self) -> Graph:
         from measure.import_model import import_model
+        from tuner.limits import limits_of
 
-        return import_model(self._model, self._shapes)
+        return import_model(self._model, self._shapes, limits_of(self._settings))

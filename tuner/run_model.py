@@ -19,6 +19,7 @@ from compiler.graph.ir import Array
 from compiler.runtime.executable import Executable
 from compiler.runtime.profile import KernelTime, Profile
 from configs.files import replacing
+from configs.regular_file import open_regular
 from tuner.latency import seeded_inputs, spread
 from tuner.report import KEY_CHARACTERS, format_seconds, format_share
 
@@ -159,7 +160,8 @@ def _profile_to_json(profile: Profile) -> dict[str, Any]:
 def read_array(path: str) -> Array:
     """A .npy file's array; InputError if it is none."""
     try:
-        loaded = np.load(path, allow_pickle=False)
+        with open_regular(path) as file:
+            loaded = np.load(file, allow_pickle=False)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:

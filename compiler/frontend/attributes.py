@@ -11,19 +11,25 @@ from onnx import AttributeProto
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.onnx_node import AttributeValue
 from compiler.frontend.tensors import read_tensor
+from compiler.limits import Allowance
 
 
 def decode_attributes(
-    attributes: Iterable[AttributeProto], label: str, base_dir: Path | None
+    attributes: Iterable[AttributeProto],
+    label: str,
+    base_dir: Path | None,
+    allowance: Allowance,
 ) -> Mapping[str, AttributeValue]:
     """The attributes of a node by name; `label` names the node for errors.
 
     Raises UnsupportedOperatorError for kinds of attribute that no converter reads.
     """
-    return MappingProxyType({a.name: _decode(a, label, base_dir) for a in attributes})
+    return MappingProxyType({a.name: _decode(a, label, base_dir, allowance) for a in attributes})
 
 
-def _decode(attribute: AttributeProto, label: str, base_dir: Path | None) -> AttributeValue:
+def _decode(
+    attribute: AttributeProto, label: str, base_dir: Path | None, allowance: Allowance
+) -> AttributeValue:
     what = f"{label}: the attribute {attribute.name!r}"
     match attribute.type:
         case AttributeProto.INT:
@@ -39,7 +45,7 @@ def _decode(attribute: AttributeProto, label: str, base_dir: Path | None) -> Att
         case AttributeProto.STRINGS:
             return tuple(_text(value, what) for value in attribute.strings)
         case AttributeProto.TENSOR:
-            return read_tensor(attribute.t, what, base_dir)
+            return read_tensor(attribute.t, what, base_dir, allowance)
         case AttributeProto.GRAPH:
             return attribute.g
     raise UnsupportedOperatorError(f"{what} has a type that is not supported")

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from compiler.dtypes import DType
 from compiler.errors import ShapeError
 from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.limits import Allowance
 from compiler.operators.registry import infer_type
-
-MAX_TENSOR_BYTES = 2**40  # a larger tensor is taken for a mistake in the model
-MAX_MATERIALIZED_BYTES = 2**31  # the largest constant that the frontend itself computes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +42,14 @@ class Value:
 
 
 class GraphBuilder:
-    """Nodes in the order of emission; every value has a unique name and an inferred type."""
+    """Nodes in the order of emission; every value has a unique name and an inferred type.
 
-    def __init__(self, name: str) -> None:
+    Whatever is computed at import counts with `allowance`, before memory is asked for.
+    """
+
+    def __init__(self, name: str, allowance: Allowance) -> None:
         self.name = name
+        self.allowance = allowance
         self.source = ""  # the ONNX node being converted
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
@@ -55,6 +58,8 @@ class GraphBuilder:
         self._produced: set[str] = set()
         self._names: dict[str, str] = {}  # value name -> the model's name of it
         self._count = 0
+        self._memory: WeakValueDictionary[int, Array] = WeakValueDictionary()
+        self._memory_bytes = 0
 
     def input(self, name: str, type: TensorType) -> Value:
         """Declare a graph input."""
@@ -65,13 +70,25 @@ class GraphBuilder:
 
     def constant(self, array: Array, dtype: DType | None = None) -> Value:
         """A constant value; NumPy dtype as given, or converted to `dtype`."""
+        self.check_array(np.shape(array), (array.dtype if dtype is None else dtype.numpy).itemsize)
         contiguous = np.ascontiguousarray(array, dtype=None if dtype is None else dtype.numpy)
+        self._count_memory(contiguous)
         contiguous = contiguous.reshape(np.shape(array))
         if contiguous.flags.writeable:
             contiguous = contiguous.view()
             contiguous.flags.writeable = False
         type = TensorType(DType.from_numpy(contiguous.dtype), contiguous.shape)
         return Value(self._fresh("constant"), type, contiguous)
+
+    def _count_memory(self, array: Array) -> None:
+        """Count the memory that the array, or what it is a view of, has of its own."""
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        if self._memory.get(id(array)) is not array:
+            self._memory[id(array)] = array
+            self._memory_bytes += array.nbytes
+            what = f"with node {self.source!r}, the constants of the model"
+            self.allowance.check_bytes(what, self._memory_bytes)
 
     def scalar(self, value: int | float | bool, dtype: DType) -> Value:
         """A constant of shape ()."""
@@ -80,6 +97,10 @@ class GraphBuilder:
     def integers(self, values: Sequence[int]) -> Value:
         """A constant i64 vector."""
         return self.constant(np.asarray(values, np.int64).reshape(len(values)))
+
+    def check_array(self, shape: Sequence[int], element_bytes: int) -> None:
+        """Raise LimitError if a value of the node being converted may not become so large."""
+        self.allowance.check_array(f"a value of node {self.source!r}", shape, element_bytes)
 
     def name_value(self, value: Value, name: str) -> None:
         """Remember the model's name of a value; the first one that it gets is kept."""
@@ -100,6 +121,8 @@ class GraphBuilder:
             self.source,
         )
         type = infer_type(node, [None if value is None else value.type for value in inputs])
+        self.check_array(type.shape, type.dtype.bytes)
+        self.allowance.check_nodes("the model", len(self._nodes))
         for value in inputs:
             if value is not None:
                 self._use(value)

@@ -18,6 +18,7 @@ from compiler.frontend.model_inputs import input_types
 from compiler.frontend.read_model import check_text, read_model, read_opsets
 from compiler.frontend.scope import Scope
 from compiler.graph.ir import Array, Graph
+from compiler.limits import Allowance, Limits
 
 _NONE: Mapping[str, Array] = MappingProxyType({})
 
@@ -26,20 +27,23 @@ def import_onnx(
     path: str | Path,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     constants: Mapping[str, Array] | None = None,
+    limits: Limits | None = None,
 ) -> Graph:
     """Import an ONNX file.
 
     `shapes` fixes the shapes of inputs with symbolic dimensions, `constants` the contents of
     inputs, which are then no inputs of the graph any more. External data is read from the file's
-    folder only.
+    folder only. `limits` are this machine's if None.
 
     Raises ImportModelError for everything that is wrong with the file or the arguments:
     UnsupportedOperatorError, which names all unsupported operators of the model at once, and
-    ShapeError for shapes that do not fit or are not known before run time.
+    ShapeError for shapes that do not fit or are not known before run time, and LimitError for what
+    goes beyond `limits`.
     """
-    file = Path(path)
-    model = read_model(file)
-    return import_model_proto(model, shapes, file.parent, constants)
+    file, allowance = Path(path), Allowance(limits)
+    model = read_model(file, allowance)
+    check_text(model)
+    return _import(model, shapes or {}, file.parent, constants or _NONE, allowance)
 
 
 def import_model_proto(
@@ -47,13 +51,14 @@ def import_model_proto(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     base_dir: Path | None = None,
     constants: Mapping[str, Array] | None = None,
+    limits: Limits | None = None,
 ) -> Graph:
     """Import a model that is already parsed; `base_dir` is the folder of its external data.
 
     Raises as `import_onnx` does.
     """
     check_text(model)
-    return _import(model, shapes or {}, base_dir, constants or _NONE)
+    return _import(model, shapes or {}, base_dir, constants or _NONE, Allowance(limits))
 
 
 def _import(
@@ -61,13 +66,14 @@ def _import(
     shapes: Mapping[str, tuple[int, ...]],
     base_dir: Path | None,
     constants: Mapping[str, Array],
+    allowance: Allowance,
 ) -> Graph:
     opsets = read_opsets(model)
     graph = model.graph
     refuse_sparse(graph)
     _check_names("input", [info.name for info in graph.input])
     _check_names("output", [info.name for info in graph.output])
-    builder = GraphBuilder(graph.name or "model")
+    builder = GraphBuilder(graph.name or "model", allowance)
     scope = Scope(builder, base_dir)
     scope.add_initializers(graph.initializer)
     initialized = {tensor.name for tensor in graph.initializer}
@@ -75,7 +81,7 @@ def _import(
     importer = ModelImporter(builder, model.functions, base_dir)
     _define_constants(constants, inputs, builder, scope)
     runtime = [info for info in inputs if info.name not in constants]
-    for name, type in input_types(runtime, shapes).items():
+    for name, type in input_types(runtime, shapes, allowance).items():
         scope.define(name, builder.input(name, type))
     importer.convert_nodes(graph.node, Frame(scope, opsets))
     importer.problems.raise_if_any()

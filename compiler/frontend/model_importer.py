@@ -26,7 +26,6 @@ from compiler.frontend.read_model import canonical_domain
 from compiler.frontend.scope import Scope
 from compiler.frontend.signature import Signature, check_form, check_types, find_signature
 
-_MAX_NODES = 1_000_000  # after expansion of functions: nested ones can grow exponentially
 _MAX_DEPTH = 40
 # What malformed operands make Python and NumPy raise inside a converter.
 _MALFORMED = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
@@ -88,11 +87,11 @@ class ModelImporter:
 
         The outputs of a node with a problem are poisoned, so that the walk goes on without them.
         """
-        outer_source = self._builder.source
+        outer_source, allowance = self._builder.source, self._builder.allowance
         for node in nodes:
             self._count += 1
-            if self._count > _MAX_NODES:
-                raise ImportModelError(f"the model has more than {_MAX_NODES} nodes")
+            allowance.check_nodes("the model", self._count)
+            allowance.check_time(f"reading node {_name_of(node)!r}")
             name = frame.outer or _name_of(node)
             step = _Step(node, frame, name, canonical_domain(node.domain))
             self._builder.source = name
@@ -184,7 +183,9 @@ class ModelImporter:
             opset=step.opset,
             inputs=inputs,
             outputs=tuple(step.node.output),
-            attributes=decode_attributes(step.node.attribute, step.label, self._base_dir),
+            attributes=decode_attributes(
+                step.node.attribute, step.label, self._base_dir, self._builder.allowance
+            ),
         )
 
     def _inline(

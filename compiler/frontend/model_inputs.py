@@ -9,14 +9,14 @@ from onnx import ValueInfoProto
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import MAX_TENSOR_BYTES
 from compiler.graph.ir import TensorType
+from compiler.limits import Allowance
 
 Dimension = int | str  # a symbol or "?" when the extent is not known
 
 
 def input_types(
-    inputs: Sequence[ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]
+    inputs: Sequence[ValueInfoProto], shapes: Mapping[str, tuple[int, ...]], allowance: Allowance
 ) -> dict[str, TensorType]:
     """The static type of every input; `shapes` fixes inputs by name.
 
@@ -43,7 +43,7 @@ def input_types(
         if settled is None:
             unresolved.append(name)
         else:
-            types[name] = _checked(name, TensorType(dtype, settled))
+            types[name] = _checked(name, TensorType(dtype, settled), allowance)
     if unresolved:
         raise _unresolved_error(unresolved, declared)
     return types
@@ -107,13 +107,10 @@ def _match(
             )
 
 
-def _checked(name: str, type: TensorType) -> TensorType:
+def _checked(name: str, type: TensorType, allowance: Allowance) -> TensorType:
+    allowance.check_array(f"input {name!r}", type.shape, type.dtype.bytes)
     if any(extent <= 0 for extent in type.shape):
         raise ShapeError(f"input {name!r} of shape {_text(type.shape)} has no elements")
-    if type.bytes >= MAX_TENSOR_BYTES:
-        raise ShapeError(
-            f"input {name!r} of shape {_text(type.shape)} would take {type.bytes} bytes"
-        )
     return type
 
 

@@ -10,22 +10,26 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from compiler.errors import ImportModelError
+from compiler.limits import Allowance
+from configs.regular_file import read_regular
 
 _MAX_VERSION = 2**31 - 1  # what onnx.defs can be asked for
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _HINT = "the file must be an ONNX model in its binary form (.onnx)"
 
 
-def read_model(path: Path) -> onnx.ModelProto:
+def read_model(path: Path, allowance: Allowance) -> onnx.ModelProto:
     """Read and parse an ONNX file. Raises ImportModelError when that is not possible."""
-    if path.is_dir():
-        raise ImportModelError(f"{path} is a folder, not an ONNX file")
-    if not path.exists():
-        raise ImportModelError(f"there is no file {path}")
-    if not path.is_file():
-        raise ImportModelError(f"{path} is not a regular file")
     try:
-        data = path.read_bytes()
+        size = path.stat().st_size if path.is_file() else 0
+        allowance.check_bytes(f"{path}", size)
+        data = read_regular(path)
+    except FileNotFoundError as error:
+        raise ImportModelError(f"there is no file {path}") from error
+    except IsADirectoryError as error:
+        raise ImportModelError(f"{path} is a folder, not an ONNX file") from error
+    except ValueError as error:  # a null character
+        raise ImportModelError(f"{str(path)!r} is not a file name") from error
     except OSError as error:
         raise ImportModelError(f"{path} cannot be read: {error.strerror or error}") from error
     if not data:

@@ -85,7 +85,9 @@ class Scope:
 
     def _decode(self, name: str) -> Value:
         tensor = self._initializers[name]
-        value = self._builder.constant(read_tensor(tensor, f"initializer {name!r}", self._base_dir))
+        value = self._builder.constant(
+            read_tensor(tensor, f"initializer {name!r}", self._base_dir, self._builder.allowance)
+        )
         self._builder.name_value(value, name)
         self._values[name] = value
         return value

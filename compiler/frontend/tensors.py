@@ -11,11 +11,16 @@ from onnx import TensorProto
 from compiler.dtypes import DType
 from compiler.errors import ImportModelError
 from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import MAX_TENSOR_BYTES
 from compiler.graph.ir import Array
+from compiler.limits import Allowance
+from configs.regular_file import open_regular
+
+_MAX_EXTENT = 2**40  # NumPy multiplies extents and strides, also where there are no elements
 
 
-def read_tensor(tensor: TensorProto, what: str, base_dir: Path | None) -> Array:
+def read_tensor(
+    tensor: TensorProto, what: str, base_dir: Path | None, allowance: Allowance
+) -> Array:
     """The contents of a tensor as a read-only array.
 
     `what` names the tensor for errors; `base_dir` is the model's folder, None when the model did
@@ -25,9 +30,10 @@ def read_tensor(tensor: TensorProto, what: str, base_dir: Path | None) -> Array:
     shape = tuple(tensor.dims)
     if any(extent < 0 for extent in shape):
         raise ImportModelError(f"{what} has a negative extent: {list(shape)}")
+    allowance.check_array(what, shape, dtype.bytes)
     count = math.prod(shape)
-    if count * dtype.bytes >= MAX_TENSOR_BYTES:
-        raise ImportModelError(f"{what} would take {count * dtype.bytes} bytes: {list(shape)}")
+    if any(extent > _MAX_EXTENT for extent in shape):  # beside a 0
+        raise ImportModelError(f"{what} has an impossible extent: {list(shape)}")
     if tensor.HasField("segment"):
         raise ImportModelError(f"{what} is stored in segments, which are not supported")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -93,7 +99,7 @@ def _external_bytes(
             f"{what} needs {default_length} bytes of external data and declares {length}"
         )
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             if offset + length > size:
                 raise ImportModelError(
@@ -101,7 +107,10 @@ def _external_bytes(
                     f"{location!r}, which has only {size}"
                 )
             file.seek(offset)
-            return file.read(length)
+            data = file.read(length)
+            if len(data) != length:
+                raise ImportModelError(f"external data {location!r} of {what} became shorter")
+            return data
     except OSError as error:
         raise ImportModelError(
             f"external data {location!r} of {what} cannot be read: {error.strerror or error}"

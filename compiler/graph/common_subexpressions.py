@@ -38,5 +38,5 @@ def run(graph: Graph) -> Graph:
 
 
 def _contents(array: Array) -> Hashable:
-    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+    digest = hashlib.sha256(np.ascontiguousarray(array).data).digest()
     return str(array.dtype), array.shape, digest

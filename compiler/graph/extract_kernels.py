@@ -18,20 +18,22 @@ from compiler.kernels.kernel import (
 )
 from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
+from compiler.limits import Allowance
 from compiler.operators.registry import Pattern, add_expression, operator
 
 _COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor", "equal")
 
 
-def extract_kernels(graph: Graph) -> KernelProgram:
+def extract_kernels(graph: Graph, allowance: Allowance | None = None) -> KernelProgram:
     """The kernels of `graph` in execution order, each verified.
 
     Every output of the program is a kernel's result, or a view of one, that shares its memory with
     no input, constant or other output; where the graph says otherwise, a copy kernel is inserted.
     A constant that is an output keeps its name as output and becomes NAME_value as constant; an
-    input that is an output too is returned as NAME_output.
+    input that is an output too is returned as NAME_output. Raises `LimitError` when the time is
+    over.
     """
-    return _Extractor(graph).run()
+    return _Extractor(graph, allowance or Allowance()).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,9 @@ class _Extracted:
 
 
 class _Extractor:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, allowance: Allowance) -> None:
         self.graph = graph
+        self.allowance = allowance
         self.types: dict[str, TensorType] = dict(graph.types)
         self.constants: dict[str, Array] = dict(graph.constants)
         self.calls: list[KernelCall | ViewCall] = []
@@ -55,7 +58,8 @@ class _Extractor:
         for name in self.graph.outputs:
             if name in self.constants:
                 self._rename_constant(name)
-        for group in fuse(self.graph):
+        for group in fuse(self.graph, self.allowance):
+            self.allowance.check_time(f"the kernel of node {group.nodes[0].source!r}")
             if group.is_view:
                 self._view(group.nodes[0])
             else:

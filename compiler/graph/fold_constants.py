@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from compiler.graph.ir import Graph, Node
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.evaluate_node import evaluate_node
+from compiler.graph.rewriter import Rewriter, use_counts
+from compiler.kernels.count_work import kernel_iterations
+from compiler.limits import MAXIMUM_RANK, Allowance
+from compiler.operators.evaluate_node import evaluate_node, node_kernel
+from compiler.operators.registry import Pattern, operator
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
 # folded up to this size: beyond it, computing it at run time is cheaper than storing it.
 GROWTH_LIMIT_BYTES = 1 << 20
+# Nor is one folded that takes more steps than this to compute; NumPy makes 10^7 to 10^9 a second.
+WORK_LIMIT = 1 << 31
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: Graph, allowance: Allowance | None = None) -> Graph:
     """The graph with constant nodes replaced by constants of the same name.
 
-    A node stays when its result exceeds both `GROWTH_LIMIT_BYTES` and the bytes of its inputs.
+    A node stays when its result exceeds both `GROWTH_LIMIT_BYTES` and the bytes of its inputs (each
+    counted once), when it takes more than `WORK_LIMIT` steps, and where the constants would exceed
+    the allowed bytes. What no node reads any more is let go. Raises `LimitError` when the time is
+    over.
     """
+    allowance = allowance or Allowance()
     rewriter = Rewriter(graph)
+    uses = use_counts(graph)
+    free = allowance.limits.bytes - sum(array.nbytes for array in graph.constants.values())
     for node in graph.nodes:
-        if _foldable(rewriter, node):
-            inputs = tuple(rewriter.constants[name] if name else None for name in node.inputs)
-            rewriter.replace_by_constant(node, evaluate_node(node, inputs))
-        else:
+        size = rewriter.types[node.output].bytes
+        if not _foldable(rewriter, node) or size > free:
             rewriter.keep(node)
+            continue
+        allowance.check_time(f"folding node {node.source!r}")
+        inputs = tuple(rewriter.constants[name] if name else None for name in node.inputs)
+        rewriter.replace_by_constant(node, evaluate_node(node, inputs))
+        free -= size
+        for name in filter(None, node.inputs):
+            uses[name] -= 1
+            if not uses[name] and name not in graph.constants:
+                free += rewriter.constants.pop(name).nbytes
     return rewriter.finish()
 
 
@@ -30,5 +48,13 @@ def _foldable(rewriter: Rewriter, node: Node) -> bool:
     given = [name for name in node.inputs if name]
     if not given or any(name not in rewriter.constants for name in given):
         return False
-    input_bytes = sum(rewriter.types[name].bytes for name in given)
-    return rewriter.types[node.output].bytes <= max(GROWTH_LIMIT_BYTES, input_bytes)
+    input_bytes = sum(rewriter.types[name].bytes for name in set(given))
+    if rewriter.types[node.output].bytes > max(GROWTH_LIMIT_BYTES, input_bytes):
+        return False
+    if operator(node.operator).pattern is Pattern.VIEW:
+        return True
+    kernel = node_kernel(
+        node, tuple(rewriter.types[name] if name else None for name in node.inputs)
+    )
+    axes = max(len(stage.axes) + len(stage.reduce_axes) for stage in kernel.stages)
+    return axes <= MAXIMUM_RANK and kernel_iterations(kernel) <= WORK_LIMIT

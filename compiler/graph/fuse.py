@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from compiler.graph.ir import Graph, Node
 from compiler.graph.rewriter import consumers
+from compiler.limits import Allowance
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.operators.rules import ints_attribute
 
@@ -64,14 +65,18 @@ class Group:
         return operator(self.nodes[0].operator).pattern is Pattern.VIEW
 
 
-def fuse(graph: Graph) -> tuple[Group, ...]:
-    """The groups in execution order; every node is in exactly one."""
-    return _Fuser(graph).run()
+def fuse(graph: Graph, allowance: Allowance | None = None) -> tuple[Group, ...]:
+    """The groups in execution order; every node is in exactly one.
+
+    Raises `LimitError` when the time is over.
+    """
+    return _Fuser(graph, allowance or Allowance()).run()
 
 
 class _Fuser:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, allowance: Allowance) -> None:
         self.graph = graph
+        self.allowance = allowance
         self.readers = consumers(graph)
         self.producers = {node.output: node for node in graph.nodes}
         self.position = {node.output: i for i, node in enumerate(graph.nodes)}
@@ -123,6 +128,7 @@ class _Fuser:
         return self.graph.types[node.output].size
 
     def _claim(self, members: list[Node]) -> list[Node]:
+        self.allowance.check_time(f"fusing node {members[0].source!r}")
         self.grouped.update(node.output for node in members)
         return members
 

@@ -183,7 +183,7 @@ def _attribute_from_json(value: Any) -> Any:
 
 
 def _sha256(array: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
 def _constant_to_json(array: Array, with_contents: bool) -> dict[str, str]:

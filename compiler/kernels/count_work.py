@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from compiler.kernels.expr import Binary, Cast, Expr, Select, Stage, Unary
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import postorder
 
 
 def kernel_flops(kernel: FusedKernel) -> int:
     """Arithmetic operations on values of one call; indices, loads and conversions are free."""
-    total = 0
-    for stage in kernel.stages:
-        iterations = elements(stage)
-        for axis in stage.reduce_axes:
-            iterations *= axis.extent
-        total += iterations * (_operations(stage.body) + bool(stage.reduce_axes))
-    return total
+    return sum(
+        _iterations(stage) * (_operations(stage.body) + bool(stage.reduce_axes))
+        for stage in kernel.stages
+    )
+
+
+def kernel_iterations(kernel: FusedKernel) -> int:
+    """How often the bodies of all stages are evaluated in one call."""
+    return sum(map(_iterations, kernel.stages))
 
 
 def kernel_bytes(kernel: FusedKernel) -> int:
@@ -31,15 +36,24 @@ def elements(stage: Stage) -> int:
     return count
 
 
+def _iterations(stage: Stage) -> int:
+    return math.prod((elements(stage), *(axis.extent for axis in stage.reduce_axes)))
+
+
 def _operations(expression: Expr) -> int:
-    match expression:
-        case Unary(operand=operand):
-            return 1 + _operations(operand)
-        case Binary(left=left, right=right):
-            return 1 + _operations(left) + _operations(right)
-        case Select(then=then, otherwise=otherwise):
-            return max(_operations(then), _operations(otherwise))
-        case Cast(operand=operand):
-            return _operations(operand)
-        case _:
-            return 0
+    """Operations of the expression written out; shared parts are looked at once."""
+    counts: dict[int, int] = {}
+    for node in postorder(expression):
+        match node:
+            case Unary(operand=operand):
+                count = 1 + counts[id(operand)]
+            case Binary(left=left, right=right):
+                count = 1 + counts[id(left)] + counts[id(right)]
+            case Select(then=then, otherwise=otherwise):
+                count = max(counts[id(then)], counts[id(otherwise)])
+            case Cast(operand=operand):
+                count = counts[id(operand)]
+            case _:
+                count = 0
+        counts[id(node)] = count
+    return counts[id(expression)]

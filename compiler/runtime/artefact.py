@@ -48,6 +48,7 @@ from compiler.runtime.manifest import (
     parts_from_json,
     parts_to_json,
 )
+from configs.regular_file import open_regular
 
 FORMAT = 2
 """Format 1 had one variant."""
@@ -185,7 +186,7 @@ def digest_of(path: str | PathLike[str]) -> str:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEADER.size)
     except OSError as error:
         raise ArtefactError(f"cannot read {path}: {error.strerror or error}") from error
@@ -198,7 +199,7 @@ def digest_of(path: str | PathLike[str]) -> str:
 def _mapped(path: Path) -> Array:
     """The file's bytes, memory-mapped."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise ArtefactError(f"{path} is empty, not a tunefarm artefact")
             return np.frombuffer(

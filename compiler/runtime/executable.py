@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from compiler.errors import ArtefactError
 from compiler.graph.ir import TensorType
+from compiler.machine_memory import memory_bytes
 from compiler.runtime import artefact
 from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.runtime.check_target import check_target
@@ -38,9 +39,11 @@ class Executable:
     def __init__(self, spec: ExecutableSpec, threads: int | None = None) -> None:
         """Load `spec`'s code; `threads` defaults to the count it was built for.
 
-        Raises `ArtefactError` if this machine cannot run the code, `ValueError` for threads < 1.
+        Raises `ArtefactError` if this machine cannot run the code or has too little memory,
+        `ValueError` for threads < 1.
         """
         check_target(spec.target)
+        _check_memory(spec)
         self.spec = spec
         self._runtime, self.threading = make_runtime(spec.threads if threads is None else threads)
         self._code = LoadedCode(
@@ -115,7 +118,13 @@ class Executable:
     def new_frame(self) -> Frame:
         """Memory for one more call at a time."""
         runtime = ctypes.addressof(self._runtime)
-        return Frame(self._inputs, self._outputs, self.spec.arena_bytes, self._constants, runtime)
+        size = self.spec.arena_bytes
+        try:
+            return Frame(self._inputs, self._outputs, size, self._constants, runtime)
+        except MemoryError as error:
+            raise ArtefactError(
+                f"there is no memory for the {size} bytes that a run of {self.spec.name} needs"
+            ) from error
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""
@@ -143,3 +152,14 @@ def load(
     format, or not for this machine.
     """
     return Executable(artefact.read(path, fallback=fallback), threads)
+
+
+def _check_memory(spec: ExecutableSpec) -> None:
+    """Refuse a model of which this machine cannot hold one run."""
+    ports = sum(type.bytes for _, type in (*spec.inputs, *spec.outputs))
+    needed, there = spec.arena_bytes + ports, memory_bytes()
+    if needed > there:
+        raise ArtefactError(
+            f"a run of {spec.name} needs {needed} bytes, and this machine has {there}",
+            hint="it was built for a machine with more memory",
+        )

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from compiler.errors import VerifyError
 from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from compiler.limits import Allowance
 from compiler.runtime.executable_spec import ALIGNMENT, Location, Place
 
 
@@ -70,13 +73,17 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def plan_memory(program: KernelProgram, workspace_bytes: Sequence[int]) -> MemoryPlan:
+def plan_memory(
+    program: KernelProgram, workspace_bytes: Sequence[int], allowance: Allowance | None = None
+) -> MemoryPlan:
     """Place the intermediate values and workspaces of a program in one arena.
 
     `workspace_bytes` has one size per call of the program (0 for views). Model inputs, outputs and
     constants stay outside the arena: an output is written by its kernel directly into the caller's
-    buffer. Raises `VerifyError` if the plan breaks its own rules (a bug here).
+    buffer. Raises `LimitError` for a run that needs more memory than allowed, and `VerifyError` if
+    the plan breaks its own rules (a bug here).
     """
+    allowance = allowance or Allowance()
     storage = storage_of(program)
     made_by = {
         call.output: step for step, call in enumerate(program.calls) if isinstance(call, KernelCall)
@@ -103,8 +110,10 @@ def plan_memory(program: KernelProgram, workspace_bytes: Sequence[int]) -> Memor
         BufferLife(f"workspace of step {step}", workspace_bytes[step], step, step)
         for step in scratch
     ]
-    offsets = place_buffers(buffers)
-    verify_placement(buffers, offsets)
+    ports = sum(program.types[name].bytes for name in (*program.inputs, *program.outputs))
+    _check_run(buffers, ports, allowance)
+    offsets = place_buffers(buffers, allowance)
+    verify_placement(buffers, offsets, allowance)
 
     for root, offset in zip(inner, offsets, strict=False):
         locations[root] = Location(Place.ARENA, offset)
@@ -119,6 +128,13 @@ def plan_memory(program: KernelProgram, workspace_bytes: Sequence[int]) -> Memor
         workspaces=tuple(scratch_offsets.get(step) for step in range(len(program.calls))),
         copies=tuple(copies),
     )
+
+
+def _check_run(buffers: Sequence[BufferLife], ports: int, allowance: Allowance) -> None:
+    """Refuse runs that need too much for what is live at one step, inputs and outputs (`ports`)."""
+    largest = max(buffers, key=lambda buffer: buffer.bytes, default=None)
+    named = "" if largest is None else f" (the largest value in between is {largest.name!r})"
+    allowance.check_bytes(f"a run of the model{named}", lower_bound(buffers) + ports)
 
 
 def storage_of(program: KernelProgram) -> dict[str, str]:
@@ -159,17 +175,19 @@ _ORDERS: tuple[Callable[[BufferLife], tuple[int, ...]], ...] = (
 )
 
 
-def place_buffers(buffers: Sequence[BufferLife]) -> list[int]:
+def place_buffers(buffers: Sequence[BufferLife], allowance: Allowance | None = None) -> list[int]:
     """An offset per buffer, so that buffers live at the same step do not overlap.
 
     Greedy best fit, tried in several orders (largest first, largest bytes x lifetime first, in
     order of execution, longest-lived first) until one reaches the lower bound; else the smallest.
     """
+    allowance = allowance or Allowance()
     bound = lower_bound(buffers)
     best: list[int] | None = None
     best_bytes = 0
     for order in _ORDERS:
-        offsets = _place_in_order(buffers, sorted(range(len(buffers)), key=_by(buffers, order)))
+        ranks = sorted(range(len(buffers)), key=_by(buffers, order))
+        offsets = _place_in_order(buffers, ranks, allowance)
         extent = _extent(buffers, offsets)
         if best is None or extent < best_bytes:
             best, best_bytes = offsets, extent
@@ -185,27 +203,24 @@ def _by(
     return lambda i: (*order(buffers[i]), i)
 
 
-def _place_in_order(buffers: Sequence[BufferLife], order: Sequence[int]) -> list[int]:
+def _place_in_order(
+    buffers: Sequence[BufferLife], order: Sequence[int], allowance: Allowance
+) -> list[int]:
     """Give each buffer, in `order`, the smallest gap that holds it between those placed."""
     offsets = [0] * len(buffers)
-    placed: list[int] = []
-    for i in order:
-        size = aligned(buffers[i].bytes)
-        taken = sorted(
-            (offsets[j], offsets[j] + aligned(buffers[j].bytes))
-            for j in placed
-            if buffers[j].overlaps(buffers[i])
-        )
-        best_gap = -1
-        end = 0
-        for start, stop in taken:
-            gap = start - end
-            if gap >= size and (best_gap < 0 or gap < best_gap):
-                best_gap, offsets[i] = gap, end
-            end = max(end, stop)
-        if best_gap < 0:
-            offsets[i] = end
-        placed.append(i)
+    placed = np.empty((4, len(buffers)), np.int64)  # first and last step, begin and end
+    for count, i in enumerate(order):
+        allowance.check_time(f"placing {buffers[i].name!r} in memory")
+        size, first, last = aligned(buffers[i].bytes), buffers[i].first, buffers[i].last
+        firsts, lasts = placed[0, :count], placed[1, :count]
+        begins, ends = placed[2:, :count][:, (firsts <= last) & (lasts >= first)]
+        ascending = np.argsort(begins, kind="stable")
+        reached = np.maximum.accumulate(np.append(0, ends[ascending]))
+        gaps = begins[ascending] - reached[:-1]
+        fitting = np.flatnonzero(gaps >= size)
+        best = fitting[np.argmin(gaps[fitting])] if len(fitting) else -1
+        offsets[i] = int(reached[best])
+        placed[:, count] = first, last, offsets[i], offsets[i] + size
     return offsets
 
 
@@ -215,11 +230,14 @@ def _extent(buffers: Sequence[BufferLife], offsets: Sequence[int]) -> int:
     return max(ends, default=0)
 
 
-def verify_placement(buffers: Sequence[BufferLife], offsets: Sequence[int]) -> None:
+def verify_placement(
+    buffers: Sequence[BufferLife], offsets: Sequence[int], allowance: Allowance | None = None
+) -> None:
     """Raise `VerifyError` unless offsets are aligned and live buffers never share a byte.
 
     Walks the steps and compares neighbours by offset among the buffers live at that step.
     """
+    allowance = allowance or Allowance()
     starting: dict[int, list[int]] = {}
     for i, buffer in enumerate(buffers):
         if offsets[i] < 0 or offsets[i] % ALIGNMENT:
@@ -227,6 +245,7 @@ def verify_placement(buffers: Sequence[BufferLife], offsets: Sequence[int]) -> N
         starting.setdefault(buffer.first, []).append(i)
     live: list[int] = []
     for step in sorted(starting):
+        allowance.check_time(f"checking the memory of step {step}")
         live = [i for i in live if buffers[i].last >= step] + starting[step]
         live.sort(key=lambda i: (offsets[i], buffers[i].bytes))
         for below, above in pairwise(live):

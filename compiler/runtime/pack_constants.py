@@ -13,7 +13,8 @@ from compiler.errors import LoweringError
 from compiler.graph.ir import Array
 from compiler.in_threads import in_threads
 from compiler.kernels.kernel import KernelCall, KernelProgram
-from compiler.loops.pack import pack_constant
+from compiler.limits import Allowance
+from compiler.loops.pack import pack_constant, packed_shape
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.memory_plan import storage_of
 from compiler.schedule.steps import PackLayout
@@ -45,11 +46,14 @@ class PackedConstants:
 
 
 def pack_constants(
-    program: KernelProgram, compiled: Mapping[str, CompiledKernel]
+    program: KernelProgram,
+    compiled: Mapping[str, CompiledKernel],
+    allowance: Allowance | None = None,
 ) -> PackedConstants:
     """Pack every constant that a kernel reads; `compiled` is by workload key.
 
-    Raises `LoweringError` when a kernel wants a packed input that is not a constant.
+    Raises `LoweringError` when a kernel wants a packed input that is not a constant, `LimitError`
+    when all together would take more memory than allowed.
     """
     storage = storage_of(program)
     numbers: dict[_Use, int] = {}
@@ -79,8 +83,19 @@ def pack_constants(
         for name in program.outputs
         if storage[name] in program.constants
     }
+    total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
+    (allowance or Allowance()).check_bytes("the packed constants of the model", total)
     arrays = in_threads(lambda use: _packed(program.constants[use[0]], use[1], use[2]), numbers)
     return PackedConstants(tuple(arrays), reads, outputs)
+
+
+def _packed_bytes(array: Array, shape: tuple[int, ...] | None, layout: PackLayout | None) -> int:
+    """Bytes of what `_packed` makes."""
+    if shape is None or layout is None:
+        return array.nbytes
+    if layout.winograd:
+        shape = (*(layout.winograd + 2,) * 2, *shape[:2])
+    return math.prod(packed_shape(shape, layout)) * array.itemsize
 
 
 def _packed(array: Array, shape: tuple[int, ...] | None, layout: PackLayout | None) -> Array:

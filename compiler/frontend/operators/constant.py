@@ -9,7 +9,7 @@ import numpy as np
 from compiler.dtypes import DType
 from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import MAX_MATERIALIZED_BYTES, GraphBuilder, Value
+from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.graph.ir import Array
 
@@ -76,7 +76,7 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
     if delta == 0 or not all(map(math.isfinite, (start, limit, delta))):
         raise node.invalid(f"there is no range from {start} to {limit} in steps of {delta}")
     count = max(math.ceil((limit - start) / delta), 0)
-    _check_size(node, count * arrays[0].dtype.itemsize)
+    graph.check_array((count,), 8)
     steps = np.arange(count, dtype=arrays[0].dtype)
     return graph.constant((start + steps * delta).astype(arrays[0].dtype))
 
@@ -89,12 +89,7 @@ def eye_like(node: OnnxNode, graph: GraphBuilder) -> Value:
     dtype = like.dtype
     if node.has("dtype"):
         dtype = dtype_of(node.integer("dtype"), f"{node.label}: the result")
-    _check_size(node, like.type.size * dtype.bytes)
+    graph.check_array(like.shape, dtype.bytes)
     rows, columns = like.shape
     k = max(min(node.integer("k", 0), columns), -rows)
     return graph.constant(np.eye(rows, columns, k, dtype=dtype.numpy))
-
-
-def _check_size(node: OnnxNode, size: int) -> None:
-    if size > MAX_MATERIALIZED_BYTES:
-        raise node.unsupported(f"a constant of {size} bytes")

@@ -104,6 +104,7 @@ def col2im(node: OnnxNode, graph: GraphBuilder) -> Value:
     if math.prod(found.shape) != data.shape[2]:
         raise node.bad_shape(f"{data.type} has not one column for each of {list(found.shape)}")
     channels = data.shape[1] // area
+    graph.check_array((channels, area, area), data.dtype.bytes)
     weight = np.zeros((channels, area, 1, area), data.dtype.numpy)
     weight[:, np.arange(area), 0, np.arange(area)] = 1
     columns = reshaped(data, (data.shape[0], data.shape[1], *found.shape), graph)

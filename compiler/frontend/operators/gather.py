@@ -89,6 +89,7 @@ def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
     time_first = time_axis == 0
     time_shape = (times, 1) if time_first else (1, times)
     batch_shape = (1, batches) if time_first else (batches, 1)
+    graph.check_array((times, batches), 8)
     time = graph.constant(np.arange(times, dtype=np.int64).reshape(time_shape))
     if lengths.dtype is not DType.I64:
         lengths = graph.emit("cast", lengths, to=str(DType.I64))

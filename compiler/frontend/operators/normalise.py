@@ -162,6 +162,7 @@ def lrn(node: OnnxNode, graph: GraphBuilder) -> Value:
     batch, channels = data.shape[:2]
     inner = math.prod(data.shape[2:])
     squares = reshaped(graph.emit("mul", data, data), (batch, 1, channels, inner), graph)
+    graph.check_array((size,), data.dtype.bytes)
     ones = graph.constant(np.ones((1, 1, size, 1), data.dtype.numpy))
     total = graph.emit(
         "conv",

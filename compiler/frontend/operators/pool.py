@@ -115,6 +115,7 @@ def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
         ceil_mode=bool(node.integer("ceil_mode", 0)),
     )
     channels = data.shape[1]
+    graph.check_array((channels, *found.kernel), data.dtype.bytes)
     ones = graph.constant(np.ones((channels, 1, *found.kernel), data.dtype.numpy))
     total = graph.emit(
         "conv",

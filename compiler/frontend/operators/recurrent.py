@@ -237,6 +237,7 @@ def _initial(
 ) -> Value:  # fmt: skip
     given = node.optional(position)
     if given is None:
+        graph.check_array(shape, dtype.bytes)
         return graph.constant(np.zeros(shape, dtype.numpy))
     return reshaped(_pick(given, 0, direction, graph), shape, graph)
 

@@ -150,6 +150,7 @@ def cumprod(node: OnnxNode, graph: GraphBuilder) -> Value:
     value = node.input(0)
     axis = node.axis(node.constant_integer(1, "the axis"), value.rank)
     extent = value.shape[axis]
+    graph.check_array((extent, extent), 1)
     position = np.arange(extent)
     taken = position[:, None] >= position[None, :]
     if node.integer("reverse", 0):

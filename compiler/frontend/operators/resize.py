@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import MAX_TENSOR_BYTES, GraphBuilder, Value
+from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 
 _COORDINATES = (
@@ -24,6 +24,7 @@ _COORDINATES = (
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _MAX_TAPS = 128
+_TAP_BYTES = 32  # of a tap at one position, while it is computed
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -161,14 +162,13 @@ def _resize(
 ) -> Value:
     sizes = {axis.axis: axis.size for axis in plan}
     shape = [sizes.get(axis, extent) for axis, extent in enumerate(data.shape)]
-    size = math.prod(shape) * data.dtype.bytes
-    if size >= MAX_TENSOR_BYTES:
-        raise node.bad_shape(f"{data.type} grows to {shape}, which would take {size} bytes")
+    graph.check_array(shape, data.dtype.bytes)
     result = data
     outside: list[tuple[int, npt.NDArray[np.bool_]]] = []
     for axis in plan:
         if axis.size < 1:
             raise node.bad_shape(f"axis {axis.axis} of {data.type} shrinks to nothing")
+        graph.check_array((_tap_count(axis, how), axis.size), _TAP_BYTES)
         positions = _positions(axis, how.coordinates)
         if how.coordinates == "tf_crop_and_resize":
             beyond = (positions < 0) | (positions > axis.extent - 1)
@@ -224,9 +224,9 @@ def _taps(
     """For each tap the input positions and the weights; one tap without weights is `nearest`."""
     if how.mode == "nearest":
         return [_clamped(_nearest(positions, how.nearest), axis.extent)], None
-    kernel, radius = _kernel(how)
-    scale = min(axis.scale, 1.0) if how.antialias else 1.0
-    reach = math.ceil(radius / scale)
+    kernel, _ = _kernel(how)
+    scale = _sampling(axis, how)
+    reach = _reach(axis, how)
     base = np.floor(positions).astype(np.int64)
     offsets = range(1 - reach, reach + 1)
     indices = [base + offset for offset in offsets]
@@ -242,6 +242,22 @@ def _taps(
         if weight.any()
     ]
     return [index for index, _ in used], [weight for _, weight in used]
+
+
+def _tap_count(axis: Axis, how: Interpolation) -> int:
+    """How many input positions an output position is made of, weights of 0 included."""
+    return 1 if how.mode == "nearest" else 2 * _reach(axis, how)
+
+
+def _reach(axis: Axis, how: Interpolation) -> int:
+    """How many input positions the interpolation kernel reaches to each side."""
+    _, radius = _kernel(how)
+    return math.ceil(radius / _sampling(axis, how))
+
+
+def _sampling(axis: Axis, how: Interpolation) -> float:
+    """By how much the interpolation kernel is stretched."""
+    return min(axis.scale, 1.0) if how.antialias else 1.0
 
 
 def _clamped(indices: Integers, extent: int) -> Integers:

@@ -29,6 +29,7 @@ def scatter_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(
             f"indices {list(indices.shape)} and updates {updates.type} do not fit {data.type}"
         )
+    graph.check_array((indices.ndim, *indices.shape), 8)
     grids = np.indices(indices.shape, np.int64)
     positions: list[Positions] = [grids[other] for other in range(indices.ndim)]
     positions[axis] = _wrapped(node, indices, data.shape[axis])
@@ -45,6 +46,7 @@ def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
     outer, inner = indices.shape[:-1], data.shape[depth:]
     if updates.shape != outer + inner:
         raise node.bad_shape(f"updates {updates.type} should be {list(outer + inner)}")
+    graph.check_array((updates.rank, *updates.shape), 8)
     grid = np.indices(updates.shape) if updates.rank else np.zeros((0,), np.int64)
     spread = (1,) * len(inner)
     positions = [
@@ -80,6 +82,7 @@ def _scatter(
         return data
     if data.type.size > _MAX_ELEMENTS:
         raise node.unsupported(f"scattering into {data.type.size} elements")
+    graph.check_array(data.shape, 9)  # a position and a mask
     targets = np.ravel_multi_index(positions, data.shape).reshape(-1)
     rounds = [_last_writes(targets)] if reduction == "none" else _rounds(targets)
     if len(rounds) > _MAX_ROUNDS:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.errors import ShapeError
+from compiler.errors import LimitError, ShapeError
 from compiler.frontend.import_onnx import import_model_proto
 
 Weights = npt.NDArray[np.float32] | npt.NDArray[np.int64]
@@ -99,7 +99,7 @@ CASES = [
         [node("Resize", "x _ s", mode="nearest")],
         {"x": [1, 1, 8, 8]},
         {"s": np.array([1, 1, 1e9, 1e9], np.float32)},
-        "which would take 256000000000000000000 bytes",
+        "would take 10^20 bytes",
     ),
     Refused(
         "huge_tile",
@@ -152,6 +152,6 @@ def test_a_tensor_that_cannot_be_is_refused_at_import(case: Refused) -> None:
         [onnx.numpy_helper.from_array(array, name) for name, array in case.weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    with pytest.raises(ShapeError) as caught:
+    with pytest.raises((ShapeError, LimitError)) as caught:
         import_model_proto(model)
     assert case.message in caught.value.message

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.import_onnx import import_model_proto, import_onnx
 from compiler.frontend.tensors import read_tensor
+from compiler.limits import Allowance
 from tests.compiler.frontend.onnx_models import model, tensor
 
 TYPES = "float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
@@ -26,14 +27,17 @@ def test_all_element_types_are_read(name: str, raw: bool) -> None:
     else:
         number = helper.np_dtype_to_tensor_dtype(expected.dtype)
         proto = helper.make_tensor("t", number, expected.shape, expected.reshape(-1).tolist())
-    array = read_tensor(proto, "t", None)
+    array = read_tensor(proto, "t", None, Allowance())
     assert array.dtype == expected.dtype
     assert not array.flags.writeable
     np.testing.assert_array_equal(array, expected)
 
 
 def test_scalar_keeps_its_rank() -> None:
-    assert read_tensor(numpy_helper.from_array(np.array(3, np.float32)), "t", None).shape == ()
+    assert (
+        read_tensor(numpy_helper.from_array(np.array(3, np.float32)), "t", None, Allowance()).shape
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,7 @@ def test_scalar_keeps_its_rank() -> None:
 )
 def test_malformed_tensors_are_refused(proto: TensorProto, reason: str) -> None:
     with pytest.raises(ImportModelError, match=reason):
-        read_tensor(proto, "initializer 'w'", None)
+        read_tensor(proto, "initializer 'w'", None, Allowance())
 
 
 def external_model(entries: dict[str, str]) -> onnx.ModelProto:
