@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
@@ -26,6 +26,8 @@ from compiler.runtime.kernel_report import DEFAULT, KernelReport
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
+from compiler.runtime.seal import part_digests, seal_of
+from compiler.runtime.verify_spec import verify_spec
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.spaces import default_schedule
 from compiler.stages import DumpAfter, Stages
@@ -88,6 +90,7 @@ def compile_model(
     numerics: str = "default",
     cache: ObjectCache | None = None,
     limits: Limits | None = None,
+    fallback: bool = False,
 ) -> ExecutableSpec:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -95,9 +98,9 @@ def compile_model(
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
     printed to stderr, or is a function of (stage, text). `numerics` "strict" keeps algorithms that
     round differently out of default schedules. `cache` has code that was made before. What the
-    model needs is within `limits`, or refused; they are this machine's if None. Raises
-    `ImportModelError` and its kinds for models that cannot be compiled; a schedule that does not
-    fit is reported, not raised.
+    model needs is within `limits`, or refused; they are this machine's if None. `fallback` marks a
+    variant for CPUs that cannot run another one. Raises `ImportModelError` and its kinds for
+    models that cannot be compiled; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
     stages = Stages(STAGES, dump_after)
@@ -114,10 +117,8 @@ def compile_model(
         "plan_memory", lambda: plan_memory(program, _workspaces(program, compiled), allowance)
     )
     steps = stages.run("run_steps", lambda: run_steps(program, compiled, constants, plan))
-    entry = stages.run("entry", lambda: entry_ir(steps))
-    compile_entry = object_code if cache is None else cache.object_code
-    entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
-    return ExecutableSpec(
+    objects = tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values())
+    spec = ExecutableSpec(
         name=program.name,
         target=target,
         threads=threads,
@@ -128,9 +129,16 @@ def compile_model(
         steps=steps,
         constants=constants.arrays,
         kernels=_reports(program, built),
-        objects=tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values()),
-        entry=entry_code,
+        objects=objects,
+        digests=part_digests(objects, constants.arrays),
+        entry=b"",
+        fallback=fallback,
     )
+    verify_spec(spec)
+    entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec)))
+    compile_entry = object_code if cache is None else cache.object_code
+    entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
+    return replace(spec, entry=entry_code)
 
 
 def kernels_of(

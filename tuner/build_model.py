@@ -14,7 +14,7 @@ from compiler.llvm.object_cache import ObjectCache
 from compiler.pipeline import compile_model
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.target import Target
+from compiler.target import Target, baseline_target
 from configs.settings import Settings, cache_folder
 from db.store import Store
 from measure.import_model import import_model
@@ -42,16 +42,17 @@ def compile_from(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     *,
     require_tuned: float = 0.0,
-    target: Target | None = None,
+    fallback: bool = False,
 ) -> CompiledModel:
     """Compile `model` with the best records of `store` (None: default schedules).
 
-    `target` is built for instead of the one that the settings name. Raises TunefarmError if less
-    than `require_tuned` of the estimated time would run tuned.
+    A `fallback` is for what every CPU of the family has, not for the target that the settings name.
+    Raises TunefarmError if less than `require_tuned` of the estimated time would run tuned.
     """
     check_share(require_tuned)
+    target = baseline_target(target_of(settings)) if fallback else None
     records = Records(store, settings, target)
-    compiled = compile_with(model, records.choose, settings, shapes, target)
+    compiled = compile_with(model, records.choose, settings, shapes, target, fallback=fallback)
     report = replace(compiled.report, notes=records.notes(compiled.spec.kernels))
     require_share(report, require_tuned)
     return replace(compiled, report=report)
@@ -63,10 +64,12 @@ def compile_with(
     settings: Settings,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     target: Target | None = None,
+    *,
+    fallback: bool = False,
 ) -> CompiledModel:
     """Compile `model` with the schedules that `choose` gives (None: default schedules).
 
-    `target` is the settings' if it is None.
+    `target` is the settings' if it is None. `fallback` is as in `compile_model`.
     """
     kernels: dict[str, FusedKernel] = {}
     chosen: dict[str, ScheduleChoice] = {}
@@ -90,6 +93,7 @@ def compile_with(
         numerics=settings.compile.numerics,
         cache=objects,
         limits=limits,
+        fallback=fallback,
     )
     if cache is not None and objects is not None and objects.misses:
         cache.trim()

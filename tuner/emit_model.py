@@ -12,7 +12,6 @@ from pathlib import Path
 from compiler.content_cache import ContentCache
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.artefact import digest_of, save
-from compiler.target import baseline_target
 from configs.settings import Settings, cache_folder
 from db.store import Store
 from tuner.apply_best import Records
@@ -60,8 +59,7 @@ def emit_model(
     built = compile_from(graph, store, settings, require_tuned=require_tuned)
     portable = None
     if fallback:
-        target = baseline_target(built.spec.target)
-        portable = compile_from(graph, store, settings, target=target).spec
+        portable = compile_from(graph, store, settings, fallback=True).spec
     save(built.spec, output, portable)
     report, reports = built.report, built.spec.kernels
     distinct, chosen = built.kernels, built.chosen

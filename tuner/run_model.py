@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 

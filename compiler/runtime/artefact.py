@@ -14,7 +14,8 @@ The manifest lists the variants of the model, the preferred one first; a second 
 that lack what the first one needs. What both have in common is one part.
 
 Every byte is covered by a check, the same model gives the same bytes, and constants are mapped
-into memory rather than read.
+into memory rather than read. The code is trusted, the manifest is not: each entry function's code
+holds the seal of its variant's, see `compiler.runtime.seal`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 
-from compiler.errors import ArtefactError
+from compiler.errors import ArtefactError, VerifyError
 from compiler.graph.ir import Array
 from compiler.in_threads import in_threads
 from compiler.large_files import reserve, write_at
@@ -48,14 +49,22 @@ from compiler.runtime.manifest import (
     parts_from_json,
     parts_to_json,
 )
+from compiler.runtime.seal import (
+    Content,
+    content_digests,
+    json_text,
+    part_contents,
+    seal,
+    seal_of,
+)
+from compiler.runtime.verify_spec import verify_spec
 from configs.regular_file import open_regular
 
-FORMAT = 2
-"""Format 1 had one variant."""
+FORMAT = 3
+"""Format 1 had one variant, format 2 no seal."""
 MAGIC = b"TUNEFARM"
 _HEADER = struct.Struct("<8sIIQQ32s")
 _REBUILD = "build the model again"
-Content: TypeAlias = bytes | memoryview
 
 
 def save(
@@ -64,7 +73,8 @@ def save(
     """Write an executable to `path`, replacing a file there only when the new one is complete.
 
     `fallback` is the same model for CPUs that cannot run `spec`. Raises `ArtefactError` when the
-    file cannot be written; what was at `path` is then unchanged.
+    file cannot be written; what was at `path` is then unchanged. Raises `VerifyError` for a spec
+    whose entry was not made for it: nobody could load the file.
     """
     path = Path(path)
     parts: list[Part] = []
@@ -72,9 +82,12 @@ def save(
     numbers: dict[str, int] = {}
     variants = []
     for variant in (spec,) if fallback is None else (spec, fallback):
+        if seal_of(variant) not in variant.entry:
+            raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")
         uses = []
-        of_variant = _contents(variant)
-        for content, digest in zip(of_variant, _digests(of_variant), strict=True):
+        of_variant = [variant.entry, *part_contents(variant.objects, variant.constants)]
+        digests = (*content_digests([variant.entry]), *variant.digests)
+        for content, digest in zip(of_variant, digests, strict=True):
             if digest not in numbers:
                 numbers[digest] = len(parts)
                 start = _aligned(parts[-1].offset + parts[-1].bytes) if parts else 0
@@ -82,9 +95,7 @@ def save(
                 contents.append(content)
             uses.append(numbers[digest])
         variants.append(manifest_to_json(manifest_of(variant, uses)))
-    manifest = json.dumps(
-        {"parts": parts_to_json(parts), "variants": variants}, sort_keys=True, separators=(",", ":")
-    ).encode()
+    manifest = json_text({"parts": parts_to_json(parts), "variants": variants})
     data_start = _aligned(_HEADER.size + len(manifest))
     end = data_start + parts[-1].offset + parts[-1].bytes
     header = _HEADER.pack(MAGIC, FORMAT, 0, len(manifest), end, hashlib.sha256(manifest).digest())
@@ -92,15 +103,6 @@ def save(
         _write_atomically(path, header + manifest, data_start, parts, contents)
     except OSError as error:
         raise ArtefactError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _contents(spec: ExecutableSpec) -> list[Content]:
-    """The parts' bytes in order: entry, objects, constants."""
-    return [
-        spec.entry,
-        *(part.code for part in spec.objects),
-        *(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in spec.constants),
-    ]
 
 
 def _aligned(size: int) -> int:
@@ -139,9 +141,9 @@ def _umask() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """A file's checked manifest, and where its parts begin."""
+    """A file's manifest as JSON, its parts, and where they begin."""
 
-    variants: tuple[Manifest, ...]
+    variants: list[Any]
     parts: tuple[Part, ...]
     data_start: int
 
@@ -151,32 +153,16 @@ def read(path: str | PathLike[str], *, fallback: bool = False) -> ExecutableSpec
 
     The result is the first variant that this machine can run, with `fallback` the one for other
     CPUs. Raises `ArtefactError` when the file cannot be read, is no artefact, of another format,
-    damaged anywhere, without such a variant, or made for another kind of machine.
+    damaged anywhere, says other than its code, is without such a variant, or made for another kind
+    of machine.
     """
     path = Path(path)
     mapped = _mapped(path)
     index = _read_manifest(path, mapped)
-    manifest = _choose_variant(path, index.variants, fallback)
     parts = _check_parts(path, mapped, index)
-    contents = _contents_of(path, manifest, parts)
-    objects_end = 1 + len(manifest.object_symbols)
-    return ExecutableSpec(
-        name=manifest.name,
-        target=manifest.target,
-        threads=manifest.threads,
-        inputs=manifest.inputs,
-        outputs=manifest.outputs,
-        arena_bytes=manifest.arena_bytes,
-        arena_lower_bound=manifest.arena_lower_bound,
-        steps=manifest.steps,
-        constants=_constants(path, manifest, contents[objects_end:]),
-        kernels=manifest.kernels,
-        objects=tuple(
-            ObjectPart(symbol, code.tobytes())
-            for symbol, code in zip(manifest.object_symbols, contents[1:objects_end], strict=True)
-        ),
-        entry=contents[0].tobytes(),
-    )
+    specs = [_checked_variant(path, variant, index.parts, parts) for variant in index.variants]
+    _check_variants(path, specs, index)
+    return _choose_variant(path, specs, fallback)
 
 
 def digest_of(path: str | PathLike[str]) -> str:
@@ -210,12 +196,14 @@ def _mapped(path: Path) -> Array:
         raise ArtefactError(f"cannot read {path}: {reason}") from error
 
 
-def _choose_variant(path: Path, variants: Sequence[Manifest], fallback: bool) -> Manifest:
+def _choose_variant(
+    path: Path, variants: Sequence[ExecutableSpec], fallback: bool
+) -> ExecutableSpec:
     """The variant to run. Raises `ArtefactError` if there is none for this machine."""
-    if fallback and len(variants) < 2:
+    if fallback and not variants[-1].fallback:
         raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
     first: ArtefactError | None = None
-    for variant in variants[1:] if fallback else variants:
+    for variant in variants[-1:] if fallback else variants:
         try:
             check_target(variant.target)
         except ArtefactError as error:
@@ -260,10 +248,21 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         raise ArtefactError(f"{path} is damaged: its manifest has changed", hint=_REBUILD)
     try:
         data = json.loads(text)
-        variants = tuple(manifest_from_json(variant) for variant in data["variants"])
-        return _Index(variants, parts_from_json(data["parts"]), data_start)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtefactError(f"{path} has a manifest that is not valid: {error}") from error
+        written = json_text(data)
+        parts, variants = parts_from_json(data["parts"]), data["variants"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _not_valid(path, str(error)) from error
+    if written != text:
+        raise _not_valid(path, "it is not written as tunefarm writes it")
+    if data.keys() != {"parts", "variants"} or not isinstance(variants, list) or not variants:
+        raise _not_valid(path, "it has no variants")
+    return _Index(variants, parts, data_start)
+
+
+def _not_valid(path: Path, reason: str) -> ArtefactError:
+    """The error of a manifest that tunefarm has not written; `reason` may quote it."""
+    line = " ".join(reason.split())[:200].encode("ascii", "backslashreplace").decode()
+    return ArtefactError(f"{path} has a manifest that is not valid: {line}", hint=_REBUILD)
 
 
 def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
@@ -273,13 +272,13 @@ def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
     for number, part in enumerate(index.parts):
         start = index.data_start + part.offset
         content = mapped[start : start + part.bytes]
-        if start % ALIGNMENT or start < end or content.size != part.bytes:
+        if start != _aligned(end) or content.size != part.bytes:
             raise ArtefactError(f"{path} lacks part {number}", hint=_REBUILD)
         if mapped[end:start].any():
             raise ArtefactError(f"{path} is damaged: bytes before part {number}", hint=_REBUILD)
         contents.append(content)
         end = start + part.bytes
-    digests = _digests([content.data for content in contents])
+    digests = content_digests([content.data for content in contents])
     for number, (part, digest) in enumerate(zip(index.parts, digests, strict=True)):
         if digest != part.sha256:
             raise ArtefactError(f"{path} is damaged: part {number} has changed", hint=_REBUILD)
@@ -288,28 +287,65 @@ def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
     return contents
 
 
-def _digests(contents: Sequence[Content]) -> list[str]:
-    """The SHA-256 of each, in hex digits."""
-    largest_first = sorted(range(len(contents)), key=lambda number: -len(contents[number]))
-    found = in_threads(lambda n: hashlib.sha256(contents[n]).hexdigest(), largest_first)
-    by_number = dict(zip(largest_first, found, strict=True))
-    return [by_number[number] for number in range(len(contents))]
+def _checked_variant(
+    path: Path, variant: Any, parts: Sequence[Part], contents: Sequence[Array]
+) -> ExecutableSpec:
+    """A variant with its parts, once its manifest has been held against its code."""
+    numbers = variant.get("parts") if isinstance(variant, dict) else None
+    if not isinstance(numbers, list) or not numbers:
+        raise _not_valid(path, "a variant has no parts")
+    for number in numbers:
+        if type(number) is not int or not 0 <= number < len(parts):
+            raise ArtefactError(f"{path} lacks a part of a variant", hint=_REBUILD)
+    entry = contents[numbers[0]].tobytes()
+    if seal(variant, [parts[number].sha256 for number in numbers[1:]]) not in entry:
+        raise ArtefactError(
+            f"{path} is damaged: its manifest says other than its code", hint=_REBUILD
+        )
+    try:
+        manifest = manifest_from_json(variant)
+        spec = _spec(manifest, entry, parts, contents)
+        verify_spec(spec)
+    except (KeyError, TypeError, ValueError, VerifyError) as error:
+        raise _not_valid(path, str(error)) from error
+    return spec
 
 
-def _contents_of(path: Path, manifest: Manifest, parts: Sequence[Array]) -> list[Array]:
-    """The bytes of a variant's own parts, in its order."""
-    expected = 1 + len(manifest.object_symbols) + len(manifest.constant_types)
-    known = [number for number in manifest.parts if 0 <= number < len(parts)]
-    if len(known) != expected or len(manifest.parts) != expected:
-        raise ArtefactError(f"{path} lacks a part: {len(known)} of {expected}", hint=_REBUILD)
-    return [parts[number] for number in known]
+def _spec(
+    manifest: Manifest, entry: bytes, parts: Sequence[Part], contents: Sequence[Array]
+) -> ExecutableSpec:
+    """What a manifest describes. Raises `ValueError` if parts have other sizes, or are too few."""
+    own = manifest.parts[1:]
+    objects, constants = own[: len(manifest.object_symbols)], own[len(manifest.object_symbols) :]
+    return ExecutableSpec(
+        name=manifest.name,
+        target=manifest.target,
+        threads=manifest.threads,
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
+        arena_bytes=manifest.arena_bytes,
+        arena_lower_bound=manifest.arena_lower_bound,
+        steps=manifest.steps,
+        constants=tuple(
+            contents[number].view(type.dtype.numpy).reshape(type.shape)
+            for type, number in zip(manifest.constant_types, constants, strict=True)
+        ),
+        kernels=manifest.kernels,
+        objects=tuple(
+            ObjectPart(symbol, contents[number].tobytes())
+            for symbol, number in zip(manifest.object_symbols, objects, strict=True)
+        ),
+        digests=tuple(parts[number].sha256 for number in own),
+        entry=entry,
+        fallback=manifest.fallback,
+    )
 
 
-def _constants(path: Path, manifest: Manifest, contents: Sequence[Array]) -> tuple[Array, ...]:
-    """The constants as arrays over the mapped file."""
-    constants = []
-    for type, content in zip(manifest.constant_types, contents, strict=True):
-        if content.size != type.bytes:
-            raise ArtefactError(f"{path}: a constant of type {type} has {content.size} bytes")
-        constants.append(content.view(type.dtype.numpy).reshape(type.shape))
-    return tuple(constants)
+def _check_variants(path: Path, variants: Sequence[ExecutableSpec], index: _Index) -> None:
+    """Raise `ArtefactError` unless variants are one of a kind, in order, and use every part."""
+    kinds = [variant.fallback for variant in variants]
+    if kinds != sorted(set(kinds)):
+        raise _not_valid(path, "its variants are not in order")
+    used = {number for variant in index.variants for number in variant["parts"]}
+    if len(used) != len(index.parts):
+        raise _not_valid(path, "it has parts that no variant uses")

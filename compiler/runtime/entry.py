@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from compiler.runtime.executable_spec import (
     ENTRY_SYMBOL,
+    SEAL_SYMBOL,
     CallStep,
     CopyStep,
     Location,
@@ -16,11 +17,12 @@ from compiler.runtime.executable_spec import (
 _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
 
 
-def entry_ir(steps: Sequence[RunStep]) -> str:
+def entry_ir(steps: Sequence[RunStep], seal: bytes = b"") -> str:
     """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
 
     The first three are arrays of buffer pointers, `arena` is the planned memory, `runtime` is
     passed on to the kernels. One array on the stack holds the pointers of the call being made.
+    A `seal` stands beside the function, as data that nothing reads.
     """
     calls = [step for step in steps if isinstance(step, CallStep)]
     widest = max((len(call.buffers) for call in calls), default=1)
@@ -36,12 +38,19 @@ def entry_ir(steps: Sequence[RunStep]) -> str:
         f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
     )
     return (
-        f"{declarations}\n"
+        f"{_seal_ir(seal)}{declarations}\n"
         "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
         f"define void @{ENTRY_SYMBOL}"
         "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"
         f"{body}\n}}\n"
     )
+
+
+def _seal_ir(seal: bytes) -> str:
+    if not seal:
+        return ""
+    text = "".join(f"\\{byte:02x}" for byte in seal)
+    return f'@{SEAL_SYMBOL} = constant [{len(seal)} x i8] c"{text}"\n'
 
 
 class _Body:

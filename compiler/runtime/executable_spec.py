@@ -14,6 +14,7 @@ from compiler.target import Target
 # asks only for whole elements: inputs and outputs of the model may start at any multiple of theirs.
 ALIGNMENT = 64
 ENTRY_SYMBOL = "tunefarm_run"
+SEAL_SYMBOL = "tunefarm_seal"
 
 
 class Place(StrEnum):
@@ -86,7 +87,9 @@ class ExecutableSpec:
 
     `threads` is the thread count it was scheduled for. `constants` are in the form the kernels
     expect. `objects` are the kernels' code, in the order of `kernels`. `entry` is the code of the
-    function `ENTRY_SYMBOL`, which carries out `steps`.
+    function `ENTRY_SYMBOL`, which carries out `steps`; it holds the seal, see
+    `compiler.runtime.seal`. `digests` are the SHA-256 of the objects' code, then of the constants,
+    in hex digits. `fallback` marks the variant for CPUs that cannot run another.
     `arena_lower_bound` is what liveness says any plan needs, for reports.
     """
 
@@ -101,4 +104,6 @@ class ExecutableSpec:
     constants: tuple[Array, ...]
     kernels: tuple[KernelReport, ...]
     objects: tuple[ObjectPart, ...]
+    digests: tuple[str, ...]
     entry: bytes
+    fallback: bool = False

@@ -54,6 +54,7 @@ class Manifest:
     object_symbols: tuple[str, ...]
     constant_types: tuple[TensorType, ...]
     parts: tuple[int, ...]
+    fallback: bool
 
 
 def manifest_of(spec: ExecutableSpec, parts: Sequence[int]) -> Manifest:
@@ -75,6 +76,7 @@ def manifest_of(spec: ExecutableSpec, parts: Sequence[int]) -> Manifest:
             TensorType(DType.from_numpy(array.dtype), array.shape) for array in spec.constants
         ),
         parts=tuple(parts),
+        fallback=spec.fallback,
     )
 
 
@@ -95,6 +97,7 @@ def manifest_to_json(manifest: Manifest) -> Json:
         "object_symbols": list(manifest.object_symbols),
         "constant_types": [_type_to_json(type) for type in manifest.constant_types],
         "parts": list(manifest.parts),
+        "fallback": manifest.fallback,
     }
 
 
@@ -115,6 +118,7 @@ def manifest_from_json(data: Mapping[str, Any]) -> Manifest:
         object_symbols=tuple(data["object_symbols"]),
         constant_types=tuple(_type_from_json(type) for type in data["constant_types"]),
         parts=tuple(int(number) for number in data["parts"]),
+        fallback=bool(data["fallback"]),
     )
 
 
@@ -125,7 +129,12 @@ def parts_to_json(parts: Sequence[Part]) -> list[list[Any]]:
 
 def parts_from_json(data: Sequence[Any]) -> tuple[Part, ...]:
     """The inverse of `parts_to_json`; `TypeError` or `ValueError` on other JSON."""
-    return tuple(Part(int(offset), int(size), str(sha256)) for offset, size, sha256 in data)
+    parts = []
+    for offset, size, sha256 in data:
+        if (type(offset), type(size), type(sha256)) != (int, int, str):
+            raise TypeError("a part is an offset, a number of bytes and a SHA-256")
+        parts.append(Part(offset, size, sha256))
+    return tuple(parts)
 
 
 def _type_to_json(type: TensorType) -> list[Any]:

@@ -46,7 +46,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         f"{BUILD} --json c.toml",
         "build --model m.onnx --output tuning.db",
         "build --model m.onnx --untuned --emit object --output m.o --json m.h",
-        "build --model m.onnx --untuned --emit c-header+shared-library --output . --json libm_model.so",
+        "build --model m.onnx --untuned --emit c-header+shared-library --output . "
+        "--json libm_model.so",
         "run a.tuned --json a.tuned",
         "run a.tuned --output a.tuned",
         "run a.tuned --output o --json o",

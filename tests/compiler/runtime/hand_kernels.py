@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -27,6 +28,7 @@ from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
+from compiler.runtime.seal import part_digests, seal_of
 from compiler.schedule.steps import PackLayout
 from compiler.target import host_target
 
@@ -183,10 +185,10 @@ def make_spec(
     constants = pack_constants(program, compiled)
     plan = plan_memory(program, workspaces)
     steps = run_steps(program, compiled, constants, plan)
-    target = host_target()
-    return ExecutableSpec(
+    objects = tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values())
+    spec = ExecutableSpec(
         name=program.name,
-        target=target,
+        target=host_target(),
         threads=threads,
         inputs=tuple((name, program.types[name]) for name in program.inputs),
         outputs=tuple((name, program.types[name]) for name in program.outputs),
@@ -195,9 +197,16 @@ def make_spec(
         steps=steps,
         constants=constants.arrays,
         kernels=tuple(_report(key, item) for key, item in compiled.items()),
-        objects=tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values()),
-        entry=object_code(entry_ir(steps), target),
+        objects=objects,
+        digests=part_digests(objects, constants.arrays),
+        entry=b"",
     )
+    return sealed(spec)
+
+
+def sealed(spec: ExecutableSpec) -> ExecutableSpec:
+    """The spec with an entry that was made for it, on this machine."""
+    return replace(spec, entry=object_code(entry_ir(spec.steps, seal_of(spec)), host_target()))
 
 
 def _report(key: str, compiled: CompiledKernel) -> KernelReport:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import struct
 import subprocess
@@ -19,13 +17,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import compiler
-from compiler.errors import ArtefactError
+from compiler.errors import ArtefactError, VerifyError
+from compiler.graph.ir import Graph
 from compiler.runtime import artefact
 from compiler.runtime.buffers import address_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec
 from compiler.target import baseline_target, host_target
-from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.runtime.edited_artefacts import (
+    manifest_text,
+    rewrite_manifest,
+    with_manifest,
+)
+from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 
@@ -35,33 +40,18 @@ def spec() -> ExecutableSpec:
     return chain_spec(WEIGHT)
 
 
+def _two_constants() -> Graph:
+    """Two products with matrices of one type."""
+    maker = GraphMaker()
+    first = maker.node("matmul", maker.input(1, 4), maker.weights(4, 4))
+    return maker.graph(maker.node("matmul", first, maker.weights(4, 4)))
+
+
 @pytest.fixture
 def path(spec: ExecutableSpec, tmp_path: Path) -> Path:
     path = tmp_path / "chain.tuned"
     artefact.save(spec, path)
     return path
-
-
-def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the manifest and make the header's hash right again."""
-    data = path.read_bytes()
-    size = struct.unpack_from("<Q", data, 16)[0]
-    manifest = json.loads(data[64 : 64 + size])
-    change(manifest)
-    text = json.dumps(manifest).encode()
-    start = -(-(64 + size) // 64) * 64
-    pad = bytes(-len(text) % 64)
-    body = text + pad + data[start:]
-    head = struct.pack(
-        "<8sIIQQ32s",
-        artefact.MAGIC,
-        artefact.FORMAT,
-        0,
-        len(text),
-        64 + len(body),
-        hashlib.sha256(text).digest(),
-    )
-    path.write_bytes(head + body)
 
 
 def test_loaded_model_computes_the_same(spec: ExecutableSpec, path: Path) -> None:
@@ -144,15 +134,15 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
         compiler.load(foreign)
     with pytest.raises(ArtefactError, match="No such file"):
         compiler.load(tmp_path / "missing.tuned")
-    with pytest.raises(ArtefactError, match="Is a directory"):
+    with pytest.raises(ArtefactError, match="it is a folder"):
         compiler.load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (artefact.FORMAT + 1, r"format 3, this version reads 2 \(update tunefarm"),
-        (1, r"older artefact format 1, this version reads 2 \(build the model again"),
+        (artefact.FORMAT + 1, r"format 4, this version reads 3 \(update tunefarm"),
+        (2, r"older artefact format 2, this version reads 3 \(build the model again"),
     ],
 )
 def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:
@@ -168,25 +158,151 @@ def test_missing_cpu_feature_is_refused_before_any_code_is_loaded(
 ) -> None:
     target = host_target()
     needs = replace(target, features=(*target.features, "avx1024f"))
-    artefact.save(replace(spec, target=needs), path)
+    artefact.save(sealed(replace(spec, target=needs)), path)
     with pytest.raises(ArtefactError, match=r"needs CPU features that this .* lacks: avx1024f"):
         compiler.load(path)
 
 
 def test_other_architecture_is_refused(spec: ExecutableSpec, path: Path) -> None:
     target = replace(host_target(), triple="riscv64-unknown-linux-gnu")
-    artefact.save(replace(spec, target=target), path)
+    artefact.save(sealed(replace(spec, target=target)), path)
     with pytest.raises(ArtefactError, match="built for riscv64 linux, this machine is"):
         compiler.load(path)
 
 
-def test_manifest_without_an_entry_is_refused(path: Path) -> None:
-    rewrite_manifest(path, lambda manifest: manifest["variants"][0].pop("steps"))
-    with pytest.raises(ArtefactError, match="manifest that is not valid"):
+# --- manifests that were edited, with every hash made right again ----------------------------
+
+
+def edit(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
+    """Give one place of the first variant's manifest another value."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        place: Any = manifest["variants"][0]
+        for key in path[:-1]:
+            place = place[key]
+        assert repr(place[path[-1]]) != repr(to)
+        place[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit("arena_bytes", to=0),
+        edit("arena_bytes", to=10**30),
+        edit("threads", to=0),
+        edit("threads", to=True),
+        edit("threads", to=10**9),
+        edit("inputs", to=[]),
+        edit("inputs", 0, 2, to=[COUNT + 1]),
+        edit("inputs", 0, 2, to=[float(COUNT)]),
+        edit("inputs", 0, 1, to="f64"),
+        edit("inputs", 0, 0, to=7),
+        edit("outputs", 0, 2, 0, to=-1),
+        edit("steps", to=[]),
+        edit("steps", 0, "workspace", to=1 << 40),
+        edit("steps", 0, "buffers", 2, 1, to=4096),
+        edit("steps", 0, "buffers", 1, 1, to=1),
+        edit("steps", 0, "call", to="kernel_other"),
+        edit("constant_types", 0, 1, to=[1, COUNT]),
+        edit("target", "features", to=[]),
+        edit("target", "cpu", to="x86-64"),
+        edit("object_symbols", to=["kernel_exp", "kernel_add"]),
+        edit("kernels", 0, "workspace_bytes", to=0),
+        edit("kernels", 0, "latency", to=float("nan")),
+        edit("kernels", 0, "flops", to=1),
+        edit("kernels", 0, "sources", to=None),
+        edit("fallback", to=True),
+        edit("name", to="another"),
+        lambda manifest: manifest["variants"][0].update(unknown=1),
+        lambda manifest: manifest["variants"][0].pop("steps"),
+        lambda manifest: manifest["variants"].append(manifest["variants"][0]),
+    ],
+)
+def test_manifest_that_says_other_than_its_code_is_refused(
+    path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    rewrite_manifest(path, change)
+    with pytest.raises(ArtefactError, match=r"says other than its code|not valid") as refused:
         compiler.load(path)
-    rewrite_manifest(path, lambda manifest: manifest.update(variants=[]))
-    with pytest.raises(ArtefactError, match="has no variant"):
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(variants=[]),
+        lambda manifest: manifest.update(variants={}),
+        lambda manifest: manifest.update(variants=[7]),
+        lambda manifest: manifest.update(more=1),
+        lambda manifest: manifest.pop("parts"),
+        lambda manifest: manifest["parts"][0].append(1),
+        lambda manifest: manifest["parts"].__setitem__(0, None),
+        lambda manifest: manifest["parts"][0].__setitem__(0, "0"),
+        lambda manifest: manifest["parts"][0].__setitem__(0, False),
+        lambda manifest: manifest["variants"][0].update(parts="0123"),
+        lambda manifest: manifest["variants"][0].update(parts=[]),
+    ],
+)
+def test_manifest_of_another_form_is_refused(
+    path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    rewrite_manifest(path, change)
+    with pytest.raises(ArtefactError, match="a manifest that is not valid"):
         compiler.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: b"[" * 100_000,
+        lambda text: b"7",
+        lambda text: b"{}",
+        lambda text: b"\xff" + text,
+        lambda text: text + b"\n",
+        lambda text: b'{"parts":[],' + text[1:],
+        lambda text: text.replace(b'"threads":1', b'"threads":' + b"1" * 5000),
+        lambda text: text.replace(b'"threads":1', b'"threads":NaN'),
+        lambda text: text.replace(b"hand_made", b"hand\\ud800"),
+    ],
+)
+def test_manifest_that_is_not_the_json_of_an_artefact_is_refused(
+    path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    contents = path.read_bytes()
+    text = manifest_text(contents)
+    assert change(text) != text
+    path.write_bytes(with_manifest(contents, change(text)))
+    with pytest.raises(ArtefactError, match=r"not valid|says other") as refused:
+        compiler.load(path)
+    assert str(refused.value).isprintable()
+
+
+def test_parts_that_change_places_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "two constants.tuned"
+    executable = compiler.build(_two_constants())
+    x = np.ones((1, 4), np.float32)
+    executable.save(path)
+    np.testing.assert_array_equal(
+        compiler.load(path).run({"x0": x})["matmul_1"], executable.run({"x0": x})["matmul_1"]
+    )
+
+    def swap(manifest: dict[str, Any]) -> None:
+        parts = manifest["variants"][0]["parts"]
+        parts[-1], parts[-2] = parts[-2], parts[-1]
+
+    rewrite_manifest(path, swap)
+    with pytest.raises(ArtefactError, match="says other than its code"):
+        compiler.load(path)
+
+
+def test_entry_that_was_made_for_another_spec_is_not_saved(
+    spec: ExecutableSpec, tmp_path: Path
+) -> None:
+    with pytest.raises(VerifyError, match="holds the seal of another one"):
+        artefact.save(replace(spec, arena_bytes=spec.arena_bytes + 64), tmp_path / "x.tuned")
+    assert not list(tmp_path.iterdir())
 
 
 def test_missing_part_is_refused(path: Path) -> None:
@@ -199,8 +315,8 @@ def test_missing_part_is_refused(path: Path) -> None:
         manifest["parts"][-1][0] = 10**9 * 64
 
     for change, reason in (
-        (point_nowhere, "lacks a part: 3 of 4"),
-        (lambda manifest: manifest["variants"][0]["parts"].pop(), "lacks a part: 3 of 4"),
+        (point_nowhere, "lacks a part of a variant"),
+        (lambda manifest: manifest["variants"][0]["parts"].pop(), "says other than its code"),
         (move_away, "lacks part 3"),
         (lambda manifest: manifest["parts"].pop(), "damaged: bytes follow the last part"),
     ):
@@ -219,7 +335,8 @@ def two_variants(spec: ExecutableSpec, tmp_path: Path) -> Path:
     target = host_target()
     needs = replace(target, features=(*target.features, "avx1024f"))
     path = tmp_path / "two.tuned"
-    artefact.save(replace(spec, target=needs), path, fallback=spec)
+    fallback = sealed(replace(spec, fallback=True))
+    artefact.save(sealed(replace(spec, target=needs)), path, fallback)
     return path
 
 
@@ -235,11 +352,33 @@ def test_the_fallback_runs_where_a_cpu_feature_is_missing(
 def test_the_first_variant_is_preferred_and_the_fallback_may_be_asked_for(
     spec: ExecutableSpec, tmp_path: Path
 ) -> None:
-    portable = replace(spec, target=baseline_target(spec.target))
+    portable = sealed(replace(spec, target=baseline_target(spec.target), fallback=True))
     path = tmp_path / "two.tuned"
     artefact.save(spec, path, fallback=portable)
     assert compiler.load(path).spec.target == spec.target
     assert compiler.load(path, fallback=True).spec.target == portable.target
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda manifest: manifest["variants"].reverse(), "variants are not in order"),
+        (lambda manifest: manifest["variants"].pop(), "parts that no variant uses"),
+        (lambda manifest: manifest["variants"].pop(0), "parts that no variant uses"),
+        (
+            lambda manifest: manifest["variants"][1].update(
+                steps=manifest["variants"][1]["steps"][1:]
+            ),
+            "says other than its code",
+        ),
+    ],
+)
+def test_variants_that_were_moved_dropped_or_edited_are_refused(
+    two_variants: Path, change: Callable[[dict[str, Any]], object], reason: str
+) -> None:
+    rewrite_manifest(two_variants, change)
+    with pytest.raises(ArtefactError, match=reason):
+        compiler.load(two_variants)
 
 
 def test_a_fallback_that_is_not_there_is_refused(path: Path) -> None:
@@ -254,7 +393,8 @@ def test_parts_that_variants_share_are_stored_once(two_variants: Path, path: Pat
 def test_damage_in_the_variant_that_is_not_used_is_noticed(
     spec: ExecutableSpec, tmp_path: Path
 ) -> None:
-    portable = replace(chain_spec(WEIGHT + 1), target=baseline_target(spec.target))
+    target = baseline_target(spec.target)
+    portable = sealed(replace(chain_spec(WEIGHT + 1), target=target, fallback=True))
     path = tmp_path / "two.tuned"
     artefact.save(spec, path, fallback=portable)
     contents = bytearray(path.read_bytes())

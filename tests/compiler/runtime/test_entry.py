@@ -59,6 +59,13 @@ def test_entry_is_code_that_llvm_accepts() -> None:
     assert object_code(entry_ir([CALL, COPY]), host_target())
 
 
+def test_seal_stands_in_the_code_beside_the_function() -> None:
+    seal = bytes(range(32))
+    code = object_code(entry_ir([CALL, COPY], seal), host_target())
+    assert code.count(seal) == 1
+    assert seal not in object_code(entry_ir([CALL, COPY]), host_target())
+
+
 def test_steps_print_as_assignments() -> None:
     assert str(CALL) == "arena+128 = kernel_1(input[0], constant[3]) workspace arena+256"
     assert str(COPY) == "output[1] = copy(arena+128, 48 bytes)"

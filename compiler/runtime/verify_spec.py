@@ -1,0 +1,103 @@
+"""The rules of an ExecutableSpec: what frames, profiles and the C library rely on."""
+
+from __future__ import annotations
+
+from compiler.errors import VerifyError
+from compiler.graph.ir import TensorType
+from compiler.runtime.executable_spec import (
+    ALIGNMENT,
+    CallStep,
+    CopyStep,
+    ExecutableSpec,
+    Location,
+    Place,
+)
+
+
+def verify_spec(spec: ExecutableSpec) -> None:
+    """Raise `VerifyError` at the first broken rule.
+
+    Names of ports and kernels are distinct, every step runs a kernel that there is, its buffers lie
+    where there is memory, its workspace fits the arena, and copies fit both their buffers.
+    """
+    problem = _problem(spec)
+    if problem:
+        raise VerifyError(f"executable {spec.name}: {problem}")
+
+
+def _problem(spec: ExecutableSpec) -> str:
+    """Why a spec is wrong, or nothing."""
+    symbols = [part.symbol for part in spec.objects]
+    for kind, names in (
+        ("input", [name for name, _ in spec.inputs]),
+        ("output", [name for name, _ in spec.outputs]),
+        ("kernel", symbols),
+    ):
+        if len(set(names)) != len(names):
+            return f"two {kind}s have the same name"
+    if len(spec.kernels) != len(symbols):
+        return f"{len(symbols)} kernels have {len(spec.kernels)} reports"
+    if spec.threads < 1 or spec.arena_bytes < 0:
+        return f"it takes {spec.threads} threads and {spec.arena_bytes} bytes of arena"
+    sizes = _Sizes(spec)
+    workspaces = {
+        symbol: report.workspace_bytes for symbol, report in zip(symbols, spec.kernels, strict=True)
+    }
+    for step in spec.steps:
+        problem = (
+            sizes.call_problem(step, workspaces)
+            if isinstance(step, CallStep)
+            else sizes.copy_problem(step)
+        )
+        if problem:
+            return f"{step}: {problem}"
+    return ""
+
+
+class _Sizes:
+    """The bytes of every buffer that steps may name."""
+
+    def __init__(self, spec: ExecutableSpec) -> None:
+        self._arena_bytes = spec.arena_bytes
+        self._places = {
+            Place.INPUT: _bytes_of(spec.inputs),
+            Place.OUTPUT: _bytes_of(spec.outputs),
+            Place.CONSTANT: [array.nbytes for array in spec.constants],
+        }
+
+    def call_problem(self, step: CallStep, workspaces: dict[str, int]) -> str:
+        """Why a call is wrong, or nothing; `workspaces` has the kernels' bytes by symbol."""
+        if step.symbol not in workspaces:
+            return "there is no such kernel"
+        for location in step.buffers:
+            if self._room(location) is None:
+                return f"there is no {location}"
+        size = workspaces[step.symbol]
+        if (step.workspace is None) != (size == 0):
+            return f"the kernel has {size} bytes of workspace"
+        if step.workspace is not None:
+            room = self._room(Location(Place.ARENA, step.workspace))
+            if room is None or room < size:
+                return f"its workspace of {size} bytes is not within the arena"
+        return ""
+
+    def copy_problem(self, step: CopyStep) -> str:
+        """Why a copy is wrong, or nothing."""
+        for location in (step.source, step.destination):
+            room = self._room(location)
+            if room is None or not 0 <= step.bytes <= room:
+                return f"{location} has no {step.bytes} bytes"
+        return ""
+
+    def _room(self, location: Location) -> int | None:
+        """The bytes from a location to its buffer's or the arena's end; None if it is in none."""
+        if location.place is Place.ARENA:
+            inside = 0 <= location.number <= self._arena_bytes
+            aligned = location.number % ALIGNMENT == 0
+            return self._arena_bytes - location.number if inside and aligned else None
+        sizes = self._places[location.place]
+        return sizes[location.number] if 0 <= location.number < len(sizes) else None
+
+
+def _bytes_of(ports: tuple[tuple[str, TensorType], ...]) -> list[int]:
+    return [type.bytes for _, type in ports]
