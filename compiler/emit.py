@@ -12,9 +12,9 @@ from compiler.loops.lower_kernel import lower_kernel
 from compiler.runtime.c_interface import in_comment
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
-from compiler.runtime.kernel_report import DEFAULT
+from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
 from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.spaces import default_schedule
+from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.schedule.steps import Schedule
 
 
@@ -29,12 +29,15 @@ def schedules_of(
     `program` has the kernels of the same model, `chosen` the schedules that had been chosen.
     """
     kernels = _kernels(program)
-    return {
-        report.key: default_schedule(kernels[report.key], spec.target, spec.threads, numerics)
-        if report.schedule_source == DEFAULT
-        else chosen[report.key].schedule
-        for report in spec.kernels
-    }
+
+    def schedule(report: KernelReport) -> Schedule:
+        if report.schedule_source == NAIVE:
+            return naive_schedule()
+        if report.schedule_source == DEFAULT:
+            return default_schedule(kernels[report.key], spec.target, spec.threads, numerics)
+        return chosen[report.key].schedule
+
+    return {report.key: schedule(report) for report in spec.kernels}
 
 
 def llvm_text(

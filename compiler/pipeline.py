@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
@@ -22,14 +23,14 @@ from compiler.llvm.object_cache import ObjectCache
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
-from compiler.runtime.kernel_report import DEFAULT, KernelReport
+from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
 from compiler.runtime.seal import part_digests, seal_of
 from compiler.runtime.verify_spec import verify_spec
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.spaces import default_schedule
+from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
 
@@ -191,16 +192,22 @@ class ChosenSchedule:
 @dataclass(frozen=True, slots=True)
 class BuiltKernel:
     """A distinct kernel's code; `choice` is None if it has the default schedule, `note` says why
-    when another one had been chosen."""
+    when another one had been chosen or that one does not fit."""
 
     compiled: CompiledKernel
     choice: ScheduleChoice | None
-    note: str
+    note: str = ""
+
+    @property
+    def source(self) -> str:
+        """Where its schedule came from, as in a `KernelReport`."""
+        return DEFAULT if self.choice is None else self.choice.source
 
     def __str__(self) -> str:
-        source = DEFAULT if self.choice is None else self.choice.source
         code = self.compiled
-        text = f"{code.symbol}: {source} schedule, {len(code.object_code)} bytes of object code"
+        text = (
+            f"{code.symbol}: {self.source} schedule, {len(code.object_code)} bytes of object code"
+        )
         if code.workspace_bytes:
             text += f", {code.workspace_bytes} bytes of workspace"
         return f"{text} ({self.note})" if self.note else text
@@ -228,23 +235,25 @@ def compile_kernels(
 ) -> dict[str, BuiltKernel]:
     """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key.
 
+    Where the chosen schedule does not fit the default one takes its place, and the naive one where
+    that does not fit either; the note says so.
+
     One thread lowers a kernel while another has LLVM compile those before it. More would only wait:
     the former hold the interpreter's lock, the latter one that llvmlite has for all of LLVM.
     Raises `LimitError` before a kernel for which there is no time any more.
     """
     allowance = allowance or Allowance()
     begin = begin_kernel if cache is None else cache.begin_kernel
-    built: dict[str, BuiltKernel] = {}
     with ThreadPoolExecutor(1) as llvm:
 
         def start(key: str, choice: ScheduleChoice | None) -> Future[CompiledKernel]:
             kernel = chosen[key].kernel
             allowance.check_time(f"compiling kernel {kernel.name}")
-            if choice is None:
-                schedule = default_schedule(kernel, target, threads, numerics)
-            else:
-                schedule = choice.schedule
             try:
+                if choice is None:
+                    schedule = default_schedule(kernel, target, threads, numerics)
+                else:
+                    schedule = choice.schedule
                 finish = begin(kernel, schedule, target, f"kernel_{key}")
                 return llvm.submit(_in_time, finish, f"compiling kernel {kernel.name}", allowance)
             except _DOES_NOT_FIT as error:
@@ -253,17 +262,29 @@ def compile_kernels(
                 return failed
 
         started = {key: start(key, item.choice) for key, item in chosen.items()}
-        for key, item in chosen.items():
-            choice = item.choice
-            try:
-                built[key] = BuiltKernel(started[key].result(), choice, "")
-            except _DOES_NOT_FIT as error:
-                if choice is None:
-                    raise
-                record = f" of record {choice.record_id}" if choice.record_id else ""
-                note = f"the {choice.source} schedule{record} does not fit: {error}"
-                built[key] = BuiltKernel(start(key, None).result(), None, note)
-    return built
+        return {
+            key: _first_that_fits(item.choice, started[key], partial(start, key))
+            for key, item in chosen.items()
+        }
+
+
+def _first_that_fits(
+    choice: ScheduleChoice | None,
+    code: Future[CompiledKernel],
+    start: Callable[[ScheduleChoice | None], Future[CompiledKernel]],
+) -> BuiltKernel:
+    """The kernel's `code` with the schedule `choice`, or that with the next one that fits."""
+    try:
+        return BuiltKernel(code.result(), choice)
+    except _DOES_NOT_FIT as error:
+        source = DEFAULT if choice is None else choice.source
+        if source == NAIVE:
+            raise
+        record = f" of record {choice.record_id}" if choice and choice.record_id else ""
+        note = f"the {source} schedule{record} does not fit: {error}"
+    following = ScheduleChoice(naive_schedule(), NAIVE) if source == DEFAULT else None
+    built = _first_that_fits(following, start(following), start)
+    return replace(built, note=f"{note}; {built.note}" if built.note else note)
 
 
 def _in_time(
@@ -296,7 +317,7 @@ def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
         name=calls[0].kernel.name,
         key=calls[0].key,
         occurrences=len(calls),
-        schedule_source=DEFAULT if choice is None else choice.source,
+        schedule_source=item.source,
         record_id=None if choice is None else choice.record_id,
         latency=None if choice is None else choice.latency,
         note=item.note,

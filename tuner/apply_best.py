@@ -11,7 +11,7 @@ import compiler
 from compiler.errors import DatabaseError, ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
-from compiler.runtime.kernel_report import PREDICTED, TUNED, KernelReport
+from compiler.runtime.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
@@ -113,7 +113,13 @@ class Records:
         self._like = task_key("", target, threads, numerics)
 
     def notes(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
-        """What of the database could not be used for these kernels of the build, and why."""
+        """What is to be known of these kernels of the build: those that no schedule fits, and what
+        of the database could not be used, and why."""
+        kernels = tuple(kernels)
+        unscheduled = tuple(_unscheduled(item) for item in kernels if item.schedule_source == NAIVE)
+        return (*unscheduled, *self._unused(kernels))
+
+    def _unused(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
         if self._store is None:
             return ()
         untuned = (kernel for kernel in kernels if kernel.schedule_source != TUNED)
@@ -127,3 +133,7 @@ class Records:
             return ""
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         return f"{kernel.name} was tuned, but no trial can be applied: {statuses}"
+
+
+def _unscheduled(kernel: KernelReport) -> str:
+    return f"{kernel.name} runs as scalar loops, many times slower than it should: {kernel.note}"

@@ -12,16 +12,18 @@ PREDICTED = "predicted"
 """Source of a schedule that was never measured for its kernel."""
 DEFAULT = "default"
 """Source of the schedule that every kernel has."""
+NAIVE = "naive"
+"""Source of the schedule where not even the default one fits: scalar loops, a defect that shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
     """How one distinct kernel was built.
 
-    `schedule_source` is TUNED, PREDICTED (from a similar kernel) or DEFAULT, `record_id`
-    names the record it came from, `latency` is the measured time in seconds, if any, and `note`
-    says why a chosen schedule was not used. `numerics` is "direct", or names the algorithm that
-    changes rounding. `flops` are the arithmetic operations of one call, see
+    `schedule_source` is TUNED, PREDICTED (from a similar kernel), DEFAULT or NAIVE (none fits),
+    `record_id` names the record it came from, `latency` is the measured time in seconds, if any,
+    and `note` says why a chosen schedule was not used. `numerics` is "direct", or names the
+    algorithm that changes rounding. `flops` are the arithmetic operations of one call, see
     `compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import compiler
 from compiler.dtypes import DType
-from compiler.errors import ImportModelError, SettingsError
+from compiler.emit import llvm_text, schedules_of
+from compiler.errors import ImportModelError, ScheduleError, SettingsError
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
@@ -23,10 +26,13 @@ from compiler.pipeline import STAGES, compile_model, kernels_of
 from compiler.runtime import artefact
 from compiler.runtime.executable import Executable
 from compiler.runtime.threads import make_runtime
+from compiler.schedule import spaces
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.sketches.row_wise import row_wise_sketches
+from compiler.schedule.space import Sketch
 from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps import Schedule, Vectorize
-from compiler.target import host_target
+from compiler.target import Target, host_target
 
 Vector = npt.NDArray[np.float32]
 
@@ -218,6 +224,36 @@ def test_schedule_that_does_not_fit_gives_way_to_the_default_and_is_reported(mlp
         assert (report.schedule_source, report.record_id, report.latency) == ("default", None, None)
         assert report.note.startswith("the relative schedule of record r9 does not fit: ")
     assert_equals_reference(executable, mlp)
+
+
+def _misfits(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """Row-wise sketches that are for another kernel."""
+    misfit = Schedule((Vectorize("no_such_stage", "no_such_axis"),))
+    real = row_wise_sketches(kernel, target, threads)
+    return [replace(sketch, build=lambda _: misfit) for sketch in real]
+
+
+def _refuses(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    raise ScheduleError("no rows here")
+
+
+@pytest.mark.parametrize("sketches", [_misfits, _refuses])
+def test_kernel_without_a_schedule_that_fits_runs_as_scalar_loops_and_is_reported(
+    sketches: Callable[..., list[Sketch]], mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = import_onnx(mlp)
+    expected = {report.name for report in compiler.build(graph).kernels}
+    monkeypatch.setattr(spaces, "row_wise_sketches", sketches)
+    monkeypatch.setattr(spaces, "tiled_reduction_sketches", lambda *_: [])
+    spec = compile_model(graph)
+    assert {report.name for report in spec.kernels} == expected
+    for report in spec.kernels:
+        assert (report.schedule_source, report.record_id) == ("naive", None)
+        assert report.note.startswith("the default schedule does not fit: ")
+    assert_equals_reference(Executable(spec), mlp)
+    program = kernels_of(graph)
+    schedules = schedules_of(program, spec, {})
+    assert "define" in llvm_text(program, spec, schedules)
 
 
 def test_same_model_gives_the_same_artefact(conv_net: Path, tmp_path: Path) -> None:

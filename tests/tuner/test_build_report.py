@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.runtime.kernel_report import TUNED, KernelReport
+from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
+from configs.settings import Settings
 from tests.tuner.synthetic import matmul_kernel
+from tuner.apply_best import Records
 from tuner.build_report import require_share
 from tuner.weigh_kernels import build_report
 
@@ -53,3 +55,10 @@ def test_shares_follow_measured_times_and_estimates_scaled_to_them() -> None:
     shares = [use.share for use in build_report(measured, KERNELS).kernels]
     assert sum(shares) == pytest.approx(1.0)
     assert shares == pytest.approx(estimates)
+
+
+def test_kernel_that_no_schedule_fits_is_noted_without_a_database_too() -> None:
+    naive = replace(REPORT, schedule_source=NAIVE, note="the default schedule does not fit: why")
+    (note,) = Records(None, Settings(), None).notes([REPORT, naive])
+    assert note.startswith("matmul runs as scalar loops")
+    assert note.endswith("the default schedule does not fit: why")

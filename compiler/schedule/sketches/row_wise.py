@@ -7,15 +7,13 @@ Pointwise and injective kernels are one vectorised loop; kernels with reductions
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
 
-from compiler.kernels.expr import Expr, Index, Load, Select, Stage, index
+from compiler.kernels.expr import Expr, Stage, index
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads, postorder
-from compiler.loops.affine import affine
-from compiler.loops.rewrite import axes_of, inline
+from compiler.kernels.rewrite import loads
+from compiler.loops.rewrite import inline
 from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
 from compiler.schedule.sketches.roles import epilogue_is_plain
@@ -25,6 +23,12 @@ from compiler.schedule.sketches.row_parts import (
     row_constants,
     split_reduction,
     split_widths,
+)
+from compiler.schedule.sketches.row_plan import (
+    RowPlan,
+    contiguous_reduce_axis,
+    recompute_long_rows,
+    row_plan,
 )
 from compiler.schedule.sketches.row_shape import row_shape
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
@@ -45,7 +49,6 @@ from compiler.schedule.steps import (
 )
 from compiler.target import Target
 
-STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
 UNROLLS = (1, 2, 4, 8)
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
@@ -56,8 +59,9 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     """The sketch for this kernel; always one."""
     merged, output_merges = merge_all(kernel)
     merged, reduce_merges = merge_reductions(merged)
-    merges = (*output_merges, *reduce_merges)
-    plan = _plan(merged)
+    merged, recomputed = recompute_long_rows(merged)
+    first = (*output_merges, *reduce_merges, *recomputed)
+    plan = row_plan(merged)
     unrolls = UNROLLS if plan.vector else UNROLLS[:1]
     choices = [Choice("unroll", unrolls)]
     default: list[ChoiceValue] = [unrolls[min(1, len(unrolls) - 1)]]
@@ -82,13 +86,13 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
         ahead = int(str(assignment.get("rows_ahead", 0)))
         prefetches = [Prefetch(name, ahead * row) for name, row in streams.items() if ahead]
-        return Schedule((*merges, *_steps(merged, plan, target, assignment), *prefetches))
+        return Schedule((*first, *_steps(merged, plan, target, assignment), *prefetches))
 
     shape = row_shape(merged, target.lanes, threads, choices, plan.vector, "unroll")
     return [Sketch("row_wise", tuple(choices), build, tuple(default), shape)]
 
 
-def _streams(kernel: FusedKernel, plan: _Plan, target: Target) -> dict[str, int]:
+def _streams(kernel: FusedKernel, plan: RowPlan, target: Target) -> dict[str, int]:
     """Inputs that come from memory row by row, and the elements of a row.
 
     Hardware stops to look ahead while a row is walked for the second time.
@@ -108,11 +112,11 @@ def reduces_rows(kernel: FusedKernel) -> bool:
     read = loads(anchor.body)
     if len({load.buffer for load in read}) != 1 or not epilogue_is_plain(merged):
         return False
-    axis = _contiguous_reduce_axis(anchor, merged)
+    axis = contiguous_reduce_axis(anchor, merged)
     return axis != "" and all(load.indices[-1] == index(axis) for load in read if load.indices)
 
 
-def _computed_per_row(kernel: FusedKernel, plan: _Plan) -> bool:
+def _computed_per_row(kernel: FusedKernel, plan: RowPlan) -> bool:
     """Some stage without a reduction is computed for a row, before the row is written."""
     return any(
         not kernel.stage(name).reduce_axes
@@ -121,7 +125,7 @@ def _computed_per_row(kernel: FusedKernel, plan: _Plan) -> bool:
     )
 
 
-def _accumulator_choice(plan: _Plan, stage: str) -> str:
+def _accumulator_choice(plan: RowPlan, stage: str) -> str:
     """The name of the choice for this reduction: "accumulators" for the first, then numbered."""
     number = [name for name, _ in plan.split].index(stage) + 1
     return "accumulators" if number == 1 else f"accumulators_{number}"
@@ -153,123 +157,11 @@ def work(kernel: FusedKernel) -> int:
     return most
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How the stages of a kernel are arranged round the output's loops."""
-
-    rows: tuple[str, ...]  # output axes that the attached stages share with it
-    free: tuple[str, ...]  # the other output axes, inside of the rows
-    attached: tuple[str, ...]  # stages computed per row
-    inlinable: tuple[str, ...]  # prologue stages without reduction
-    vector: str  # the output axis that is vectorised, or ""
-    split: tuple[tuple[str, str], ...]  # (stage, reduce axis) summed in lanes
-    cache: bool  # the output itself is a reduction
-
-
-def _plan(kernel: FusedKernel) -> _Plan:
-    output = kernel.output
-    names = [axis.name for axis in output.axes]
-    cache = bool(output.reduce_axes)
-    producers = list(kernel.stages[:-1])
-    reductions = [stage for stage in producers if stage.reduce_axes]
-    shared: set[str] = set(names)
-    for stage in reductions:
-        used = _row_axes(stage, output, kernel)
-        if used is None:
-            return _Plan(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
-        shared &= used
-    if not reductions and not cache:
-        shared = set(names)
-    rows = tuple(name for name in names if name in shared)
-    free = tuple(name for name in names if name not in shared)
-    attachable = _attachable(kernel, set(rows)) if reductions else set()
-    attached = tuple(stage.name for stage in producers if stage.name in attachable)
-    inlinable = tuple(name for name in _prologue(kernel) if name not in attachable)
-    split = tuple(
-        (stage.name, axis)
-        for stage in (*reductions, *([output] if cache else []))
-        if (axis := _contiguous_reduce_axis(stage, kernel)) and (stage.name in attached or cache)
-    )
-    in_lanes = bool(split) and not free
-    vector = "" if in_lanes else _vector(list(free or rows))
-    return _Plan(rows, free, attached, inlinable, vector, split, cache)
-
-
-def _vector(names: list[str]) -> str:
-    return names[-1] if names else ""
-
-
-def _prologue(kernel: FusedKernel) -> tuple[str, ...]:
-    """Stages without a reduction that only depend on inputs: padding, mostly."""
-    stages = {stage.name for stage in kernel.stages}
-    return tuple(
-        stage.name
-        for stage in kernel.stages[:-1]
-        if not stage.reduce_axes and not any(load.buffer in stages for load in loads(stage.body))
-    )
-
-
-def _row_axes(stage: Stage, output: Stage, kernel: FusedKernel) -> set[str] | None:
-    """Output axes that index the stage's result, where every index is a plain axis; else None."""
-    result: set[str] = set()
-    direct = [load for load in loads(output.body) if load.buffer == stage.name]
-    if not direct:
-        users = [
-            other
-            for other in kernel.stages[:-1]
-            if any(load.buffer == stage.name for load in loads(other.body))
-        ]
-        shared = {axis.name for axis in stage.axes} & {axis.name for axis in output.axes}
-        return shared if users else None
-    for load in direct:
-        for item in load.indices:
-            if isinstance(item, Index):
-                result.add(item.name)
-            elif axes_of(item):
-                return None
-    return result
-
-
-def _attachable(kernel: FusedKernel, rows: set[str]) -> set[str]:
-    """Stages whose part for one row is small enough for the stack."""
-    result: set[str] = set()
-    prologue = set(_prologue(kernel))
-    for stage in kernel.stages[:-1]:
-        inside = 1
-        for axis in stage.axes:
-            inside *= 1 if axis.name in rows else axis.extent
-        if inside <= STACK_ELEMENTS and stage.name not in prologue:
-            result.add(stage.name)
-    return result
-
-
-def _contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
-    """The reduce axis along which every load that depends on it is contiguous, or ""."""
-    if stage.body.dtype.name == "BOOL" or any(
-        isinstance(node, Select) for node in postorder(stage.body)
-    ):
-        return ""
-    for axis in reversed(stage.reduce_axes):
-        strides = [_stride(load, axis.name) for load in loads(stage.body)]
-        if strides and all(stride in (0, 1) for stride in strides) and 1 in strides:
-            return axis.name
-    return ""
-
-
-def _stride(load: Load, axis: str) -> int:
-    holding = [i for i, item in enumerate(load.indices) if axis in axes_of(item)]
-    if not holding:
-        return 0
-    if holding != [len(load.indices) - 1]:
-        return 1 << 30
-    return affine(load.indices[-1], {}).coefficient(axis) or 1 << 30
-
-
 # Steps -------------------------------------------------------------------------------------------
 
 
 def _steps(
-    kernel: FusedKernel, plan: _Plan, target: Target, choice: Mapping[str, ChoiceValue]
+    kernel: FusedKernel, plan: RowPlan, target: Target, choice: Mapping[str, ChoiceValue]
 ) -> list[Step]:
     output = kernel.output.name
     constants: list[str] = []
@@ -327,7 +219,7 @@ def _uncut(kernel: FusedKernel, loops: list[str], cuts: Mapping[str, tuple[int, 
 
 
 def _output_steps(
-    kernel: FusedKernel, plan: _Plan, lanes: int, unroll: int, body: Expr
+    kernel: FusedKernel, plan: RowPlan, lanes: int, unroll: int, body: Expr
 ) -> tuple[list[str], list[Step], dict[str, tuple[int, ...]]]:
     """The output's loops outside of the vector, the steps that make them, and where to cut them."""
     output = kernel.output.name
@@ -359,7 +251,7 @@ def _row_parts(
     lanes: int,
     widths: Mapping[str, tuple[int, ...]],
     unroll: int,
-    plan: _Plan,
+    plan: RowPlan,
 ) -> RowParts:
     """The parts computed per row, the steps that split reductions, the parts' own loops."""
     parts = RowParts()

@@ -1,0 +1,167 @@
+"""How a row-wise schedule arranges the stages of a kernel round the loops of its output.
+
+What is computed for a row before the row is written lies on the stack. Where a row is too long for
+that, its elements are computed again wherever they are used, or all stages are computed one after
+another, each as a whole, in workspace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from compiler.kernels.expr import Index, Load, Select, Stage
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.rewrite import loads, postorder
+from compiler.loops.affine import affine
+from compiler.loops.rewrite import axes_of, inline
+from compiler.schedule.steps import Inline
+
+STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """How the stages of a kernel are arranged round the output's loops."""
+
+    rows: tuple[str, ...]  # output axes that the attached stages share with it
+    free: tuple[str, ...]  # the other output axes, inside of the rows
+    attached: tuple[str, ...]  # stages computed per row
+    inlinable: tuple[str, ...]  # prologue stages without reduction
+    vector: str  # the output axis that is vectorised, or ""
+    split: tuple[tuple[str, str], ...]  # (stage, reduce axis) summed in lanes
+    cache: bool  # the output itself is a reduction
+
+
+def recompute_long_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Inline, ...]]:
+    """Compute elements of rows that are too long for the stack anew wherever they are used.
+
+    Softmax of long rows takes each exponential twice: for the sum, and for the quotient. Where that
+    is not faster the kernel stays as it is: for one row there is workspace, and a reduction along
+    an axis that is not contiguous would take the elements one by one.
+    """
+    rows = _rows(kernel)
+    if rows is None or all(axis.extent == 1 for axis in kernel.output.axes if axis.name in rows):
+        return kernel, ()
+    long = [name for name in _too_long(kernel, rows) if not kernel.stage(name).reduce_axes]
+    inlined = kernel
+    for name in reversed(long):
+        stage = inlined.stage(name)
+        stages = [
+            replace(other, body=inline(other.body, stage))
+            for other in inlined.stages
+            if other is not stage
+        ]
+        inlined = replace(inlined, stages=tuple(stages))
+    changed = [stage for stage in inlined.stages if stage.body != kernel.stage(stage.name).body]
+    if any(stage.reduce_axes and not contiguous_reduce_axis(stage, inlined) for stage in changed):
+        return kernel, ()
+    return inlined, tuple(Inline(name) for name in reversed(long))
+
+
+def row_plan(kernel: FusedKernel) -> RowPlan:
+    """The arrangement for this kernel: whole rows side by side, as far as its stages allow."""
+    output = kernel.output
+    names = [axis.name for axis in output.axes]
+    cache = bool(output.reduce_axes)
+    producers = list(kernel.stages[:-1])
+    reductions = [stage for stage in producers if stage.reduce_axes]
+    shared = _rows(kernel)
+    if shared is None:
+        return RowPlan(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
+    if _too_long(kernel, shared):
+        shared = frozenset()  # each stage as a whole, in workspace
+    rows = tuple(name for name in names if name in shared)
+    free = tuple(name for name in names if name not in shared)
+    prologue = _prologue(kernel)
+    attached = tuple(s.name for s in producers if reductions and s.name not in prologue)
+    split = tuple(
+        (stage.name, axis)
+        for stage in (*reductions, *([output] if cache else []))
+        if (axis := contiguous_reduce_axis(stage, kernel)) and (stage.name in attached or cache)
+    )
+    in_lanes = bool(split) and not free
+    vector = "" if in_lanes else _vector(list(free or rows))
+    return RowPlan(rows, free, attached, prologue, vector, split, cache)
+
+
+def _rows(kernel: FusedKernel) -> frozenset[str] | None:
+    """The output axes that all reductions share with it; None if one is read in another way."""
+    rows = {axis.name for axis in kernel.output.axes}
+    for stage in kernel.stages[:-1]:
+        if stage.reduce_axes:
+            used = _row_axes(stage, kernel.output, kernel)
+            if used is None:
+                return None
+            rows &= used
+    return frozenset(rows)
+
+
+def _too_long(kernel: FusedKernel, rows: frozenset[str]) -> tuple[str, ...]:
+    """Stages whose part for one row does not fit the stack."""
+    prologue = _prologue(kernel)
+    if not rows or all(not stage.reduce_axes for stage in kernel.stages[:-1]):
+        return ()  # nothing is computed for a row
+    return tuple(
+        stage.name
+        for stage in kernel.stages[:-1]
+        if stage.name not in prologue
+        and prod(axis.extent for axis in stage.axes if axis.name not in rows) > STACK_ELEMENTS
+    )
+
+
+def _vector(names: list[str]) -> str:
+    return names[-1] if names else ""
+
+
+def _prologue(kernel: FusedKernel) -> tuple[str, ...]:
+    """Stages without a reduction that only depend on inputs: padding, mostly."""
+    stages = {stage.name for stage in kernel.stages}
+    return tuple(
+        stage.name
+        for stage in kernel.stages[:-1]
+        if not stage.reduce_axes and not any(load.buffer in stages for load in loads(stage.body))
+    )
+
+
+def _row_axes(stage: Stage, output: Stage, kernel: FusedKernel) -> set[str] | None:
+    """Output axes that index the stage's result, where every index is a plain axis; else None."""
+    result: set[str] = set()
+    direct = [load for load in loads(output.body) if load.buffer == stage.name]
+    if not direct:
+        users = [
+            other
+            for other in kernel.stages[:-1]
+            if any(load.buffer == stage.name for load in loads(other.body))
+        ]
+        shared = {axis.name for axis in stage.axes} & {axis.name for axis in output.axes}
+        return shared if users else None
+    for load in direct:
+        for item in load.indices:
+            if isinstance(item, Index):
+                result.add(item.name)
+            elif axes_of(item):
+                return None
+    return result
+
+
+def contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
+    """The reduce axis along which every load that depends on it is contiguous, or ""."""
+    if stage.body.dtype.name == "BOOL" or any(
+        isinstance(node, Select) for node in postorder(stage.body)
+    ):
+        return ""
+    for axis in reversed(stage.reduce_axes):
+        strides = [_stride(load, axis.name) for load in loads(stage.body)]
+        if strides and all(stride in (0, 1) for stride in strides) and 1 in strides:
+            return axis.name
+    return ""
+
+
+def _stride(load: Load, axis: str) -> int:
+    holding = [i for i, item in enumerate(load.indices) if axis in axes_of(item)]
+    if not holding:
+        return 0
+    if holding != [len(load.indices) - 1]:
+        return 1 << 30
+    return affine(load.indices[-1], {}).coefficient(axis) or 1 << 30

@@ -1,0 +1,92 @@
+"""Rows too long for the stack: every candidate lowers, is right, and computes them in vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from compiler.dtypes import DType
+from compiler.graph.ir import Attribute, Node, TensorType
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt
+from compiler.loops.lower_kernel import lower_kernel
+from compiler.loops.verify import verify_loops
+from compiler.operators.evaluate_node import node_kernel
+from compiler.schedule.sketches.row_plan import STACK_ELEMENTS
+from compiler.schedule.spaces import default_schedule, schedule_space
+from compiler.target import host_target
+from tests.compiler.schedule.guarded_run import run_guarded
+from tests.compiler.schedule.small_kernels import inputs_for
+
+LONG = STACK_ELEMENTS + 1
+CANDIDATES = 6  # of each space, spread over it
+SCALAR_PART = 0.02  # of the steps: tails, and what is one number for a row
+
+KERNELS: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Attribute]]] = {
+    "softmax of a vector": ("softmax", ((LONG,),), {"axis": 0}),
+    "softmax of one row": ("softmax", ((1, LONG),), {"axis": 1}),
+    "softmax of the longest row that fits": ("softmax", ((2, LONG - 1),), {"axis": 1}),
+    "softmax of rows": ("softmax", ((3, LONG),), {"axis": 1}),
+    "softmax of attention rows": ("softmax", ((1, 2, 3, LONG),), {"axis": 3}),
+    "softmax of an inner axis": ("softmax", ((2, LONG, 16),), {"axis": 1}),
+    "softmax of the first axis": ("softmax", ((LONG, 16),), {"axis": 0}),
+    "log softmax of rows": ("log_softmax", ((3, LONG),), {"axis": 1}),
+    "layer norm of rows": ("layer_norm", ((3, LONG), (LONG,)), {"axis": 1}),
+    "layer norm of images": ("layer_norm", ((2, 3, 8200), (3, 8200)), {"axis": 1}),
+    "mean of rows": ("reduce_mean", ((3, LONG),), {"axes": (1,)}),
+    "maximum of columns": ("reduce_max", ((LONG, 16),), {"axes": (0,)}),
+}
+
+
+def _kernel(name: str) -> FusedKernel:
+    operator, shapes, attributes = KERNELS[name]
+    types = tuple(TensorType(DType.F32, shape) for shape in shapes)
+    names = tuple(f"x{i}" for i in range(len(types)))
+    return node_kernel(Node(operator, names, "y", attributes), types)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", KERNELS)
+def test_candidates_for_long_rows_lower(name: str, threads: int) -> None:
+    kernel = _kernel(name)
+    space = schedule_space(kernel, host_target(), threads)
+    step = max(1, space.size // CANDIDATES)
+    for number in range(0, space.size, step):
+        verify_loops(lower_kernel(kernel, space.schedule(space.candidate(number))))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_long_rows_are_right(name: str) -> None:
+    kernel, target = _kernel(name), host_target()
+    inputs = inputs_for(kernel)
+    outcome = run_guarded(kernel, default_schedule(kernel, target), inputs, target, 1)
+    assert not outcome.problem
+    expected = evaluate_kernel(kernel, inputs)
+    np.testing.assert_allclose(outcome.output, expected, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_long_rows_are_computed_in_vectors(name: str) -> None:
+    kernel = _kernel(name)
+    nest = lower_kernel(kernel, default_schedule(kernel, host_target()))
+    scalar, total = _steps(nest.body, 1, False)
+    assert scalar <= SCALAR_PART * total
+
+
+def _steps(statements: Sequence[Stmt], times: int, vector: bool) -> tuple[int, int]:
+    """How often a leaf runs outside of vectorised loops, and how often any does."""
+    scalar = total = 0
+    for statement in statements:
+        if isinstance(statement, For):
+            inside = times * (statement.stop - statement.start)
+            vectors = statement.kind is LoopKind.VECTORISED
+            found = _steps(statement.body, times if vectors else inside, vector or vectors)
+        elif isinstance(statement, If | Let | Allocate):
+            found = _steps(statement.body, times, vector)
+        else:
+            found = (0 if vector else times, times)
+        scalar, total = scalar + found[0], total + found[1]
+    return scalar, total
