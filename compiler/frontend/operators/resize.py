@@ -236,12 +236,38 @@ def _taps(
         weights = [np.where(keep, w, 0.0) for keep, w in zip(inside, weights, strict=True)]
     total = np.sum(weights, axis=0)
     total = np.where(total == 0, 1.0, total)
-    used = [
-        (_clamped(index, axis.extent), weight / total)
-        for index, weight in zip(indices, weights, strict=True)
-        if weight.any()
-    ]
-    return [index for index, _ in used], [weight for _, weight in used]
+    clamped = [_clamped(index, axis.extent) for index in indices]
+    return _met(np.stack(clamped, axis=1), np.stack(weights, axis=1) / total[:, np.newaxis])
+
+
+def _met(indices: Integers, weights: Floats) -> tuple[list[Integers], list[Floats] | None]:
+    """Make one of the taps of an output position that read the same element, and drop idle ones.
+
+    So a constant stays exactly that, and what has no weight cannot make 0 times infinity. Arrays
+    are [positions, taps]. A position of fewer taps than others halves one of its own, which sums
+    up to the same bits again: w/4 + w/4 + w/2.
+    """
+    positions = []
+    for row, column in zip(indices.tolist(), weights.tolist(), strict=True):
+        met: dict[int, float] = {}
+        for index, weight in zip(row, column, strict=True):
+            met[index] = met.get(index, 0.0) + weight
+        taps = [(index, weight) for index, weight in met.items() if weight]
+        if len(met) == 1 and taps:
+            taps = [(row[0], 1.0)]
+        positions.append(taps or [(row[0], 0.0)])
+    most = max(map(len, positions))
+    for taps in positions:
+        while len(taps) < most:
+            index, weight = taps[0]
+            taps[:1] = [(index, weight / 2)] * 2
+    if most == 1 and all(weight == 1 for ((_, weight),) in positions):
+        return [np.array([index for ((index, _),) in positions])], None
+    merged = np.array(positions)
+    return (
+        [merged[:, tap, 0].astype(np.int64) for tap in range(most)],
+        [merged[:, tap, 1] for tap in range(most)],
+    )
 
 
 def _tap_count(axis: Axis, how: Interpolation) -> int:
