@@ -6,7 +6,9 @@ from importlib import import_module
 
 from tests.attack.attack import Attack
 
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "artefacts": "tests.attack.artefacts:Artefacts",
+}
 """Where each attack's class is, as module:name."""
 
 

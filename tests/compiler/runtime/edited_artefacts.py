@@ -22,11 +22,15 @@ def manifest_text(contents: bytes) -> bytes:
     return contents[_HEADER_BYTES : _HEADER_BYTES + size]
 
 
+def data_start(contents: bytes) -> int:
+    """Where the parts begin."""
+    return _aligned(_HEADER_BYTES + len(manifest_text(contents)))
+
+
 def with_manifest(contents: bytes, text: bytes) -> bytes:
     """The artefact with another manifest, and a header that fits it."""
-    old_start = _aligned(_HEADER_BYTES + len(manifest_text(contents)))
     body = text + bytes(_aligned(_HEADER_BYTES + len(text)) - _HEADER_BYTES - len(text))
-    body += contents[old_start:]
+    body += contents[data_start(contents) :]
     end = _HEADER_BYTES + len(body)
     digest = hashlib.sha256(text).digest()
     return struct.pack("<8sIIQQ32s", MAGIC, FORMAT, 0, len(text), end, digest) + body
