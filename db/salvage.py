@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from sqlalchemy import Table, insert, select
 from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
+from configs.remains import make_folder
 from db import schema
 from db.raw_rows import decode, is_intact
 from db.sqlite_pages import Value, layouts, rows
@@ -91,7 +91,8 @@ def _settled_content(source: Path) -> bytes:
     if not source.is_file():
         raise DatabaseError(f"cannot read {source}: there is no such file")
     try:
-        with tempfile.TemporaryDirectory(prefix="tunefarm-salvage-") as folder:
+        folder = make_folder("salvage")
+        try:
             copy = Path(folder, "copy.db")
             for suffix in ("", "-journal", "-wal"):
                 part = source.with_name(source.name + suffix)
@@ -104,6 +105,8 @@ def _settled_content(source: Path) -> bytes:
             except (sqlite3.Error, UnicodeDecodeError):  # messages quote what they cannot read
                 return source.read_bytes()
             return copy.read_bytes()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise DatabaseError(f"cannot read {source}: {error.strerror or error}") from error
 

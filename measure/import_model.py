@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from compiler.errors import ImportModelError, TunefarmError
 from compiler.graph.ir import Array, Graph
 from compiler.graph.serialize import graph_from_structure
 from compiler.limits import Limits
+from configs.remains import make_folder
 from measure.import_role import CONSTANTS
 from measure.messages import Message
 from measure.slots import available_cores
@@ -48,7 +48,7 @@ def import_model(
     """
     limits = limits or Limits()
     timeout = limits.seconds + _GRACE_SECONDS
-    folder = tempfile.mkdtemp(prefix="tunefarm-import-")
+    folder = str(make_folder("import"))
     settings = WorkerSettings(
         available_cores(), 1, target={}, scratch=folder, memory_bytes=memory_bytes
     )

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from compiler.errors import MeasureError
 from compiler.target import Target, host_target
+from configs.remains import make_folder
 from measure.job import MeasureResult
 from measure.local_runner import LocalRunner
-from measure.reference import make_scratch
 from measure.replay_runner import RecordKey, ReplayRunner
 from measure.runner import Runner
 from measure.slots import available_cores, plan_slots
@@ -60,7 +60,7 @@ def create_runner(
         cores=plan.slots[0],
         threads=threads,
         target=(target or host_target()).to_json(),
-        scratch=str(make_scratch()),
+        scratch=str(make_folder("scratch")),
         compile=compile,
         memory_bytes=memory_bytes,
     )

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,10 +27,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from compiler.errors import MeasureError
 from compiler.target import Target, host_target
+from configs.remains import make_folder, on_leaving
 from measure.build_candidate import BuildResult
 from measure.job import MeasureRequest, MeasureResult
 from measure.overlap import settle_overlap
 from measure.pipeline_runner import PipelineRunner, SlotLostError
+from measure.ray_start import ray_among_us
 from measure.ray_watch import RayWatch, ray_daemons
 from measure.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from measure.slots import ProcessPin, SlotPlan, available_cores, plan_slots
@@ -41,6 +43,7 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 _OBJECT_STORE_BYTES = 128 << 20
 _INSPECT_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
+_MOST_FOLDER_CHARACTERS = 40  # Ray puts sockets below, whose names have at most 107
 _ENVIRONMENT = {
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -143,6 +146,8 @@ class RayBackend:
         self._owns_ray = not ray.is_initialized()
         self._pin = ProcessPin()
         self._reaper: Reaper | None = None
+        self._forget: Callable[[], None] = lambda: None
+        self._folder: str | None = None  # of an embedded Ray's own files
         self.daemons: set[Process] = set()  # of an embedded Ray
         self._build: Any = ray.remote(build_task)
         self._slot: Any = ray.remote(MeasuringSlot)
@@ -161,8 +166,10 @@ class RayBackend:
         if self._owns_ray:
             tag = uuid.uuid4().hex
             if self._embedded:
-                self._reaper = Reaper(tag, self._settings.scratch)
-            _start_ray(address, plan, tag, self._token_file)
+                self._folder = str(make_folder("ray", most_characters=_MOST_FOLDER_CHARACTERS))
+                self._reaper = Reaper(tag, self._settings.scratch, self._folder)
+                self._forget = on_leaving(self._reaper.close)
+            _start_ray(address, plan, tag, self._token_file, self._folder)
             if self._reaper is not None:
                 self._reaper.note()
                 self.daemons = ray_daemons(tag)
@@ -213,6 +220,7 @@ class RayBackend:
             self._leave_ray()
         if self._reaper is not None:
             self._reaper.close()
+            self._forget()
         shutil.rmtree(self._settings.scratch, ignore_errors=True)
 
     def _leave_ray(self) -> None:
@@ -297,7 +305,9 @@ class RayRunner(PipelineRunner):
         super().close()
 
 
-def _start_ray(address: str, plan: SlotPlan, tag: str, token_file: str | None) -> None:
+def _start_ray(
+    address: str, plan: SlotPlan, tag: str, token_file: str | None, folder: str | None
+) -> None:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     environment = {**_ENVIRONMENT, **_authentication(address, token_file)}
     if address == "local":
@@ -305,10 +315,14 @@ def _start_ray(address: str, plan: SlotPlan, tag: str, token_file: str | None) -
             "num_cpus": len(plan.build_cores),
             "object_store_memory": _OBJECT_STORE_BYTES,
             "include_dashboard": False,
+            "_temp_dir": folder,
         }
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
-        with _environment({**environment, "PYTHONPATH": os.pathsep.join(paths), TAG_VARIABLE: tag}):
+        with (
+            _environment({**environment, "PYTHONPATH": os.pathsep.join(paths), TAG_VARIABLE: tag}),
+            ray_among_us(alone=address == "local"),
+        ):
             _read_authentication_again()
             ray.init(address=address, **options)
     except (RayError, OSError, RuntimeError, ValueError) as error:

@@ -36,10 +36,10 @@ class Process(NamedTuple):
 class Reaper:
     """Watches this process: when it dies or calls `close`, the run's processes are ended."""
 
-    def __init__(self, tag: str, scratch: str) -> None:
-        """Start watching. `scratch` is a directory that goes with the run."""
+    def __init__(self, tag: str, *folders: str) -> None:
+        """Start watching. `folders` go with the run."""
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, tag, scratch],
+            [sys.executable, "-I", "-S", __file__, tag, *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -113,15 +113,17 @@ def is_alive(process: Process) -> bool:
     return False
 
 
-def main(tag: str, scratch: str) -> None:
+def main(tag: str, *folders: str) -> None:
     """Serve the driver until its end of the pipe closes, then clean up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends when the driver has ended
     noted: set[Process] = set()
     for _ in sys.stdin:
         noted |= run_processes(tag)
     end_run(tag, noted)
-    shutil.rmtree(scratch, ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

@@ -6,8 +6,6 @@ The files live in a scratch directory that the runner owns; worker processes map
 from __future__ import annotations
 
 import fcntl
-import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +20,6 @@ from compiler.kernels.kernel import FusedKernel
 from measure.inputs import make_inputs, reduction_length
 
 SEEDS = (0, 1)
-_PREFIX = "tunefarm-scratch-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +53,6 @@ def ensure_reference(kernel: FusedKernel, key: str, scratch: Path) -> Reference:
             if not folder.is_dir():
                 _compute(kernel, key, folder)
     return _open(kernel, folder)
-
-
-def make_scratch() -> Path:
-    """A new scratch directory of this process; removes those whose owner is gone."""
-    root = Path(tempfile.gettempdir())
-    for old in root.glob(f"{_PREFIX}*"):
-        owner = old.name.removeprefix(_PREFIX).split("-")[0]
-        if owner.isdigit() and not Path("/proc", owner).exists():
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
 
 
 def _compute(kernel: FusedKernel, key: str, folder: Path) -> None:

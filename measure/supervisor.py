@@ -15,6 +15,7 @@ from time import monotonic
 from typing import BinaryIO, Literal, TypeAlias
 
 from compiler.errors import MeasureError
+from configs.remains import on_leaving
 from measure.build_candidate import BuildResult
 from measure.job import MeasureRequest, MeasureResult, Status
 from measure.machine import oom_kills
@@ -91,6 +92,7 @@ class WorkerProcess:
             start_new_session=True,
             bufsize=0,
         )
+        self._forget = on_leaving(self.kill)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._input, False)
@@ -130,6 +132,7 @@ class WorkerProcess:
         with suppress(ProcessLookupError):  # it has ended already
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._forget()
 
     def close(self) -> None:
         """Kill the process and close its pipes; only when no request is under way."""

@@ -24,7 +24,7 @@ MAY_IMPORT = {
 HOMES = {
     "onnx": ("compiler/frontend/",),
     "llvmlite": ("compiler/llvm/", "compiler/runtime/", "compiler/target.py"),
-    "ray": ("measure/ray_runner.py",),
+    "ray": ("measure/ray_runner.py", "measure/ray_start.py"),
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),
     "psycopg": ("db/",),

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from configs.remains import leave
 from tuner.command_files import check_files
 from tuner.command_line import (
     DbOption,
@@ -30,6 +31,8 @@ from tuner.command_line import (
     write_json,
 )
 from tuner.database_cli import database, open_database
+from tuner.interrupt import catch_signals, end_interrupted, exit_code, ignore_signals, interrupted
+from tuner.streams import prepare_streams
 
 app = typer.Typer(
     add_completion=False,
@@ -117,7 +120,7 @@ def _tune(
     if result.interrupted:
         command = shlex.join(["tune", *sys.argv[1:]])
         print(f"interrupted; all results are kept. To go on: {command}", file=sys.stderr)
-        raise typer.Exit(130)
+        raise typer.Exit(exit_code())
     if json != "-":
         command = _build_command(model, settings, config, shapes, values["database.url"])
         for line in summary_lines(result, command):
@@ -339,15 +342,25 @@ def report(
 
 
 def main() -> None:
-    """Entry point of the console script `tune`."""
+    """Run the command line of this process, and end it."""
+    catch_signals()
+    prepare_streams()
     arguments = sys.argv[1:]
     builds = arguments[:1] == ["build"]
     if builds:
         sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
         gc.disable()  # what a build makes it keeps to its end: looking for garbage finds little
-    code = run_command(app, arguments)
+    try:
+        code = run_command(app, arguments)
+        if not interrupted():
+            ignore_signals()  # the work is done
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    if interrupted():
+        end_interrupted()
     if builds and code == 0:
         end_at_once()
+    leave()
     sys.exit(code)
 
 

@@ -15,8 +15,9 @@ from typer.exceptions import TyperException
 
 from configs.errors import SettingsError, TunefarmError
 from configs.files import write_text
+from tuner.interrupt import exit_code, interrupted
+from tuner.streams import OutputError, abandon_stdout
 
-INTERRUPTED = 130
 UNTERMINATED_WIDTH = 160  # columns of a table that is not printed to a terminal
 
 DbOption = Annotated[
@@ -49,26 +50,47 @@ def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
     try:
-        code = typer.main.get_command(app).main(rest, prog_name="tune", standalone_mode=False)
+        code = _invoke(app, rest)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return code
     except TyperException as error:
         return _fail(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", INTERRUPTED)
+        return _interrupted()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_stdout()
         return 1
     except TunefarmError as error:
+        if interrupted():
+            return _interrupted()
+        if isinstance(error, OutputError):
+            abandon_stdout()
         if debug:
             traceback.print_exc()
             print(error.program, file=sys.stderr)
         return _fail(str(error), 1)
     except Exception as error:  # noqa: BLE001 - a bug of ours: the user gets one line as well
+        if interrupted():  # some libraries make something else of it
+            return _interrupted()
         if debug:
             traceback.print_exc()
             return _fail(f"{type(error).__name__}: {error}", 1)
         return _fail(f"unexpected {type(error).__name__}: {error}; {_keep_traceback()}", 1)
+
+
+def _invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("tune", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return exit_code()
 
 
 def end_at_once() -> NoReturn:

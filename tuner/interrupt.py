@@ -1,14 +1,25 @@
-"""Ctrl-C and SIGTERM: the first asks the job to stop, the second ends it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first asks a job to stop, the second ends it; elsewhere the first.
+
+A signal that was ignored when the process started (nohup) stays ignored.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
+from typing import NoReturn
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from configs.remains import leave
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ONE_REQUEST_SECONDS = 0.5
+"""Programs that end others send to a process and then to its group: that is one request."""
 
 
 class Interrupt:
@@ -33,6 +44,63 @@ class Interrupt:
             listener()
 
 
+class SignalHandler:
+    """What is done when a signal comes."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.number: int | None = None  # of the first that came
+        self.interrupt: Interrupt | None = None  # who is asked first
+        self._clock = clock
+        self._when = 0.0
+        self._raised = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = self._clock()
+        if self.number is None:
+            self.number, self._when = number, now
+        elif self._raised or now - self._when < _ONE_REQUEST_SECONDS:
+            return  # what is being ended cleans up, which must not be broken off
+        if self.interrupt is None or self.interrupt.asked:
+            self._raised = True
+            raise KeyboardInterrupt
+        self.interrupt.ask()
+
+
+_process_handler: SignalHandler | None = None
+
+
+def catch_signals() -> None:
+    """From now on the signals raise KeyboardInterrupt, once, in the main thread. Idempotent."""
+    global _process_handler
+    if _process_handler is None:
+        _process_handler = SignalHandler()
+        _install(_process_handler)
+
+
+def ignore_signals() -> None:
+    """What is left to do is done whatever comes."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def interrupted() -> bool:
+    """Whether a signal has come since `catch_signals`."""
+    return _process_handler is not None and _process_handler.number is not None
+
+
+def exit_code() -> int:
+    """Of a process that a signal has ended, as shells have it."""
+    number = None if _process_handler is None else _process_handler.number
+    return 128 + (signal.SIGINT if number is None else number)
+
+
+def end_interrupted() -> NoReturn:
+    """End the process that a signal has interrupted, with nothing left behind."""
+    ignore_signals()
+    leave()
+    os._exit(exit_code())  # threads may still wait for what has been ended
+
+
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
     """Signals ask the yielded Interrupt while the block runs (in the main thread only)."""
@@ -40,13 +108,25 @@ def interruptible() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        interrupt.ask()
-
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    handler = _process_handler or SignalHandler()
+    handler.interrupt = interrupt
+    before = _install(handler)
     try:
         yield interrupt
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        handler.interrupt = None
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def _install(handler: SignalHandler) -> dict[signal.Signals, signal._HANDLER]:
+    """Handle the signals that are not ignored; what was done before."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    caught = {
+        number: former
+        for number, former in before.items()
+        if former is not None and former is not signal.SIG_IGN
+    }
+    for number in caught:
+        signal.signal(number, handler)
+    return caught

@@ -8,6 +8,7 @@ from tests.attack.attack import Attack
 
 _HOMES: dict[str, str] = {
     "artefacts": "tests.attack.artefacts:Artefacts",
+    "signals": "tests.attack.signals:SignalsAttack",
 }
 """Where each attack's class is, as module:name."""
 

@@ -1,0 +1,99 @@
+"""What a process must not leave behind: temporary folders, and processes that it started.
+
+A folder is named after its owner, so that what a killed process left is found and removed by the
+next one: `tunefarm-KIND-NAMESPACE-PROCESS-STARTED-NUMBER`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "tunefarm-"
+_SHORT = ("/tmp", "/dev/shm")
+_numbers = itertools.count()
+_ends: dict[int, tuple[int, Callable[[], object]]] = {}
+
+
+def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
+    """A new, empty folder of this process; first removes those whose owner is gone.
+
+    It is in the folder for temporary files, or in another one if its name would then have more
+    than `most_characters`. Raises OSError.
+    """
+    remove_folders_of_the_dead()
+    stem = f"{_PREFIX}{kind}-{_owner(os.getpid())}"
+    roots = [tempfile.gettempdir()]
+    if most_characters is not None:
+        roots = [root for root in (*roots, *_SHORT) if len(root) + len(stem) + 4 < most_characters]
+    while True:
+        folder = Path(roots[0], f"{stem}-{next(_numbers)}")
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
+
+
+def remove_folders_of_the_dead() -> None:
+    """Remove the temporary folders of processes of this user that are gone."""
+    for folder, process, owner in _folders():
+        if not Path("/proc", process).exists() or _owner(int(process)) != owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def on_leaving(end: Callable[[], object]) -> Callable[[], None]:
+    """Have `leave` call `end`, which does not raise; what forgets it again, for when it is done."""
+    number = next(_numbers)
+    _ends[number] = os.getpid(), end
+
+    def forget() -> None:
+        _ends.pop(number, None)
+
+    return forget
+
+
+def leave() -> None:
+    """End what this process has started and not ended, and remove its temporary folders."""
+    while _ends:
+        _, (process, end) = _ends.popitem()
+        if process == os.getpid():
+            end()
+    mine = _owner(os.getpid())
+    for folder, _, owner in _folders():
+        if owner == mine:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders() -> list[tuple[Path, str, str]]:
+    """The temporary folders of this user and of this process namespace: process and owner."""
+    found = []
+    for root in dict.fromkeys((tempfile.gettempdir(), *_SHORT)):
+        for folder in Path(root).glob(f"{_PREFIX}*-*-*-*-*"):
+            *_, namespace, process, started, _number = folder.name.split("-")
+            with suppress(OSError, ValueError):
+                number = int(process, 16)
+                if namespace == _namespace() and folder.lstat().st_uid == os.geteuid():
+                    found.append((folder, str(number), f"{namespace}-{process}-{started}"))
+    return found
+
+
+def _owner(process: int) -> str:
+    """The process in few characters; ids are used again, but not with the same start time."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        started = int(fields[19]) & 0xFFFFFF
+    except (OSError, IndexError):
+        started = 0
+    return f"{_namespace()}-{process:x}-{started:x}"
+
+
+def _namespace() -> str:
+    """Process ids mean nothing outside of their namespace, whose folders may be the same."""
+    try:
+        return f"{os.stat('/proc/self/ns/pid').st_ino & 0xFFFF:x}"
+    except OSError:
+        return "0"
