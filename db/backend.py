@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,8 +36,8 @@ class Backend(Protocol):
         """Whether the database outlives its connections."""
 
     @property
-    def may_rot(self) -> bool:
-        """Whether its bytes may have changed since they were written, so that opening looks."""
+    def left_to_readers(self) -> Collection[str]:
+        """Tables whose rows opening does not look at: it would take too long, or a server does."""
 
     def make_engine(self, *, read_only: bool) -> Engine:
         """Check what can be seen without a connection; an engine that has made none yet."""

@@ -12,6 +12,7 @@ from configs.errors import DatabaseError
 from db import schema
 from db.raw_rows import examined
 from db.records import OK, hash_json
+from db.sqlite_file import dangling
 from db.store import Store
 
 _MOST_PROBLEMS = 20
@@ -38,8 +39,7 @@ def _file_problems(store: Store) -> list[str]:
         for (line,) in session.execute(text(f"PRAGMA integrity_check({_MOST_PROBLEMS})")):
             if line != "ok":
                 problems.append(f"file: {line}")
-        for table, row, parent, _ in session.execute(text("PRAGMA foreign_key_check")):
-            problems.append(f"{table} {row}: refers to a row of {parent} that is not there")
+        problems += dangling(session.execute(text("PRAGMA foreign_key_check")))
     return problems
 
 

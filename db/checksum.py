@@ -9,26 +9,45 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Float, Table
 
+from configs.errors import DatabaseError
+
 if TYPE_CHECKING:
     from sqlalchemy.engine.default import DefaultExecutionContext
 
 COLUMN = "checksum"
-_LEFT_OUT = ("id", COLUMN)
+LEFT_OUT = ("id", COLUMN)
 
 
 def row_checksum(table: Table, values: Mapping[str, Any]) -> int:
-    """The checksum of a row with these values by column; JSON columns as Python values."""
+    """The checksum of a row with these values by column; JSON columns as Python values.
+
+    Raises TypeError, ValueError or OverflowError for values that no row can have.
+    """
     row: list[Any] = [table.name]
     for name, is_float in _columns(table):
         value = values.get(name)
-        row.append(float(value) if is_float and value is not None else value)
-    text = json.dumps(row, separators=(",", ":"))
+        row.append(_as_float(value) if is_float and value is not None else value)
+    return _hash(json.dumps(row, separators=(",", ":")))
+
+
+def checksum_of_json(table: Table, values: Sequence[str]) -> int:
+    """The same of values that are compact JSON already, in the order of the columns."""
+    return _hash(f'["{table.name}",{",".join(values)}]')
+
+
+def _as_float(value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _hash(text: str) -> int:
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
@@ -38,6 +57,14 @@ def checksum_of_insert(context: DefaultExecutionContext) -> int:
     table = context.compiled.compile_state.dml_table  # type: ignore[union-attr]
     values: Mapping[str, Any] = context.get_current_parameters()  # type: ignore[no-untyped-call]
     return row_checksum(table, values)
+
+
+def damaged_row(name: str, problem: str = "its checksum is not right") -> DatabaseError:
+    """The error for a row that is not what was written."""
+    return DatabaseError(
+        f"{name}: the record is damaged: {problem}",
+        hint="tune db check says how much; tune db salvage saves what is intact",
+    )
 
 
 def checksum_of(row: Any) -> int:
@@ -52,5 +79,5 @@ def _columns(table: Table) -> tuple[tuple[str, bool], ...]:
     return tuple(
         (column.name, isinstance(column.type, Float))
         for column in table.columns
-        if column.name not in _LEFT_OUT
+        if column.name not in LEFT_OUT
     )

@@ -12,6 +12,7 @@ import zlib
 from configs.errors import DatabaseError
 
 _FORMAT = b"\x01"
+_MOST_BYTES = 64 << 20  # of a value that is unpacked; a damaged one could become endless
 _RAW = -15  # no header, no trailing sum: every row has a checksum of its own
 
 # Frequent strings, the most frequent last, where deflate refers to them with the fewest bits.
@@ -44,11 +45,11 @@ def pack(text: str) -> bytes:
 
 def unpack(packed: bytes) -> str:
     """The inverse of `pack`. Raises DatabaseError for bytes that it did not make."""
-    if packed[:1] != _FORMAT:
+    if not isinstance(packed, bytes) or packed[:1] != _FORMAT:
         raise DatabaseError("a packed value has an unknown format")
     unpacker = zlib.decompressobj(_RAW, zdict=_DICTIONARY)
     try:
-        text = unpacker.decompress(packed[1:]) + unpacker.flush()
+        text = unpacker.decompress(packed[1:], _MOST_BYTES)
         if not unpacker.eof or unpacker.unused_data:
             raise DatabaseError("a packed value is cut off or too long")
         return text.decode()

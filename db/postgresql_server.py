@@ -7,7 +7,7 @@ store. psycopg is imported only when such a database is opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,8 +82,8 @@ class PostgresqlServer:
         return True
 
     @property
-    def may_rot(self) -> bool:
-        return False  # the server looks after its files
+    def left_to_readers(self) -> Collection[str]:
+        return schema.Base.metadata.tables.keys()
 
     def make_engine(self, *, read_only: bool) -> Engine:
         """Connects to nothing. Raises DatabaseError if psycopg is missing or an option is wrong."""

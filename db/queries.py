@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, case, exists, func, literal_column, select
+from sqlalchemy import ColumnElement, Select, bindparam, exists, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db import schema
+from db.checksum import damaged_row
+from db.raw_rows import intact_rows
 from db.records import (
     OK,
     BestRecord,
@@ -242,27 +244,38 @@ def is_built(store: Store, model_hash: str, artefact_sha256: str) -> bool:
 
 
 def summary(store: Store, workload: str | None = None) -> list[TaskSummary]:
-    """One line per task that has trials, of one workload or of all."""
+    """One line per task that has trials, of one workload or of all, in the order of the tasks.
+
+    Every trial is read for it. Raises DatabaseError if one of them, of any task, is damaged.
+    """
     statement = (
-        select(
-            *_KEY,
-            schema.Workload.name,
-            func.count(),
-            func.sum(case((_IS_OK, 1), else_=0)),
-            func.min(case((_IS_OK, schema.Trial.latency))),
-            func.max(schema.Trial.created),
-        )
-        .select_from(schema.Trial)
-        .join(schema.Task, schema.Task.id == schema.Trial.task_id)
+        select(schema.Task.id, *_KEY, schema.Workload.name)
         .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
         .join(schema.Target, schema.Target.id == schema.Task.target_id)
-        .group_by(schema.Task.id, schema.Workload.id, schema.Target.id)
         .order_by(schema.Task.id)
     )
     if workload is not None:
         statement = statement.where(schema.Workload.key == workload)
     with store.reading() as session:
-        return [TaskSummary(TaskKey(*row[:5]), *row[5:]) for row in session.execute(statement)]
+        tasks: dict[int, Any] = {row[0]: row[1:] for row in session.execute(statement)}
+        totals = _totals(session)
+    return [
+        TaskSummary(TaskKey(*key), name, *totals[number])
+        for number, (*key, name) in tasks.items()
+        if number in totals
+    ]
+
+
+def _totals(session: Session) -> dict[int, tuple[int, int, float | None, float]]:
+    """Of each task: its trials, its ok ones, the best latency and the last time of recording."""
+    totals: dict[int, tuple[int, int, float | None, float]] = {}
+    for row in intact_rows(session, schema.Base.metadata.tables["trials"]):
+        trials, oks, best, last = totals.get(row["task_id"], (0, 0, None, row["created"]))
+        if row["status"] in (OK, OK.encode()):
+            oks += 1
+            best = row["latency"] if best is None else min(best, row["latency"])
+        totals[row["task_id"]] = (trials + 1, oks, best, max(last, row["created"]))
+    return totals
 
 
 _KEY = (
@@ -301,12 +314,13 @@ def _key_of(key: TaskKey) -> dict[str, object]:
 
 
 def _trials() -> Select[Any]:
+    """Trials with what they refer to; None where that is gone, which `_trial` does not accept."""
     return (
         select(schema.Trial, schema.Machine.description, schema.Job.uid, *_KEY)
-        .join(schema.Task, schema.Task.id == schema.Trial.task_id)
-        .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
-        .join(schema.Target, schema.Target.id == schema.Task.target_id)
-        .join(schema.Machine, schema.Machine.id == schema.Trial.machine_id)
+        .outerjoin(schema.Task, schema.Task.id == schema.Trial.task_id)
+        .outerjoin(schema.Workload, schema.Workload.id == schema.Task.workload_id)
+        .outerjoin(schema.Target, schema.Target.id == schema.Task.target_id)
+        .outerjoin(schema.Machine, schema.Machine.id == schema.Trial.machine_id)
         .outerjoin(schema.Job, schema.Job.id == schema.Trial.job_id)
     )
 
@@ -342,6 +356,8 @@ def _newest(
 def _trial(result: Any) -> TrialRecord:
     row, machine, job_id, *key = result
     assert isinstance(row, schema.Trial)
+    if machine is None or None in key or (job_id is None) != (row.job_id is None):
+        raise damaged_row(f"trials {row.id}", "what it refers to is not there")
     return TrialRecord(
         key=TaskKey(*key),
         request_id=row.request_id,

@@ -33,12 +33,16 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, QueryContext, mapped_column
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from configs.errors import DatabaseError
-from db.checksum import checksum_of, checksum_of_insert
+from db.checksum import checksum_of, checksum_of_insert, damaged_row
 from db.packing import pack, unpack
 from db.records import OK, JobState, compact_json
 
 REVISION = "0003"
 """The Alembic revision that these models are."""
+
+
+OF_THESE_COLUMNS = (REVISION,)
+"""The revisions whose tables, if there, have the columns of these models."""
 
 
 class Json(TypeDecorator[Any]):
@@ -52,7 +56,7 @@ class Json(TypeDecorator[Any]):
         return compact_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else json.loads(value)
+        return None if value is None else _parsed(value)
 
 
 class PackedJson(TypeDecorator[Any]):
@@ -73,7 +77,16 @@ class PackedJson(TypeDecorator[Any]):
         return pack(compact_json(value))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else json.loads(unpack(value))
+        return None if value is None else _parsed(unpack(value))
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DatabaseError(
+            "a record is damaged: it holds what is not JSON", hint="tune db check says which"
+        ) from error
 
 
 class Base(DeclarativeBase):
@@ -96,11 +109,12 @@ class Base(DeclarativeBase):
 @event.listens_for(Base, "load", propagate=True)
 def _refuse_damaged(row: Base, _context: QueryContext) -> None:
     """Whatever reads a row, a damaged one is never taken for what was written."""
-    if row.checksum != checksum_of(row):
-        raise DatabaseError(
-            f"{row.__tablename__} {getattr(row, 'id', '')}: the record is damaged",
-            hint="tune db check says how much; tune db salvage saves what is intact",
-        )
+    try:
+        intact = row.checksum == checksum_of(row)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # values of other types
+        intact = False
+    if not intact:
+        raise damaged_row(f"{row.__tablename__} {getattr(row, 'id', '')}")
 
 
 class Target(Base):

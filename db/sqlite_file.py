@@ -7,7 +7,7 @@ section 1.3). Everything else that exists is left untouched.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ _WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
 _WHOLE_CHECK_BYTES = 32 << 20
 """Larger files are checked at open only where it is cheap, or opening would take seconds."""
+_EVERY_ROW_BYTES = 4 << 20
+"""Of larger files opening leaves the rows of the large tables to who reads them."""
 LARGE_TABLES = ("trials", "builds")
 """Those that grow with every use; a row of them is checked whenever it is read."""
 _PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
@@ -61,8 +63,12 @@ class SqliteFile:
         return self.path is not None
 
     @property
-    def may_rot(self) -> bool:
-        return self.path is not None
+    def left_to_readers(self) -> Collection[str]:
+        try:
+            size = self.path.stat().st_size if self.path is not None else 0
+        except OSError:
+            size = 0  # gone since: reading says so
+        return LARGE_TABLES if size > _EVERY_ROW_BYTES else ("builds",)
 
     def make_engine(self, *, read_only: bool) -> Engine:
         return make_engine(self.path, read_only=read_only)
@@ -263,11 +269,21 @@ def check_structure(engine: Engine, size: int) -> list[str]:
             for pragma in pragmas:
                 lines = [line for row in cursor.execute(pragma) for line in row[0].splitlines()]
                 problems += [line for line in lines if line != "ok" and not line.startswith("***")]
+            if size <= _EVERY_ROW_BYTES and not problems:
+                problems += dangling(cursor.execute("PRAGMA foreign_key_check").fetchmany(5))
         except sqlite3.DatabaseError as error:
             if not _is_corrupt(error):
                 raise
             problems.append(str(error))
     return problems
+
+
+def dangling(rows: Iterable[Sequence[Any]]) -> list[str]:
+    """What the rows of `PRAGMA foreign_key_check` say, one line each."""
+    return [
+        f"{table} {row}: refers to a row of {parent} that is not there"
+        for table, row, parent, _ in rows
+    ]
 
 
 def _is_corrupt(error: sqlite3.Error) -> bool:

@@ -7,10 +7,9 @@ when it returns. What is particular to a kind of database is behind `db.backend`
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +24,7 @@ from db import schema, sqlite_file
 from db.backend import Backend, backend_of
 from db.checksum import checksum_of
 from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
-from db.raw_rows import examined
+from db.raw_rows import damage, raw_rows, row_name
 from db.records import (
     JOB_STATES,
     BestRecord,
@@ -86,6 +85,7 @@ class Store:
         *,
         create: bool = True,
         read_only: bool = False,
+        check_rows: bool = True,
         migrations: Path = MIGRATIONS,
     ) -> Store:
         """Open a database: a file name, `:memory:`, or an SQLAlchemy URL of SQLite or PostgreSQL.
@@ -93,6 +93,7 @@ class Store:
         A missing or empty file, or an empty database of a server, becomes a new database if
         `create` is true and `read_only` is not. An older schema is migrated after everything was
         copied: to `NAME.REVISION.backup`, on a server to a schema `tunefarm_backup_REVISION`.
+        A file's rows are checked unless `check_rows` is false, for who reads damaged ones too.
 
         Raises DatabaseError for a database that is damaged or no tuning database, a schema of a
         newer version, a path that cannot be written and a server that does not let us in; nothing
@@ -101,7 +102,8 @@ class Store:
         store = cls(backend_of(path_or_url), read_only=read_only)
         try:
             with store._translated():
-                store._prepare(migrations, create=create and not read_only)
+                create = create and not read_only
+                store._prepare(migrations, create=create, check_rows=check_rows)
         except BaseException:
             store.close()
             raise
@@ -340,13 +342,14 @@ class Store:
         if records:
             self._write(add)
 
-    def _prepare(self, migrations: Path, *, create: bool) -> None:
+    def _prepare(self, migrations: Path, *, create: bool, check_rows: bool) -> None:
         """Check the database, then bring it to this version's schema."""
         self._backend.check(self._engine, create=create, read_only=self.read_only)
         with self._engine.connect() as connection:
             revision = schema_revision(connection)
-        if revision == schema.REVISION and self._backend.may_rot:
-            self._check_small_tables()
+            tables = set(inspect(connection).get_table_names())
+        if check_rows and revision in schema.OF_THESE_COLUMNS:
+            self._check_rows(tables, revision)
         if self._is_newest(revision, migrations):
             return
         if self.read_only:
@@ -369,15 +372,23 @@ class Store:
             )
         return revision == known[0]
 
-    def _check_small_tables(self) -> None:
-        """Everything that does not grow with every use."""
-        tables = schema.Base.metadata.sorted_tables
+    def _check_rows(self, names: Collection[str], revision: str) -> None:
+        """Every row, but of a large file only those that do not grow with every use.
+
+        Raises DatabaseError for a damaged row and a table that is not there.
+        """
+        skipped = self._backend.left_to_readers
         with self.reading() as session:
-            for table in (table for table in tables if table.name not in sqlite_file.LARGE_TABLES):
-                for name, problem, _ in examined(session, table):
+            for table in schema.Base.metadata.sorted_tables:
+                if table.name not in names and revision == schema.REVISION:
+                    raise sqlite_file.damaged(self.name, f"it has no table {table.name}")
+                if table.name not in names or table.name in skipped:
+                    continue
+                for row in raw_rows(session, table):
+                    problem = damage(table, row)
                     if problem:
-                        row = f"{table.name} {name}"
-                        raise sqlite_file.damaged(self.name, f"{row}: {problem}")
+                        name = f"{table.name} {row_name(table, row)}"
+                        raise sqlite_file.damaged(self.name, f"{name}: {problem}")
 
     def _migrate(self, migrations: Path) -> None:
         """Create or upgrade the schema: all of it or nothing, once if several processes try."""
@@ -411,5 +422,5 @@ class Store:
             raise DatabaseError(f"{self.name}: {error}") from error
         except UnicodeDecodeError as error:
             raise sqlite_file.damaged(self.name, sqlite_file.NOT_TEXT) from error
-        except json.JSONDecodeError as error:
-            raise DatabaseError(f"{self.name} holds a damaged record: {error}") from error
+        except OverflowError as error:
+            raise DatabaseError(f"{self.name}: a number is out of range: {error}") from error

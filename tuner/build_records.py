@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from configs.settings import Settings
 from db import queries
 from db.records import BuildRecord, TargetRecord
 from db.store import Store
-from tuner.report import format_share
+from tuner.report import format_share, format_time
 from tuner.targets import target_of
 
 if TYPE_CHECKING:
@@ -66,13 +65,13 @@ def builds_table(store: Store, limit: int) -> Table:
     table.add_column("file", overflow="fold")
     for build in queries.builds(store, limit=limit):
         table.add_row(
-            datetime.fromtimestamp(build.created, UTC).strftime("%Y-%m-%d %H:%M"),
+            format_time(build.created),
             build.model_name,
             build.target,
             str(build.threads),
             build.numerics,
             format_share(build.tuned_share),
             build.artefact_sha256[:DIGITS],
-            str(build.report["output"]),
+            str(build.report.get("output", "-")),
         )
     return table

@@ -10,7 +10,8 @@ import typer
 
 from configs.errors import DatabaseError
 from tuner.command_files import DEFAULT_DATABASE, check_files
-from tuner.command_line import DbOption, JsonOption, console, write_json
+from tuner.command_line import DbOption, JsonOption, write_json
+from tuner.terminal import console
 
 if TYPE_CHECKING:
     from db.store import Store
@@ -130,7 +131,7 @@ def db_check(
     """Check the database and replay some records; exits with 1 if something is wrong."""
     from tuner.database_commands import check_lines
 
-    with open_database(db) as store:
+    with open_database(db, check_rows=False) as store:
         lines, sound = check_lines(store, replay)
     print("\n".join(lines))
     if not sound:
@@ -166,8 +167,9 @@ def db_upgrade(db: DbOption = None) -> None:
             print(f"{store.name}: schema {store.upgraded_from} upgraded to {schema.REVISION}")
 
 
-def open_database(db: str | None) -> Store:
+def open_database(db: str | None, *, check_rows: bool = True) -> Store:
     """An existing database, open for reading; `tuning.db` if none is named."""
     from db.store import Store
 
-    return Store.open(db or DEFAULT_DATABASE, create=False, read_only=True)
+    database = db or DEFAULT_DATABASE
+    return Store.open(database, create=False, read_only=True, check_rows=check_rows)

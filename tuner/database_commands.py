@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
@@ -17,7 +16,7 @@ from db.salvage import Salvage
 from db.store import Store
 from tuner.records import latency_of, record_to_apply, search_trials
 from tuner.replay_records import replay_records
-from tuner.report import format_seconds
+from tuner.report import format_seconds, format_time
 
 
 def list_table(store: Store) -> Table:
@@ -38,7 +37,7 @@ def list_table(store: Store) -> Table:
             str(task.trials),
             str(task.trials - task.ok_trials),
             "-" if best is None else format_seconds(best),
-            datetime.fromtimestamp(task.last_created, UTC).strftime("%Y-%m-%d %H:%M"),
+            format_time(task.last_created),
         )
     return table
 

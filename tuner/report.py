@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
@@ -61,6 +62,14 @@ def format_duration(seconds: float) -> str:
     total = max(0, round(seconds))
     hours, minutes = total // 3600, total // 60 % 60
     return f"{hours}:{minutes:02}:{total % 60:02}" if hours else f"{minutes}:{total % 60:02}"
+
+
+def format_time(seconds: float) -> str:
+    """Seconds since the epoch as `2026-01-31 12:34` in UTC; `-` beyond the calendar."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return "-"
 
 
 def format_share(share: float) -> str:

@@ -1,0 +1,134 @@
+"""A value that is not what was written is an error wherever it is read: by opening, by readers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from configs.errors import DatabaseError
+from db import queries, sqlite_file
+from db.check import check
+from db.export import export_records
+from db.store import Store
+from tests.db.examples import KEY, build, populate, trial
+from tuner.build_records import builds_table
+from tuner.database_commands import list_table, list_to_json
+from tuner.html_report import html_report
+from tuner.prune import plan_pruning
+
+WRONG = {
+    "another date": ("trials", "created", 2e9),
+    "a date beyond any calendar": ("trials", "created", 1e300),
+    "an infinite date": ("trials", "created", "9e999"),
+    "text for a date": ("trials", "created", "'soon'"),
+    "bytes for a date": ("trials", "created", "x'0102'"),
+    "no date": ("trials", "latency", "NULL"),
+    "another latency": ("trials", "latency", 0.25),
+    "an infinite latency": ("trials", "latency", "-9e999"),
+    "text for a latency": ("trials", "latency", "'fast'"),
+    "digits as bytes": ("trials", "latency", "x'302E35'"),
+    "another status": ("trials", "status", "'lost'"),
+    "a status that is no text": ("trials", "status", "x'FF'"),
+    "another task": ("trials", "task_id", 2),
+    "a task that is no number": ("trials", "confirmed", "'one'"),
+    "a huge number": ("trials", "confirmed", 2**62),
+    "no JSON": ("trials", "choices", "'{'"),
+    "JSON that never ends": ("trials", "samples", "'" + "[" * 5000 + "'"),
+    "a number of many digits": ("trials", "samples", "'[" + "9" * 5000 + "]'"),
+    "NaN": ("trials", "samples", "'[NaN]'"),
+    "text that was packed": ("trials", "schedule", "'[]'"),
+    "a number that was packed": ("trials", "conditions", 7),
+    "no checksum": ("trials", "checksum", "NULL"),
+    "a checksum that is no number": ("trials", "checksum", "'x'"),
+}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "tuning.db"
+    with Store.open(path) as store:
+        populate(store)
+        store.record_trials([trial(number, 1.0 / number) for number in range(1, 5)])
+        store.record_builds([build(1)])
+    return path
+
+
+def edit(path: Path, table: str, column: str, value: object, number: int = 2) -> None:
+    """Change a value as SQL would, so that the structure of the file stays whole."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(f"UPDATE {table} SET {column} = {value} WHERE id = {number}")
+
+
+def _export(store: Store) -> object:
+    return export_records(store, Path(store.name).with_suffix(".jsonl"))
+
+
+READERS: dict[str, Callable[[Store], object]] = {
+    "list": list_table,
+    "list --json": list_to_json,
+    "export": _export,
+    "prune": lambda store: plan_pruning(store, 2),
+    "report": html_report,
+    "trials": lambda store: queries.trials(store, KEY),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_opening_finds_a_wrong_value(wrong: str, database: Path) -> None:
+    edit(database, *WRONG[wrong])
+    with pytest.raises(DatabaseError, match=r"trials 2: |text in it is not valid|not UTF-8"):
+        Store.open(database, read_only=True)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_finds_wrong_values_of_a_large_file(
+    reader: str, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "_EVERY_ROW_BYTES", 0)
+    original = database.read_bytes()
+    for wrong, (table, column, value) in WRONG.items():
+        database.write_bytes(original)
+        edit(database, table, column, value)
+        with Store.open(database, read_only=True) as store:
+            if (reader, wrong) == ("trials", "another task"):
+                continue  # it is another task's now, which the trial of that task shows
+            with pytest.raises(DatabaseError) as caught:
+                READERS[reader](store)
+            assert "\n" not in str(caught.value)
+            assert check(store)
+
+
+def test_a_wrong_build_is_not_listed(database: Path) -> None:
+    """Nor is it in the way of anything else."""
+    edit(database, "builds", "created", 1e300, 1)
+    with (
+        Store.open(database, read_only=True) as store,
+        pytest.raises(DatabaseError, match="builds 1: the record is damaged"),
+    ):
+        builds_table(store, 50)
+
+
+def test_a_row_that_is_referred_to_and_gone_is_found(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("DELETE FROM machines")
+    with pytest.raises(DatabaseError, match="refers to a row of machines that is not there"):
+        Store.open(database, read_only=True)
+
+
+def test_a_table_that_is_gone_is_found(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("DROP TABLE bests")
+    with pytest.raises(DatabaseError, match="it has no table bests"):
+        Store.open(database, read_only=True)
+
+
+def test_moments_beyond_the_calendar_are_shown_as_none(database: Path) -> None:
+    """They are numbers, and nothing is wrong with the file."""
+    with Store.open(database) as store:
+        store.record_trials([trial(9, created=1e300)])
+        assert list_table(store).columns[-1]._cells == ["-"]
