@@ -36,6 +36,7 @@ HOMES = {
     "typer": ("tuner/",),
     "click": ("tuner/",),
     "rich": ("tuner/",),
+    "jinja2": ("tuner/html_report.py",),
     "onnxruntime": ("tuner/",),
     "openvino": ("tuner/",),
     "pytest": (),

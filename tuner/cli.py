@@ -21,7 +21,6 @@ from tuner.command_line import (
     EmitOption,
     JsonOption,
     UsageError,
-    console,
     end_at_once,
     named_values,
     overrides,
@@ -33,6 +32,7 @@ from tuner.command_line import (
 from tuner.database_cli import database, open_database
 from tuner.interrupt import catch_signals, end_interrupted, exit_code, ignore_signals, interrupted
 from tuner.streams import prepare_streams
+from tuner.terminal import console
 
 app = typer.Typer(
     add_completion=False,

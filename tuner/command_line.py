@@ -17,8 +17,7 @@ from configs.errors import SettingsError, TunefarmError
 from configs.files import write_text
 from tuner.interrupt import exit_code, interrupted
 from tuner.streams import OutputError, abandon_stdout
-
-UNTERMINATED_WIDTH = 160  # columns of a table that is not printed to a terminal
+from tuner.terminal import printable_json, printable_streams
 
 DbOption = Annotated[
     str | None,
@@ -47,6 +46,11 @@ class UsageError(typer.BadParameter):
 
 def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run a command line; the exit code. Every error becomes one line on stderr."""
+    with printable_streams():
+        return _run(app, arguments)
+
+
+def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
     try:
@@ -175,7 +179,7 @@ def write_json(path: str | None, value: Any) -> None:
         return
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if path == "-":
-        print(text)
+        print(printable_json(text))
     else:
         write_file(path, text + "\n")
 
@@ -186,11 +190,3 @@ def write_file(path: str, text: str) -> None:
         write_text(path, text)
     except OSError as error:
         raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def console() -> Any:
-    """A console on stdout; tables get room when it is no terminal."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else UNTERMINATED_WIDTH
-    return Console(width=width, highlight=False)

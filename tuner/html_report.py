@@ -1,98 +1,89 @@
-"""A self-contained HTML page about a tuning database."""
+"""A self-contained HTML page about a tuning database; `html_report.jinja` is its form.
+
+Names come from models and from other people's records: the template escapes everything.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from html import escape
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from db import queries
 from db.records import TrialRecord
 from db.store import Store
 from tuner.records import latency_of, record_to_apply, search_trials
-from tuner.report import format_duration, format_ratio, format_seconds
+from tuner.report import format_duration, format_ratio, format_seconds, format_time
+from tuner.terminal import printable
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem;
-       color: #1a1a1a; background: #fff; }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0 2rem; }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; }
-th { position: sticky; top: 0; background: #fff; }
-svg { vertical-align: middle; }
-polyline { fill: none; stroke: #2563eb; stroke-width: 1.5; }
-code { font-size: .85em; }
-@media (prefers-color-scheme: dark) {
-  body, th { background: #16181c; color: #e6e6e6; }
-  th, td { border-color: #3a3d44; }
-  polyline { stroke: #7aa2ff; }
-}
-"""
 _WIDTH, _HEIGHT = 160, 28
 
 
 def html_report(store: Store) -> str:
     """The page: jobs, then every tuned kernel with its progress over the trials."""
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(store.name)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>Tuning records in {escape(store.name)}</h1>",
-        "<h2>Jobs</h2>",
-        _jobs(store),
-        "<h2>Kernels</h2>",
-        _kernels(store),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        finalize=_visible,
+    )
+    template = environment.get_template("html_report.jinja")
+    return template.render(
+        name=store.name, jobs=_jobs(store), kernels=_kernels(store), width=_WIDTH, height=_HEIGHT
+    )
 
 
-def _jobs(store: Store) -> str:
-    rows = []
+def _visible(value: Any) -> Any:
+    """Control characters are no HTML, and those of direction would turn a line round."""
+    return printable(value) if isinstance(value, str) else value
+
+
+def _jobs(store: Store) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
     for job in queries.jobs(store):
         progress = job.progress if isinstance(job.progress, dict) else {}
         rows.append(
-            [
-                escape(job.model_name),
-                datetime.fromtimestamp(job.started, UTC).strftime("%Y-%m-%d %H:%M"),
-                format_duration((job.finished or job.updated) - job.started),
-                job.state,
-                str(len(job.tasks)),
-                str(progress.get("trials", "-")),
-            ]
+            {
+                "model": job.model_name,
+                "started": format_time(job.started),
+                "duration": format_duration((job.finished or job.updated) - job.started),
+                "state": job.state,
+                "kernels": len(job.tasks),
+                "trials": progress.get("trials", "-"),
+            }
         )
-    return _table(["model", "started (UTC)", "duration", "state", "kernels", "trials"], rows)
+    return rows
 
 
-def _kernels(store: Store) -> str:
-    rows = []
+def _kernels(store: Store) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
     for task in queries.summary(store):
-        records = queries.trials(store, task.key)
-        trials = search_trials(records)
+        trials = search_trials(queries.trials(store, task.key))
         found = record_to_apply(store, task.key)
         seconds = math.inf if found is None else latency_of(found[0])
         first = next((latency_of(trial) for trial in trials if trial.is_ok), math.inf)
-        failed = sum(not trial.is_ok for trial in trials)
         rows.append(
-            [
-                f"{escape(task.workload_name)} <code>{task.key.workload}</code>",
-                escape(task.key.target),
-                str(task.key.threads),
-                str(len(trials)),
-                str(failed),
-                format_seconds(seconds),
-                format_ratio(first / seconds if math.isfinite(seconds) else math.nan),
-                _curve(trials),
-            ]
+            {
+                "name": task.workload_name,
+                "workload": task.key.workload,
+                "target": task.key.target,
+                "threads": task.key.threads,
+                "trials": len(trials),
+                "failed": sum(not trial.is_ok for trial in trials),
+                "best": format_seconds(seconds),
+                "gain": format_ratio(first / seconds if math.isfinite(seconds) else math.nan),
+                "curve": _curve(trials),
+            }
         )
-    names = ["kernel", "target", "threads", "trials", "failed", "best", "first / best", "progress"]
-    return _table(names, rows)
+    return rows
 
 
 def _curve(trials: Sequence[TrialRecord]) -> str:
-    """Best latency after each trial, on a logarithmic scale, as a small drawing."""
+    """The points of a small drawing: best latency after each trial, on a logarithmic scale."""
     best = math.inf
     points = []
     for trial in trials:
@@ -103,17 +94,7 @@ def _curve(trials: Sequence[TrialRecord]) -> str:
         return ""
     low, high = points[-1], points[0]
     span = max(high - low, 1e-9)
-    coordinates = " ".join(
+    return " ".join(
         f"{i * _WIDTH / (len(points) - 1):.1f},{2 + (high - y) / span * (_HEIGHT - 4):.1f}"
         for i, y in enumerate(points)
     )
-    return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="best latency by trial">'
-        f'<polyline points="{coordinates}"/></svg>'
-    )
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in names)
-    body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from tuner.report import TaskStatus, format_duration, format_seconds, task_table
+from tuner.terminal import console
 
 PLAIN_INTERVAL = 10.0  # seconds between plain lines
 
@@ -52,14 +53,14 @@ class LiveProgress:
     """A table that is redrawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream)
+        self._console = console(stream)
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
 
     def start(self) -> None:
         self._live.start()
 
     def message(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text)
 
     def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
         rows = max(4, self._console.size.height - 8)
