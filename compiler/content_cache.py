@@ -1,9 +1,10 @@
 """Content cache: results of the compiler that are found by everything that they were made from.
 
 A key is a SHA-256 of the inputs and of the compiler itself (its source files and LLVM's version),
-so an entry is never out of date. Entries are files in a folder that any number of processes may
-share; each has the SHA-256 of its contents, and a damaged one counts as missing. When the folder
-grows beyond its limit, what was not used for longest goes.
+so an entry is never out of date. Entries are files in a folder that any number of this user's
+processes may share; each has the SHA-256 of its key and contents, and one that is damaged, belongs
+to another key or that others may have written counts as missing. When the folder grows beyond its
+limit, what was not used for longest goes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -19,15 +21,21 @@ from typing import Any
 
 import compiler
 from compiler.target import llvm_version
+from configs.private_folder import is_own, make_private, writable_by_others
 
 MOST_BYTES = 1 << 30
+NOT_WHAT_WAS_KEPT = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+"""What reading facts raises that are JSON, but not of the form that was kept."""
 _DIGEST_BYTES = 32
 _SUFFIX = ".entry"
 _UNFINISHED = f"{_SUFFIX}.new"  # what a process that was killed leaves behind goes in its turn
 
 
 class ContentCache:
-    """A folder of entries. One that cannot be written or read is no error: nothing is found."""
+    """A folder of entries. One that cannot be written or read is no error: nothing is found.
+
+    Neither is one that others may write to, since entries hold code.
+    """
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
@@ -40,17 +48,19 @@ class ContentCache:
     def find(self, key: str) -> tuple[Any, bytes] | None:
         """An entry's facts (a JSON value) and bytes; None if there is none or it is damaged."""
         path = self.path(key)
-        try:
-            content = path.read_bytes()
-        except OSError:
+        content = _read_own(path)
+        if content is None:
             return None
-        with suppress(OSError):  # another user's entry serves as well
+        with suppress(OSError):  # root's entry serves as well
             os.utime(path)
         body = content[_DIGEST_BYTES:]
-        if hashlib.sha256(body).digest() != content[:_DIGEST_BYTES]:
+        if _digest(key, body) != content[:_DIGEST_BYTES]:
             return None
         head, _, data = body.partition(b"\n")
-        return json.loads(head), data
+        try:
+            return json.loads(head), data
+        except (ValueError, RecursionError):
+            return None
 
     def add(self, key: str, facts: Any, data: bytes = b"") -> None:
         """Keep facts and bytes under a key, if the folder can be written."""
@@ -58,10 +68,12 @@ class ContentCache:
         body = json.dumps(facts).encode() + b"\n" + data
         temporary = ""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path.parent)
+            if writable_by_others(path.parent):
+                return
             handle, temporary = tempfile.mkstemp(_UNFINISHED, dir=path.parent)
             with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(body).digest() + body)
+                file.write(_digest(key, body) + body)
             os.replace(temporary, path)
         except OSError:
             if temporary:
@@ -81,6 +93,31 @@ class ContentCache:
             with suppress(OSError):
                 path.unlink()
             total -= entry.st_size
+
+
+def _digest(key: str, body: bytes) -> bytes:
+    """What an entry begins with."""
+    return hashlib.sha256(f"{key}\n".encode() + body).digest()
+
+
+def _read_own(path: Path) -> bytes | None:
+    """A file that nobody but this user and root can have written; None if it is not there."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or not is_own(status):
+            return None
+        if writable_by_others(path.parent):
+            return None
+        with os.fdopen(file, "rb", closefd=False) as entry:
+            return entry.read()
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def cache_key(*parts: object) -> str:

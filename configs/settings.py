@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import SettingsError
 from configs.regular_file import read_regular
+from configs.private_folder import writable_by_others
 
 ENVIRONMENT_PREFIX = "TUNEFARM_"
 _FOLDER = Path(__file__).resolve().parent
@@ -221,7 +222,24 @@ def files_read(preset_or_path: str | None, settings: Settings) -> list[Path]:
 
 
 def cache_folder(settings: Settings) -> Path | None:
-    """Where compiled kernels are kept; None if they are not, or there is no folder for caches."""
+    """Where compiled kernels are kept; None if they are not, or there is no folder for them.
+
+    A folder that others may write to is none: what is in it is code.
+    """
+    folder = _named_cache_folder(settings)
+    return None if folder is None or writable_by_others(folder) else folder
+
+
+def cache_problem(settings: Settings) -> str:
+    """Why the folder for compiled kernels is not used and what to do; "" if it is used."""
+    folder = _named_cache_folder(settings)
+    problem = "" if folder is None else writable_by_others(folder)
+    if not problem:
+        return ""
+    return f"nothing is taken from or kept in the cache {folder}: {problem}, or set cache.folder"
+
+
+def _named_cache_folder(settings: Settings) -> Path | None:
     if not settings.cache.enabled:
         return None
     if settings.cache.folder is not None:

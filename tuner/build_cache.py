@@ -12,7 +12,7 @@ from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
-from compiler.content_cache import ContentCache, cache_key
+from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key
 from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_from_json, kernel_to_json
@@ -58,9 +58,10 @@ class KnownModel:
             return None
         try:
             kernels = [kernel_from_json(value) for value in found[0]["kernels"]]
-        except TunefarmError:
+            model_hash = found[0]["model_hash"]
+        except (TunefarmError, *NOT_WHAT_WAS_KEPT):
             return None
-        self.model_hash = found[0]["model_hash"]
+        self.model_hash = str(model_hash)
         return {workload_key(kernel): kernel for kernel in kernels}
 
     def artefact(
@@ -71,8 +72,11 @@ class KnownModel:
         found = self.cache.find(self._artefact_key(kernels, chosen))
         if found is None:
             return None
-        reports = tuple(KernelReport.from_json(report) for report in found[0]["kernels"])
-        return reports, KeptArtefact.from_json(found[0]["kept"])
+        try:
+            reports = tuple(KernelReport.from_json(report) for report in found[0]["kernels"])
+            return reports, KeptArtefact.from_json(found[0]["kept"])
+        except NOT_WHAT_WAS_KEPT:
+            return None
 
     def remember(
         self,

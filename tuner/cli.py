@@ -104,11 +104,13 @@ def _tune(
     shapes: dict[str, tuple[int, ...]],
     json: str | None,
 ) -> None:
-    from configs.settings import files_read, load_settings
+    from configs.settings import cache_problem, files_read, load_settings
 
     settings = load_settings(config, values)
     read = files_read(config, settings)
     check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
+    if problem := cache_problem(settings):
+        print(f"note: {problem}", file=sys.stderr)
     from tuner.job import summary_lines, tune_model
     from tuner.progress import make_progress
     from tuner.report import task_table
@@ -174,7 +176,7 @@ def build(
     from tuner.model_digest import ModelDigest
 
     digest = ModelDigest(model)  # meanwhile:
-    from configs.settings import files_read, load_settings
+    from configs.settings import cache_problem, files_read, load_settings
     from tuner.build_file import build_file
     from tuner.build_report import build_table
     from tuner.forms import check_form
@@ -184,6 +186,8 @@ def build(
     files = check_form(emit, output, model, settings, fallback=fallback)
     read, records = files_read(config, settings), settings.database.url
     check_files(writes=[*files, json], reads=read, databases=[records], model=model)
+    if problem := cache_problem(settings):
+        print(f"note: {problem}", file=sys.stderr)
     emitted, not_listed = build_file(
         emit,
         model,

@@ -12,6 +12,7 @@ from typing import Any
 from compiler.content_cache import ContentCache, cache_key
 from compiler.errors import ArtefactError
 from compiler.large_files import ChangedFileError, copy_file
+from configs.private_folder import make_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,11 @@ class KeptArtefact:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> KeptArtefact:
-        """The inverse of `to_json`."""
-        return KeptArtefact(data["digest"], tuple(data["chunks"]))
+        """The inverse of `to_json`; `KeyError`, `TypeError` or `ValueError` on other JSON."""
+        digest, chunks = data["digest"], data["chunks"]
+        if not all(isinstance(text, str) for text in (digest, *chunks)):
+            raise ValueError("digests are text")
+        return KeptArtefact(digest, tuple(chunks))
 
 
 def keep_artefact(cache: ContentCache, output: Path, digest: str) -> KeptArtefact | None:
@@ -37,7 +41,7 @@ def keep_artefact(cache: ContentCache, output: Path, digest: str) -> KeptArtefac
         if output.stat().st_size > cache.most_bytes // 2:
             return None
         path = _path(cache, digest)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         chunks = copy_file(output, path)
     except (OSError, ChangedFileError):
         return None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.content_cache import ContentCache, cache_key
+from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key
 from configs.settings import Settings, cache_folder
 from db.file_state import file_digest, records_stamp
 from tuner.build_key import compile_parts, model_parts
@@ -22,6 +23,16 @@ from tuner.model_digest import ModelDigest
 from tuner.targets import target_of
 
 _UNTUNED = "untuned"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A build that was made; `not_listed` as of `RepeatedBuilds.remember`."""
+
+    report: BuildReport
+    kept: KeptArtefact
+    model_hash: str
+    not_listed: str
 
 
 class RepeatedBuilds:
@@ -66,16 +77,13 @@ class RepeatedBuilds:
         if the file cannot be written or too little of it is tuned.
         """
         digest = self._records_digest()
-        found = None if digest is None else self._cache.find(self._key(digest))
-        facts = None if found is None else found[0]
-        if facts is not None and not (facts["not_listed"] and self._can_list()):
-            report = BuildReport.from_json(facts["report"])
-            kept = KeptArtefact.from_json(facts["kept"])
+        known = None if digest is None else self._find(digest)
+        if known is not None and not (known.not_listed and self._can_list()):
+            report, kept = known.report, known.kept
             require_share(report, require_tuned)
             if place_artefact(self._cache, kept, Path(output)):
-                model_hash = facts["model_hash"]
-                emitted = emitted_artefact(output, report, model_hash, kept.digest, kept)
-                return emitted, facts["not_listed"]
+                emitted = emitted_artefact(output, report, known.model_hash, kept.digest, kept)
+                return emitted, known.not_listed
         self._stamp = self._records_stamp()
         return None
 
@@ -97,6 +105,21 @@ class RepeatedBuilds:
             "not_listed": not_listed,
         }
         self._cache.add(self._key(digest), facts)
+
+    def _find(self, records: str) -> _Known | None:
+        found = self._cache.find(self._key(records))
+        if found is None:
+            return None
+        facts = found[0]
+        try:
+            return _Known(
+                BuildReport.from_json(facts["report"]),
+                KeptArtefact.from_json(facts["kept"]),
+                str(facts["model_hash"]),
+                str(facts["not_listed"]),
+            )
+        except NOT_WHAT_WAS_KEPT:
+            return None
 
     def _can_list(self) -> bool:
         """Whether the database can be written, so that what failed once need not fail again."""

@@ -13,6 +13,9 @@ from compiler.llvm.machine import object_code
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
 
+_TEXT = {"of": "text"}
+"""Facts of the code that was made from text: there is nothing more to know."""
+
 
 class ObjectCache:
     """Compiles what is not in the cache yet. Used by several threads at once."""
@@ -34,7 +37,7 @@ class ObjectCache:
         """`compiler.llvm.compile_kernel.begin_kernel`, or what is known already."""
         steps = schedule.to_json()
         key = cache_key("kernel", kernel_to_json(kernel), steps, target.to_json(), symbol)
-        found = self._find(key)
+        found = self._find(key, _is_kernel)
         if found is not None:
             facts, code = found
             layouts = constant_layouts(schedule)
@@ -55,17 +58,28 @@ class ObjectCache:
     def object_code(self, text: str, target: Target) -> bytes:
         """`compiler.llvm.machine.object_code`, or what it gave before."""
         key = cache_key("text", text, target.to_json())
-        found = self._find(key)
+        found = self._find(key, lambda facts: facts == _TEXT)
         if found is not None:
             return found[1]
         code = object_code(text, target)
-        self.cache.add(key, {}, code)
+        self.cache.add(key, _TEXT, code)
         return code
 
-    def _find(self, key: str) -> tuple[dict[str, Any], bytes] | None:
+    def _find(
+        self, key: str, is_right: Callable[[Any], bool]
+    ) -> tuple[dict[str, Any], bytes] | None:
+        """An entry whose facts are of the right kind."""
         found = self.cache.find(key)
-        if found is None:
+        if found is None or not is_right(found[0]):
             self.misses += 1
-        else:
-            self.hits += 1
+            return None
+        self.hits += 1
         return found
+
+
+def _is_kernel(facts: Any) -> bool:
+    """Whether these are the facts of a compiled kernel."""
+    if not isinstance(facts, dict) or facts.keys() != {"workspace_bytes", "parallel"}:
+        return False
+    size = facts["workspace_bytes"]
+    return type(size) is int and size >= 0 and isinstance(facts["parallel"], bool)

@@ -9,6 +9,7 @@ from tests.attack.attack import Attack
 _HOMES: dict[str, str] = {
     "artefacts": "tests.attack.artefacts:Artefacts",
     "signals": "tests.attack.signals:SignalsAttack",
+    "cache": "tests.attack.cache_entries:CacheEntries",
 }
 """Where each attack's class is, as module:name."""
 

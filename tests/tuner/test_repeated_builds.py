@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
+from compiler.content_cache import ContentCache
 from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.pipeline import kernels_of
@@ -81,6 +82,18 @@ def test_a_repeated_build_asks_for_no_records(builder: Builder) -> None:
     assert emitted.files == (str(builder.folder / "other.tuned"),)
     assert emitted.report == first[1].report
     assert builder.lookups == 1
+
+
+@pytest.mark.parametrize(
+    "facts", [None, [], {}, {"report": {}}, {"kept": {"digest": 1, "chunks": []}, "kernels": [7]}]
+)
+def test_entries_with_other_facts_count_as_missing(builder: Builder, facts: object) -> None:
+    first = builder.build()
+    folder = builder.folder / "cache"
+    for path in sorted(folder.glob("??/*.entry")):
+        ContentCache(folder).add(f"{path.parent.name}{path.stem}", facts)
+    assert builder.build() == first
+    assert builder.lookups == 2
 
 
 def test_an_artefact_is_listed_once(builder: Builder) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,6 +228,73 @@ def test_a_damaged_entry_is_made_anew_and_never_used(folder: Path) -> None:
         assert path.read_bytes() == content
 
 
+def test_an_entry_under_the_name_of_another_is_not_used(folder: Path) -> None:
+    cache = ContentCache(folder)
+    cache.add("a" * 64, {}, b"code")
+    cache.path("b" * 64).parent.mkdir()
+    cache.path("b" * 64).write_bytes(cache.path("a" * 64).read_bytes())
+    assert cache.find("a" * 64) == ({}, b"code")
+    assert cache.find("b" * 64) is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        [],
+        None,
+        {"workspace_bytes": 0},
+        {"workspace_bytes": "0", "parallel": False},
+        {"workspace_bytes": -1, "parallel": False},
+        {"workspace_bytes": 0, "parallel": 1},
+        {"workspace_bytes": 0, "parallel": False, "more": 0},
+    ],
+)
+def test_an_entry_with_other_facts_counts_as_missing(folder: Path, facts: object) -> None:
+    expected = compile_through(ObjectCache(ContentCache(folder)))
+    (path,) = entries(folder)
+    key = path.parent.name + path.name.removesuffix(".entry")
+    ContentCache(folder).add(key, facts, expected.object_code)
+    cache = ObjectCache(ContentCache(folder))
+    assert compile_through(cache) == expected
+    assert (cache.hits, cache.misses) == (0, 1)
+
+
+def test_an_entry_that_others_may_have_written_is_not_used(folder: Path) -> None:
+    compile_through(ObjectCache(ContentCache(folder)))
+    (path,) = entries(folder)
+    kept = path.with_name("kept")
+
+    def replace_by_link() -> None:
+        path.rename(kept)
+        path.symlink_to(kept)
+
+    changes: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (lambda: path.chmod(0o666), lambda: path.chmod(0o600)),
+        (lambda: path.parent.chmod(0o777), lambda: path.parent.chmod(0o700)),
+        (lambda: folder.chmod(0o777), lambda: folder.chmod(0o700)),
+        (replace_by_link, lambda: kept.replace(path)),
+    ]
+    for change, undo in changes:
+        change()
+        found = ContentCache(folder).find(path.parent.name + path.name.removesuffix(".entry"))
+        undo()
+        assert found is None
+    cache = ObjectCache(ContentCache(folder))
+    compile_through(cache)
+    assert (cache.hits, cache.misses) == (1, 0)
+
+
+def test_nothing_is_kept_where_others_may_write(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    cache = ObjectCache(ContentCache(folder))
+    for _ in range(2):
+        compile_through(cache)
+    assert (cache.hits, cache.misses) == (0, 2)
+    assert entries(folder) == []
+
+
 def test_a_folder_in_the_place_of_an_entry_is_no_error(folder: Path) -> None:
     expected = compile_through(ObjectCache(ContentCache(folder)))
     (path,) = entries(folder)
@@ -409,6 +476,19 @@ def test_a_model_is_built_where_the_cache_cannot_be_written(
     build("--json", "-")
     assert capsys.readouterr().err == ""
     assert (work / "caches").read_text() == "no folder"
+
+
+def test_a_cache_that_others_may_write_to_is_noted_once_and_not_used(
+    work: Path, caches: list[ObjectCache], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = work / "caches"
+    shared.mkdir()
+    shared.chmod(0o777)
+    build()
+    printed = capsys.readouterr().err
+    assert printed.count("note: nothing is taken from or kept in the cache") == 1
+    assert f"others may write to {shared} (chmod go-w {shared})" in printed
+    assert caches == [] and entries(shared) == []
 
 
 def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
