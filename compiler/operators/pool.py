@@ -205,7 +205,7 @@ def _tap_count(windows: _Windows, axis: int, extent: int, include_pad: bool) -> 
 
 
 def _taps(windows: _Windows, axis: int, output: Expr, extent: int, include_pad: bool) -> Expr:
-    """How many taps of window `output` count along one axis."""
+    """How many taps of window `output` count along one axis; 1 where none does, of a sum of 0."""
     low, high = _counted_range(windows, axis, extent, include_pad)
     dilation = windows.dilations[axis]
     start = sub(mul(output, integer(windows.strides[axis])), integer(windows.begins[axis]))
@@ -216,7 +216,17 @@ def _taps(windows: _Windows, axis: int, output: Expr, extent: int, include_pad: 
         return binary("floordiv", distance, integer(dilation))
 
     end = binary("min", first_tap_at(high), integer(windows.kernel[axis]))
-    return sub(end, binary("max", first_tap_at(low), integer(0)))
+    count = sub(end, binary("max", first_tap_at(low), integer(0)))
+    if all(_counts(windows, axis, window, low, high) for window in range(windows.outputs[axis])):
+        return count
+    return binary("max", count, integer(1))
+
+
+def _counts(windows: _Windows, axis: int, window: int, low: int, high: int) -> bool:
+    """Some tap of the window lies at low <= position < high."""
+    start = window * windows.strides[axis] - windows.begins[axis]
+    taps = range(windows.kernel[axis])
+    return any(low <= start + tap * windows.dilations[axis] < high for tap in taps)
 
 
 register(

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.windows import kernel_attribute, overhanging_ends, windows
+from compiler.frontend.operators.windows import overhanging_ends, pool_windows
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
@@ -15,12 +15,7 @@ def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     if node.wants(1):
         raise node.unsupported("the output Indices")
     data = node.input(0)
-    found = windows(
-        node,
-        data.shape[2:],
-        kernel_attribute(node),
-        ceil_mode=bool(node.integer("ceil_mode", 0)),
-    )
+    found = pool_windows(node, data.shape[2:])
     return graph.emit(
         "max_pool",
         data,
@@ -35,12 +30,7 @@ def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)
 def average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
-    found = windows(
-        node,
-        data.shape[2:],
-        kernel_attribute(node),
-        ceil_mode=bool(node.integer("ceil_mode", 0)),
-    )
+    found = pool_windows(node, data.shape[2:])
     return graph.emit(
         "average_pool",
         data,
@@ -108,12 +98,7 @@ def global_lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     """The windows' sums are a depthwise convolution with ones."""
     data, p = node.input(0), _power(node)
-    found = windows(
-        node,
-        data.shape[2:],
-        kernel_attribute(node),
-        ceil_mode=bool(node.integer("ceil_mode", 0)),
-    )
+    found = pool_windows(node, data.shape[2:])
     channels = data.shape[1]
     graph.check_array((channels, *found.kernel), data.dtype.bytes)
     ones = graph.constant(np.ones((channels, 1, *found.kernel), data.dtype.numpy))

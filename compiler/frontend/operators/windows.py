@@ -58,13 +58,30 @@ def window_attributes(node: OnnxNode, kernel: tuple[int, ...]) -> WindowAttribut
     return WindowAttributes(kernel, strides, dilations, pads, auto_pad)
 
 
+def pool_windows(node: OnnxNode, data: tuple[int, ...]) -> Windows:
+    """The windows of a pool, of which the only one along an axis may hang over its end.
+
+    With `ceil_mode` the last of several may, unless it would start in the padding.
+    """
+    kernel = node.integers("kernel_shape")
+    if not kernel:
+        raise node.bad_shape("kernel_shape is empty")
+    return windows(node, data, kernel, ceil_mode=bool(node.integer("ceil_mode", 0)), cut=True)
+
+
 def windows(
-    node: OnnxNode, data: tuple[int, ...], kernel: tuple[int, ...], *, ceil_mode: bool = False
+    node: OnnxNode,
+    data: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    ceil_mode: bool = False,
+    cut: bool = False,
 ) -> Windows:
     """The windows over spatial extents `data`.
 
     With `ceil_mode` a last window may hang over the end, unless it would start in the padding.
-    Raises ShapeError when the ranks differ or no window fits.
+    With `cut` there is one where the padded extent is shorter than a window by less than a stride,
+    as ONNX's formula has it in integers. Raises ShapeError when the ranks differ or no window fits.
     """
     given = window_attributes(node, kernel)
     rank = len(kernel)
@@ -83,25 +100,17 @@ def windows(
             continue
         room = extent + begins[axis] + ends[axis] - reach
         shape[axis] = room // stride + 1
-        if ceil_mode:
+        if ceil_mode or (cut and room < 0):
             shape[axis] = -(-room // stride) + 1
-            if (shape[axis] - 1) * stride >= extent + begins[axis]:
-                shape[axis] -= 1
-        if room < 0 or shape[axis] < 1:
+        if ceil_mode and (shape[axis] - 1) * stride >= extent + begins[axis]:
+            shape[axis] -= 1
+        if (room < 0 and not cut) or shape[axis] < 1:
             raise node.bad_shape(
                 f"a window of {reach} does not fit into the padded extent {room + reach}"
             )
     return Windows(
         given.kernel, given.strides, given.dilations, tuple(begins), tuple(ends), tuple(shape)
     )
-
-
-def kernel_attribute(node: OnnxNode) -> tuple[int, ...]:
-    """`kernel_shape`, which pools require."""
-    kernel = node.integers("kernel_shape")
-    if not kernel:
-        raise node.bad_shape("kernel_shape is empty")
-    return kernel
 
 
 def overhanging_ends(data: tuple[int, ...], found: Windows) -> tuple[int, ...]:

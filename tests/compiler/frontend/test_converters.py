@@ -321,3 +321,67 @@ def test_endless_loop_is_refused() -> None:
     body = counting_body([node("Identity", ["true"], ["going"])])
     with pytest.raises(ImportModelError, match="more than 1024 steps"):
         import_model_proto(loop("Loop", ["", "true", "x"], body=body))
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), operator=st.sampled_from(("MaxPool", "AveragePool", "LpPool")))
+def test_pool_whose_windows_are_longer_than_the_data(data: st.DataObject, operator: str) -> None:
+    kernel = data.draw(st.lists(st.integers(2, 5), min_size=2, max_size=2))
+    attributes: dict[str, Any] = {
+        "kernel_shape": kernel,
+        "pads": [data.draw(st.integers(0, extent - 1)) for extent in kernel * 2],
+        "strides": data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=2)),
+        "dilations": data.draw(st.lists(st.integers(1, 2), min_size=2, max_size=2)),
+        "ceil_mode": data.draw(st.integers(0, 1)),
+    }
+    if operator == "AveragePool":
+        attributes["count_include_pad"] = data.draw(st.integers(0, 1))
+    spatial = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=2))
+    proto = model(
+        [node(operator, ["x"], ["y"], **attributes)], [tensor("x", [1, 2, *spatial])], ["y"]
+    )
+    check(proto, {"x": random(1, 2, *spatial)})
+
+
+def test_mean_of_a_window_that_lies_in_the_padding_is_zero() -> None:
+    proto = model(
+        [node("AveragePool", ["x"], ["y"], kernel_shape=[2], dilations=[3], pads=[1, 1])],
+        [tensor("x", [1, 1, 2])],
+        ["y"],
+    )
+    check(proto, {"x": random(1, 1, 2)})
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel", "align_corners"])
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_resize_of_an_axis_of_width_1_repeats_it_to_the_bit(
+    axis: int, coordinates: str, mode: str
+) -> None:
+    shape, sizes = [1, 5, 5, 5], [1, 5, 5, 5]
+    shape[axis], sizes[axis] = 1, 7
+    x = random(*shape)
+    x.flat[:2] = np.inf, np.nan
+    result = _resized(x, sizes, mode=mode, coordinate_transformation_mode=coordinates)
+    np.testing.assert_array_equal(result, np.repeat(x, 7, axis))
+
+
+def test_resize_reads_no_element_that_has_no_weight() -> None:
+    x = np.array([[[1, np.inf, 2, np.nan]]], np.float32)
+    one = _resized(x, [1, 1, 1], mode="linear", coordinate_transformation_mode="pytorch_half_pixel")
+    np.testing.assert_array_equal(one, [[[1]]])
+    twice = _resized(x, [1, 1, 8], mode="linear", coordinate_transformation_mode="asymmetric")
+    np.testing.assert_array_equal(twice[0, 0, ::2], x[0, 0])
+    clipped = _resized(x, [1, 1, 8], mode="linear")
+    np.testing.assert_array_equal(clipped[0, 0, [0, 7]], [1, np.nan])
+
+
+def _resized(x: Array, sizes: list[int], **attributes: str) -> Array:
+    proto = model(
+        [node("Resize", ["x", "", "", "sizes"], ["y"], **attributes)],
+        [tensor("x", list(x.shape))],
+        ["y"],
+        {"sizes": integers(*sizes)},
+    )
+    results: list[Array] = outputs_of(import_model_proto(proto), {"x": x})
+    return results[0]

@@ -43,9 +43,12 @@ CASES = _cases()
 
 
 def _with_extent(attribute: Attribute, old: int, new: int) -> Attribute:
-    if isinstance(attribute, tuple):
-        return tuple(new if item == old else item for item in attribute)
-    return attribute
+    if not isinstance(attribute, tuple):
+        return attribute
+    integers = tuple(item for item in attribute if isinstance(item, int))
+    if len(integers) != len(attribute):
+        return attribute
+    return tuple(new if item == old else item for item in integers)
 
 
 def _stretched(case: Case, extent: int) -> Iterator[tuple[Node, Types]]:
