@@ -10,6 +10,7 @@ _HOMES: dict[str, str] = {
     "artefacts": "tests.attack.artefacts:Artefacts",
     "signals": "tests.attack.signals:SignalsAttack",
     "cache": "tests.attack.cache_entries:CacheEntries",
+    "graphs": "tests.attack.graphs:Graphs",
 }
 """Where each attack's class is, as module:name."""
 
