@@ -64,10 +64,7 @@ def import_model(
             reply = worker.request(Message(fields), timeout).fields
         finally:
             worker.close()
-        if reply["status"] != "ok":
-            raise _error_of(reply, path)
-        constants = _map_constants(Path(folder, CONSTANTS), reply["constants"])
-        return graph_from_structure(reply["graph"], constants)
+        return graph_of(reply, path, folder)
     except WorkerEndError as end:
         reason = end.text.splitlines()[0]
         raise ImportModelError(
@@ -78,6 +75,19 @@ def import_model(
         raise ImportModelError(f"cannot read {os.fspath(path)}: {error.message}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def graph_of(
+    reply: Mapping[str, Any], path: str | os.PathLike[str], folder: str | os.PathLike[str]
+) -> Graph:
+    """The graph of an `ImportRole`'s reply about `path`, or the error that it tells of.
+
+    `folder` is the role's scratch folder.
+    """
+    if reply["status"] != "ok":
+        raise _error_of(reply, path)
+    constants = _map_constants(Path(folder, CONSTANTS), reply["constants"])
+    return graph_from_structure(reply["graph"], constants)
 
 
 def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> TunefarmError:

@@ -12,6 +12,7 @@ _HOMES: dict[str, str] = {
     "cache": "tests.attack.cache_entries:CacheEntries",
     "graphs": "tests.attack.graphs:Graphs",
 }
+_HOMES: dict[str, str] = {"models": "tests.attack.models:Models"}
 """Where each attack's class is, as module:name."""
 
 
