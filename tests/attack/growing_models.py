@@ -247,7 +247,7 @@ def _many_operands(random: Random) -> onnx.ModelProto:
     """One node that reads very much, all of it different or all the same."""
     count = random.choice((10, 300, 3000, 10_000))
     operator = random.choice(("Concat", "Sum", "Max"))
-    attributes = {"axis": 0} if operator == "Concat" else {}
+    attributes: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
     if random.random() < 0.5:
         return model([node(operator, ["x"] * count, ["y"], **attributes)], [_X], ["y"])
     nodes = [node("Softmax", ["x"], [f"v{number}"], axis=0) for number in range(count)]

@@ -227,7 +227,7 @@ def _onnx_cases() -> Iterator[tuple[str, onnx.ModelProto]]:
         for case in load_model_tests(kind=kind):
             made = case.model
             if made is None:
-                made = onnx.load(Path(case.model_dir) / "model.onnx")
+                made = onnx.load(Path(str(case.model_dir)) / "model.onnx")
             if made.ByteSize() > _MOST_BYTES:
                 continue
             yield f"{kind}/{case.name}", made

@@ -72,14 +72,14 @@ class Case:
     def content(self) -> bytes:
         """The model's file."""
         if self.growing is not None:
-            return growing_model(Random(self.growing))[1].SerializeToString()
+            return bytes(growing_model(Random(self.growing))[1].SerializeToString())
         model = onnx.ModelProto()
         model.CopyFrom(bases()[self.base])
         if not self.in_bytes:
             for mutation in self.mutations:
                 mutate_field(model, Random(mutation))
-            return model.SerializeToString()
-        content = model.SerializeToString()
+            return bytes(model.SerializeToString())
+        content = bytes(model.SerializeToString())
         for mutation in self.mutations:
             content = mutate_bytes(content, Random(mutation))
         return content
@@ -151,7 +151,7 @@ class Models(Attack):
             del smaller.graph.node[position]
             if self.try_content(smaller.SerializeToString()).label == outcome.label:
                 model = smaller
-        return model.SerializeToString()
+        return bytes(model.SerializeToString())
 
     def _placed(self, content: bytes) -> Path:
         """The file, and beside it what external data may refer to."""

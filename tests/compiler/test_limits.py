@@ -1,0 +1,137 @@
+"""Limits: small models that ask for much are refused before it is asked for, on every path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from compiler.errors import ArtefactError, LimitError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.graph import fold_constants
+from compiler.graph.ir import Graph
+from compiler.graph.optimise import optimise
+from compiler.limits import Allowance, Limits
+from compiler.pipeline import compile_model, kernels_of
+from compiler.runtime.executable import Executable
+from tests.compiler.frontend.onnx_models import integers, model, tensor
+
+SMALL = Limits(bytes=1 << 20, nodes=100)
+node = helper.make_node
+
+
+def shaped(operator: str, *shape: int) -> onnx.ModelProto:
+    nodes = [node(operator, ["x", "s"], ["y"])]
+    return model(nodes, [tensor("x", [4])], ["y"], {"s": integers(*shape)})
+
+
+def doubled(count: int, **constants: np.ndarray) -> onnx.ModelProto:
+    """Concat(x, x), `count` times over; of a constant, if there is one."""
+    first = next(iter(constants), "x")
+    nodes = [
+        node("Concat", [f"v{i}" if i else first] * 2, [f"v{i + 1}"], axis=0) for i in range(count)
+    ]
+    nodes += [node("ReduceSum", [f"v{count}"], ["s"]), node("Add", ["x", "s"], ["y"])]
+    return model(nodes, [tensor("x", [4])], ["y"], constants)
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (shaped("Expand", 1 << 20, 4), "a value of node 'y' would take 16.8 MB"),
+        (shaped("Tile", 1 << 30), "a value of node 'y' would take"),
+        (shaped("Reshape", *(1,) * 64, 4), "a value of node 'y' has 65 dimensions"),
+        (model([node("Relu", ["x"], ["y"])], [tensor("x", [1] * 65)], ["y"]), "input 'x' has 65"),
+        (doubled(40), "would take"),
+        (doubled(40, c=np.ones(4, np.float32)), "would take"),
+        (
+            model(
+                [node("Relu", [f"v{i}" if i else "x"], [f"v{i + 1}"]) for i in range(101)],
+                [tensor("x", [4])],
+                ["v101"],
+            ),
+            "the model has more than 100 nodes",
+        ),
+    ],
+    ids=["expand", "tile", "rank", "input_rank", "doubled", "doubled_constant", "nodes"],
+)
+def test_model_beyond_the_limits_is_refused_at_import(proto: onnx.ModelProto, message: str) -> None:
+    with pytest.raises(LimitError) as caught:
+        import_model_proto(proto, limits=SMALL)
+    assert message in caught.value.message
+    assert "limits." in caught.value.hint
+
+
+def test_concat_of_a_constant_with_itself_does_not_grow_when_it_is_folded() -> None:
+    graph = import_model_proto(doubled(12, c=np.ones(1 << 10, np.float32)))
+    folded = optimise(graph, None)
+    assert all(array.nbytes <= 1 << 20 for array in folded.constants.values())
+
+
+def test_constants_are_folded_only_as_far_as_they_are_allowed() -> None:
+    nodes = [
+        node("Neg", ["c"], ["n"]),
+        node("Mul", ["n", "n"], ["m"]),
+        node("Add", ["x", "m"], "y"),
+    ]
+    constants = {"c": np.ones(100_000, np.float32)}
+    graph = import_model_proto(model(nodes, [tensor("x", [1])], ["y"], constants))
+
+    def operators(limit: int) -> list[str]:
+        allowance = Allowance(Limits(bytes=limit))
+        return [kept.operator for kept in fold_constants.run(graph, allowance).nodes]
+
+    assert operators(10_000_000) == ["add"]
+    assert operators(500_000) == ["neg", "mul", "add"]
+
+
+def test_long_computations_are_not_folded() -> None:
+    extent = 2000
+    nodes = [
+        node("MatMul", ["a", "a"], ["p"]),
+        node("MatMul", ["x", "p"], ["y"]),
+    ]
+    constants = {"a": np.ones((extent, extent), np.float32)}
+    graph = import_model_proto(model(nodes, [tensor("x", [1, extent])], ["y"], constants))
+    assert len(fold_constants.run(graph).nodes) == 2
+
+
+def relu_chain() -> Graph:
+    nodes = [node("Softmax", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Softmax", ["b"], "y")]
+    return import_model_proto(model(nodes, [tensor("x", [4, 1000])], ["y"]))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda graph, limits: compile_model(graph, limits=limits),
+        lambda graph, limits: kernels_of(graph, limits=limits),
+        lambda graph, limits: optimise(graph, None, allowance=Allowance(limits)),
+    ],
+    ids=["compile_model", "kernels_of", "optimise"],
+)
+def test_graph_beyond_the_limits_is_refused(build: Callable[[Graph, Limits], object]) -> None:
+    for limits in (
+        Limits(bytes=15_000),
+        Limits(nodes=2),
+        Limits(rank=1),
+        Limits(seconds=1e-9),
+    ):
+        with pytest.raises(LimitError):
+            build(relu_chain(), limits)
+
+
+def test_run_beyond_the_limits_is_refused_when_the_model_is_built() -> None:
+    compile_model(relu_chain(), limits=Limits(bytes=100_000))
+    with pytest.raises(LimitError, match=r"a run of the model .* would take"):
+        compile_model(relu_chain(), limits=Limits(bytes=30_000))
+
+
+def test_model_that_does_not_fit_into_this_machine_is_refused_when_it_is_loaded() -> None:
+    spec = compile_model(relu_chain())
+    with pytest.raises(ArtefactError, match=r"needs .* bytes, and this machine has"):
+        Executable(replace(spec, arena_bytes=1 << 50))
