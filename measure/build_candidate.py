@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import io
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from compiler.errors import MeasureError, TunefarmError
 from compiler.target import Target
 from measure.job import MeasureRequest, Status
+from measure.messages import Message, encode, read_message
 
 if TYPE_CHECKING:
     from compiler.schedule.steps import PackLayout
@@ -33,16 +34,49 @@ class BuiltCandidate:
 
 
 def pack_candidates(candidates: Sequence[BuiltCandidate]) -> bytes:
-    """The candidates of a request as bytes."""
-    return pickle.dumps(tuple(candidates), protocol=pickle.HIGHEST_PROTOCOL)
+    """The candidates of a request as bytes: a frame of `measure.messages` for each."""
+    return b"".join(map(_pack, candidates))
+
+
+def _pack(candidate: BuiltCandidate) -> bytes:
+    from compiler.schedule.steps import Schedule
+
+    fields = {
+        "symbol": candidate.symbol,
+        "workspace_bytes": candidate.workspace_bytes,
+        "constant_layouts": [
+            [name, *Schedule((layout,)).to_json()] for name, layout in candidate.constant_layouts
+        ],
+    }
+    return encode(Message(fields, candidate.object_code))
 
 
 def unpack_candidates(data: bytes) -> tuple[BuiltCandidate, ...]:
-    """The inverse of `pack_candidates`; only for what our own build step wrote."""
-    candidates = pickle.loads(data)
-    if not isinstance(candidates, tuple) or not candidates:
-        raise MeasureError(f"no built candidates: {type(candidates).__name__}")
-    return candidates
+    """The inverse of `pack_candidates`. Raises MeasureError for anything else."""
+    stream = io.BytesIO(data)
+    candidates = []
+    while (message := read_message(stream)) is not None:
+        candidates.append(_unpack(message))
+    if not candidates:
+        raise MeasureError("no built candidates")
+    return tuple(candidates)
+
+
+def _unpack(message: Message) -> BuiltCandidate:
+    from compiler.schedule.steps import PackLayout, Schedule
+
+    fields = message.fields
+    try:
+        layouts = []
+        for name, step in fields["constant_layouts"]:
+            (layout,) = Schedule.from_json([step]).steps
+            if not isinstance(layout, PackLayout):
+                raise ValueError(f"{step[0]} is no layout")
+            layouts.append((str(name), layout))
+        symbol, workspace = str(fields["symbol"]), int(fields["workspace_bytes"])
+    except (KeyError, TypeError, ValueError, TunefarmError) as error:
+        raise MeasureError(f"a built candidate cannot be read: {error}") from error
+    return BuiltCandidate(symbol, message.blob, workspace, tuple(layouts))
 
 
 @dataclass(frozen=True, slots=True)

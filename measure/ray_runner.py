@@ -32,6 +32,7 @@ from measure.build_candidate import BuildResult
 from measure.job import MeasureRequest, MeasureResult
 from measure.overlap import settle_overlap
 from measure.pipeline_runner import PipelineRunner, SlotLostError
+from measure.ray_address import check_address
 from measure.ray_start import ray_among_us
 from measure.ray_watch import RayWatch, ray_daemons
 from measure.reaper import TAG_VARIABLE, Process, Reaper, is_alive
@@ -163,6 +164,8 @@ class RayBackend:
     def _start(self, address: str, plan: SlotPlan, builders: int | None) -> None:
         if self._embedded and plan.spare:
             self._pin.confine(plan.spare)
+        if not self._embedded and self._owns_ray:
+            check_address(address)
         if self._owns_ray:
             tag = uuid.uuid4().hex
             if self._embedded:

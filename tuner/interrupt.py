@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first asks a job to stop, the second ends it; elsewhere the first.
+"""Ctrl-C, SIGTERM, SIGHUP: the first asks a job to stop, the second ends it; else the first does.
 
 A signal that was ignored when the process started (nohup) stays ignored.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from configs.remains import leave
 
@@ -118,9 +118,9 @@ def interruptible() -> Iterator[Interrupt]:
             signal.signal(number, former)
 
 
-def _install(handler: SignalHandler) -> dict[signal.Signals, signal._HANDLER]:
+def _install(handler: SignalHandler) -> dict[signal.Signals, Any]:
     """Handle the signals that are not ignored; what was done before."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
     caught = {
         number: former
         for number, former in before.items()

@@ -23,6 +23,7 @@ from db.records import BestRecord, JobState, JobTask, TargetRecord, WorkloadReco
 from db.store import Store
 from measure.import_model import import_model
 from measure.make_runner import create_runner
+from measure.ray_address import check_address
 from measure.runner import Runner
 from measure.slots import SlotPlan, available_cores, plan_slots
 from tuner.apply_best import choose_from, task_key
@@ -105,6 +106,8 @@ def tune_model(
     target = target_of(settings)
     if settings.measure.address is None:
         slots_of(settings)  # too few cores for the threads: said before the work begins
+    elif settings.measure.runner == "ray":
+        check_address(settings.measure.address)
     limits = limits_of(settings)
     graph = import_model(model, shapes, limits)
     kernels = distinct_kernels(kernels_of(graph, target, limits=limits))

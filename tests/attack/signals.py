@@ -32,13 +32,14 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 _END_SECONDS = 60.0
 _GONE_SECONDS = {True: 30.0, False: 2.0}  # after SIGKILL others clean up
 _MAY_STAY = {"m.onnx", "s.db", "s.db-journal", "s.db-wal", "s.db-shm", "out", "a.tuned"}
+_OF_ONNXRUNTIME = ".ses"  # which it leaves however it ends
 _TUNE = ("--model", "m.onnx", "--db", "s.db", "--config", "quick", "--trials", "5000")
+_LIBRARY = ("--emit", "c-header+shared-library")
 COMMANDS: dict[str, tuple[float, tuple[str, ...]]] = {
     "ray": (16.0, (*_TUNE, "--runner", "ray")),
     "local": (10.0, (*_TUNE, "--runner", "local")),
     "build": (3.0, ("build", "--model", "m.onnx", "--untuned", "--output", "out", "--no-cache")),
-    "emit": (3.0, ("build", "--model", "m.onnx", "--untuned", "--output", "lib", "--emit")
-             + ("c-header+shared-library",)),
+    "emit": (3.0, ("build", "--model", "m.onnx", "--untuned", "--output", "lib", *_LIBRARY)),
     "bench": (5.0, ("bench", "--model", "m.onnx", "--untuned", "--json", "out")),
     "run": (1.5, ("run", "a.tuned", "--repeat", "1000000", "--output", "out")),
     "zoo": (3.0, ("zoo", "resnet18", "--output", "out")),
@@ -207,10 +208,10 @@ def _command_of(process: Process) -> str:
 def _left_files(process: int, work: Path, temporary: Path, killed: bool) -> list[str]:
     roots = (Path("/tmp"), Path("/dev/shm"))
     ours = [path for root in roots for path in root.glob(f"tunefarm-*-{process:x}-*")]
-    left = [*temporary.iterdir(), *ours]
+    left = [*(path for path in temporary.iterdir() if path.name != _OF_ONNXRUNTIME), *ours]
     if not killed:
         left += [path for path in work.iterdir() if path.name not in {*_MAY_STAY, "cache", "lib"}]
-        left += [path for path in (work / "lib").glob(".*")]
+        left += (work / "lib").glob(".*")
     return [f"file {path}" for path in left]
 
 

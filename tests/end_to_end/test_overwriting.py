@@ -15,6 +15,7 @@ from tuner.command_line import run_command
 
 BUILD = "build --model m.onnx --output a.tuned --config c.toml"
 BENCH = "bench --model m.onnx --db s.db --config c.toml"
+LIBRARY = "c-header+shared-library"
 TUNE = "--model m.onnx --config c.toml"
 
 
@@ -46,8 +47,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         f"{BUILD} --json c.toml",
         "build --model m.onnx --output tuning.db",
         "build --model m.onnx --untuned --emit object --output m.o --json m.h",
-        "build --model m.onnx --untuned --emit c-header+shared-library --output . "
-        "--json libm_model.so",
+        f"build --model m.onnx --untuned --emit {LIBRARY} --output . --json libm_model.so",
         "run a.tuned --json a.tuned",
         "run a.tuned --output a.tuned",
         "run a.tuned --output o --json o",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from compiler.errors import MeasureError
 from measure import reference
-from measure.reference import SEEDS, ensure_reference, make_scratch
+from measure.reference import SEEDS, ensure_reference
 from tests.measure.fault_kernels import make_kernel
 
 
@@ -46,14 +45,3 @@ def test_half_written_reference_is_not_taken_for_whole(
 def test_key_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MeasureError):
         ensure_reference(make_kernel(), "../escape", tmp_path)
-
-
-def test_scratch_of_a_dead_process_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead = tmp_path / "tunefarm-scratch-4194999-x"  # above the largest process id
-    dead.mkdir()
-    mine = make_scratch()
-    assert not dead.exists()
-    assert make_scratch() != mine and mine.is_dir()
