@@ -41,7 +41,7 @@ def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
 def remove_folders_of_the_dead() -> None:
     """Remove the temporary folders of processes of this user that are gone."""
     for folder, process, owner in _folders():
-        if not Path("/proc", process).exists() or _owner(int(process)) != owner:
+        if _owner(process) != owner:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -57,18 +57,21 @@ def on_leaving(end: Callable[[], object]) -> Callable[[], None]:
 
 
 def leave() -> None:
-    """End what this process has started and not ended, and remove its temporary folders."""
+    """End what this process has started and not ended, and remove its temporary folders.
+
+    And, as `make_folder` does, those of processes that are gone.
+    """
     while _ends:
         _, (process, end) = _ends.popitem()
         if process == os.getpid():
             end()
     mine = _owner(os.getpid())
-    for folder, _, owner in _folders():
-        if owner == mine:
+    for folder, process, owner in _folders():
+        if owner == mine or _owner(process) != owner:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _folders() -> list[tuple[Path, str, str]]:
+def _folders() -> list[tuple[Path, int, str]]:
     """The temporary folders of this user and of this process namespace: process and owner."""
     found = []
     for root in dict.fromkeys((tempfile.gettempdir(), *_SHORT)):
@@ -77,18 +80,17 @@ def _folders() -> list[tuple[Path, str, str]]:
             with suppress(OSError, ValueError):
                 number = int(process, 16)
                 if namespace == _namespace() and folder.lstat().st_uid == os.geteuid():
-                    found.append((folder, str(number), f"{namespace}-{process}-{started}"))
+                    found.append((folder, number, f"{namespace}-{process}-{started}"))
     return found
 
 
 def _owner(process: int) -> str:
     """The process in few characters; ids are used again, but not with the same start time."""
-    try:
+    started = "gone"
+    with suppress(OSError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        started = int(fields[19]) & 0xFFFFFF
-    except (OSError, IndexError):
-        started = 0
-    return f"{_namespace()}-{process:x}-{started:x}"
+        started = f"{int(fields[19]) & 0xFFFFFF:x}"
+    return f"{_namespace()}-{process:x}-{started}"
 
 
 def _namespace() -> str:

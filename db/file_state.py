@@ -6,6 +6,7 @@ Only for processes that have the file not open otherwise: closing it drops this 
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -41,7 +42,7 @@ def records_stamp(path: str | Path) -> tuple[object, ...] | None:
     """
     queries = (f"SELECT count(*), max(rowid), sum(checksum & 4294967295) FROM {t}" for t in _TABLES)
     try:
-        location = f"{Path(path).resolve().as_uri()}?mode=ro"
+        location = f"{Path(os.path.realpath(path)).as_uri()}?mode=ro"
         with closing(sqlite3.connect(location, uri=True)) as connection:
             connection.execute("BEGIN")
             return tuple(connection.execute(query).fetchone() for query in queries)

@@ -6,6 +6,7 @@ section 1.3). Everything else that exists is left untouched.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -104,7 +105,7 @@ class SqliteFile:
         try:
             status = self.path.stat()
         except OSError:  # deleted while it is open
-            return self.path.resolve()
+            return os.path.realpath(self.path)
         return status.st_dev, status.st_ino
 
     def may_pass(self, error: StatementError) -> bool:
@@ -153,9 +154,14 @@ def check_file(path: Path) -> None:
         )
 
 
+def location_of(path: Path, mode: str) -> str:
+    """The file as a URI of SQLite's; links that lead in a circle are left to SQLite."""
+    return f"{Path(os.path.realpath(path)).as_uri()}?mode={mode}"
+
+
 def _application_id(path: Path) -> int:
     """What the header says, read without rolling back a transaction that was cut short."""
-    location = f"{path.resolve().as_uri()}?mode=ro"
+    location = location_of(path, "ro")
     try:
         with closing(sqlite3.connect(location, uri=True, timeout=BUSY_SECONDS)) as connection:
             connection.execute("BEGIN")
@@ -211,7 +217,7 @@ def make_engine(path: Path | None, *, read_only: bool) -> Engine:
         )
     else:
         mode = "rw" if read_only else "rwc"  # a reader too must roll back after a crash
-        location = f"{path.resolve().as_uri()}?mode={mode}"
+        location = location_of(path, mode)
 
         def connect() -> sqlite3.Connection:
             return sqlite3.connect(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
+import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -14,6 +20,7 @@ from tests.db import postgresql as server
 
 _NOBODY = 65534
 _ALONE = (
+    "tests/attack/test_signals.py",
     "tests/measure/",
     "tests/contracts/test_runner_contract.py",
     "tests/end_to_end/test_cli.py",
@@ -41,6 +48,58 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.relative_to(config.rootpath).as_posix().startswith(_ALONE):
             item.add_marker(pytest.mark.alone)
+
+
+LIMIT_SECONDS = 600.0
+"""Of a test's set-up, of the test, and of its end: nothing that they wait for takes as long."""
+_NIGHTLY_SECONDS = 6 * 3600.0
+_AGAIN_SECONDS = 5.0  # what waits again while it is left is ended as well
+
+
+class OutOfTimeError(BaseException):
+    """A test took longer than its limit."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise OutOfTimeError in the block, in what it waits for, after `seconds`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def out_of_time(number: int, frame: FrameType | None) -> None:
+        faulthandler.dump_traceback(sys.__stderr__ or 2)
+        raise OutOfTimeError(f"not done after {seconds:g} s")
+
+    former = signal.signal(signal.SIGALRM, out_of_time)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def _limit(item: pytest.Item) -> float:
+    return _NIGHTLY_SECONDS if item.get_closest_marker("nightly") else LIMIT_SECONDS
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    with limited(_limit(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with limited(_limit(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    with limited(_limit(item)):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ The rules are functions of a folder, so that they are tested on folders that bre
 from __future__ import annotations
 
 import ast
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,9 +99,29 @@ def violations(root: Path) -> list[str]:
 
 
 def unexpected_top_level(root: Path) -> list[str]:
-    """Names at the top level that the design does not have; tools' leavings are ignored."""
-    names = {path.name for path in root.iterdir()}
+    """Names at the top level that the design does not have, of those that belong to the project.
+
+    That is what git tracks; where there is no repository, sources: a checkout may hold models,
+    databases and whatever else its user keeps there.
+    """
+    names = _tracked_top_level(root) or {
+        path.name for path in root.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))
+    }
     return sorted(names - TOP_LEVEL - LEFT_BY_TOOLS)
+
+
+def _tracked_top_level(root: Path) -> set[str]:
+    """Empty where git is not, or tracks nothing."""
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return set()
+    listed = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "-z"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return {name.split("/")[0] for name in listed.stdout.split("\0") if name}
 
 
 def _import_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -293,5 +315,19 @@ def test_what_is_allowed_passes(tmp_path: Path, name: str, source: str) -> None:
 def test_unexpected_top_level_names_are_found(tmp_path: Path) -> None:
     for name in ("compiler", "utils", ".pytest_cache"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "source.py").touch()
     (tmp_path / "setup.py").touch()
     assert unexpected_top_level(tmp_path) == ["setup.py", "utils"]
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_what_a_user_keeps_in_a_checkout_is_not_looked_at(tmp_path: Path, tracked: bool) -> None:
+    (tmp_path / "compiler").mkdir()
+    (tmp_path / "compiler" / "source.py").touch()
+    if tracked:
+        for command in (["init", "--quiet"], ["add", "compiler"]):
+            subprocess.run(["git", *command], cwd=tmp_path, check=True, timeout=60)
+    for name in ("resnet18.onnx", "tuning.db", "resnet18.tuned", "night.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "resnet18_c").mkdir()
+    assert unexpected_top_level(tmp_path) == []

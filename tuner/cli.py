@@ -362,9 +362,9 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
     if interrupted():
         end_interrupted()
+    leave()
     if builds and code == 0:
         end_at_once()
-    leave()
     sys.exit(code)
 
 

@@ -8,6 +8,7 @@ from tests.attack.attack import Attack
 
 _HOMES: dict[str, str] = {
     "artefacts": "tests.attack.artefacts:Artefacts",
+    "invocations": "tests.attack.invocations:InvocationsAttack",
     "signals": "tests.attack.signals:SignalsAttack",
     "cache": "tests.attack.cache_entries:CacheEntries",
     "graphs": "tests.attack.graphs:Graphs",

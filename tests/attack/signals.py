@@ -26,7 +26,13 @@ from tests.attack.attack import Attack, Outcome
 from tests.end_to_end.tiny_model import tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRY = "from tuner.entry import main; main()"
+ENTRY = """
+import signal
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)  # ignored in a background job
+from tuner.entry import main
+main()
+"""
 MARK = "TESTS_ATTACK_SIGNALS"
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 _END_SECONDS = 60.0

@@ -249,3 +249,11 @@ def test_damaged_record_is_a_readable_error(database: Path) -> None:
             connection.commit()
         with pytest.raises(DatabaseError, match=r"a record is damaged: it holds what is not JSON"):
             queries.trials(store, KEY)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_links_that_lead_in_a_circle_are_refused(create: bool, tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(DatabaseError):
+        Store.open(tmp_path / "a", create=create)

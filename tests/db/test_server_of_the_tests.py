@@ -17,7 +17,9 @@ from tests.db import postgresql
 from tests.db.postgresql import REQUIRED, Server, running_server
 
 OWNER = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
 from tests.db.postgresql import running_server
 with running_server() as server:
     print(server.port, flush=True)
@@ -78,4 +80,4 @@ def test_server_ends_with_the_process_that_started_it(
             connection.settimeout(60)
             owner.send_signal(end)
             assert connection.recv(1) == b""
-        owner.wait()
+        owner.wait(60)

@@ -490,8 +490,17 @@ def test_a_bug_gives_one_line_and_keeps_the_traceback(
     assert "of our own making" in log.read_text()
 
 
+ENTRY = """
+import signal
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)  # ignored in a background job
+from tuner.entry import main
+main()
+"""
+
+
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "tuner.cli", *map(str, arguments)]
+    return [sys.executable, "-c", ENTRY, *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
