@@ -1,10 +1,12 @@
-"""Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds.
+"""Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds, an end.
 
-    {"format": "tunefarm-records", "version": 3}
-    {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …}
-    {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …}
+    {"format": "tunefarm-records", "version": 4}
+    {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …, "checksum": "01ef…"}
+    {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …, "checksum": …}
+    {"kind": "end", "records": 2}
 
-Only JSON goes in and out, and every field of a line that comes in is checked.
+Only JSON goes in and out, and every field of a line that comes in is checked. Leases and claims
+stay where they are: they say who is at work on this very database.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any, TextIO, TypeAlias, TypeVar
 from configs.errors import DatabaseError
 from configs.files import replacing
 from db import queries
+from db.bounds import check_bounds, refuse_unbounded
 from db.records import (
     JOB_STATES,
     BestRecord,
@@ -30,12 +33,14 @@ from db.records import (
     TaskKey,
     TrialRecord,
     WorkloadRecord,
+    hash_json,
 )
 from db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 3
-"""Version 1 had no bests, version 2 no builds."""
+VERSION = 4
+"""Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs."""
+_CHECKED_SINCE = 4
 _BATCH = 1000
 
 
@@ -83,6 +88,8 @@ def merge_records(store: Store, source: Store) -> int:
     """
     if store.is_same(source):
         raise DatabaseError(f"{source.name} is the database itself", hint="nothing was changed")
+    for record in records_of(source):
+        refuse_unbounded(record, source.name)  # all of them before the first is added
     return add_records(store, records_of(source))
 
 
@@ -137,44 +144,91 @@ _KINDS: Mapping[type[Record], str] = {
 
 def _lines(store: Store) -> Iterator[dict[str, Any]]:
     yield {"format": FORMAT, "version": VERSION}
+    count = 0
     for record in records_of(store):
         line = {"kind": _KINDS[type(record)], **asdict(record)}
         line.pop("number", None)
-        yield line
+        yield {**line, "checksum": hash_json(line)}
+        count += 1
+    yield {"kind": "end", "records": count}
 
 
 def _read(path: Path) -> Iterator[Record]:
     """The file's records. Raises DatabaseError at the first line that is not right."""
     try:
         with path.open(encoding="utf-8") as file:
-            seen: set[tuple[str, str]] = set()
+            reader = _Lines()
             for number, text in enumerate(file, start=1):
                 try:
-                    value = json.loads(text, parse_constant=_no_constant)
-                    if number == 1:
-                        _check_header(value)
-                        continue
-                    record = _record(value)
-                    _check_references(record, seen)
-                except (ValueError, RecursionError) as error:
+                    record = reader.read(text)
+                except (ValueError, TypeError, RecursionError) as error:
                     raise DatabaseError(f"{path}:{number}: {error}") from error
-                yield record
+                if record is not None:
+                    yield record
+            if not reader.is_whole:
+                raise DatabaseError(f"{path} is cut off: it has no end")
     except UnicodeDecodeError as error:
         raise DatabaseError(f"{path} is not a text file (UTF-8)") from error
     except OSError as error:
         raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+class _Lines:
+    """Reads a file's lines in turn. Methods raise ValueError for one that is not right."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self._seen: set[tuple[str, str]] = set()
+        self._records = 0
+        self._ended = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the end was read, in files that have one; an empty file is whole."""
+        return self._ended or self._version is None or self._version < _CHECKED_SINCE
+
+    def read(self, text: str) -> Record | None:
+        """The line's record; None for the header and the end."""
+        value = json.loads(text, parse_constant=_no_constant)
+        if self._version is None:
+            self._version = _version(value)
+            return None
+        if self._ended:
+            raise ValueError("this stands behind the end")
+        if self._version >= _CHECKED_SINCE:
+            if isinstance(value, dict) and value.get("kind") == "end":
+                if value != {"kind": "end", "records": self._records}:
+                    raise ValueError(f"{self._records} records stand above the end")
+                self._ended = True
+                return None
+            _check_sum(value)
+        record = _record(value)
+        check_bounds(record)
+        _check_references(record, self._seen)
+        self._records += 1
+        return record
+
+
+def _check_sum(value: object) -> None:
+    """Take the line's checksum off, if it is right."""
+    if not isinstance(value, dict):
+        raise ValueError("this is not an object")
+    checksum = value.pop("checksum", None)
+    if checksum != hash_json(value):
+        raise ValueError("the line is not what was written: its checksum is not right")
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _check_header(value: object) -> None:
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+def _version(header: object) -> int:
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ValueError("this is not a file of records")
-    version = value.get("version")
+    version = header.get("version")
     if isinstance(version, bool) or version not in range(1, VERSION + 1):
         raise ValueError(f"version {version!r} is not supported, only 1 to {VERSION}")
+    return int(version)
 
 
 def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from configs.errors import DatabaseError
 from db import queries
 from db.export import export_records, import_records
-from db.records import BestRecord, JobTask
+from db.records import BestRecord, JobTask, hash_json
 from db.store import Store
 from tests.db.examples import KEY, build, failed, populate, trial
 
@@ -88,7 +88,9 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
     def apply(text: str) -> str:
         lines = text.splitlines()
         value = json.loads(lines[number])
+        value.pop("checksum")
         edit(value)
+        value["checksum"] = hash_json(value)
         lines[number] = json.dumps(value)
         return "\n".join(lines)
 
@@ -98,10 +100,15 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda text: text[:-20], ":9: "),
+        (lambda text: text[:-20], ":10: "),
+        (lambda text: text[: text.rindex('{"kind":"end"')], "is cut off: it has no end"),
+        (lambda text: text + text.splitlines()[1], ":11: this stands behind the end"),
+        (lambda text: text.replace('"records":8', '"records":7'), "8 records stand above"),
+        (lambda text: text.replace('"latency":0.5', '"latency":0.6'), ":5: the line is not what"),
+        (lambda text: text.replace("signal 11", "signal 12").replace("a\\nb", "c"), ":6: the line"),
         (lambda text: "[]\n" + text, ":1: this is not a file of records"),
-        (lambda text: text.replace('"version":3}', '"version":4}', 1), ":1: version 4 is not"),
-        (lambda text: text.replace('"version":3}', '"version":true}', 1), "version True is not"),
+        (lambda text: text.replace('"version":4}', '"version":5}', 1), ":1: version 5 is not"),
+        (lambda text: text.replace('"version":4}', '"version":true}', 1), "version True is not"),
         (change(7, lambda line: line.update(request_id="x")), ":8: trial 'x "),
         (change(7, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),
         (change(7, lambda line: line.update(ratio=None)), ":8: ratio: None is not a finite"),
@@ -118,7 +125,18 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
         (change(4, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),
         (change(4, lambda line: line["key"].update(threads=True)), ":5: key: threads: True is not"),
         (change(4, lambda line: line["key"].update(target="t")), "target 't' does not stand above"),
-        (change(3, lambda line: line.update(state="lost")), ":4: state: 'lost' is no state"),
+        (change(3, lambda line: line.update(state="gone")), ":4: state: 'gone' is no state"),
+        (change(1, lambda line: line.update(key="\x1b[2J")), ":2: key: "),
+        (
+            change(2, lambda line: line.update(key="<script>")),
+            ":3: key: '<script>' is not the hash",
+        ),
+        (change(2, lambda line: line.update(name="a\rb")), ":3: name: 'a\\rb' has control"),
+        (change(2, lambda line: line.update(name="x" * 5000)), "has more than 4096 characters"),
+        (change(3, lambda line: line.update(started=1e300)), ":4: started: 1e+300 is not a number"),
+        (change(4, lambda line: line.update(created=-1)), ":5: created: -1.0 is not a number from"),
+        (change(4, lambda line: line.update(latency=1e30)), ":5: latency: 1e+30 is not a number"),
+        (change(8, lambda line: line.update(report=[])), ":9: report: [] is not an object"),
         (change(3, lambda line: line.update(tasks=[3])), ":4: tasks: JobTask is not an object"),
     ],
 )
@@ -146,8 +164,12 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 def test_files_of_the_first_version_are_read(file: Path) -> None:
     lines = file.read_text().splitlines()
-    assert '"kind":"best"' in lines[-2]
-    old = [lines[0].replace('"version":3}', '"version":1}'), *lines[1:-2]]
+    assert '"kind":"best"' in lines[-3]
+    old = [lines[0].replace('"version":4}', '"version":1}')]
+    for line in lines[1:-3]:
+        value = json.loads(line)
+        del value["checksum"]
+        old.append(json.dumps(value))
     file.write_text("\n".join(old))
     with Store.open(":memory:") as store:
         assert import_records(store, file) == 3

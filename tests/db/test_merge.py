@@ -11,7 +11,7 @@ import pytest
 from configs.errors import DatabaseError
 from db import queries
 from db.export import export_records, merge_records
-from db.records import BestRecord, JobTask
+from db.records import BestRecord, JobTask, TaskKey, WorkloadRecord
 from db.store import Store
 from tests.db.examples import KEY, build, failed, populate, trial
 
@@ -123,3 +123,16 @@ def test_a_merge_that_broke_off_can_be_done_again(
 
 def _fail(_: object) -> None:
     raise DatabaseError("disk full")
+
+
+def test_merge_takes_nothing_of_a_database_with_a_record_that_cannot_be(tmp_path: Path) -> None:
+    """Its checksums are right: whoever made it wrote it so."""
+    evil = TaskKey("<img src=x>", KEY.target, 1, "default", "1")
+    with Store.open(tmp_path / "evil.db") as there, Store.open(tmp_path / "mine.db") as here:
+        populate(there)
+        there.add_workloads([WorkloadRecord(evil.workload, "conv", {})])
+        there.record_trials([trial(1), trial(2, key=evil)])
+        with pytest.raises(DatabaseError, match=r"evil.db: a workload that cannot be: key: '<img"):
+            merge_records(here, there)
+        assert queries.workloads(here) == {}
+        assert queries.count_trials(here) == {}
