@@ -228,7 +228,8 @@ def _version(header: object) -> int:
     version = header.get("version")
     if isinstance(version, bool) or version not in range(1, VERSION + 1):
         raise ValueError(f"version {version!r} is not supported, only 1 to {VERSION}")
-    return int(version)
+    assert isinstance(version, int)
+    return version
 
 
 def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:

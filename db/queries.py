@@ -11,6 +11,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db import schema
 from db.checksum import damaged_row
+from db.leases import is_lost
 from db.raw_rows import intact_rows
 from db.records import (
     OK,
@@ -26,6 +27,8 @@ from db.records import (
 from db.store import Store
 
 _NUMBERS_AT_ONCE = 500
+_OUT_OF_ORDER = 64
+"""A transaction may commit trials with lower numbers than those that others have committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,36 @@ def iterate_trials(store: Store) -> Iterator[TrialRecord]:
             return
         yield from records
         last = records[-1].number or last
+
+
+def last_trial(store: Store) -> int:
+    """The number of the newest trial, 0 if there is none."""
+    with store.reading() as session:
+        return session.scalar(_LAST) or 0
+
+
+def trials_of_others(
+    store: Store, keys: Collection[TaskKey], *, job: str, after: int
+) -> tuple[int, list[TrialRecord]]:
+    """The number of the newest trial, and the trials of these tasks that other jobs recorded since
+    the one numbered `after`: some earlier ones too, of a server that numbers them out of order."""
+    with store.reading() as session:
+        last = session.scalar(_LAST) or 0
+        if last <= after:
+            return last, []
+        first = after if session.get_bind().dialect.name == "sqlite" else after - _OUT_OF_ORDER
+        others = schema.Job.uid.is_(None) | (schema.Job.uid != job)
+        rows = session.execute(
+            _trials().where(schema.Trial.id > first, others).order_by(schema.Trial.id)
+        )
+        return last, [record for record in map(_trial, rows) if record.key in keys]
+
+
+def trials_of_schedules(store: Store, key: TaskKey, hashes: Sequence[str]) -> list[TrialRecord]:
+    """The trials of a task's schedules with these hashes, in the order they were recorded."""
+    of_these = _OF_TASK.where(schema.Trial.schedule_hash.in_(hashes)).order_by(schema.Trial.id)
+    with store.reading() as session:
+        return [_trial(row) for row in session.execute(of_these, _key_of(key))]
 
 
 def trial(store: Store, number: int) -> TrialRecord | None:
@@ -327,6 +360,7 @@ def _trials() -> Select[Any]:
 
 # Statements that are executed often, made once: making one takes longer than executing it.
 _IS_OF_TASK = _is_task(schema.Trial.task_id)
+_LAST = select(func.max(schema.Trial.id))
 _OF_TASK = _trials().where(_IS_OF_TASK)
 _NUMBERED = _trials().where(schema.Trial.id == bindparam("number"))
 _FINALISTS = _OF_TASK.where(_IS_CONFIRMED).order_by(schema.Trial.id)
@@ -424,7 +458,7 @@ def _job(session: Session, row: schema.Job) -> JobRecord:
         model_name=row.model_name,
         model_hash=row.model_hash,
         settings=row.settings,
-        state=row.state,
+        state="lost" if row.state == "running" and is_lost(session, row.id) else row.state,
         started=row.started,
         updated=row.updated,
         finished=row.finished,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
-JOB_STATES: tuple[JobState, ...] = ("running", "finished", "interrupted", "failed")
+JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed", "lost"]
+JOB_STATES: tuple[JobState, ...] = ("running", "finished", "interrupted", "failed", "lost")
 OK = "ok"
 """The status of a trial that was built, gave the right result and was timed."""
 CONFIRMED = "confirmed"
@@ -161,7 +161,8 @@ class JobRecord:
     """One run of the tuner on one model.
 
     `id` is unique over all databases. `settings` and `progress` are JSON values. Times are
-    seconds since the epoch; `finished` is None while the state is running.
+    seconds since the epoch; `finished` is None while the state is running, and for a job that is
+    lost (its process is gone) until another one notices.
     """
 
     id: str

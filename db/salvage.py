@@ -179,7 +179,14 @@ def _drop_useless(found: dict[str, _Rows]) -> dict[str, int]:
     lost = [number for number, row in bests.items() if row["trial_id"] not in found["trials"]]
     for number in lost:
         del bests[number]
-    return {"bests": len(lost)}
+    useless = {"bests": len(lost)}
+    for table, column in (("leases", "job_id"), ("claims", "job_id"), ("claims", "task_id")):
+        parents = found["jobs" if column == "job_id" else "tasks"]
+        gone = [number for number, row in found[table].items() if row[column] not in parents]
+        for number in gone:
+            del found[table][number]
+        useless[table] = useless.get(table, 0) + len(gone)
+    return useless
 
 
 def _add_stand_ins(found: dict[str, _Rows]) -> dict[str, int]:

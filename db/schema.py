@@ -3,7 +3,8 @@
 workloads ─┐
            ├─ tasks (the key of a record) ─┬─ trials ─ machines
 targets  ──┘                               ├─ bests (each one of the trials)
-                                           └─ job_tasks ─ jobs
+                                           ├─ job_tasks ─ jobs
+                               └─ claims ─ jobs ─ leases
 targets ── builds
 
 Every row has a checksum, so that a damaged one is told from an intact one (`db.checksum`).
@@ -37,11 +38,11 @@ from db.checksum import checksum_of, checksum_of_insert, damaged_row
 from db.packing import pack, unpack
 from db.records import OK, JobState, compact_json
 
-REVISION = "0003"
+REVISION = "0004"
 """The Alembic revision that these models are."""
 
 
-OF_THESE_COLUMNS = (REVISION,)
+OF_THESE_COLUMNS = ("0003", REVISION)
 """The revisions whose tables, if there, have the columns of these models."""
 
 
@@ -197,6 +198,32 @@ class JobTask(Base):
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, index=True)
     position: Mapped[int] = mapped_column(Integer)
     occurrences: Mapped[int] = mapped_column(Integer)
+
+
+class Lease(Base):
+    """The process that is at work on a running job, and when it was last seen."""
+
+    __tablename__ = "leases"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    host: Mapped[str] = mapped_column(Text)
+    pid: Mapped[int] = mapped_column(Integer)
+    process_started: Mapped[int] = mapped_column(BigInteger)
+    seen: Mapped[float] = mapped_column(Float)
+
+
+class Claim(Base):
+    """A candidate that a job is about to measure; nobody else does until it `expires`."""
+
+    __tablename__ = "claims"
+    __table_args__ = (UniqueConstraint("task_id", "schedule_hash", name="uq_claims_key"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
+    schedule_hash: Mapped[str] = mapped_column(String(16))
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
+    expires: Mapped[float] = mapped_column(Float)
 
 
 class Trial(Base):

@@ -23,6 +23,7 @@ from configs.errors import DatabaseError, DatabaseUnavailableError
 from db import schema, sqlite_file
 from db.backend import Backend, backend_of
 from db.checksum import checksum_of
+from db.leases import hold_lease, let_go
 from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
 from db.raw_rows import damage, raw_rows, row_name
 from db.records import (
@@ -154,7 +155,7 @@ class Store:
         with self._translated(), Session(self._writer) as session, session.begin():
             yield session
 
-    def _write(self, work: Callable[[Session], _T]) -> _T:
+    def write(self, work: Callable[[Session], _T]) -> _T:
         """Do `work` in one transaction, committed on return."""
 
         def write() -> _T:
@@ -200,7 +201,7 @@ class Store:
             session.execute(insert_new(session, model), rows)
 
         if rows:
-            self._write(add)
+            self.write(add)
 
     def record_trials(self, trials: Iterable[TrialRecord]) -> int:
         """Add the trials in one transaction, committed on return; how many were new.
@@ -224,7 +225,7 @@ class Store:
         if not records:
             return 0
         try:
-            added = self._write(add)
+            added = self.write(add)
         except Exception:
             self._ids = {}  # what was rolled back is not there, nor perhaps what others deleted
             raise
@@ -246,7 +247,7 @@ class Store:
                 count += session.connection().execute(statement).rowcount
             return count
 
-        return self._write(remove) if wanted else 0
+        return self.write(remove) if wanted else 0
 
     def compact(self) -> None:
         """Let go of the space of deleted rows: a file becomes smaller, and needs as much space
@@ -267,12 +268,12 @@ class Store:
             session.execute(insert_new(session, schema.Best), rows)
 
         if records:
-            self._write(add)
+            self.write(add)
 
     def start_job(
         self, model_name: str, model_hash: str, settings: Any, tasks: Sequence[JobTask] = ()
     ) -> JobRecord:
-        """Add a job in the state "running"."""
+        """Add a job in the state "running", which this process is at work on."""
         now = time.time()
         record = JobRecord(
             id=uuid.uuid4().hex,
@@ -287,6 +288,7 @@ class Store:
             tasks=tuple(tasks),
         )
         self.add_jobs([record])
+        self.write(lambda session: hold_lease(session, record.id))
         return record
 
     def add_jobs(self, jobs: Iterable[JobRecord]) -> None:
@@ -299,7 +301,7 @@ class Store:
             for record in records:
                 add_job(session, ids, record)
 
-        self._write(add)
+        self.write(add)
 
     def update_job(self, job: str, progress: Any) -> None:
         """Replace the job's progress."""
@@ -310,7 +312,7 @@ class Store:
             row.updated = time.time()
             row.checksum = checksum_of(row)
 
-        self._write(update)
+        self.write(update)
 
     def finish_job(self, job: str, state: JobState, progress: Any = None) -> None:
         """Set the job's final state, and its progress unless that is None."""
@@ -324,8 +326,9 @@ class Store:
             if progress is not None:
                 row.progress = progress
             row.checksum = checksum_of(row)
+            let_go(session, row.id)
 
-        self._write(finish)
+        self.write(finish)
 
     def record_builds(self, builds: Iterable[BuildRecord]) -> None:
         """Add the builds that are not in the database yet, all in one transaction.
@@ -340,7 +343,7 @@ class Store:
             session.execute(insert_new(session, schema.Build), rows)
 
         if records:
-            self._write(add)
+            self.write(add)
 
     def _prepare(self, migrations: Path, *, create: bool, check_rows: bool) -> None:
         """Check the database, then bring it to this version's schema."""

@@ -1,0 +1,53 @@
+"""Leases, within a transaction: which process is at work on a running job."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import delete, select, text
+from sqlalchemy.orm import Session
+
+from db import schema
+from db.checksum import checksum_of
+from db.processes import ProcessId, is_alive, this_process
+from db.rows import job_row
+
+
+def hold_lease(session: Session, job: str) -> None:
+    """Say that this process is at work on the job, now."""
+    number = job_row(session, job).id
+    row = session.scalar(select(schema.Lease).filter_by(job_id=number))
+    if row is None:
+        row = schema.Lease(job_id=number)
+        session.add(row)
+    process = this_process()
+    row.host, row.pid, row.process_started = process.host, process.pid, process.started
+    row.seen = clock(session)
+    row.checksum = checksum_of(row)
+
+
+def let_go(session: Session, job_id: int) -> None:
+    """Delete the lease and the claims of the job with this row id."""
+    session.execute(delete(schema.Lease).where(schema.Lease.job_id == job_id))
+    session.execute(delete(schema.Claim).where(schema.Claim.job_id == job_id))
+
+
+def is_lost(session: Session, job_id: int) -> bool:
+    """Whether nobody is at work on the job with this row id."""
+    lease = session.scalar(select(schema.Lease).filter_by(job_id=job_id))
+    return lease is None or not is_held(lease, clock(session))
+
+
+def process_of(lease: schema.Lease) -> ProcessId:
+    return ProcessId(lease.host, lease.pid, lease.process_started)
+
+
+def is_held(lease: schema.Lease, now: float) -> bool:
+    return is_alive(process_of(lease), lease.seen, now)
+
+
+def clock(session: Session) -> float:
+    """Seconds since the epoch: a server's, so that machines agree."""
+    if session.get_bind().dialect.name == "postgresql":
+        return float(session.scalar(text("SELECT extract(epoch FROM clock_timestamp())")) or 0.0)
+    return time.time()

@@ -1,0 +1,73 @@
+"""Processes: which one this is, and whether one that held a lease is still there."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+LEASE_SECONDS = 60.0
+"""A process of another machine that was not seen for so long is taken to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process of any machine: `host` tells machines, boots and containers apart, `started` two
+    processes that had the same number."""
+
+    host: str
+    pid: int
+    started: int
+
+
+def this_process() -> ProcessId:
+    """The process that asks."""
+    pid = os.getpid()
+    return ProcessId(_host(), pid, _started(pid))
+
+
+def is_alive(process: ProcessId, seen: float, now: float) -> bool:
+    """Whether the process is there; of another machine's: was seen within `LEASE_SECONDS`.
+
+    Both moments are seconds since the epoch, by the database's clock.
+    """
+    if process.host != _host():
+        return abs(now - seen) < LEASE_SECONDS
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # it is there and somebody else's, or it is said below
+    return _started(process.pid) == process.started
+
+
+def machine_name(process: ProcessId) -> str:
+    """The process's machine, for people."""
+    return process.host.partition(" ")[0]
+
+
+def _host() -> str:
+    boot = _read("/proc/sys/kernel/random/boot_id")[:8]
+    try:
+        space = str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        space = ""
+    return f"{platform.node()} {boot} {space}".strip()
+
+
+def _started(pid: int) -> int:
+    """When the process began, in ticks since the machine did (proc(5)); 0 where that is not told,
+    -1 for one that has ended and is only not yet buried."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(fields) < 20:
+        return 0
+    return -1 if fields[0] in "ZX" else int(fields[19])
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,156 @@
+"""Who is at work on a database: leases of jobs, and claims of candidates.
+
+A running job has a lease, which names its process. A job whose process is gone is lost, and its
+claims have lapsed with it. A driver claims a candidate before it measures it, so that no other one
+does; a claim lapses by itself too, because a process can be there and do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from db import schema
+from db.checksum import checksum_of
+from db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
+from db.processes import machine_name
+from db.records import TaskKey
+from db.rows import RowIds, insert_new, job_row
+from db.store import Store
+
+CLAIM_SECONDS = 900.0
+"""Longer than a candidate waits and is measured, whatever its time limits usually are."""
+
+Claim: TypeAlias = tuple[TaskKey, str]
+"""A task and the hash of a schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostJob:
+    """A job whose process has gone without a word; `where` is "process 12 on HOST", or ""."""
+
+    id: str
+    model_hash: str
+    started: float
+    where: str
+
+
+def renew_lease(store: Store, job: str) -> None:
+    """Say that this process is at work on the job. Raises DatabaseError; does not wait."""
+    with store.writing() as session:
+        hold_lease(session, job)
+
+
+def close_lost_jobs(store: Store) -> list[LostJob]:
+    """Record that jobs are lost, of all that are, and let go of what they claimed."""
+
+    def close(session: Session) -> list[LostJob]:
+        found = []
+        for row in session.scalars(select(schema.Job).filter_by(state="running")).all():
+            lease = session.scalar(select(schema.Lease).filter_by(job_id=row.id))
+            if lease is not None and is_held(lease, clock(session)):
+                continue
+            row.state, row.finished = "lost", row.updated if lease is None else lease.seen
+            row.checksum = checksum_of(row)
+            let_go(session, row.id)
+            process = None if lease is None else process_of(lease)
+            where = "" if process is None else f"process {process.pid} on {machine_name(process)}"
+            found.append(LostJob(row.uid, row.model_hash, row.started, where))
+        return found
+
+    return store.write(close)
+
+
+def claim(
+    store: Store,
+    job: str,
+    wanted: Iterable[Claim],
+    *,
+    done: Iterable[Claim] = (),
+    unmeasured: Collection[str] = (),
+) -> set[Claim]:
+    """Claim candidates for the job; those that it got, which nobody else measures or has measured.
+
+    Trials with a status of `unmeasured` do not count. The job's claims `done` are given up.
+    """
+    wanted, done = list(wanted), list(done)
+
+    def work(session: Session) -> set[Claim]:
+        ids = RowIds(session)
+        number = ids.job(job)
+        assert number is not None
+        for key, hashes in _by_task(done).items():
+            session.execute(
+                delete(schema.Claim).where(
+                    schema.Claim.task_id == ids.task(key),
+                    schema.Claim.job_id == number,
+                    schema.Claim.schedule_hash.in_(hashes),
+                )
+            )
+        return {
+            (key, hash)
+            for key, hashes in _by_task(wanted).items()
+            for hash in _claimed(session, number, ids.task(key), hashes, unmeasured)
+        }
+
+    return store.write(work) if wanted or done else set()
+
+
+def release_claims(store: Store, job: str) -> None:
+    """Give up all claims of the job."""
+
+    def release(session: Session) -> None:
+        number = job_row(session, job).id
+        session.execute(delete(schema.Claim).where(schema.Claim.job_id == number))
+
+    store.write(release)
+
+
+def _by_task(claims: Iterable[Claim]) -> Mapping[TaskKey, list[str]]:
+    grouped: dict[TaskKey, list[str]] = {}
+    for key, hash in claims:
+        grouped.setdefault(key, []).append(hash)
+    return grouped
+
+
+def _claimed(
+    session: Session, job: int, task: int, hashes: Sequence[str], unmeasured: Collection[str]
+) -> set[str]:
+    """Claim these schedules of a task; those that the job has, and that nobody has measured."""
+    now = clock(session)
+    of_these = schema.Claim.task_id == task, schema.Claim.schedule_hash.in_(hashes)
+    for row in session.scalars(select(schema.Claim).where(*of_these)).all():
+        if row.job_id != job and (not now < row.expires or is_lost(session, row.job_id)):
+            same = schema.Claim.id == row.id, schema.Claim.job_id == row.job_id
+            session.execute(delete(schema.Claim).where(*same))
+    rows = [
+        {"task_id": task, "schedule_hash": hash, "job_id": job, "expires": now + CLAIM_SECONDS}
+        for hash in hashes
+    ]
+    session.execute(insert_new(session, schema.Claim), rows)
+    mine = (*of_these, schema.Claim.job_id == job)
+    ours = set(session.scalars(select(schema.Claim.schedule_hash).where(*mine)))
+    measured = set(
+        session.scalars(
+            select(schema.Trial.schedule_hash).where(
+                schema.Trial.task_id == task,
+                schema.Trial.schedule_hash.in_(hashes),
+                schema.Trial.confirmed == 0,
+                schema.Trial.status.not_in(unmeasured),
+            )
+        )
+    )
+    if measured & ours:
+        late = schema.Claim.schedule_hash.in_(measured & ours)
+        session.execute(delete(schema.Claim).where(*mine, late))
+    return ours - measured
+
+
+def count_claims(store: Store) -> int:
+    """How many candidates are claimed."""
+    with store.reading() as session:
+        return session.scalar(select(func.count()).select_from(schema.Claim)) or 0
