@@ -139,12 +139,16 @@ class Budget:
 
     def job_end(self, tasks: Sequence[TaskProgress], seconds: float) -> End | None:
         """Why the job submits no more trials `seconds` after its start, or None."""
-        minutes = self.limits.minutes
-        if minutes is not None and seconds >= 60.0 * minutes:
+        if self.is_late(seconds):
             return End.TIME
         if self.left(tasks) == 0:
             return End.TOTAL_TRIALS
         return None
+
+    def is_late(self, seconds: float) -> bool:
+        """Whether a job has no time left `seconds` after its start."""
+        minutes = self.limits.minutes
+        return minutes is not None and seconds >= 60.0 * minutes
 
     def end(self, tasks: Sequence[TaskProgress], seconds: float) -> End:
         """Why a job without anything left to do has ended."""

@@ -21,6 +21,7 @@ from configs.settings import Settings
 from db import queries
 from db.records import BestRecord, JobState, JobTask, TargetRecord, WorkloadRecord
 from db.store import Store
+from db.work import close_lost_jobs
 from measure.import_model import import_model
 from measure.make_runner import create_runner
 from measure.ray_address import check_address
@@ -32,6 +33,7 @@ from tuner.build_model import compile_with
 from tuner.build_report import BuildReport
 from tuner.cost_model import BoostedTrees, TrainingData
 from tuner.finalists import Finalists, Settled, refresh
+from tuner.heartbeat import heartbeat
 from tuner.history import (
     JOB_ROWS,
     background,
@@ -45,7 +47,7 @@ from tuner.make_tasks import distinct_kernels, make_tasks
 from tuner.patience import DatabasePatience
 from tuner.progress import NoProgress, Progress
 from tuner.records import unusable
-from tuner.report import TaskStatus, format_duration, task_to_json
+from tuner.report import TaskStatus, format_duration, format_time, task_to_json
 from tuner.session import Overhead, SessionOptions, TuningSession, job_progress
 from tuner.targets import target_of
 from tuner.tasks import TuningTask
@@ -135,10 +137,11 @@ def tune_model(
         latency: ModelLatency | None = None
         report: BuildReport | None = None
         try:
-            job.prepare(graph)
-            end = job.search()
-            if end is not End.INTERRUPTED:
-                latency, report = job.confirm(graph)
+            with heartbeat(store, job.id):
+                job.prepare(graph)
+                end = job.search()
+                if end is not End.INTERRUPTED:
+                    latency, report = job.confirm(graph)
             state = "interrupted" if end is End.INTERRUPTED else "finished"
         except KeyboardInterrupt:
             end, state = End.INTERRUPTED, "interrupted"
@@ -174,6 +177,7 @@ class Job:
     background: list[TrainingData] = field(default_factory=list)
     id: str = ""
     measured: int = 0
+    seen: int = 0  # the last trial that the tasks know of
     settled: list[Settled] = field(default_factory=list)
     budget: Budget = field(init=False)
     patience: DatabasePatience = field(init=False)
@@ -204,7 +208,10 @@ class Job:
         tasks = [JobTask(task.key, task.progress.occurrences) for task in self.tasks]
         settings = self.settings.to_json()
         settings["database"] = {"url": self.store.name}  # without a password
-        self.id = self.store.start_job(model_name, structural_hash(graph), settings, tasks).id
+        model_hash = structural_hash(graph)
+        self._say_what_is_lost(model_hash)
+        self.id = self.store.start_job(model_name, model_hash, settings, tasks).id
+        self.seen = queries.last_trial(self.store)
         for task in self.tasks:
             found = queries.best(self.store, task.key)
             settled = None if found is None else found[1]
@@ -216,6 +223,16 @@ class Job:
         for task in self.tasks[:1]:
             for note in unusable(self.store, task.key):
                 self.progress.message(note)
+
+    def _say_what_is_lost(self, model_hash: str) -> None:
+        """Close the jobs whose processes are gone; say so of those that tuned this model."""
+        for lost in close_lost_jobs(self.store):
+            if lost.model_hash == model_hash:
+                where = f" ({lost.where} is no more)" if lost.where else ""
+                self.progress.message(
+                    f"a former job, started {format_time(lost.started)} UTC, was lost{where}: "
+                    "this one goes on from what it recorded"
+                )
 
     def statuses(self, end: End | None = None) -> list[TaskStatus]:
         """Where every task stands; `end` is why those ended that had no reason of their own."""
@@ -284,11 +301,16 @@ class Job:
         latency = compare_models(Executable(untuned), Executable(new), third, options)
         if changes and latency.is_slower:
             self.progress.message("the new schedules make the model slower: the former ones stay")
-            bests = [settled.incumbent for settled in self.settled]
+            bests = [settled.incumbent for settled in self.settled if self._still_applies(settled)]
             report = former.report
         self.store.record_bests(bests)
         refresh(self.tasks, self.store)
         return latency, report
+
+    def _still_applies(self, settled: Settled) -> bool:
+        """Whether no other job has settled the task since the finalists met."""
+        found = queries.best(self.store, settled.task.key)
+        return found is None or found[0].schedule_hash == settled.incumbent.schedule_hash
 
     def _choose(
         self, *, only_confirmed: bool = False, settled: Iterable[BestRecord] = ()
@@ -317,6 +339,7 @@ class Job:
             job=self.id,
             progress=self.progress,
             background=self.background,
+            seen=self.seen,
         )
 
     def _end(self) -> End:

@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from compiler.errors import MeasureError
+from db import queries
+from db.records import TrialRecord
 from db.store import Store
+from db.work import Claim
 from measure.job import MeasureRequest, MeasureResult, Status
 from measure.runner import Runner
 from tuner.budget import Budget, End
 from tuner.cost_model import CostModel, TrainingData
+from tuner.others import Others
 from tuner.progress import Progress
-from tuner.records import trial_record
+from tuner.records import latency_of, trial_record
 from tuner.relatives import relatives_bests
 from tuner.report import TaskStatus
 from tuner.sampler import Proposal
@@ -69,6 +73,10 @@ class _Work:
     planned: Planned
     again: bool = False
 
+    @property
+    def claim(self) -> Claim:
+        return self.task.key, self.planned.hash
+
 
 class TuningSession:
     """One search over all tasks. `run` ends when the budget does, or after `stop`."""
@@ -86,8 +94,10 @@ class TuningSession:
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
         background: Sequence[TrainingData] = (),
+        seen: int | None = None,
     ) -> None:
-        """`background` is what is known of other kernels, for the cost model to start from."""
+        """`background` is what is known of other kernels, for the cost model to start from; `seen`
+        the number of the last trial that the tasks know of (None: the newest)."""
         self.tasks = list(tasks)
         self.measured = 0  # results of this session
         self.overhead = Overhead()
@@ -103,6 +113,10 @@ class TuningSession:
         self._started = clock()
         self._queue: deque[_Work] = deque()
         self._pending: dict[str, _Work] = {}
+        self._elsewhere: dict[Claim, _Work] = {}  # what other jobs have claimed
+        seen = queries.last_trial(store) if seen is None else seen
+        keys = [task.key for task in self.tasks]
+        self._others = Others(store, job, keys, seen, clock)
         self._machinery_failures = 0
         self._stopped = False
         self._job_updated = clock()
@@ -133,10 +147,16 @@ class TuningSession:
             self._train()
             while not self._stopped:
                 self._fill()
-                if not self._pending:
+                if not self._pending and not self._elsewhere:
                     break
                 self._train()
-                self._take(self._gather())
+                if self._pending:
+                    self._take(self._gather())
+                elif self._budget.is_late(self.elapsed):
+                    break
+                else:
+                    time.sleep(POLL_SECONDS)
+                self._look_around()
                 self.show()
             if self._stopped:
                 self._drain()
@@ -191,6 +211,7 @@ class TuningSession:
                 task.search.propose_first(relatives_bests(task, self.tasks))
             for proposal in task.search.ask(count):
                 self._plan(task, proposal)
+            self._claim()
             task.progress.exhausted = task.search.exhausted
             task.progress.headroom = task.search.headroom
         self.overhead.propose += time.thread_time() - begin
@@ -207,6 +228,44 @@ class TuningSession:
         task.under_way[planned.hash] = [proposal.number]
         task.progress.pending += 1
         self._queue.append(_Work(task, planned))
+
+    def _claim(self) -> None:
+        """Leave what other jobs measure, or have measured, to them."""
+        granted = self._others.claim(work.claim for work in self._queue)
+        for work in self._queue:
+            if work.claim not in granted:
+                self._elsewhere[work.claim] = work
+        self._queue = deque(work for work in self._queue if work.claim in granted)
+
+    def _look_around(self) -> None:
+        """Learn from what other jobs have measured; measure what they have given up."""
+        begin = time.thread_time()
+        for record in self._others.news():
+            self._learn_from(record)
+        if self._elsewhere and self._others.may_retry():
+            for task in self.tasks:
+                hashes = [hash for key, hash in self._elsewhere if key == task.key]
+                for record in self._others.results(task.key, hashes) if hashes else ():
+                    self._learn_from(record)
+            granted = self._others.claim(self._elsewhere)
+            self._queue.extend(self._elsewhere.pop(claim) for claim in sorted_claims(granted))
+        self.overhead.record += time.thread_time() - begin
+
+    def _learn_from(self, record: TrialRecord) -> None:
+        """Take over another job's trial, unless it is known or under way here."""
+        task = next((task for task in self.tasks if task.key == record.key), None)
+        hash = record.schedule_hash
+        if task is None or hash in task.known:
+            return
+        work = self._elsewhere.pop((task.key, hash), None)
+        if work is None and hash in task.under_way:
+            return
+        if work is not None:
+            task.progress.pending -= 1
+        latency = latency_of(record)
+        for number in task.under_way.pop(hash, ()):
+            task.search.tell(number, latency)
+        task.take_over(record)
 
     def _gather(self) -> list[MeasureResult]:
         """What is ready, and what is ready a moment later: a commit costs more than a record."""
@@ -246,6 +305,7 @@ class TuningSession:
             task.progress.pending += 1
             self._queue.appendleft(_Work(task, planned, again=True))
             return
+        self._others.measured([work.claim])
         for number in task.under_way.pop(planned.hash):
             task.search.tell(number, result.latency)
         lesson = Lesson.of(result.status, result.latency, result.run_seconds, result.machine)
@@ -257,6 +317,7 @@ class TuningSession:
         return bool(result.samples) and median(result.samples) < task.progress.best
 
     def _machinery_failed(self, work: _Work, result: MeasureResult) -> None:
+        self._others.measured([work.claim])
         for number in work.task.under_way.pop(work.planned.hash):
             work.task.search.forget(number)
         self._machinery_failures += 1
@@ -284,11 +345,13 @@ class TuningSession:
 
     def _abandon(self) -> None:
         """Give up what was proposed and not measured; a later run may propose it again."""
-        for work in (*self._queue, *self._pending.values()):
+        for work in (*self._queue, *self._pending.values(), *self._elsewhere.values()):
             work.task.progress.pending -= 1
             work.task.under_way.clear()
         self._queue.clear()
         self._pending.clear()
+        self._elsewhere.clear()
+        self._others.leave()
 
     def show(self) -> None:
         """Update the progress display and, now and then, the job's record."""
@@ -309,6 +372,11 @@ class TuningSession:
             waiting = left + len(self._pending) + len(self._queue)
             estimates.append(waiting * self.elapsed / self.measured)
         return min(estimates, default=None)
+
+
+def sorted_claims(claims: Iterable[Claim]) -> list[Claim]:
+    """In an order that does not depend on hashes of strings."""
+    return sorted(claims, key=lambda claim: (claim[0].workload, claim[1]))
 
 
 def job_progress(statuses: Sequence[TaskStatus]) -> dict[str, int | float]:

@@ -108,16 +108,20 @@ class TuningTask:
         """
         records = list(records)
         for record in search_trials(records):
-            latency = latency_of(record)
-            candidate = self.space.find(record.sketch, record.choices)
-            lesson = Lesson.of(record.status, latency, record.run_seconds, record.conditions)
-            seconds = record.build_seconds + record.check_seconds + record.run_seconds
-            self.learn(candidate, record.schedule_hash, latency, lesson, seconds)
-            if candidate is not None:
-                self.search.add(candidate, latency)
+            self.take_over(record)
         best = settled or best_record(records)
         if best is not None:
             self.confirmed_latency = latency_of(best)
+
+    def take_over(self, record: TrialRecord) -> None:
+        """Learn from a trial of another job, an earlier one or one of the same time."""
+        latency = latency_of(record)
+        candidate = self.space.find(record.sketch, record.choices)
+        lesson = Lesson.of(record.status, latency, record.run_seconds, record.conditions)
+        seconds = record.build_seconds + record.check_seconds + record.run_seconds
+        self.learn(candidate, record.schedule_hash, latency, lesson, seconds)
+        if candidate is not None:
+            self.search.add(candidate, latency)
 
     def learn(
         self,
