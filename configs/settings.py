@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import SettingsError
-from configs.regular_file import read_regular
 from configs.private_folder import writable_by_others
+from configs.regular_file import read_regular
 
 ENVIRONMENT_PREFIX = "TUNEFARM_"
 _FOLDER = Path(__file__).resolve().parent

@@ -6,14 +6,14 @@ from importlib import import_module
 
 from tests.attack.attack import Attack
 
-_HOMES: dict[str, str] = {
+_HOMES = {
+    "graphs": "tests.attack.graphs:Graphs",
+    "models": "tests.attack.models:Models",
     "artefacts": "tests.attack.artefacts:Artefacts",
+    "cache": "tests.attack.cache_entries:CacheEntries",
     "invocations": "tests.attack.invocations:InvocationsAttack",
     "signals": "tests.attack.signals:SignalsAttack",
-    "cache": "tests.attack.cache_entries:CacheEntries",
-    "graphs": "tests.attack.graphs:Graphs",
 }
-_HOMES: dict[str, str] = {"models": "tests.attack.models:Models"}
 """Where each attack's class is, as module:name."""
 
 
