@@ -63,19 +63,20 @@ class CacheEntries(Attack):
 
     def _change(self, rng: Random, cache: Path) -> str:
         """Change an entry; what was done, beginning with one word for it."""
-        entries = sorted(cache.glob("??/*.entry"))
-        path, other = rng.choice(entries), rng.choice(entries)
-        name = path.relative_to(cache)
-        content = path.read_bytes()
-        match rng.randrange(5):
-            case 0:
+        entries = sorted(path for path in cache.glob("??/*.entry") if not path.is_symlink())
+        path = rng.choice(entries)
+        name, content = path.relative_to(cache), path.read_bytes()
+        alike = [entry for entry in entries if _kind(entry.read_bytes()) == _kind(content)]
+        other = rng.choice(alike if rng.random() < 0.7 else entries)
+        match rng.randrange(6):
+            case 0 | 1:
                 path.write_bytes(other.read_bytes())
                 return f"moved {other.relative_to(cache)} to {name}"
-            case 1:
+            case 2:
                 path.unlink()
                 path.symlink_to(other if other != path else cache)
                 return f"linked {name}"
-            case 2:
+            case 3:
                 facts = _other_facts(rng, content)
                 ContentCache(cache).add(f"{name.parent}{path.stem}", facts, _data(content))
                 return f"facts of {name}: {json.dumps(facts)[:200]}"
@@ -92,16 +93,27 @@ def _forget_artefacts(cache: Path) -> None:
             path.unlink()
 
 
+def _facts(content: bytes) -> Any:
+    """The facts of an entry; None for a kept artefact."""
+    try:
+        return json.loads(content[_HASH_BYTES:].partition(b"\n")[0])
+    except ValueError:
+        return None
+
+
+def _kind(content: bytes) -> list[str]:
+    """What the facts of an entry say something of."""
+    facts = _facts(content)
+    return sorted(facts) if isinstance(facts, dict) else []
+
+
 def _data(content: bytes) -> bytes:
     return content[_HASH_BYTES:].partition(b"\n")[2]
 
 
 def _other_facts(rng: Random, content: bytes) -> Any:
     """Facts that lack a field, or are none at all."""
-    try:
-        facts = json.loads(content[_HASH_BYTES:].partition(b"\n")[0])
-    except ValueError:  # a kept artefact
-        facts = None
+    facts = _facts(content)
     if isinstance(facts, dict) and facts and rng.random() < 0.6:
         facts.pop(rng.choice(list(facts)))
         return facts
