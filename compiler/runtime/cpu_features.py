@@ -53,6 +53,7 @@ X86_FEATURES = {
     "avx512vnni": CpuidBit(7, 0, _ECX, 11, _AVX512),
     "avx512bitalg": CpuidBit(7, 0, _ECX, 12, _AVX512),
     "avx512vpopcntdq": CpuidBit(7, 0, _ECX, 14, _AVX512),
+    "avx512vp2intersect": CpuidBit(7, 0, _EDX, 8, _AVX512),
     "avx512fp16": CpuidBit(7, 0, _EDX, 23, _AVX512),
     "avxvnni": CpuidBit(7, 1, _EAX, 4, _AVX),
     "avx512bf16": CpuidBit(7, 1, _EAX, 5, _AVX512),
