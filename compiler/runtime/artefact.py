@@ -74,13 +74,15 @@ def save(
 
     `fallback` is the same model for CPUs that cannot run `spec`. Raises `ArtefactError` when the
     file cannot be written; what was at `path` is then unchanged. Raises `VerifyError` for a spec
-    whose entry was not made for it: nobody could load the file.
+    whose entry was not made for it, or that is not what it is given as: nobody could load the file.
     """
     path = Path(path)
     parts: list[Part] = []
     contents: list[Content] = []
     numbers: dict[str, int] = {}
     variants = []
+    if fallback is not None and (spec.fallback, fallback.fallback) != (False, True):
+        raise VerifyError(f"executable {spec.name}: its fallback was not compiled as one")
     for variant in (spec,) if fallback is None else (spec, fallback):
         if seal_of(variant) not in variant.entry:
             raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")

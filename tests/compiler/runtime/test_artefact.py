@@ -302,6 +302,8 @@ def test_entry_that_was_made_for_another_spec_is_not_saved(
 ) -> None:
     with pytest.raises(VerifyError, match="holds the seal of another one"):
         artefact.save(replace(spec, arena_bytes=spec.arena_bytes + 64), tmp_path / "x.tuned")
+    with pytest.raises(VerifyError, match="its fallback was not compiled as one"):
+        artefact.save(spec, tmp_path / "x.tuned", fallback=spec)
     assert not list(tmp_path.iterdir())
 
 
