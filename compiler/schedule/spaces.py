@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.sketches.row_wise import reduces_rows, row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
 from compiler.schedule.sketches.winograd_conv import winograd_pays, winograd_sketches
-from compiler.schedule.space import ScheduleSpace
+from compiler.schedule.space import ScheduleSpace, Sketch
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
 
@@ -19,7 +20,15 @@ def schedule_space(
     """All schedules of `kernel` that are worth measuring on `target` with `threads` threads.
 
     `numerics` "strict" leaves out algorithms that round differently (Winograd), "default" has them.
+    A kernel that a sketch fails on has the naive schedule alone: others can be tuned beside it.
     """
+    try:
+        return _sketched(kernel, target, threads, numerics)
+    except ScheduleError:
+        return ScheduleSpace([Sketch("naive", (), lambda _: naive_schedule(), ())])
+
+
+def _sketched(kernel: FusedKernel, target: Target, threads: int, numerics: str) -> ScheduleSpace:
     sketches = window_sketches(kernel, target, threads)
     if reduces_rows(kernel):
         sketches += row_wise_sketches(kernel, target, threads)
@@ -36,8 +45,11 @@ def schedule_space(
 def default_schedule(
     kernel: FusedKernel, target: Target, threads: int = 1, numerics: str = "default"
 ) -> Schedule:
-    """The analytic pick: the first sketch with the choices that its rules prefer."""
-    space = schedule_space(kernel, target, threads, numerics)
+    """The analytic pick: the first sketch with the choices that its rules prefer.
+
+    Raises ScheduleError where a sketch fails on the kernel.
+    """
+    space = _sketched(kernel, target, threads, numerics)
     return space.schedule(space.default())
 
 

@@ -256,6 +256,17 @@ def test_kernel_without_a_schedule_that_fits_runs_as_scalar_loops_and_is_reporte
     assert "define" in llvm_text(program, spec, schedules)
 
 
+def test_kernel_that_a_sketch_fails_on_can_still_be_tuned(
+    mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spaces, "tiled_reduction_sketches", _refuses)
+    program = kernels_of(mlp)
+    kernel = next(call.kernel for call in program.calls if isinstance(call, KernelCall))
+    space = spaces.schedule_space(kernel, host_target())
+    assert space.size == 1
+    assert space.schedule(space.default()) == spaces.naive_schedule()
+
+
 def test_same_model_gives_the_same_artefact(conv_net: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
         artefact.save(compile_model(conv_net), tmp_path / name)

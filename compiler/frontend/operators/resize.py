@@ -210,8 +210,8 @@ def _coordinates(axis: Axis, mode: str, y: npt.NDArray[np.float32]) -> npt.NDArr
             if length == 1:
                 return y * 0 + 0.5 * (start + end) * (n - 1)
             return start * (n - 1) + y * (end - start) * (n - 1) / (length - 1)
-        case "pytorch_half_pixel" if length == 1:
-            return y * 0 - 0.5
+        case "pytorch_half_pixel" if axis.size == 1:
+            return y * 0
         case "half_pixel_symmetric":
             offset = n / 2 * (1 - axis.size / length)
             return offset + (y + 0.5) / axis.scale - 0.5

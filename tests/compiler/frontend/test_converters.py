@@ -366,6 +366,20 @@ def test_resize_of_an_axis_of_width_1_repeats_it_to_the_bit(
     np.testing.assert_array_equal(result, np.repeat(x, 7, axis))
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel", "align_corners"])
+@pytest.mark.parametrize("sizes", [(1, 5), (5, 1), (1, 1)])
+def test_resize_to_width_1(sizes: tuple[int, int], coordinates: str, mode: str) -> None:
+    proto = model(
+        [node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode,
+              coordinate_transformation_mode=coordinates)],
+        [tensor("x", [1, 2, 7, 4])],
+        ["y"],
+        {"sizes": integers(1, 2, *sizes)},
+    )  # fmt: skip
+    check(proto, {"x": random(1, 2, 7, 4)})
+
+
 def test_resize_reads_no_element_that_has_no_weight() -> None:
     x = np.array([[[1, np.inf, 2, np.nan]]], np.float32)
     one = _resized(x, [1, 1, 1], mode="linear", coordinate_transformation_mode="pytorch_half_pixel")
