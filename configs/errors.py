@@ -7,24 +7,35 @@ They live here because `configs` is the one package that every other may import;
 from __future__ import annotations
 
 
+_MOST_CHARACTERS = 1600  # of a message
+
+
 class TunefarmError(Exception):
     """Base of every error that a user can cause or must read.
 
     `message` is one readable sentence, `program` the printed program at that point (or empty),
-    `hint` what to do next (or empty). `str(error)` is the sentence and the hint.
+    `hint` what to do next (or empty). `str(error)` is the sentence and the hint. What is too long
+    to be read, the names of a damaged model say, is cut out of the middle.
     """
 
     def __init__(self, message: str, *, program: str = "", hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
+        self.message = _readable(message)
         self.program = program
-        self.hint = hint
+        self.hint = _readable(hint)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.program, self.hint)
+
+
+def _readable(text: str) -> str:
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    half = _MOST_CHARACTERS // 2
+    return f"{text[:half]} […] {text[-half:]}"
 
 
 def _rebuild(kind: type[TunefarmError], message: str, program: str, hint: str) -> TunefarmError:

@@ -36,7 +36,6 @@ _FAILURES = (
     AssertionError,
     AttributeError,
     LookupError,
-    MemoryError,
     RuntimeError,
     TypeError,
     ValueError,

@@ -28,7 +28,7 @@ from compiler.frontend.signature import Signature, check_form, check_types, find
 
 _MAX_DEPTH = 40
 # What malformed operands make Python and NumPy raise inside a converter.
-_MALFORMED = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+_MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError)
 
 Inputs: TypeAlias = tuple[Value | None, ...]
 Results: TypeAlias = Sequence[Value | None]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from compiler.graph.fuse import Group, fuse
 from compiler.graph.ir import Array, Graph, Node, TensorType
 from compiler.kernels.canonicalise import canonicalise, with_literals
+from compiler.kernels.count_work import written_size
 from compiler.kernels.expr import Const, const
 from compiler.kernels.kernel import (
     FusedKernel,
@@ -20,6 +21,10 @@ from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.operators.registry import Pattern, add_expression, operator
+
+# A group whose expression is longer where it is written out is not fused after all: each node that
+# reads its operand twice doubles what lies before it. Groups of networks have about a hundred.
+WRITTEN_LIMIT = 8192
 
 _COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor", "equal")
 
@@ -82,6 +87,10 @@ class _Extractor:
 
     def _kernel(self, group: Group) -> None:
         extracted = group_kernel(self.graph, group)
+        if len(group.nodes) > 1 and written_size(extracted.kernel) > WRITTEN_LIMIT:
+            for node in group.nodes:
+                self._kernel(Group((node,), None))
+            return
         self._call(
             extracted.kernel,
             tuple(self.renamed.get(name, name) for name in extracted.inputs),

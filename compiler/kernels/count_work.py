@@ -6,7 +6,7 @@ import math
 
 from compiler.kernels.expr import Binary, Cast, Expr, Select, Stage, Unary
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import postorder
+from compiler.kernels.rewrite import children, postorder
 
 
 def kernel_flops(kernel: FusedKernel) -> int:
@@ -26,6 +26,21 @@ def kernel_bytes(kernel: FusedKernel) -> int:
     """Bytes of all inputs and of the output."""
     inputs = sum(buffer.type.bytes for buffer in kernel.inputs)
     return inputs + elements(kernel.output) * kernel.output.dtype.bytes
+
+
+def written_size(kernel: FusedKernel) -> int:
+    """Nodes of the largest stage's expression where shared parts are written out each time.
+
+    Code for the sides of a select shares nothing, so this bounds the code of a kernel.
+    """
+    return max(_written(stage.body) for stage in kernel.stages)
+
+
+def _written(expression: Expr) -> int:
+    sizes: dict[int, int] = {}
+    for node in postorder(expression):
+        sizes[id(node)] = 1 + sum(sizes[id(operand)] for operand in children(node))
+    return sizes[id(expression)]
 
 
 def elements(stage: Stage) -> int:

@@ -35,7 +35,7 @@ from measure.worker_settings import WorkerSettings
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import MEMORY_BYTES, SECONDS, End, Forked, run_forked
 from tests.attack.growing_models import growing_model
-from tests.attack.model_bases import DATA, DATA_BYTES, bases
+from tests.attack.model_bases import DATA, DATA_BYTES, bases, own_bases
 from tests.attack.model_mutations import mutate_bytes, mutate_field
 
 LIMITS = Limits(bytes=1 << 30, nodes=10_000, seconds=25.0)
@@ -64,7 +64,7 @@ class Case:
             return Case("", growing=seed)
         base = random.choice(sorted(bases()))
         if random.random() < 0.1:  # a model of ours is worth as much as hundreds of onnx's
-            base = random.choice([name for name in bases() if "/" not in name])
+            base = random.choice(sorted(own_bases()))
         count = random.choice((1, 1, 1, 2, 3, 5))
         mutations = tuple(random.randrange(1 << 30) for _ in range(count))
         return Case(base, mutations, in_bytes=random.random() < _BYTES_SHARE)
@@ -74,7 +74,7 @@ class Case:
         if self.growing is not None:
             return bytes(growing_model(Random(self.growing))[1].SerializeToString())
         model = onnx.ModelProto()
-        model.CopyFrom(bases()[self.base])
+        model.CopyFrom((own_bases() if self.base in own_bases() else bases())[self.base])
         if not self.in_bytes:
             for mutation in self.mutations:
                 mutate_field(model, Random(mutation))
