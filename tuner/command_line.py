@@ -76,6 +76,8 @@ def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - a bug of ours: the user gets one line as well
         if interrupted():  # some libraries make something else of it
             return _interrupted()
+        if isinstance(error, OSError) and error.filename is not None and not debug:
+            return _fail(f"{error.filename}: {error.strerror or error}", 1)
         if debug:
             traceback.print_exc()
             return _fail(f"{type(error).__name__}: {error}", 1)

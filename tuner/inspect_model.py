@@ -49,12 +49,14 @@ def inspect_model(
     `kernel` is a name, a key or the start of a key.
 
     Kernels are lowered with the best schedule of `store`, else with the default one. Raises
-    SettingsError for an unknown stage or kernel.
+    SettingsError for an unknown stage or kernel, and for a kernel of the graph.
     """
     if stage not in STAGES:
         near = difflib.get_close_matches(stage, STAGES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
+    if stage == "graph" and kernel is not None:
+        raise SettingsError("the graph has no kernels yet", hint="choose a later stage")
     target, threads = target_of(settings), settings.compile.threads
     limits = limits_of(settings)
     graph = import_model(model, shapes, limits)

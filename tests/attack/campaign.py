@@ -77,7 +77,7 @@ def run_campaign(
             finding = Finding(attack.name, number, outcome, attack.minimise(number, outcome))
             tally.findings.append(finding)
             report(finding)
-        _empty(attack.folder)
+        empty(attack.folder)
         tally.seconds += time.monotonic() - start
     return tallies
 
@@ -89,7 +89,7 @@ def _attempt(attack: Attack, seed: int) -> Outcome:
         return Outcome("traceback", broke=True, detail=traceback.format_exc())
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
     """Remove what attempts left, but for names with a leading dot: what they have in common."""
     for path in folder.iterdir():
         if path.name.startswith("."):

@@ -33,6 +33,7 @@ from tuner.command_line import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 60.0
+_BUG = "error: unexpected "
 _REAL = 0.04  # share of attempts that start an interpreter
 _LONG = "x" * 5000
 _NAMES = ("", "a\0b", _LONG, "m.onnx/x", "fifo", "/dev/full", ".", "loop", "no folder/x", "a\nb/x")
@@ -67,7 +68,7 @@ _WORDS = {
     "input": ("", "x", "x=", "=x.npy", "none=x.npy", *(f"x={name}" for name in _OTHERS if name)),
 }
 _VALID = {
-    "name": "mlp", "workload": "0", "kernel": "softmax", "stage": "graph", "emit": "artefact",
+    "name": "mlp", "workload": "0", "kernel": "softmax", "stage": "kernels", "emit": "artefact",
     "against": "onnxruntime", "runner": "local", "shape": "x=1,3,12,12", "input": "x=x.npy",
     "model": "m.onnx", "artefact": "a.tuned", "db": "s.db", "other": "s.db", "config": "c.toml",
     "output": "new", "json": "new.json", "html": "new.html",
@@ -234,7 +235,7 @@ class InvocationsAttack(Attack):
         self, folder: Path, run: Callable[[list[str]], int] = lambda line: run_command(app, line)
     ) -> None:
         super().__init__(folder)
-        self._run = run
+        self.run = run
         self._common = folder / ".common"
         self._common.mkdir()
         self._work, self._temporary = folder / "work", folder / "tmp"
@@ -282,7 +283,7 @@ class InvocationsAttack(Attack):
             elif invocation.stdout:
                 os.close(1)
             streams.prepare_streams()
-            code = self._run(list(invocation.arguments))
+            code = self.run(list(invocation.arguments))
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
             return json.dumps([code, (self.folder / "stderr").read_text(errors="replace")])
@@ -318,7 +319,7 @@ def _wrong(code: int, text: str) -> list[str]:
     """What is wrong with how a refusal looks."""
     problems = [] if code in (1, 2) else [f"exit code {code}"]
     lines = text.splitlines()
-    if len(lines) != 1 or not lines[0].startswith("error: ") or "unexpected" in text:
+    if len(lines) != 1 or not lines[0].startswith("error: ") or _BUG in text:
         problems.append(f"stderr: {text[:3000]}")
     return problems
 
