@@ -157,6 +157,7 @@ def _read(path: Path) -> Iterator[Record]:
     """The file's records. Raises DatabaseError at the first line that is not right."""
     try:
         with path.open(encoding="utf-8") as file:
+            number = 0
             reader = _Lines()
             for number, text in enumerate(file, start=1):
                 try:
@@ -165,8 +166,10 @@ def _read(path: Path) -> Iterator[Record]:
                     raise DatabaseError(f"{path}:{number}: {error}") from error
                 if record is not None:
                     yield record
-            if not reader.is_whole:
-                raise DatabaseError(f"{path} is cut off: it has no end")
+        if number == 0:
+            raise DatabaseError(f"{path} is empty", hint="an export has a first line at least")
+        if not reader.is_whole:
+            raise DatabaseError(f"{path} is cut off: it has no end")
     except UnicodeDecodeError as error:
         raise DatabaseError(f"{path} is not a text file (UTF-8)") from error
     except OSError as error:

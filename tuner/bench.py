@@ -58,8 +58,10 @@ class BenchResult:
 
 
 def parse_engines(text: str) -> list[str]:
-    """Names of engines, separated by commas; SettingsError for an unknown one."""
+    """Names of engines, separated by commas; SettingsError for an unknown one, and for none."""
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise SettingsError("no engine is named", hint=f"known: {', '.join(ENGINES)}")
     for name in names:
         if name not in ENGINES:
             near = difflib.get_close_matches(name, ENGINES, n=1)

@@ -80,7 +80,7 @@ def db_import(
 
     if not Path(file).is_file():
         raise DatabaseError(f"there is no file {file}")
-    with Store.open(db or DEFAULT_DATABASE) as store:
+    with Store.open(_location(db)) as store:
         print(f"{import_records(store, Path(file))} new trials")
 
 
@@ -93,7 +93,7 @@ def db_merge(
     from db.export import merge_records
     from db.store import Store
 
-    with open_database(other) as source, Store.open(db or DEFAULT_DATABASE) as store:
+    with open_database(other) as source, Store.open(_location(db)) as store:
         print(f"{merge_records(store, source)} new trials")
 
 
@@ -109,7 +109,7 @@ def db_prune(
     from db.store import Store
     from tuner.prune import plan_pruning, prune
 
-    with Store.open(db or DEFAULT_DATABASE, create=False, read_only=dry_run) as store:
+    with Store.open(_location(db), create=False, read_only=dry_run) as store:
         tasks = plan_pruning(store, keep)
         for task in tasks:
             name = f"{task.workload_name} {task.key.workload[:8]}"
@@ -159,7 +159,7 @@ def db_upgrade(db: DbOption = None) -> None:
     from db import schema
     from db.store import Store
 
-    with Store.open(db or DEFAULT_DATABASE, create=False) as store:
+    with Store.open(_location(db), create=False) as store:
         if store.upgraded_from is None:
             print(f"{store.name} has schema {schema.REVISION} already")
         else:
@@ -167,9 +167,12 @@ def db_upgrade(db: DbOption = None) -> None:
             print(f"{store.name}: schema {store.upgraded_from} upgraded to {schema.REVISION}")
 
 
+def _location(db: str | None) -> str:
+    return DEFAULT_DATABASE if db is None else db
+
+
 def open_database(db: str | None, *, check_rows: bool = True) -> Store:
     """An existing database, open for reading; `tuning.db` if none is named."""
     from db.store import Store
 
-    database = db or DEFAULT_DATABASE
-    return Store.open(database, create=False, read_only=True, check_rows=check_rows)
+    return Store.open(_location(db), create=False, read_only=True, check_rows=check_rows)

@@ -100,6 +100,7 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
+        (lambda text: "", "is empty"),
         (lambda text: text[:-20], ":10: "),
         (lambda text: text[: text.rindex('{"kind":"end"')], "is cut off: it has no end"),
         (lambda text: text + text.splitlines()[1], ":11: this stands behind the end"),

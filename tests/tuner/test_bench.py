@@ -11,7 +11,7 @@ import pytest
 from compiler.errors import SettingsError
 from compiler.pipeline import build
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.bench import bench
+from tuner.bench import bench, parse_engines
 from tuner.latency import LatencyOptions
 
 
@@ -25,3 +25,9 @@ def test_a_missing_engine_is_named_with_what_installs_it(
     with pytest.raises(SettingsError, match=f"{engine} is not installed") as refused:
         bench(str(path), build(path), [engine], LatencyOptions(rounds=3))
     assert refused.value.hint == f"pip install {engine}"
+
+
+@pytest.mark.parametrize("text", ["", ",", " , "])
+def test_no_engine_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="no engine is named"):
+        parse_engines(text)
