@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
 from contextlib import closing
+from functools import partial
+from threading import Thread
 
 from compiler.errors import MeasureError
 
@@ -29,18 +31,24 @@ def check_address(address: str, seconds: float = CONNECT_SECONDS) -> None:
         raise MeasureError(
             f"{address!r} is not the address of a Ray cluster", hint="give it as HOST:PORT"
         )
-    asking = ThreadPoolExecutor(1, thread_name_prefix="tunefarm-address")
-    answer = asking.submit(_first_bytes, found[1] or found[2], port, seconds)
+    answer: Future[bytes] = Future()
+    asking = partial(_ask, answer, found[1] or found[2], port, seconds)
+    Thread(target=asking, name="tunefarm-address", daemon=True).start()
     try:
         start = answer.result(seconds)  # looking up a name takes as long as it likes
     except (NoAnswerError, TimeoutError):
         raise _unreachable(address, f"no answer within {seconds:g} s") from None
     except (OSError, UnicodeError) as error:
         raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
-    finally:
-        asking.shutdown(wait=False)
     if not (start[_FRAME_TYPE:][:1] == b"\4" or start[:1] == bytes((_TLS_ALERT,))):
         raise _unreachable(address, "what listens there is not Ray")
+
+
+def _ask(answer: Future[bytes], host: str, port: int, seconds: float) -> None:
+    try:
+        answer.set_result(_first_bytes(host, port, seconds))
+    except (OSError, UnicodeError) as error:
+        answer.set_exception(error)
 
 
 def _first_bytes(host: str, port: int, seconds: float) -> bytes:
