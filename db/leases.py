@@ -15,14 +15,14 @@ from db.rows import job_row
 
 def hold_lease(session: Session, job: str) -> None:
     """Say that this process is at work on the job, now."""
-    number = job_row(session, job).id
+    number, now = job_row(session, job).id, clock(session)
     row = session.scalar(select(schema.Lease).filter_by(job_id=number))
     if row is None:
         row = schema.Lease(job_id=number)
         session.add(row)
     process = this_process()
     row.host, row.pid, row.process_started = process.host, process.pid, process.started
-    row.seen = clock(session)
+    row.seen = now
     row.checksum = checksum_of(row)
 
 

@@ -21,14 +21,16 @@ database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look a
 
 @database.command("list")
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
-    """List what is recorded: a row per kernel, target and thread count."""
+    """List what is recorded: a row per kernel, target and thread count; jobs not finished."""
     check_files(writes=[json], databases=[db])
-    from tuner.database_commands import list_table, list_to_json
+    from tuner.database_commands import job_lines, list_table, list_to_json
 
     with open_database(db) as store:
         write_json(json, list_to_json(store) if json else None)
         if json != "-":
             console().print(list_table(store))
+            for line in job_lines(store):
+                print(line)
 
 
 @database.command("show")

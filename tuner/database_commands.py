@@ -42,6 +42,19 @@ def list_table(store: Store) -> Table:
     return table
 
 
+def job_lines(store: Store) -> list[str]:
+    """A line for each job that is running, or was lost."""
+    notes = {
+        "running": "running",
+        "lost": "lost: its process is no more; the same tune --model goes on from its records",
+    }
+    return [
+        f"{job.model_name}, started {format_time(job.started)} UTC: {notes[job.state]}"
+        for job in queries.jobs(store)
+        if job.state in notes
+    ]
+
+
 def list_to_json(store: Store) -> list[dict[str, Any]]:
     """The same as JSON values."""
     return [

@@ -11,6 +11,7 @@ _HOMES = {
     "models": "tests.attack.models:Models",
     "artefacts": "tests.attack.artefacts:Artefacts",
     "cache": "tests.attack.cache_entries:CacheEntries",
+    "databases": "tests.attack.databases:DatabaseAttack",
     "invocations": "tests.attack.invocations:InvocationsAttack",
     "signals": "tests.attack.signals:SignalsAttack",
 }

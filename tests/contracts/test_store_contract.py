@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from configs.errors import DatabaseError
-from db import queries
+from db import queries, schema
+from db.checksum import checksum_of
 from db.records import (
     CONFIRMED,
     JobTask,
@@ -21,6 +23,7 @@ from db.records import (
     hash_json,
 )
 from db.store import Store
+from db.work import claim, close_lost_jobs, count_claims, release_claims, renew_lease
 from tests.db.examples import KEY, TARGET, WORKLOAD, build, failed, populate, trial
 
 KINDS = ("file", "memory", "url", "postgresql")
@@ -278,3 +281,54 @@ def test_builds_come_back_newest_first_and_once(store: Store) -> None:
     assert queries.builds(store, limit=1) == [build(2)]
     with pytest.raises(DatabaseError, match="target 'nowhere' is not in the database"):
         store.record_builds([replace(build(3), target="nowhere")])
+
+
+def test_a_candidate_is_claimed_by_one_job_until_it_is_measured(store: Store) -> None:
+    first, second = (store.start_job("model", "hash", {}).id for _ in range(2))
+    one, two, three = ((KEY, trial(number).schedule_hash) for number in (1, 2, 3))
+    assert claim(store, first, [one, two]) == {one, two}
+    assert claim(store, second, [one, two, three]) == {three}
+    store.record_trials([trial(1, job=first)])
+    assert claim(store, first, [], done=[one, two]) == set()
+    assert claim(store, second, [one, two]) == {two}
+    release_claims(store, second)
+    assert claim(store, first, [one, two, three]) == {two, three}
+    store.finish_job(first, "finished")
+    assert count_claims(store) == 0
+
+
+def test_claims_of_a_process_that_is_gone_have_lapsed(store: Store) -> None:
+    """On this machine at once; those of another one when it was not seen for a while."""
+    gone, far, late, ours = (store.start_job("model", "hash", {}).id for _ in range(4))
+    claims = [(KEY, trial(number).schedule_hash) for number in (1, 2, 3)]
+    for job, claimed in zip((gone, far, late), claims, strict=True):
+        assert claim(store, job, [claimed]) == {claimed}
+    held_by(store, gone, process_started=-7)
+    held_by(store, far, host="elsewhere")
+    held_by(store, late, host="elsewhere", seen=1000.0)
+    assert [job.state for job in queries.jobs(store)] == ["running", "lost", "running", "lost"]
+    assert claim(store, ours, claims) == {claims[0], claims[2]}
+    assert {lost.id for lost in close_lost_jobs(store)} == {gone, late}
+    renew_lease(store, far)
+    assert close_lost_jobs(store) == []
+    assert [job.state for job in queries.jobs(store)] == ["running", "lost", "running", "lost"]
+
+
+def held_by(store: Store, job: str, **changes: object) -> None:
+    with store.writing() as session:
+        lease = session.scalars(select(schema.Lease).join(schema.Job).filter_by(uid=job)).one()
+        for name, value in changes.items():
+            setattr(lease, name, value)
+        lease.checksum = checksum_of(lease)
+
+
+def test_results_of_others_are_seen_once(store: Store) -> None:
+    mine, theirs = (store.start_job("model", "hash", {}).id for _ in range(2))
+    store.record_trials([trial(1, job=mine)])
+    seen = queries.last_trial(store)
+    assert queries.trials_of_others(store, [KEY], job=mine, after=seen) == (seen, [])
+    store.record_trials([trial(2, job=theirs), trial(3, job=mine), trial(4)])
+    last, found = queries.trials_of_others(store, [KEY], job=mine, after=seen)
+    assert [record.request_id for record in found] == ["request-2", "request-4"]
+    assert queries.trials_of_others(store, [KEY], job=mine, after=last) == (last, [])
+    assert queries.trials_of_others(store, [], job=mine, after=seen) == (last, [])
