@@ -6,7 +6,6 @@ They live here because `configs` is the one package that every other may import;
 
 from __future__ import annotations
 
-
 _MOST_CHARACTERS = 1600  # of a message
 
 
