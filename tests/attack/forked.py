@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from measure.limits import die_with
+
 MEMORY_BYTES = 4 << 30
 SECONDS = 60.0
 
@@ -52,10 +54,11 @@ def run_forked(
     readable, writable = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         os.close(readable)
-        _serve(function, writable, memory_bytes)
+        _serve(function, writable, memory_bytes, parent)
     os.close(writable)
     try:
         content = _read_until(readable, time.monotonic() + seconds)
@@ -76,9 +79,10 @@ def run_forked(
     return Forked(End(end), text)
 
 
-def _serve(function: Callable[[], str], writable: int, memory_bytes: int) -> None:
-    """The fork: run the function, write how it ended, and leave without any clean-up."""
+def _serve(function: Callable[[], str], writable: int, memory_bytes: int, parent: int) -> None:
+    """The fork: run the function, write how it ended, and wait for the end without any clean-up."""
     try:
+        die_with(parent)
         os.setpgid(0, 0)
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
