@@ -16,11 +16,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from configs.errors import DatabaseError
 from configs.files import replacing
+from configs.regular_file import open_regular
 from db import queries
 from db.bounds import check_bounds, refuse_unbounded
 from db.records import (
@@ -156,7 +158,7 @@ def _lines(store: Store) -> Iterator[dict[str, Any]]:
 def _read(path: Path) -> Iterator[Record]:
     """The file's records. Raises DatabaseError at the first line that is not right."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             number = 0
             reader = _Lines()
             for number, text in enumerate(file, start=1):

@@ -11,6 +11,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from configs.regular_file import read_regular
+
 _MOST_BYTES = 64 << 20  # reading more takes longer than looking a model's kernels up
 _TABLES = ("tasks", "trials", "bests")  # whatever else changes, these decide what is applied
 
@@ -28,7 +30,7 @@ def file_digest(path: str | Path) -> str | None:
             return None
         digest = hashlib.sha256()
         for part in (path, log):
-            content = part.read_bytes() if part == path or part.exists() else b""
+            content = read_regular(part) if part == path or part.exists() else b""
             digest.update(len(content).to_bytes(8, "little") + content)
     except OSError:
         return None

@@ -138,6 +138,8 @@ def check_file(path: Path) -> None:
     """
     if path.is_dir():
         raise DatabaseError(f"{path} is a folder, not a database file")
+    if path.exists() and not path.is_file():
+        raise DatabaseError(f"{path} is not a regular file, so it is no database")
     if not path.exists() or path.stat().st_size == 0:
         return
     if path.stat().st_size < _SMALLEST_PAGE:

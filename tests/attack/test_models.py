@@ -11,6 +11,7 @@ import pytest
 
 from compiler.errors import ImportModelError
 from compiler.frontend import model_importer
+from compiler.frontend.converter import find_converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from tests.attack.growing_models import growing_model
@@ -95,10 +96,9 @@ def test_finding_is_shown_with_fewer_changes_and_nodes(
 ) -> None:
     case = Case("attention", (1, 2, 3, 4))
     monkeypatch.setattr(Case, "of", lambda seed: case)
-    convert = model_importer.find_converter
 
     def planted(domain: str, operator: str, version: int) -> object:
-        return _raises if operator == "Transpose" else convert(domain, operator, version)
+        return _raises if operator == "Transpose" else find_converter(domain, operator, version)
 
     monkeypatch.setattr(model_importer, "find_converter", planted)
     outcome = attack.try_content(Case("attention").content())
