@@ -348,19 +348,22 @@ def report(
 def main() -> None:
     """Run the command line of this process, and end it."""
     catch_signals()
-    prepare_streams()
     arguments = sys.argv[1:]
     builds = arguments[:1] == ["build"]
     if builds:
         sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
         gc.disable()  # what a build makes it keeps to its end: looking for garbage finds little
+    code = None
     try:
+        prepare_streams()
         code = run_command(app, arguments)
         if not interrupted():
             ignore_signals()  # the work is done
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        pass
     if interrupted():
+        if code != exit_code():  # else it has been said
+            print("interrupted", file=sys.stderr)
         end_interrupted()
     leave()
     if builds and code == 0:

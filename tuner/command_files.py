@@ -15,6 +15,9 @@ from configs.errors import SettingsError
 
 DEFAULT_DATABASE = "tuning.db"
 STDOUT = "-"
+ARTEFACT_START = b"TUNEFARM"
+"""What `compiler.runtime.artefact` begins its files with; a build that finds its artefact in the
+cache imports neither that nor NumPy."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite adds to a database's name for files that belong to it."""
@@ -126,9 +129,7 @@ def _references(content: mmap.mmap) -> Iterator[bytes]:
 
 def _is_foreign(path: str) -> bool:
     """Whether there is a file already that is no artefact, which external data never is."""
-    from compiler.runtime.artefact import MAGIC
-
-    return os.path.exists(path) and _start(path, len(MAGIC)) != MAGIC
+    return os.path.exists(path) and _start(path, len(ARTEFACT_START)) != ARTEFACT_START
 
 
 def _belongs_to_a_database(path: str) -> bool:

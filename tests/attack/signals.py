@@ -19,6 +19,7 @@ from pathlib import Path
 
 import onnx
 
+from configs.errors import DatabaseError
 from db.check import check
 from db.store import Store
 from measure.reaper import Process, is_alive, run_processes
@@ -224,5 +225,8 @@ def _left_files(process: int, work: Path, temporary: Path, killed: bool) -> list
 def _wrong_database(path: Path) -> list[str]:
     if not path.exists():
         return []
-    with Store.open(path, read_only=False) as store:
-        return [f"database: {problem}" for problem in check(store)]
+    try:
+        with Store.open(path) as store:
+            return [f"database: {problem}" for problem in check(store)]
+    except DatabaseError as error:
+        return [f"database: {error}"]

@@ -12,9 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from compiler.runtime.artefact import MAGIC
 from configs.errors import SettingsError
 from configs.files import replacing, write_text
-from tuner.command_files import check_files, database_file, external_data
+from tuner.command_files import ARTEFACT_START, check_files, database_file, external_data
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,10 @@ def test_external_data_of_a_model_is_no_output(name: str, way: Callable[[str], s
     assert external_data("m.onnx") == [name]
     with pytest.raises(SettingsError, match="is an input"):
         check_files(writes=[way(name)], model="m.onnx")
+
+
+def test_artefacts_are_known_by_their_start() -> None:
+    assert ARTEFACT_START == MAGIC
 
 
 def test_other_files_may_be_overwritten() -> None:
