@@ -321,6 +321,7 @@ def inspect(
 ) -> None:
     """Print a model's program at a stage of the compiler; with --db by the best records."""
     shapes = shapes_of(shape)
+    check_files(model=model)
     from configs.settings import load_settings
     from tuner.inspect_model import inspect_model
     from tuner.open_records import open_records

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -27,12 +28,12 @@ _REFERENCE = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f]
 
 def check_files(
     *,
-    writes: Iterable[str | None],
+    writes: Iterable[str | None] = (),
     reads: Iterable[str | os.PathLike[str] | None] = (),
     databases: Iterable[str | None] = (),
     model: str | None = None,
 ) -> None:
-    """Refuse outputs that cannot be written, or are something that the command needs.
+    """Refuse inputs that are no files, and outputs that cannot be or that the command needs.
 
     writes: files, "-" for stdout, None for nothing.
     reads: other files that the command reads.
@@ -42,20 +43,20 @@ def check_files(
     An output must be none of what is read, by whatever name, no second output, and no database.
     Raises SettingsError.
     """
+    inputs = [os.fspath(path) for path in (*reads, model) if path is not None]
+    for path in inputs:
+        _check_input(path)
     outputs = [path for path in writes if path is not None and path != STDOUT]
     if not outputs:
         return
     for path in outputs:
         check_output(path)
-    inputs = [os.fspath(path) for path in reads if path is not None]
     for database in databases:
         file = database_file(database)
         if file is not None:
             inputs += [file, *(f"{file}{end}" for end in _BESIDE)]
-    if model is not None:
-        inputs.append(model)
-        if any(map(_is_foreign, outputs)):
-            inputs += external_data(model)
+    if model is not None and any(map(_is_foreign, outputs)):
+        inputs += external_data(model)
     for number, path in enumerate(outputs):
         if any(_same_file(path, name) for name in inputs):
             raise SettingsError(f"{path} is an input, it would be overwritten")
@@ -63,6 +64,16 @@ def check_files(
             raise SettingsError(f"{path} is written twice", hint="give each output its own file")
         if _belongs_to_a_database(path):
             raise SettingsError(f"{path} belongs to a database, it would be overwritten")
+
+
+def _check_input(path: str) -> None:
+    """Refuse a pipe or a device, which would be waited for; whoever reads it says what else."""
+    try:
+        kind = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise SettingsError(f"cannot read {path}: it is not a regular file")
 
 
 def check_output(path: str) -> None:

@@ -51,8 +51,15 @@ def test_a_command_that_ends_badly_is_found(attack: SignalsAttack, problem: str)
     assert outcome.broke and problem in outcome.detail
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.parametrize("command", ["ray", "emit"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("ray", signal.SIGTERM),
+        ("ray", signal.SIGKILL),
+        ("local", signal.SIGHUP),
+        ("emit", signal.SIGINT),
+    ],
+)
 def test_commands_end_well(attack: SignalsAttack, command: str, number: signal.Signals) -> None:
     outcome = attack.shoot(Shot(command, number, 1.0, to_group=True))
     assert not outcome.broke, outcome.detail
