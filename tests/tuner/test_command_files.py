@@ -108,9 +108,10 @@ def test_external_data_of_a_model_is_no_output(name: str, way: Callable[[str], s
 @pytest.mark.parametrize("path", ["fifo", "/dev/zero"])
 def test_what_would_be_waited_for_is_no_input(path: str) -> None:
     os.mkfifo("fifo")
-    for call in (lambda: check_files(reads=[path]), lambda: check_files(model=path)):
-        with pytest.raises(SettingsError, match="not a regular file"):
-            call()
+    with pytest.raises(SettingsError, match="not a regular file"):
+        check_files(reads=[path])
+    with pytest.raises(SettingsError, match="not a regular file"):
+        check_files(model=path)
 
 
 def test_artefacts_are_known_by_their_start() -> None:
