@@ -219,7 +219,7 @@ def _run(
     def call() -> str:
         gc.disable()  # it would look through all that was imported
         os.chdir(folder)
-        typer.main.get_command = lambda _: built
+        setattr(typer.main, "get_command", lambda _: built)  # noqa: B010 - made once for all forks
         answers = []
         for command in commands:
             before_each()
@@ -337,7 +337,7 @@ def _edit_cell(path: Path, rng: random.Random) -> str:
             f"SELECT {column} FROM {table} WHERE rowid = ?", (rowid,)
         ).fetchone()
         value = _other_value(old, rng)
-        with contextlib.suppress(sqlite3.IntegrityError), connection:
+        with contextlib.suppress(sqlite3.IntegrityError, OverflowError), connection:
             connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, rowid))
     return f"{table}.{column} of {rowid}: {old!r} to {value!r}"[:300]
 

@@ -109,7 +109,7 @@ def test_damage_is_found_or_harmless(places: range, sound: Sound, tmp_path: Path
             assert all_rows(path) == sound.rows, number
             harmless += 1
         assert path.read_bytes() == damaged_bytes(sound.content, number)[0]
-    assert harmless < len(places) / 2  # pages have room that nothing uses
+    assert harmless < 3 * len(places) / 4  # pages have room that nothing uses
 
 
 @SOME
