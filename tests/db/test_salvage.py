@@ -21,6 +21,7 @@ from db.records import BestRecord, JobTask
 from db.salvage import Salvage, salvage, table_of
 from db.sqlite_pages import layouts, rows
 from db.store import Store
+from db.work import claim
 from tests.db.examples import KEY, build, failed, populate, trial
 
 TRIALS = 400
@@ -248,3 +249,22 @@ def test_a_transaction_that_was_cut_short_is_rolled_back_in_the_copy(
     salvage(path, tmp_path / "new.db")
     assert all_rows(tmp_path / "new.db") == sound.rows
     assert path.read_bytes() == halfway["tuning.db"]
+
+
+def test_claims_of_a_lost_job_are_dropped_and_others_are_saved(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.db"
+    with Store.open(path) as store:
+        populate(store)
+        for number in (1, 2):
+            job = store.start_job("model", "hash", {}, [JobTask(KEY, 1)]).id
+            claim(store, job, [(KEY, trial(number).schedule_hash)])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM job_tasks WHERE job_id = 2")
+        connection.execute("UPDATE jobs SET state = 'gone' WHERE id = 2")
+    saved = {table.name: table for table in salvage(path, tmp_path / "saved.db").tables}
+    for name in ("leases", "claims"):
+        assert (saved[name].kept, saved[name].useless) == (1, 1)
+    assert saved["jobs"].stand_ins == 0
+    with Store.open(tmp_path / "saved.db") as store:
+        assert check(store) == []
+        assert [job.state for job in queries.jobs(store)] == ["running"]
