@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -84,10 +85,29 @@ def run_processes(tag: str, variable: str = TAG_VARIABLE) -> set[Process]:
     return result
 
 
-def end_run(tag: str, noted: set[Process]) -> None:
-    """Give the run's processes a moment to end by themselves, then kill them until none is left."""
+def holders(folders: Sequence[str]) -> set[Process]:
+    """The processes that have a file open below one of the folders; not this one or its parent."""
+    found: set[Process] = set()
+    starts = tuple(f"{folder}/" for folder in folders)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in (os.getpid(), os.getppid()):
+            continue
+        with suppress(OSError):  # it ended meanwhile, or is not ours to read
+            if any(os.readlink(link).startswith(starts) for link in (entry / "fd").iterdir()):
+                found.add(_identify(int(entry.name))[0])
+    return found
+
+
+def end_run(tag: str, noted: set[Process], folders: Sequence[str] = ()) -> None:
+    """Give the run's processes a moment to end by themselves, then kill them until none is left.
+
+    Those that have files of the run's `folders` open are among them: agents of Ray's that started
+    late overwrite their environment and lose their parents.
+    """
     start = time.monotonic()
-    while left := {process for process in noted | run_processes(tag) if is_alive(process)}:
+    while left := {
+        process for process in noted | run_processes(tag) | holders(folders) if is_alive(process)
+    }:
         waited = time.monotonic() - start
         if waited > _GRACE_SECONDS:
             for process in left:
@@ -120,7 +140,7 @@ def main(tag: str, *folders: str) -> None:
     noted: set[Process] = set()
     for _ in sys.stdin:
         noted |= run_processes(tag)
-    end_run(tag, noted)
+    end_run(tag, noted, folders)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from measure.reaper import TAG_VARIABLE, Reaper, run_processes
+from measure.reaper import TAG_VARIABLE, Reaper, holders, run_processes
 
 _PARENT = """
 import subprocess, sys
@@ -74,3 +74,22 @@ def test_processes_of_other_runs_are_left_alone(
     reaper.note()
     reaper.close()
     assert process.poll() is None and exists(child)
+
+
+def test_a_process_without_a_tag_that_has_a_file_of_the_run_open_is_ended(tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", tmp_path / "run2"
+    for path in (folder, other):
+        path.mkdir()
+        (path / "log").touch()
+    command = [sys.executable, "-c", "input()"]
+    with (
+        (folder / "log").open() as log,
+        (other / "log").open() as log_of_another,
+        subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stderr=log) as ours,
+        subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stderr=log_of_another) as theirs,
+    ):
+        log.close()
+        assert {found.id for found in holders([str(folder)])} == {ours.pid}
+        Reaper("no tag", str(folder)).close()
+        assert ours.wait(60) < 0 and theirs.poll() is None
+        theirs.kill()
