@@ -24,6 +24,7 @@ import numpy as np
 import onnx
 import typer
 
+from configs.remains import leave
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
@@ -284,6 +285,7 @@ class InvocationsAttack(Attack):
                 os.close(1)
             streams.prepare_streams()
             code = self.run(list(invocation.arguments))
+            leave()
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
             return json.dumps([code, (self.folder / "stderr").read_text(errors="replace")])
