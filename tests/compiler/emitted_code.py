@@ -177,6 +177,14 @@ def read_golden(path: Path) -> Json:
 
 
 def write_golden(path: Path, code: Json) -> None:
-    """Record, a line for each entry, so that a difference can be read."""
+    """Record, a line for each kernel and each schedule, so that a difference can be read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(code, indent=0, sort_keys=True) + "\n")
+    path.write_text(_in_lines(code) + "\n")
+
+
+def _in_lines(value: Any) -> str:
+    """JSON with a line for each entry of an object."""
+    if not isinstance(value, dict):
+        return json.dumps(value, separators=(",", ":"))
+    entries = (f"{json.dumps(name)}: {_in_lines(value[name])}" for name in sorted(value))
+    return "{\n" + ",\n".join(entries) + "\n}"
