@@ -63,7 +63,8 @@ class CacheEntries(Attack):
 
     def _change(self, rng: Random, cache: Path) -> str:
         """Change an entry; what was done, beginning with one word for it."""
-        entries = sorted(path for path in cache.glob("??/*.entry") if not path.is_symlink())
+        found = [path for path in cache.glob("??/*.entry") if not path.is_symlink()]
+        entries = sorted(found, key=lambda path: path.read_bytes()[_HASH_BYTES:])  # names change
         path = rng.choice(entries)
         name, content = path.relative_to(cache), path.read_bytes()
         alike = [entry for entry in entries if _kind(entry.read_bytes()) == _kind(content)]
