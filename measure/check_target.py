@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -11,9 +12,9 @@ from pathlib import Path
 from compiler.content_cache import ContentCache, cache_key
 from compiler.errors import SettingsError
 from compiler.target import Target
+from measure.python_path import python_path
 
 _SECONDS = 60.0
-_ROOT = Path(__file__).resolve().parent.parent
 _NOT_KNOWN = "is not a recognized"  # LLVM goes on without such a processor or feature
 
 
@@ -49,7 +50,7 @@ def _probe(target: str) -> str:
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "compiler.llvm.probe_target", target],
-            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": python_path()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

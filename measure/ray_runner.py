@@ -32,6 +32,7 @@ from measure.build_candidate import BuildResult
 from measure.job import MeasureRequest, MeasureResult
 from measure.overlap import settle_overlap
 from measure.pipeline_runner import PipelineRunner, SlotLostError
+from measure.python_path import python_path
 from measure.ray_address import check_address
 from measure.ray_start import ray_among_us
 from measure.ray_watch import RayWatch, ray_daemons
@@ -40,7 +41,6 @@ from measure.slots import ProcessPin, SlotPlan, available_cores, plan_slots
 from measure.supervisor import Supervisor
 from measure.worker_settings import WorkerSettings
 
-_ROOT = str(Path(__file__).resolve().parent.parent)
 _OBJECT_STORE_BYTES = 128 << 20
 _INSPECT_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
@@ -320,10 +320,9 @@ def _start_ray(
             "include_dashboard": False,
             "_temp_dir": folder,
         }
-    paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         with (
-            _environment({**environment, "PYTHONPATH": os.pathsep.join(paths), TAG_VARIABLE: tag}),
+            _environment({**environment, "PYTHONPATH": python_path(), TAG_VARIABLE: tag}),
             ray_among_us(alone=address == "local"),
         ):
             _read_authentication_again()

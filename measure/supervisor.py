@@ -10,7 +10,6 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from time import monotonic
 from typing import BinaryIO, Literal, TypeAlias
 
@@ -20,12 +19,12 @@ from measure.build_candidate import BuildResult
 from measure.job import MeasureRequest, MeasureResult, Status
 from measure.machine import oom_kills
 from measure.messages import Decoder, Message, MessageError, encode
+from measure.python_path import python_path
 from measure.timer import TimingOptions
 from measure.worker_settings import WorkerSettings
 
 Role: TypeAlias = Literal["build", "import", "measure"]
 
-_ROOT = Path(__file__).resolve().parent.parent
 _KEPT_TEXT = 8192
 _CHUNK = 1 << 20
 _MAX_REQUESTS = {"build": 1000, "measure": 5000}  # then the process is replaced, whatever it leaked
@@ -310,11 +309,10 @@ _BUILD_STATUS = {Status.RUN_TIMEOUT: Status.BUILD_TIMEOUT, Status.CRASHED: Statu
 
 def _environment(threads: int) -> dict[str, str]:
     """The worker's environment: our packages importable, as many OpenMP threads as asked."""
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     counts = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {
         **os.environ,
         **counts,
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": python_path(),
         "OMP_NUM_THREADS": str(threads),
     }
