@@ -9,10 +9,11 @@ possible, a smaller input that breaks the same. Exit status 1 if anything was fo
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 from tests.attack.attacks import attack_names, load_attack
@@ -39,7 +40,8 @@ def main(arguments: list[str]) -> int:
         attacks = []
         for name in options.names or attack_names():
             (folder / name).mkdir()
-            attacks.append(load_attack(name)(folder / name))
+            with redirect_stdout(io.StringIO()):  # a build says what it has built
+                attacks.append(load_attack(name)(folder / name))
             stack.callback(attacks[-1].close)
         tallies = run_campaign(
             attacks,
