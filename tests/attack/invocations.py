@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import typer
 
 from configs.remains import leave
 from tests.attack.attack import Attack, Outcome
+from tests.attack.campaign import empty
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
 from tuner import streams
@@ -97,6 +99,7 @@ class Invocation:
         return "\n".join([" ".join(parts), *notes])
 
 
+@cache
 def commands() -> dict[str, list[Any]]:
     """The parameters of every command by its name, from the command line's own definition."""
     found: dict[str, list[Any]] = {}
@@ -249,6 +252,20 @@ class InvocationsAttack(Attack):
         invocation = draw(rng)
         return self.invoke(invocation, real=rng.random() < _REAL)
 
+    def minimise(self, seed: int, outcome: Outcome) -> str:
+        """Fewer options that are refused as badly; what is not refused at all stays as it is."""
+        invocation = draw(random.Random(seed))
+        problems = _problems_of(invocation, outcome)
+        if "exit code 0" in problems:
+            return ""
+        for argument in invocation.arguments:
+            rest = tuple(other for other in invocation.arguments if other is not argument)
+            fewer = replace(invocation, arguments=rest)
+            empty(self.folder)
+            if _problems_of(fewer, self.invoke(fewer)) == problems:
+                invocation = fewer
+        return str(invocation)
+
     def invoke(self, invocation: Invocation, *, real: bool = False) -> Outcome:
         """Run a wrong command line; anything but a refusal that changes nothing is a finding."""
         shutil.copytree(self._common, self._work)
@@ -315,6 +332,11 @@ class InvocationsAttack(Attack):
         except subprocess.TimeoutExpired:
             return ["hung"]
         return ran.returncode, ran.stderr.decode(errors="replace")
+
+
+def _problems_of(invocation: Invocation, outcome: Outcome) -> list[str]:
+    """What an outcome says beside the invocation."""
+    return outcome.detail.splitlines()[len(str(invocation).splitlines()) :]
 
 
 def _wrong(code: int, text: str) -> list[str]:

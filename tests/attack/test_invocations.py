@@ -87,6 +87,23 @@ def test_what_is_not_refused_as_it_should_is_found(
     assert attack.invoke(Invocation(("build",))).broke
 
 
+def test_a_finding_is_shown_without_what_it_does_not_need(attack: InvocationsAttack) -> None:
+    def fails_for_a_model(line: list[str]) -> int:
+        if any(argument.startswith("--model") for argument in line):
+            return two_lines(line)
+        return refuses(line)
+
+    attack.run = fails_for_a_model
+    for seed in range(100):
+        outcome = attack.invoke(draw(random.Random(seed)))
+        if outcome.broke and outcome.detail.count("--") > 2:
+            break
+        empty(attack.folder)
+    minimised = attack.minimise(seed, outcome)
+    assert "--model" in minimised
+    assert minimised.count("--") == 1
+
+
 def test_a_refusal_is_none(attack: InvocationsAttack) -> None:
     attack.run = refuses
     outcome = attack.invoke(Invocation(("build",)))
