@@ -13,11 +13,14 @@ import io
 import json
 import sys
 import tempfile
+import time
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 from tests.attack.attacks import attack_names, load_attack
 from tests.attack.campaign import Finding, Tally, run_campaign
+
+_PROGRESS_SECONDS = 60.0
 
 
 def main(arguments: list[str]) -> int:
@@ -49,12 +52,26 @@ def main(arguments: list[str]) -> int:
             seconds=options.seconds,
             attempts=options.attempts,
             report=lambda finding: print(finding, flush=True),
+            progress=_Progress(),
         )
     for name, tally in tallies.items():
         print(_line(name, tally))
     if options.json:
         Path(options.json).write_text(json.dumps(_as_json(tallies), indent=2) + "\n")
     return 1 if any(tally.findings for tally in tallies.values()) else 0
+
+
+class _Progress:
+    """Says on stderr, now and then, how far a campaign is."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, tallies: dict[str, Tally]) -> None:
+        if time.monotonic() - self._said >= _PROGRESS_SECONDS:
+            self._said = time.monotonic()
+            made = ", ".join(f"{tally.attempts} {name}" for name, tally in tallies.items())
+            print(f"so far: {made}", file=sys.stderr, flush=True)
 
 
 def _line(name: str, tally: Tally) -> str:

@@ -54,10 +54,12 @@ def run_campaign(
     seconds: float,
     attempts: int | None = None,
     report: Callable[[Finding], None],
+    progress: Callable[[dict[str, Tally]], None] = lambda _: None,
 ) -> dict[str, Tally]:
     """Attack in turns, each by its share, for `seconds` or until each has made its `attempts`.
 
-    Attempt number k has the seed `seed` + k. At least one attempt of each is made.
+    Attempt number k has the seed `seed` + k. At least one attempt of each is made. `report` is told
+    of each finding, `progress` of what there is after each attempt.
     """
     tallies = {attack.name: Tally() for attack in attacks}
     deadline = time.monotonic() + seconds
@@ -79,6 +81,7 @@ def run_campaign(
             report(finding)
         empty(attack.folder)
         tally.seconds += time.monotonic() - start
+        progress(tallies)
     return tallies
 
 
