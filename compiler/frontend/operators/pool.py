@@ -29,14 +29,18 @@ def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)
 def average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """A window that is cut counts as a whole one before version 19, as in onnxruntime."""
     data = node.input(0)
     found = pool_windows(node, data.shape[2:])
+    ends = found.ends
+    if node.version < 19 and not node.integer("ceil_mode", 0):
+        ends = tuple(map(max, ends, overhanging_ends(data.shape[2:], found)))
     return graph.emit(
         "average_pool",
         data,
         kernel=found.kernel,
         strides=found.strides,
-        pads=found.pads,
+        pads=found.begins + ends,
         dilations=found.dilations,
         shape=found.shape,
         count_include_pad=bool(node.integer("count_include_pad", 0)),

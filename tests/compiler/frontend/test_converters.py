@@ -323,7 +323,7 @@ def test_endless_loop_is_refused() -> None:
         import_model_proto(loop("Loop", ["", "true", "x"], body=body))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data(), operator=st.sampled_from(("MaxPool", "AveragePool", "LpPool")))
 def test_pool_whose_windows_are_longer_than_the_data(data: st.DataObject, operator: str) -> None:
     kernel = data.draw(st.lists(st.integers(2, 5), min_size=2, max_size=2))
@@ -331,14 +331,21 @@ def test_pool_whose_windows_are_longer_than_the_data(data: st.DataObject, operat
         "kernel_shape": kernel,
         "pads": [data.draw(st.integers(0, extent - 1)) for extent in kernel * 2],
         "strides": data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=2)),
-        "dilations": data.draw(st.lists(st.integers(1, 2), min_size=2, max_size=2)),
-        "ceil_mode": data.draw(st.integers(0, 1)),
     }
+    opset = data.draw(st.sampled_from((11, 18, 19, 22)))
+    # onnxruntime's greatest of no elements, which a dilated MaxPool meets in padding, is finite
+    if operator != "MaxPool" and opset >= {"LpPool": 18, "AveragePool": 19}[operator]:
+        attributes["dilations"] = data.draw(st.lists(st.integers(1, 2), min_size=2, max_size=2))
+    if operator != "LpPool" or opset >= 18:
+        attributes["ceil_mode"] = data.draw(st.integers(0, 1))
     if operator == "AveragePool":
         attributes["count_include_pad"] = data.draw(st.integers(0, 1))
     spatial = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=2))
     proto = model(
-        [node(operator, ["x"], ["y"], **attributes)], [tensor("x", [1, 2, *spatial])], ["y"]
+        [node(operator, ["x"], ["y"], **attributes)],
+        [tensor("x", [1, 2, *spatial])],
+        ["y"],
+        opset=opset,
     )
     check(proto, {"x": random(1, 2, *spatial)})
 
