@@ -6,10 +6,12 @@ next one: `tunefarm-KIND-NAMESPACE-PROCESS-STARTED-NUMBER`.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,13 +20,15 @@ _PREFIX = "tunefarm-"
 _SHORT = ("/tmp", "/dev/shm")
 _numbers = itertools.count()
 _ends: dict[int, tuple[int, Callable[[], object]]] = {}
+_lock = threading.RLock()  # a signal's handler may leave while its thread holds it
+_left: set[int] = set()  # the processes that have left: what their threads still do is undone
 
 
 def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
     """A new, empty folder of this process; first removes those whose owner is gone.
 
     It is in the folder for temporary files, or in another one if its name would then have more
-    than `most_characters`. Raises OSError.
+    than `most_characters`. Raises OSError, also in a thread of a process that has left.
     """
     remove_folders_of_the_dead()
     stem = f"{_PREFIX}{kind}-{_owner(os.getpid())}"
@@ -33,7 +37,9 @@ def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
         roots = [root for root in (*roots, *_SHORT) if len(root) + len(stem) + 4 < most_characters]
     while True:
         folder = Path(roots[0], f"{stem}-{next(_numbers)}")
-        with suppress(FileExistsError):
+        with suppress(FileExistsError), _lock:
+            if os.getpid() in _left:
+                raise OSError(errno.ECANCELED, "this process is about to end")
             folder.mkdir(mode=0o700)
             return folder
 
@@ -46,9 +52,15 @@ def remove_folders_of_the_dead() -> None:
 
 
 def on_leaving(end: Callable[[], object]) -> Callable[[], None]:
-    """Have `leave` call `end`, which does not raise; what forgets it again, for when it is done."""
+    """Have `leave` call `end`, which does not raise; what forgets it again, for when it is done.
+
+    It is called at once in a thread of a process that has left.
+    """
     number = next(_numbers)
-    _ends[number] = os.getpid(), end
+    with _lock:
+        _ends[number] = os.getpid(), end
+        if os.getpid() in _left:
+            end()
 
     def forget() -> None:
         _ends.pop(number, None)
@@ -61,6 +73,8 @@ def leave() -> None:
 
     And, as `make_folder` does, those of processes that are gone.
     """
+    with _lock:
+        _left.add(os.getpid())
     while _ends:
         _, (process, end) = _ends.popitem()
         if process == os.getpid():

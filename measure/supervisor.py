@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from time import monotonic
@@ -91,6 +92,7 @@ class WorkerProcess:
             start_new_session=True,
             bufsize=0,
         )
+        self._forget: Callable[[], None] = lambda: None
         self._forget = on_leaving(self.kill)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()

@@ -37,12 +37,12 @@ EXPENSIVE_FUNCTIONS = frozenset(
 
 
 def canonicalise(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:
-    """The kernel with pointwise stages inlined, unused inputs dropped and the rest renamed in0….
+    """The kernel with pointwise stages inlined, what nothing reads dropped, inputs renamed in0….
 
     The anchor becomes the last reduction, or the only stage. Equal subexpressions become one node.
     Also returns the old names of the inputs that are left, in order.
     """
-    stages = _inline(kernel.stages)
+    stages = _read(_inline(kernel.stages))
     reductions = [stage.name for stage in stages if stage.reduce_axes]
     anchor = reductions[-1] if reductions else stages[-1].name
     stages = _name_axes_like(stages, anchor)
@@ -152,6 +152,17 @@ class _Inliner:
         if divides and isinstance(node.right, Const) and int(node.right.value) > 0:
             return simplify_division(node.op, node.left, int(node.right.value), self.extents)
         return binary(node.op, node.left, node.right)
+
+
+def _read(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The last stage and what it depends on: a product with 0 reads nothing any more."""
+    kept = [stages[-1]]
+    read = {load.buffer for load in loads(stages[-1].body)}
+    for stage in reversed(stages[:-1]):
+        if stage.name in read:
+            kept.append(stage)
+            read.update(load.buffer for load in loads(stage.body))
+    return tuple(reversed(kept))
 
 
 # --- names --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from configs.remains import leave, make_folder, on_leaving, remove_folders_of_th
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(remains, "_left", set[int]())
     return tmp_path
 
 
@@ -83,3 +84,12 @@ def test_a_short_name_is_found_where_the_usual_folder_has_a_long_one(
     assert len(str(mine)) <= 40 and mine.is_dir()
     leave()
     assert not mine.exists()
+
+
+def test_threads_of_a_process_that_has_left_begin_nothing_any_more() -> None:
+    ended = []
+    leave()
+    with pytest.raises(OSError, match="about to end"):
+        make_folder("kind")
+    on_leaving(lambda: ended.append("at once"))
+    assert ended == ["at once"]

@@ -150,6 +150,23 @@ def test_literal_takes_the_place_of_a_one_element_input() -> None:
     assert result.output.body == add(x[index("i0")], const(1.5, F32))
 
 
+def test_stages_that_a_product_with_zero_does_not_read_are_dropped() -> None:
+    i64, builder = DType.I64, KernelBuilder()
+    x = builder.input(TensorType(i64, (3, 2)))
+    zero = builder.input(TensorType(i64, (1,)), constant=True)
+    first = builder.stage("max", [("i0", 3)], lambda i, k: x[i, k], reduce=[("k", 2)],
+                          combiner="max")  # fmt: skip
+    second = builder.stage("sum", [("i0", 3)], lambda i, k: first[k], reduce=[("k", 3)],
+                           combiner="sum")  # fmt: skip
+    builder.stage("mul", [("i0", 3)], lambda i: mul(second[i], zero[integer(0)]))
+    kernel = FusedKernel("none", tuple(builder.inputs), tuple(builder.stages), "mul")
+    result, kept = canonicalise(with_literals(kernel, {"in1": const(0, i64)}))
+    verify_kernel(result)
+    assert names(result) == ["mul"]
+    assert result.anchor == "mul"
+    assert kept == ()
+
+
 def test_block_arithmetic_is_simplified_when_stages_meet() -> None:
     def build(builder: KernelBuilder) -> None:
         x = builder.input(TensorType(F32, (2, 8)))
