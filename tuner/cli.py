@@ -30,7 +30,14 @@ from tuner.command_line import (
     write_json,
 )
 from tuner.database_cli import database, open_database
-from tuner.interrupt import catch_signals, end_interrupted, exit_code, ignore_signals, interrupted
+from tuner.interrupt import (
+    catch_signals,
+    end_interrupted,
+    exit_code,
+    ignore_signals,
+    interrupted,
+    signals_held,
+)
 from tuner.streams import prepare_streams
 from tuner.terminal import console
 
@@ -111,9 +118,10 @@ def _tune(
     check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
     if problem := cache_problem(settings):
         print(f"note: {problem}", file=sys.stderr)
-    from tuner.job import summary_lines, tune_model
-    from tuner.progress import make_progress
-    from tuner.report import task_table
+    with signals_held():  # libraries start threads
+        from tuner.job import summary_lines, tune_model
+        from tuner.progress import make_progress
+        from tuner.report import task_table
 
     result = tune_model(model, settings, shapes=shapes, progress=make_progress())
     write_json(json, result.to_json())

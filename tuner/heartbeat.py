@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from configs.errors import DatabaseError
 from db.store import Store
 from db.work import renew_lease
+from tuner.interrupt import signals_held
 
 SECONDS = 10.0
 
@@ -33,7 +34,8 @@ def heartbeat(store: Store, job: str, seconds: float = SECONDS) -> Iterator[None
                 continue
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
+    with signals_held():
+        thread.start()
     try:
         yield
     finally:

@@ -76,6 +76,20 @@ def catch_signals() -> None:
         _install(_process_handler)
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals wait for the end of the block; threads that start within it never get any.
+
+    While Ray starts it has handlers of its own for a moment, and the main thread takes no signal:
+    then no other thread must take one.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def ignore_signals() -> None:
     """What is left to do is done whatever comes."""
     for number in SIGNALS:

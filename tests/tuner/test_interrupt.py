@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 
+from tests.end_to_end.tiny_model import tiny_model
 from tuner.interrupt import SIGNALS, SignalHandler, interruptible
 
 
@@ -116,3 +118,38 @@ def test_an_import_is_interrupted_in_one_line(
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (128 + number, "", "interrupted\n")
     assert not list(tmp_path.iterdir())
+
+
+THREADS = """
+import os, sys
+import measure.make_runner
+from tuner.entry import main
+
+def look(*arguments, **options):
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) != os.getpid():
+            with open(f"/proc/self/task/{thread}/status") as status:
+                print(*(line.split()[1] for line in status if line.startswith("SigBlk")))
+    sys.stdout.flush()
+    os._exit(0)
+
+measure.make_runner.create_runner = look
+sys.argv[1:] = ["--model", "tiny.onnx", "--config", "ci"]
+main()
+"""
+
+
+def test_no_other_thread_takes_a_signal_when_ray_starts(tmp_path: Path, repository: Path) -> None:
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    ran = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    masks = [int(line, 16) for line in ran.stdout.split()]
+    assert masks, ran.stderr  # one renews the lease
+    assert all(mask >> (number - 1) & 1 for mask in masks for number in SIGNALS)
