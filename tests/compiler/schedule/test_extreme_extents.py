@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from types import MappingProxyType
@@ -25,6 +26,8 @@ from tests.compiler.operators.reduction_cases import reduction_cases
 from tests.compiler.operators.window_cases import window_cases
 
 EXTENTS = (1, 2**14, 2**14 + 1, 2**17 + 1, 2**20)
+DRAWN = tuple(int(2 ** random.Random(number).uniform(1, 20)) for number in range(4))
+"""Of every order of magnitude, and the same in every run."""
 OPERATORS = {item.name: item for item in all_operators() if item.pattern is not Pattern.VIEW}
 MOST_ELEMENTS = 2**31  # of a tensor: no extent may overflow what indexes it
 Types = tuple[TensorType | None, ...]
@@ -98,7 +101,7 @@ def _kernels(operator: str, extent: int, most: int) -> Iterator[FusedKernel]:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_default_schedule_fits_any_extent(operator: str) -> None:
     target = host_target()
-    for extent in EXTENTS:
+    for extent in (*EXTENTS, *DRAWN):
         kernels = list(_kernels(operator, extent, 4))
         assert kernels or extent == 1, f"no case of {operator} takes the extent {extent}"
         for kernel in kernels:
@@ -110,7 +113,7 @@ def test_default_schedule_fits_any_extent(operator: str) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_candidates_fit_any_extent(operator: str, threads: int) -> None:
     target = host_target()
-    for extent in EXTENTS:
+    for extent in (*EXTENTS, *DRAWN):
         for kernel in _kernels(operator, extent, 8):
             space = schedule_space(kernel, target, threads)
             for number in range(0, space.size, max(1, space.size // 12)):
