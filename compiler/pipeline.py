@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from compiler.errors import LoweringError, ScheduleError, VerifyError
-from compiler.graph.extract_kernels import extract_kernels
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import PASSES, optimise
 from compiler.kernels.count_work import kernel_flops
@@ -20,6 +19,7 @@ from compiler.limits import Allowance, Limits
 from compiler.llvm import CompiledKernel, begin_kernel
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
+from compiler.plan.extract_kernels import extract_kernels
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart

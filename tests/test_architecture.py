@@ -26,19 +26,19 @@ MAY_IMPORT = {
 HOMES = {
     "onnx": ("compiler/frontend/",),
     "llvmlite": ("compiler/llvm/", "compiler/runtime/", "compiler/target.py"),
-    "ray": ("measure/ray_runner.py", "measure/ray_start.py"),
+    "ray": ("measure/farm/ray_runner.py", "measure/farm/ray_start.py"),
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),
     "psycopg": ("db/",),
     "sqlite3": ("db/",),
-    "xgboost": ("tuner/cost_model.py",),
-    "optuna": ("tuner/sampler.py", "tuner/session.py"),
+    "xgboost": ("tuner/model/cost_model.py",),
+    "optuna": ("tuner/search/sampler.py", "tuner/search/session.py"),
     "pydantic": ("configs/",),
     "tomllib": ("configs/",),
     "typer": ("tuner/",),
     "click": ("tuner/",),
     "rich": ("tuner/",),
-    "jinja2": ("tuner/html_report.py",),
+    "jinja2": ("tuner/reports/html_report.py",),
     "onnxruntime": ("tuner/",),
     "openvino": ("tuner/",),
     "pytest": (),
@@ -61,7 +61,7 @@ EXTENDED = {"PYTHONPATH"}
 
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 DYNAMIC_IMPORTS = {"__import__", "import_module", "exec", "eval"}
-LOOKS_UP_BY_NAME = {"measure/build_candidate.py"}
+LOOKS_UP_BY_NAME = {"measure/worker/build_candidate.py"}
 """A worker process finds the compile function by the name that its driver sent."""
 
 TOP_LEVEL = {
@@ -263,8 +263,8 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
         ("compiler/target.pyx/a.py", "import llvmlite", "1: llvmlite has another home: "),
         ("measure/a.py", "from ray import remote", "1: ray has another home: "),
         ("tuner/a.py", "import xgboost as xgb", "1: xgboost has another home: "),
-        ("tuner/session.py", "import sqlalchemy", "1: sqlalchemy has another home: db/"),
-        ("tuner/cli.py", "import tomllib", "1: tomllib has another home: configs/"),
+        ("tuner/search/session.py", "import sqlalchemy", "1: sqlalchemy has another home: db/"),
+        ("tuner/commands/cli.py", "import tomllib", "1: tomllib has another home: configs/"),
         ("db/a.py", "import rich", "1: rich has another home: tuner/"),
         ("measure/a.py", "import pickle", "1: pickle has another home: tests"),
         ("db/a.py", "import pytest", "1: pytest has another home: tests"),
@@ -295,7 +295,7 @@ def test_breach_is_found(tmp_path: Path, name: str, source: str, breach: str) ->
         ("compiler/frontend/zoo/a.py", "import onnx.helper"),
         ("compiler/target.py", "from llvmlite import binding"),
         ("tuner/a.py", "import compiler, measure, db, configs, numpy"),
-        ("tuner/session.py", "import optuna"),
+        ("tuner/search/session.py", "import optuna"),
         ("db/a/b.py", "from ..schema import Base\nimport sqlalchemy"),
         ("configs/settings.py", "import os\nos.environ['A']"),
         ("measure/a.py", "import os\nenvironment = {**os.environ, 'A': '1'}"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
     from tuner.job import TuneResult
-    from tuner.progress import Progress
+    from tuner.reports.progress import Progress
 
 
 def tune(
@@ -73,7 +73,7 @@ def build(
     from compiler.runtime.executable import Executable
     from configs.settings import load_settings
     from db.store import Store
-    from tuner.build_model import compile_from
+    from tuner.building.build_model import compile_from
 
     settings = load_settings(
         config,

@@ -22,36 +22,36 @@ from db import queries
 from db.records import BestRecord, JobState, JobTask, TargetRecord, WorkloadRecord
 from db.store import Store
 from db.work import close_lost_jobs
-from measure.import_model import import_model
-from measure.make_runner import create_runner
-from measure.ray_address import check_address
-from measure.runner import Runner
-from measure.slots import SlotPlan, available_cores, plan_slots
-from tuner.apply_best import choose_from, task_key
-from tuner.budget import Budget, End, Limits
-from tuner.build_model import compile_with
-from tuner.build_report import BuildReport
-from tuner.cost_model import BoostedTrees, TrainingData
-from tuner.finalists import Finalists, Settled, refresh
-from tuner.heartbeat import heartbeat
-from tuner.history import (
+from measure.farm.make_runner import create_runner
+from measure.farm.ray_address import check_address
+from measure.farm.runner import Runner
+from measure.farm.slots import SlotPlan, available_cores, plan_slots
+from measure.sandbox.import_model import import_model
+from tuner.building.apply_best import choose_from, task_key
+from tuner.building.build_model import compile_with
+from tuner.building.build_report import BuildReport
+from tuner.commands.interrupt import interruptible
+from tuner.confirm.finalists import Finalists, Settled, refresh
+from tuner.confirm.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
+from tuner.limits import limits_of
+from tuner.model.cost_model import BoostedTrees, TrainingData
+from tuner.model.history import (
     JOB_ROWS,
     background,
     bests_elsewhere,
     read_history,
 )
-from tuner.interrupt import interruptible
-from tuner.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
-from tuner.limits import limits_of
-from tuner.make_tasks import distinct_kernels, make_tasks
-from tuner.patience import DatabasePatience
-from tuner.progress import NoProgress, Progress
-from tuner.records import unusable
-from tuner.report import TaskStatus, format_duration, format_time, task_to_json
-from tuner.session import Overhead, SessionOptions, TuningSession, job_progress
+from tuner.records.trial_records import unusable
+from tuner.reports.progress import NoProgress, Progress
+from tuner.reports.report import TaskStatus, format_duration, format_time, task_to_json
+from tuner.search.budget import Budget, End, Limits
+from tuner.search.heartbeat import heartbeat
+from tuner.search.make_tasks import distinct_kernels, make_tasks
+from tuner.search.patience import DatabasePatience
+from tuner.search.session import Overhead, SessionOptions, TuningSession, job_progress
+from tuner.search.tasks import TuningTask
+from tuner.search.time_plan import TimePlan
 from tuner.targets import target_of
-from tuner.tasks import TuningTask
-from tuner.time_plan import TimePlan
 
 MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
 

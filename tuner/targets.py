@@ -16,7 +16,7 @@ def target_of(settings: Settings) -> Target:
         return host_target()
     target = Target(**load_target(name).model_dump())
     if name not in targets():
-        from measure.check_target import check_target
+        from measure.sandbox.check_target import check_target
 
         check_target(target, name, cache_folder(settings))
     return target

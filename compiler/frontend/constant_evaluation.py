@@ -9,11 +9,11 @@ import numpy as np
 from onnx import NodeProto, TypeProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler.dtypes import DType
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.element_types import onnx_number
 from compiler.frontend.graph_builder import Value
-from compiler.graph.ir import Array
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 
 # Shape computations are small; larger constants are folded by the graph pass.
 _MAX_ELEMENTS = 4096

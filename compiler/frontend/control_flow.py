@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from onnx import GraphProto
 
-from compiler.dtypes import DType
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dtypes import DType
 
 Results: TypeAlias = Sequence[Value | None]
 # Converts a subgraph with the given inputs; None when a recorded problem hides its outputs.

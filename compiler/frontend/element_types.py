@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from compiler.dtypes import DType
 from compiler.errors import UnsupportedOperatorError
+from compiler.types.dtypes import DType
 
 _DTYPES: dict[int, DType] = {
     TensorProto.FLOAT: DType.F32,

@@ -9,11 +9,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError
-from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.graph.ir import Graph
 from compiler.limits import Allowance
+from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,8 +17,9 @@ from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse
 from compiler.frontend.model_inputs import input_types
 from compiler.frontend.read_model import check_text, read_model, read_opsets
 from compiler.frontend.scope import Scope
-from compiler.graph.ir import Array, Graph
+from compiler.graph.ir import Graph
 from compiler.limits import Allowance, Limits
+from compiler.types.tensor_type import Array
 
 _NONE: Mapping[str, Array] = MappingProxyType({})
 

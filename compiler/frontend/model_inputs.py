@@ -9,8 +9,8 @@ from onnx import ValueInfoProto
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.element_types import dtype_of
-from compiler.graph.ir import TensorType
 from compiler.limits import Allowance
+from compiler.types.tensor_type import TensorType
 
 Dimension = int | str  # a symbol or "?" when the extent is not known
 

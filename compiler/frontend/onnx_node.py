@@ -10,7 +10,7 @@ import onnx
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import Value
-from compiler.graph.ir import Array
+from compiler.types.tensor_type import Array
 
 AttributeValue: TypeAlias = (
     int

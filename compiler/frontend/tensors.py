@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 from onnx import TensorProto
 
-from compiler.dtypes import DType
 from compiler.errors import ImportModelError
 from compiler.frontend.element_types import dtype_of
-from compiler.graph.ir import Array
 from compiler.limits import Allowance
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 from configs.regular_file import open_regular
 
 _MAX_EXTENT = 2**40  # NumPy multiplies extents and strides, also where there are no elements

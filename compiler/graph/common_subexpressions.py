@@ -7,10 +7,11 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from compiler.graph.ir import Array, Graph
+from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
 from compiler.graph.serialize import attributes_to_json
 from compiler.operators.registry import complete_attributes
+from compiler.types.tensor_type import Array
 
 
 def run(graph: Graph) -> Graph:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.graph.ir import Graph, Node
+from compiler.graph.ir import Graph
+from compiler.operators.node import Node
 
 
 def run(graph: Graph) -> Graph:

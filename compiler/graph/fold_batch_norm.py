@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.ir import Array, Graph, Node
+from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter, use_counts
+from compiler.operators.node import Node
 from compiler.operators.registry import complete_attributes
+from compiler.types.tensor_type import Array
 
 _Doubles = npt.NDArray[np.float64]
 

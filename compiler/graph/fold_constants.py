@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph, Node
+from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter, use_counts
 from compiler.kernels.count_work import kernel_iterations
 from compiler.limits import MAXIMUM_RANK, Allowance
 from compiler.operators.evaluate_node import evaluate_node, node_kernel
+from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, operator
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.errors import VerifyError
-from compiler.graph.ir import Graph, Node, TensorType
+from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph, format_node
+from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
+from compiler.types.tensor_type import TensorType
 
 
 def node_type(node: Node, types: Mapping[str, TensorType]) -> TensorType:

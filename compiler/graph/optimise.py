@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from compiler.graph import (
-    choose_layouts,
     common_subexpressions,
     dead_code,
     fold_batch_norm,
@@ -18,6 +17,7 @@ from compiler.graph import (
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
 from compiler.limits import Allowance
+from compiler.plan import choose_layouts
 
 GraphPass: TypeAlias = Callable[[Graph, int | None, Allowance], Graph]
 

@@ -9,7 +9,8 @@ graph resnet18
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph, Node
+from compiler.graph.ir import Graph
+from compiler.operators.node import Node
 
 
 def format_graph(graph: Graph) -> str:

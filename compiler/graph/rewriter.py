@@ -9,9 +9,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.graph.infer_types import node_type
-from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.graph.ir import Graph
+from compiler.operators.node import Node
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 class Rewriter:

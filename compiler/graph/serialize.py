@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import TunefarmError
-from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.graph.ir import Graph
 from compiler.kernels.serialize import number_from_json, number_to_json
+from compiler.operators.node import Node
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, Attribute, TensorType
 
 FORMAT = 1
 

@@ -7,8 +7,9 @@ Constants stay: they are packed when the model is built.
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph, Node
+from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
+from compiler.operators.node import Node
 from compiler.operators.registry import complete_attributes
 from compiler.operators.rules import bool_attribute
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from compiler.errors import TunefarmError, VerifyError
 from compiler.graph.infer_types import node_type
-from compiler.graph.ir import Graph, Node
+from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph, format_node
+from compiler.operators.node import Node
 
 
 def verify_graph(graph: Graph) -> None:

@@ -13,23 +13,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compiler.dtypes import DType
-from compiler.kernels.bounds import simplify_division
-from compiler.kernels.expr import (
-    Axis,
-    Binary,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Stage,
-    Unary,
-    binary,
-    index,
-)
+from compiler.expr.bounds import simplify_division
+from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Unary, binary, index
+from compiler.expr.walk import loads, postorder, rewrite
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads, postorder, rewrite
 from compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
+from compiler.kernels.stage import Axis, Stage
+from compiler.types.dtypes import DType
 
 EXPENSIVE_FUNCTIONS = frozenset(
     "exp log tanh erf sigmoid sin cos tan asin acos atan sinh cosh asinh acosh atanh pow".split()

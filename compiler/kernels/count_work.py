@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from compiler.kernels.expr import Binary, Cast, Expr, Select, Stage, Unary
+from compiler.expr.nodes import Binary, Cast, Expr, Select, Unary
+from compiler.expr.walk import children, postorder
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import children, postorder
+from compiler.kernels.stage import Stage
 
 
 def kernel_flops(kernel: FusedKernel) -> int:

@@ -15,24 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Array
-from compiler.kernels.bounds import linear_terms
+from compiler.expr.bounds import linear_terms
+from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from compiler.expr.walk import children, postorder
 from compiler.kernels.evaluate_product import contract, product_factors
 from compiler.kernels.evaluate_scalar import binary_function, convert, unary_function
-from compiler.kernels.expr import (
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Select,
-    Stage,
-    Unary,
-)
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import children, postorder
+from compiler.kernels.stage import Stage
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 
 _Values: TypeAlias = npt.NDArray[Any]
 

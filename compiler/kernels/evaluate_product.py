@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.ir import Array
-from compiler.kernels.expr import Binary, Expr
+from compiler.expr.nodes import Binary, Expr
+from compiler.types.tensor_type import Array
 
 _Values: TypeAlias = npt.NDArray[Any]
 

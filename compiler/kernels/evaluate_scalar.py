@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Array
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 
 _Values: TypeAlias = npt.NDArray[Any]
 

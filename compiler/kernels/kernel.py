@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Array, TensorType
-from compiler.kernels.expr import Axis, Expr, Load, Stage, index
+from compiler.expr.nodes import Expr, Load, index
+from compiler.kernels.stage import Axis, Stage
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.kernels.expr import Axis, Expr, Stage
+from compiler.expr.nodes import Expr
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import ExpressionTable
+from compiler.kernels.stage import Axis, Stage
 
 _INFIX = {
     "mul": ("*", 6),

@@ -18,22 +18,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compiler.dtypes import DType
 from compiler.errors import TunefarmError
-from compiler.kernels.expr import (
-    Axis,
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Select,
-    Stage,
-    Unary,
-)
+from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from compiler.expr.walk import children, postorder
 from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.rewrite import children, postorder
+from compiler.kernels.stage import Axis, Stage
+from compiler.types.dtypes import DType
 
 FORMAT = 1
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import VerifyError
-from compiler.kernels.bounds import index_range
-from compiler.kernels.expr import (
+from compiler.expr.bounds import index_range
+from compiler.expr.nodes import (
     ARITHMETIC_OPS,
     COMBINERS,
     COMPARE_OPS,
@@ -21,12 +20,13 @@ from compiler.kernels.expr import (
     Index,
     Load,
     Select,
-    Stage,
     Unary,
 )
+from compiler.expr.walk import children, loads, postorder
 from compiler.kernels.kernel import FusedKernel, Tensor
 from compiler.kernels.printer import format_expression, format_kernel
-from compiler.kernels.rewrite import children, loads, postorder
+from compiler.kernels.stage import Stage
+from compiler.types.dtypes import DType
 
 _NUMERIC_UNARY = frozenset(("neg", "abs", "sign"))
 _BIT_OPS = frozenset(("and", "or", "xor"))

@@ -13,16 +13,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import ScheduleError
-from compiler.graph.ir import Array
-from compiler.kernels.expr import (
-    Axis,
+from compiler.expr.nodes import (
     Binary,
     Const,
     Expr,
     Load,
-    Stage,
     add,
     binary,
     const,
@@ -33,6 +29,9 @@ from compiler.kernels.expr import (
     unary,
 )
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Axis, Stage
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 

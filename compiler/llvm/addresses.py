@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Expr, Load
+from compiler.expr.affine import Affine, Atom, Ranges, affine
+from compiler.expr.nodes import Expr, Load
 from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.affine import Affine, Atom, Ranges, affine
 from compiler.loops.ir import Memory, Store, Update
+from compiler.types.dtypes import DType
 
 
 @dataclass(slots=True)

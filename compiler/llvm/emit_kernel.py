@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from compiler.dtypes import DType
 from compiler.errors import LoweringError
-from compiler.kernels.expr import Binary, Expr
+from compiler.expr.affine import Affine, decide, expr_range
+from compiler.expr.nodes import Binary, Expr
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, ScalarIndexEmitter, Storage
 from compiler.llvm.expressions import ExpressionEmitter
@@ -15,7 +15,6 @@ from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
-from compiler.loops.affine import Affine, decide, expr_range
 from compiler.loops.ir import (
     Allocate,
     For,
@@ -32,6 +31,7 @@ from compiler.loops.ir import (
 )
 from compiler.loops.rewrite import axes_of
 from compiler.target import Target
+from compiler.types.dtypes import DType
 
 ALIGNMENT = 64
 

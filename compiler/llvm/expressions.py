@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import (
+from compiler.expr.affine import affine, decide
+from compiler.expr.nodes import (
     COMPARE_OPS,
     Binary,
     Cast,
@@ -23,8 +23,8 @@ from compiler.llvm.loads import Lane, LoadEmitter
 from compiler.llvm.math import VECTOR_FUNCTIONS, float_literal, vector_function
 from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, type_of
-from compiler.loops.affine import affine, decide
 from compiler.loops.rewrite import axes_of
+from compiler.types.dtypes import DType
 
 
 def literal(value: int | float | bool, dtype: DType) -> str:

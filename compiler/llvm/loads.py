@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Index, Load
+from compiler.expr.affine import Affine, Atom
+from compiler.expr.nodes import Index, Load
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.registers import Registers
@@ -19,7 +19,7 @@ from compiler.llvm.shuffles import (
     transpose,
 )
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
-from compiler.loops.affine import Affine, Atom
+from compiler.types.dtypes import DType
 
 CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
 MAX_STRIDE = 4  # up to here loading what lies between is cheaper than one load per element

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import pack, unpack
 
-from compiler.dtypes import DType
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
+from compiler.types.dtypes import DType
 
 # exp(r) = 1 + r + r^2 p(r), |r| <= ln(2)/2
 _EXP = (0.5, 0.166665181517601, 0.04166620224714279, 0.008368969894945621, 0.0013950627762824297)

@@ -1,7 +1,7 @@
 """`python -m compiler.llvm.probe_target TARGET`: makes a little code for a target, as JSON.
 
 LLVM ends the process for some targets that it cannot do, so this is a process of its own, see
-`measure.check_target`.
+`measure.sandbox.check_target`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from compiler.dtypes import DType
 from compiler.errors import LoweringError
 from compiler.llvm.math import float_literal
 from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
+from compiler.types.dtypes import DType
 
 _FLOAT_INTRINSICS = {
     "abs": "llvm.fabs",

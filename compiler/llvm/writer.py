@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compiler.dtypes import DType
+from compiler.types.dtypes import DType
 
 TYPE_NAMES = {
     DType.F32: "float",

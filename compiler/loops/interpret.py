@@ -8,9 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Array
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -21,6 +19,8 @@ from compiler.kernels.expr import (
     Unary,
 )
 from compiler.loops.ir import Allocate, For, If, Let, LoopNest, Stmt, Store, Update
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 
 Scalar: TypeAlias = Any  # a NumPy scalar of a buffer's element type
 

@@ -1,6 +1,6 @@
 """Loops: explicit loops over buffers; the last representation before LLVM.
 
-Expressions are those of `compiler.kernels.expr`; an `Index` names a loop variable or a let-bound
+Expressions are those of `compiler.expr.nodes`; an `Index` names a loop variable or a let-bound
 one, and a `Load` reads a parameter or an allocated buffer (row-major, in elements).
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Expr
+from compiler.expr.nodes import Expr
+from compiler.types.dtypes import DType
 
 
 class LoopKind(StrEnum):

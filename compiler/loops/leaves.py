@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.errors import ScheduleError
-from compiler.kernels.expr import Expr, Index, Load, add, all_of, binary, integer
-from compiler.loops.affine import Affine, Substitution, affine, decide
-from compiler.loops.apply_schedule import ScheduledKernel
+from compiler.expr.affine import Affine, Substitution, affine, decide
+from compiler.expr.nodes import Expr, Index, Load, add, all_of, binary, integer
 from compiler.loops.ir import If, Memory, Stmt, Store, Update
 from compiler.loops.loop_ranges import Env, axis_value
 from compiler.loops.pack import packed_indices
 from compiler.loops.rewrite import transform
 from compiler.loops.stage_state import StageState
+from compiler.schedule.apply_schedule import ScheduledKernel
 
 
 class Leaves:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from compiler.errors import ScheduleError
-from compiler.kernels.expr import Expr, add, integer, mul
+from compiler.expr.nodes import Expr, add, integer, mul
 from compiler.loops.ir import Memory
 from compiler.loops.region import free_index
 from compiler.loops.stage_state import Split, StageState

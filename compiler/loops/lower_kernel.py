@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from compiler.errors import ScheduleError
-from compiler.kernels.expr import (
+from compiler.expr.affine import affine, decide, expr_range
+from compiler.expr.nodes import (
     Const,
     Expr,
     Index,
@@ -19,10 +20,8 @@ from compiler.kernels.expr import (
     mul,
     select,
 )
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads
-from compiler.loops.affine import affine, decide, expr_range
-from compiler.loops.apply_schedule import ScheduledKernel, apply_schedule
 from compiler.loops.ir import (
     Allocate,
     For,
@@ -48,6 +47,7 @@ from compiler.loops.reductions import reduction_identity, split_guards
 from compiler.loops.region import Region, User, free_name, required_region
 from compiler.loops.rewrite import axes_of, substitute
 from compiler.loops.stage_state import StageState
+from compiler.schedule.apply_schedule import ScheduledKernel, apply_schedule
 from compiler.schedule.steps import Schedule
 
 SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard

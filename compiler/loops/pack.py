@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.graph.ir import Array
-from compiler.kernels.expr import Expr, binary, integer
+from compiler.expr.nodes import Expr, binary, integer
 from compiler.kernels.winograd import transform_taps
 from compiler.schedule.steps import PackLayout
+from compiler.types.tensor_type import Array
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 

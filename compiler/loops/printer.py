@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.kernels.expr import Expr
+from compiler.expr.nodes import Expr
 from compiler.kernels.printer import format_expression
 from compiler.loops.ir import Allocate, For, If, Let, LoopNest, Memory, Stmt, Store, Update
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Binary, Const, Expr, Select, binary, const
-from compiler.kernels.rewrite import loads
+from compiler.expr.nodes import Binary, Const, Expr, Select, binary, const
+from compiler.expr.walk import loads
 from compiler.loops.rewrite import conjuncts
+from compiler.types.dtypes import DType
 
 
 def reduction_identity(combiner: str, dtype: DType) -> Const:

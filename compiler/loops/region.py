@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.kernels.expr import Expr, Index, Load, Stage, index
-from compiler.kernels.rewrite import loads
-from compiler.loops.affine import Affine, Atom, Ranges, Substitution, affine, affine_range
+from compiler.expr.affine import Affine, Atom, Ranges, Substitution, affine, affine_range
+from compiler.expr.nodes import Expr, Index, Load, index
+from compiler.expr.walk import loads
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of, substitute
 
 

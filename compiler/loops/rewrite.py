@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Binary, Const, Expr, Index, Load, Select, Stage, binary
-from compiler.kernels.rewrite import children, loads, postorder, with_children
+from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select, binary
+from compiler.expr.walk import children, loads, postorder, with_children
+from compiler.kernels.stage import Stage
+from compiler.types.dtypes import DType
 
 
 def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compiler.kernels.expr import Axis, Stage
+from compiler.kernels.stage import Axis, Stage
 from compiler.loops.ir import LoopKind, Scope
 from compiler.schedule.steps import Partition
 

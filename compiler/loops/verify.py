@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.dtypes import DType
 from compiler.errors import VerifyError
-from compiler.kernels.expr import COMBINERS, Binary, Expr, Index, Load, Select
-from compiler.kernels.rewrite import children
-from compiler.loops.affine import Ranges, affine, affine_range, expr_range
+from compiler.expr.affine import Ranges, affine, affine_range, expr_range
+from compiler.expr.nodes import COMBINERS, Binary, Expr, Index, Load, Select
+from compiler.expr.walk import children
 from compiler.loops.ir import (
     Allocate,
     For,
@@ -21,6 +20,7 @@ from compiler.loops.ir import (
     Update,
 )
 from compiler.loops.printer import format_loops
+from compiler.types.dtypes import DType
 
 
 def verify_loops(nest: LoopNest) -> None:

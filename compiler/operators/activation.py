@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError
-from compiler.kernels.expr import Expr, add, binary, cast, const, mul, select, sub, unary
+from compiler.expr.nodes import Expr, add, binary, cast, const, mul, select, sub, unary
 from compiler.operators.elementwise import register_unary
 from compiler.operators.registry import Attributes
 from compiler.operators.rules import (
@@ -19,6 +18,7 @@ from compiler.operators.rules import (
     choice_attribute,
     float_attribute,
 )
+from compiler.types.dtypes import DType
 
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Axis, Expr, add, binary, const, integer, mul
+from compiler.expr.nodes import Expr, add, binary, const, integer, mul
 from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.kernels.stage import Axis
 from compiler.operators.registry import (
     Attributes,
     Pattern,
@@ -36,6 +36,7 @@ from compiler.operators.rules import (
     window_index,
     window_reach,
 )
+from compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", "NCHWc", "NCHW->NCHWc")
 

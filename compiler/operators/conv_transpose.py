@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Expr, add, all_of, binary, const, integer, mul, select, sub
+from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.conv import Geometry, add_bias, check_bias, geometry_of, spatial_rank
 from compiler.operators.registry import REQUIRED, Attributes, Pattern, Tensors, Types, register
@@ -20,6 +19,7 @@ from compiler.operators.rules import (
     window_index,
     window_reach,
 )
+from compiler.types.tensor_type import TensorType
 
 
 def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:

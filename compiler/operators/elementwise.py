@@ -7,10 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError
-from compiler.graph.ir import Attribute, TensorType
-from compiler.kernels.expr import Expr, binary, cast, const, mul, select, unary
+from compiler.expr.nodes import Expr, binary, cast, const, mul, select, unary
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import (
     REQUIRED,
@@ -42,6 +40,8 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute, TensorType
 
 UnaryBody: TypeAlias = Callable[[Attributes, Expr], Expr]
 BinaryBody: TypeAlias = Callable[[Attributes, Expr, Expr], Expr]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Expr, add, binary, cast, integer, select
+from compiler.expr.nodes import Expr, add, binary, cast, integer, select
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import (
     REQUIRED,
@@ -31,6 +29,8 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 
 def _wrapped(position: Expr, extent: int) -> Expr:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Expr, add, binary, const, integer, mul, select
+from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import (
     REQUIRED,
@@ -16,6 +15,7 @@ from compiler.operators.registry import (
     register,
 )
 from compiler.operators.rules import check, given, int_attribute, pointwise, present
+from compiler.types.tensor_type import TensorType
 
 
 def _infer_to_blocked(attributes: Attributes, types: Types) -> TensorType:

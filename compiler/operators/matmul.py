@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Expr, mul
+from compiler.expr.nodes import Expr, mul
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import Attributes, Pattern, Tensors, Types, register
 from compiler.operators.rules import (
@@ -18,6 +17,7 @@ from compiler.operators.rules import (
     given,
     present,
 )
+from compiler.types.tensor_type import TensorType
 
 
 def _matrix(type: TensorType, transposed: bool) -> tuple[int, int]:

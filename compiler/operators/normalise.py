@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -43,6 +42,7 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
+from compiler.types.tensor_type import TensorType
 
 # --- softmax ------------------------------------------------------------------------------------
 

@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Const, Expr, add, binary, cast, const, integer, mul, sub
+from compiler.expr.nodes import Const, Expr, add, binary, cast, const, integer, mul, sub
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import (
     REQUIRED,
@@ -35,6 +33,8 @@ from compiler.operators.rules import (
     window_index,
     window_reach,
 )
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", "NCHWc")
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Expr, binary, const, integer, select, unary
+from compiler.expr.nodes import Expr, binary, const, integer, select, unary
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import (
     REQUIRED,
@@ -32,6 +30,8 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 
 def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:

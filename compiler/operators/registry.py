@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from compiler.errors import ShapeError, UnsupportedOperatorError
-from compiler.graph.ir import Attribute, Node, TensorType
 from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.operators.node import Node
+from compiler.types.tensor_type import Attribute, TensorType
 
 MAXIMUM_BYTES = 2**40
 

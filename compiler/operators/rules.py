@@ -8,10 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     Const,
     Expr,
     add,
@@ -25,6 +23,8 @@ from compiler.kernels.expr import (
 )
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import Attributes, Tensors, Types
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 PointBody: TypeAlias = Callable[[Sequence[Expr]], Expr]
 

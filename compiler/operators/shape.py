@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.errors import ShapeError
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -42,6 +41,7 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
+from compiler.types.tensor_type import TensorType
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 

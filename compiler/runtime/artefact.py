@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArtefactError, VerifyError
-from compiler.graph.ir import Array
 from compiler.in_threads import in_threads
 from compiler.large_files import reserve, write_at
 from compiler.runtime.check_target import check_target
@@ -58,6 +57,7 @@ from compiler.runtime.seal import (
     seal_of,
 )
 from compiler.runtime.verify_spec import verify_spec
+from compiler.types.tensor_type import Array
 from configs.regular_file import open_regular
 
 FORMAT = 3

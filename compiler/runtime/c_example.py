@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.dtypes import DType
 from compiler.runtime.c_interface import CInterface, Port
+from compiler.types.dtypes import DType
 
 _SHOWN = 8  # elements of an output
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.thread_pool import is_supported
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 C_TYPES = {
     DType.F32: "float",

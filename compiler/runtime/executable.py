@@ -8,7 +8,6 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from compiler.errors import ArtefactError
-from compiler.graph.ir import TensorType
 from compiler.machine_memory import memory_bytes
 from compiler.runtime import artefact
 from compiler.runtime.buffers import address_of, aligned_empty
@@ -19,6 +18,7 @@ from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.ports import AnyArray, ports_of
 from compiler.runtime.threads import make_runtime
+from compiler.types.tensor_type import TensorType
 
 if TYPE_CHECKING:
     from compiler.runtime.profile import Profile

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from compiler.graph.ir import Array, TensorType
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target
+from compiler.types.tensor_type import Array, TensorType
 
 # Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code
 # asks only for whole elements: inputs and outputs of the model may start at any multiple of theirs.

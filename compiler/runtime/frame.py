@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.graph.ir import Array
 from compiler.runtime.buffers import address_of, allocate, allocate_output
 from compiler.runtime.executable_spec import Location, Place
 from compiler.runtime.ports import (
@@ -22,6 +21,7 @@ from compiler.runtime.ports import (
     refuse_unknown,
     span_of,
 )
+from compiler.types.tensor_type import Array
 
 Tables = ctypes.Array[ctypes.c_void_p]
 

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import compiler
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
 from compiler.runtime.executable_spec import (
     CallStep,
     CopyStep,
@@ -19,6 +17,8 @@ from compiler.runtime.executable_spec import (
 )
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target, llvm_version
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 Json = dict[str, Any]
 

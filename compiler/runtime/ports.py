@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import byte_bounds
 
-from compiler.dtypes import DType
 from compiler.errors import InputError
-from compiler.graph.ir import TensorType
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 

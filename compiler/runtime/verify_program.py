@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from compiler.errors import VerifyError
-from compiler.graph.ir import TensorType
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram, ViewCall
 from compiler.kernels.verify import verify_kernel
+from compiler.types.tensor_type import TensorType
 
 
 def verify_program(program: KernelProgram) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from compiler.errors import VerifyError
-from compiler.graph.ir import TensorType
 from compiler.runtime.executable_spec import (
     ALIGNMENT,
     CallStep,
@@ -12,6 +11,7 @@ from compiler.runtime.executable_spec import (
     Location,
     Place,
 )
+from compiler.types.tensor_type import TensorType
 
 
 def verify_spec(spec: ExecutableSpec) -> None:

@@ -14,10 +14,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.kernels.expr import Expr, Stage
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Expr
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads
-from compiler.loops.affine import affine
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of
 
 PAGE = 4096  # bytes; the sets of a first-level cache repeat after so many

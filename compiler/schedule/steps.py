@@ -1,7 +1,7 @@
 """Schedule steps: small frozen rewrites of a kernel's loop nest, replayable from a log.
 
-Each step names a stage and its axes. `compiler.loops.apply_schedule` applies them; the docstrings
-show the loop nest before -> after.
+Each step names a stage and its axes. `compiler.schedule.apply_schedule` applies them; the
+docstrings show the loop nest before -> after.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
 from compiler.runtime.artefact import save
 from compiler.target import baseline_target, host_target
+from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker
 
 

@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import ArtefactError
-from compiler.graph.ir import Array, TensorType
 from compiler.runtime import artefact, frame
 from compiler.runtime.executable import Executable
 from compiler.runtime.seal import json_text
-from measure.guarded import GuardedBuffer
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
+from measure.sandbox.guarded import GuardedBuffer
 from tests.attack.artefact_models import save_models
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, Forked, run_forked

@@ -20,8 +20,8 @@ from configs.settings import load_settings
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.build_file import build_file
-from tuner.forms import ARTEFACT
+from tuner.building.build_file import build_file
+from tuner.building.forms import ARTEFACT
 
 _HASH_BYTES = 32
 _FACTS: tuple[Any, ...] = (None, [], {}, 0, "x", [[]], {"kernels": None}, {"kept": {}}, 1e308)

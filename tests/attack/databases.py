@@ -34,8 +34,8 @@ import tuner
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.cli import app
-from tuner.command_line import run_command
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
 
 DATABASE, OTHER, MODEL, EXPORT = "tuning.db", "other.db", "tiny.onnx", "night.jsonl"
 PAGE = 4096

@@ -30,9 +30,9 @@ from tests.attack.attack import Attack, Outcome
 from tests.attack.campaign import empty
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tuner import streams
-from tuner.cli import app
-from tuner.command_line import run_command
+from tuner.commands import streams
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 180.0
@@ -317,7 +317,7 @@ class InvocationsAttack(Attack):
         changed = {"TMPDIR": str(self._temporary), "PYTHONPATH": str(ROOT)}
         caches = {"XDG_CACHE_HOME": str(self._common.parent / ".cache")}
         script = 'exec "$@"' + {"full": " > /dev/full", "closed": " >&-"}.get(invocation.stdout, "")
-        entry = [sys.executable, "-m", "tuner.entry", *invocation.arguments]
+        entry = [sys.executable, "-m", "tuner.commands.entry", *invocation.arguments]
         try:
             ran = subprocess.run(
                 ["/bin/sh", "-c", script, "sh", *entry],

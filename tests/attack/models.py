@@ -24,14 +24,14 @@ import onnx
 
 import compiler.frontend.import_onnx  # noqa: F401 - here, so that no fork has to
 from compiler.errors import TunefarmError, VerifyError
-from compiler.graph.ir import Array
 from compiler.limits import Limits
 from compiler.pipeline import compile_model
 from compiler.runtime.executable import Executable
-from measure.import_model import graph_of
-from measure.import_role import ImportRole
-from measure.messages import Message
-from measure.worker_settings import WorkerSettings
+from compiler.types.tensor_type import Array
+from measure.sandbox.import_model import graph_of
+from measure.sandbox.import_role import ImportRole
+from measure.sandbox.messages import Message
+from measure.sandbox.worker_settings import WorkerSettings
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import MEMORY_BYTES, SECONDS, End, Forked, run_forked
 from tests.attack.growing_models import growing_model
@@ -170,7 +170,7 @@ class Models(Attack):
             **os.environ,
             **{f"TUNEFARM_LIMITS__{k.upper()}": str(v) for k, v in asdict(LIMITS).items()},
         }
-        program = "import tuner.cli; tuner.cli.main()"
+        program = "import tuner.commands.cli; tuner.commands.cli.main()"
         words = ["build", "--untuned", "--no-cache", "--model", str(path)]
         words += ["--output", str(self.folder / "built")]
 

@@ -22,7 +22,7 @@ import onnx
 from configs.errors import DatabaseError
 from db.check import check
 from db.store import Store
-from measure.reaper import Process, is_alive, run_processes
+from measure.sandbox.reaper import Process, is_alive, run_processes
 from tests.attack.attack import Attack, Outcome
 from tests.end_to_end.tiny_model import tiny_model
 
@@ -31,7 +31,7 @@ ENTRY = """
 import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # ignored in a background job
-from tuner.entry import main
+from tuner.commands.entry import main
 main()
 """
 MARK = "TESTS_ATTACK_SIGNALS"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from compiler.graph.ir import Array
 from compiler.runtime import artefact
+from compiler.types.tensor_type import Array
 from tests.attack.artefacts import Artefacts
 from tests.attack.attack import Outcome
 from tests.attack.manifest_edits import Edit, draw_edits

@@ -27,9 +27,9 @@ from db import queries
 from db.records import BestRecord, JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.tuner.recorded import load
-from tuner.apply_best import task_key
-from tuner.history import read_history
-from tuner.records import record_to_apply, unusable
+from tuner.building.apply_best import task_key
+from tuner.model.history import read_history
+from tuner.records.trial_records import record_to_apply, unusable
 
 TASKS = 100
 BATCH = 1000

@@ -32,18 +32,18 @@ from typing import Any
 
 from db import queries
 from db.store import Store
-from measure.build_candidate import BuildResult
-from measure.job import MeasureRequest, MeasureResult, Status
-from measure.local_runner import LocalRunner
-from measure.make_runner import create_runner
-from measure.pipeline_runner import PipelineRunner
-from measure.slots import SlotPlan, available_cores
+from measure.farm.local_runner import LocalRunner
+from measure.farm.make_runner import create_runner
+from measure.farm.pipeline_runner import PipelineRunner
+from measure.farm.slots import SlotPlan, available_cores
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.worker.build_candidate import BuildResult
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.tuner.setting import TILES, Setting
 from tests.tuner.synthetic import tile_space
-from tuner.budget import Limits
-from tuner.finalists import FinalistOptions
-from tuner.verdict import judge
+from tuner.confirm.finalists import FinalistOptions
+from tuner.confirm.verdict import judge
+from tuner.search.budget import Limits
 
 SPIN = 400_000  # additions of the kernels that are compared: some 0.5 ms
 SLOT_SECONDS = 0.2

@@ -42,7 +42,7 @@ from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.schedule.steps import Schedule
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
-from tuner.latency import outputs_agree, pinned
+from tuner.confirm.latency import outputs_agree, pinned
 
 MIB = 1 << 20
 ELEMENTS = 16 * MIB // 4

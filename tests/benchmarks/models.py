@@ -23,8 +23,8 @@ from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import untiled_schedule
 from compiler.target import host_target
 from tuner import build as build_tuned
-from tuner.bench import ENGINES
-from tuner.latency import (
+from tuner.commands.bench import ENGINES
+from tuner.confirm.latency import (
     LatencyOptions,
     aligned_inputs,
     interleaved_latencies,

@@ -28,7 +28,7 @@ from compiler.pipeline import build
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ENTRY_SYMBOL
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.latency import pinned, seeded_inputs
+from tuner.confirm.latency import pinned, seeded_inputs
 
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 

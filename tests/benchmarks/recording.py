@@ -39,14 +39,14 @@ from configs.settings import Settings
 from db import queries
 from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
-from measure.job import MeasureRequest, Status
-from measure.runner import Runner
+from measure.farm.runner import Runner
+from measure.measurement import MeasureRequest, Status
 from tests.benchmarks.kernels import matmul_model, model_of
 from tests.tuner.recorded import FILE, STATUSES, RecordedKernel, load, save, thinned
-from tuner.apply_best import task_key
+from tuner.building.apply_best import task_key
 from tuner.job import runner_of, timing_options
-from tuner.records import is_censored, latency_of, trial_record
-from tuner.tasks import plan
+from tuner.records.trial_records import is_censored, latency_of, trial_record
+from tuner.search.tasks import plan
 
 AGAIN = 0.06  # share of the schedules, the fastest, that are measured a second time
 AGAIN_SAMPLES = 21

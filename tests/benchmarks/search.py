@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
-from tuner.cost_model import BoostedTrees, CostModel, Scores, TrainingData
-from tuner.features import FeatureExtractor, FeatureLayout
-from tuner.packed import Rows
-from tuner.sampler import TaskSearch, make_sampler
-from tuner.tasks import Lesson, data_of
-from tuner.trainer import Trainer
+from tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
+from tuner.model.features import FeatureExtractor, FeatureLayout
+from tuner.model.trainer import Trainer
+from tuner.search.packed import Rows
+from tuner.search.sampler import TaskSearch, make_sampler
+from tuner.search.tasks import Lesson, data_of
 
 WITHIN = 1.05  # of the best latency
 BATCH = 8

@@ -22,11 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from compiler.dtypes import DType
+from compiler.expr.nodes import binary, const
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import model_names, write_model
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import binary, const
 from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import build, kernels_of
@@ -35,11 +33,13 @@ from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps import Parallelize, Schedule
 from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from db.store import Store
 from tests.benchmarks.kernels import Timed
-from tuner.apply_best import choose_from
-from tuner.bench import ENGINES
-from tuner.latency import aligned_inputs, outputs_agree, pinned
+from tuner.building.apply_best import choose_from
+from tuner.commands.bench import ENGINES
+from tuner.confirm.latency import aligned_inputs, outputs_agree, pinned
 
 
 class Threaded(Timed):

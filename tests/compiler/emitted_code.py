@@ -13,7 +13,7 @@ from typing import Any
 from compiler import VERSION
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
-from compiler.graph.ir import Attribute, Graph
+from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.workload_key import workload_key
 from compiler.llvm.emit_kernel import emit_kernel
@@ -23,6 +23,7 @@ from compiler.pipeline import kernels_of
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
+from compiler.types.tensor_type import Attribute
 from configs.settings import load_target
 from tests.compiler.schedule.small_kernels import f32, graph_of, kernel_of
 

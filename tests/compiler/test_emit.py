@@ -12,7 +12,6 @@ import pytest
 
 from compiler.emit import assembly_text, llvm_text, schedules_of
 from compiler.frontend.import_onnx import import_onnx
-from compiler.graph.ir import Array
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.llvm.machine import object_code
@@ -22,6 +21,7 @@ from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
+from compiler.types.tensor_type import Array
 from tests.compiler.runtime.c_models import cc, odd_mlp, random_inputs
 
 

@@ -14,13 +14,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import compiler
-from compiler.dtypes import DType
 from compiler.emit import llvm_text, schedules_of
 from compiler.errors import ImportModelError, ScheduleError, SettingsError
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
-from compiler.graph.ir import Graph, TensorType
+from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.pipeline import STAGES, compile_model, kernels_of
 from compiler.runtime import artefact
@@ -33,6 +32,8 @@ from compiler.schedule.space import Sketch
 from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps import Schedule, Vectorize
 from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 Vector = npt.NDArray[np.float32]
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import SettingsError, VerifyError
-from compiler.graph.ir import Graph, Node, TensorType
+from compiler.graph.ir import Graph
+from compiler.operators.node import Node
 from compiler.stages import Stages
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 VECTOR = TensorType(DType.F32, (4,))
 GRAPH = Graph("g", ("x",), ("y",), (Node("relu", ("x",), "y"),), {"x": VECTOR, "y": VECTOR}, {})

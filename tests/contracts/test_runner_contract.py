@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from compiler.errors import MeasureError
-from measure.job import MeasureResult, Status
-from measure.make_runner import create_runner
-from measure.ray_watch import program_of
-from measure.reaper import Process, is_alive, run_processes
-from measure.replay_runner import record_key
-from measure.runner import Runner
+from measure.farm.make_runner import create_runner
+from measure.farm.ray_watch import program_of
+from measure.farm.replay_runner import record_key
+from measure.farm.runner import Runner
+from measure.measurement import MeasureResult, Status
+from measure.sandbox.reaper import Process, is_alive, run_processes
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 TAG = "TUNEFARM_TEST"  # an environment variable that marks the processes of one test
@@ -155,7 +155,7 @@ def test_replay_of_an_unknown_schedule_is_a_typed_failure() -> None:
 _DRIVER = """
 import signal
 import sys
-from measure.make_runner import create_runner
+from measure.farm.make_runner import create_runner
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 if __name__ == "__main__":

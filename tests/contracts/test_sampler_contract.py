@@ -10,10 +10,10 @@ import pytest
 from compiler.errors import SettingsError
 from compiler.schedule.space import Candidate, ScheduleSpace
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tuner.cost_model import BoostedTrees, Scores
-from tuner.features import FeatureExtractor, FeatureLayout
-from tuner.packed import Rows
-from tuner.sampler import (
+from tuner.model.cost_model import BoostedTrees, Scores
+from tuner.model.features import FeatureExtractor, FeatureLayout
+from tuner.search.packed import Rows
+from tuner.search.sampler import (
     SAMPLERS,
     TaskSearch,
     distributions,
@@ -21,7 +21,7 @@ from tuner.sampler import (
     make_sampler,
     to_parameters,
 )
-from tuner.tasks import Lesson, data_of
+from tuner.search.tasks import Lesson, data_of
 
 Answer = Callable[[ScheduleSpace, Candidate], float]
 

@@ -15,10 +15,10 @@ from db.check import check
 from db.export import export_records
 from db.store import Store
 from tests.db.examples import KEY, build, populate, trial
-from tuner.build_records import builds_table
-from tuner.database_commands import list_table, list_to_json
-from tuner.html_report import html_report
-from tuner.prune import plan_pruning
+from tuner.building.build_records import builds_table
+from tuner.commands.database_commands import list_table, list_to_json
+from tuner.records.prune import plan_pruning
+from tuner.reports.html_report import html_report
 
 WRONG = {
     "another date": ("trials", "created", 2e9),

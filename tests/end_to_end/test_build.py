@@ -24,11 +24,11 @@ from compiler.target import host_target
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.apply_best import task_key
-from tuner.cli import app
-from tuner.command_line import run_command
-from tuner.forms import ARTEFACT, FORMS, LIBRARY
-from tuner.make_tasks import distinct_kernels
+from tuner.building.apply_best import task_key
+from tuner.building.forms import ARTEFACT, FORMS, LIBRARY
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
+from tuner.search.make_tasks import distinct_kernels
 
 HOST = host_target()
 RECORDED = 96
@@ -121,7 +121,7 @@ def tune_process(
         "XDG_CACHE_HOME": str(folder / "caches"),
     }
     return subprocess.run(
-        [sys.executable, "-m", "tuner.cli", *arguments],
+        [sys.executable, "-m", "tuner.commands.cli", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

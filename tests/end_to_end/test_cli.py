@@ -19,8 +19,8 @@ import onnxruntime
 import pytest
 
 from tests.end_to_end.tiny_model import external_model, tiny_model, unsupported_model
-from tuner.cli import app
-from tuner.command_line import run_command
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -494,7 +494,7 @@ ENTRY = """
 import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # ignored in a background job
-from tuner.entry import main
+from tuner.commands.entry import main
 main()
 """
 
@@ -562,7 +562,8 @@ def test_a_closed_pipe_ends_quietly(model: Path) -> None:
 
 def test_help_needs_no_heavy_library() -> None:
     script = (
-        "import sys; from tuner.cli import app; from tuner.command_line import run_command; "
+        "import sys; from tuner.commands.cli import app; "
+        "from tuner.commands.command_line import run_command; "
         "run_command(app, ['--help']); "
         "print([m for m in ('ray', 'xgboost', 'optuna', 'onnx', 'numpy') if m in sys.modules])"
     )

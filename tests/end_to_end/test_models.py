@@ -14,13 +14,13 @@ import pytest
 import compiler
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
-from compiler.graph.ir import Array
 from compiler.kernels.kernel import FusedKernel
 from compiler.runtime.executable import Executable
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
-from tuner.latency import outputs_agree
+from compiler.types.tensor_type import Array
+from tuner.confirm.latency import outputs_agree
 
 SMALL = {
     "resnet18": Size(image=64, width=0.25, classes=10),

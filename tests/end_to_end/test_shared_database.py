@@ -19,7 +19,7 @@ from db.check import check
 from db.records import TrialRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.records import is_confirmed
+from tuner.records.trial_records import is_confirmed
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240.0
@@ -40,7 +40,7 @@ def arguments(tmp_path: Path) -> list[str]:
 
 def driver(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tuner.cli", *arguments],
+        [sys.executable, "-m", "tuner.commands.cli", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -7,7 +7,7 @@ import pytest
 
 from compiler.errors import MeasureError
 from measure.compare import compare_paired
-from measure.stability import is_unstable, relative_mad
+from measure.worker.stability import is_unstable, relative_mad
 
 
 def noisy(rng: np.random.Generator, scale: float, pairs: int) -> list[float]:

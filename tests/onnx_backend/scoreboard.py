@@ -42,8 +42,9 @@ from onnx.backend.test.loader import load_model_tests
 
 from compiler.errors import ImportModelError
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Array, Graph
+from compiler.graph.ir import Graph
 from compiler.operators.evaluate_node import evaluate_node
+from compiler.types.tensor_type import Array
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 STATUSES = ("passed", "fixed", "refused", "WRONG", "CRASHED")

@@ -20,8 +20,8 @@ from compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
-from measure.job import MeasureResult, Status
-from measure.replay_runner import RecordKey, record_key
+from measure.farm.replay_runner import RecordKey, record_key
+from measure.measurement import MeasureResult, Status
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "recorded.npz"
 FORMAT = 1

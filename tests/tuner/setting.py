@@ -15,17 +15,17 @@ from compiler.schedule.space import Candidate, ScheduleSpace
 from db import queries
 from db.records import TargetRecord, TaskKey, WorkloadRecord
 from db.store import Store
-from measure.job import MeasureRequest, MeasureResult, Status
+from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tuner.budget import Budget, End, Limits, TaskProgress
-from tuner.cost_model import BoostedTrees
-from tuner.features import FeatureExtractor, FeatureLayout
-from tuner.finalists import Finalists
-from tuner.progress import NoProgress
-from tuner.records import schedule_hash
-from tuner.sampler import Score, TaskSearch, make_sampler
-from tuner.session import SessionOptions, TuningSession
-from tuner.tasks import TuningTask, plan
+from tuner.confirm.finalists import Finalists
+from tuner.model.cost_model import BoostedTrees
+from tuner.model.features import FeatureExtractor, FeatureLayout
+from tuner.records.trial_records import schedule_hash
+from tuner.reports.progress import NoProgress
+from tuner.search.budget import Budget, End, Limits, TaskProgress
+from tuner.search.sampler import Score, TaskSearch, make_sampler
+from tuner.search.session import SessionOptions, TuningSession
+from tuner.search.tasks import TuningTask, plan
 
 TILES = (matmul_kernel(), small_space(9), 1)
 OTHER = (matmul_kernel(7, 13, 97), small_space(7), 3)

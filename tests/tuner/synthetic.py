@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Expr, mul
+from compiler.expr.nodes import Expr, mul
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
 from compiler.schedule.steps import Inline, Schedule
 from compiler.target import Target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 16, 32, 32768, 1048576, 33554432, 2)
 

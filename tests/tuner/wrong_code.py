@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.target import Target
-from measure.build_candidate import BuiltCandidate
-from measure.job import MeasureRequest
+from measure.measurement import MeasureRequest
+from measure.worker.build_candidate import BuiltCandidate
 from tests.measure.fault_kernels import compile_fault
 
 COMPILE_WRONG = "tests.tuner.wrong_code:compile_wrong"

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.graph.ir import Array
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 
 
 @converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dtypes import DType
 
 _UNARY: dict[str, tuple[str, tuple[int, ...]]] = {
     "Abs": ("abs", (1, 6, 13)),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.shape import reshaped
+from compiler.types.dtypes import DType
 
 
 def _check_indices(node: OnnxNode, indices: Value, extent: int) -> None:

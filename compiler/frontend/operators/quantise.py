@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
@@ -12,6 +11,7 @@ from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.conv import conv_value
 from compiler.frontend.operators.matmul import matmul_value
 from compiler.frontend.operators.shape import reshaped
+from compiler.types.dtypes import DType
 
 
 def _cast(value: Value, dtype: DType, graph: GraphBuilder) -> Value:

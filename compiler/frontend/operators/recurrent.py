@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.shape import reshaped
+from compiler.types.dtypes import DType
 
 _MAX_STEPS = 1024
 _ACTIVATIONS = {

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.dtypes import DType
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dtypes import DType
 
 Step: TypeAlias = Callable[[Value, GraphBuilder], Value]
 Reduction: TypeAlias = Callable[[Value], Value]

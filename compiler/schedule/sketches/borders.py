@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Axis, Binary, Expr
-from compiler.kernels.rewrite import postorder
-from compiler.loops.affine import affine
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Binary, Expr
+from compiler.expr.walk import postorder
+from compiler.kernels.stage import Axis
+from compiler.types.dtypes import DType
 
 MAX_BORDERS = 8  # the body is repeated between them: beyond, its code costs more than the choice
 

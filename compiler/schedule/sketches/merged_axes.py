@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
-from compiler.loops.merge_axes import merge_axes, merge_reduce_axes
+from compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
 from compiler.schedule.steps import MergeAxes, MergeReduceAxes, Step
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.kernels.expr import Load, Stage, index
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Load, index
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads
-from compiler.loops.affine import affine
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of
 from compiler.target import Target
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.kernels.expr import Index, Load, Select, Stage
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Index, Load, Select
+from compiler.expr.walk import loads, postorder
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads, postorder
-from compiler.loops.affine import affine
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of, inline
 from compiler.schedule.steps import Inline
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from itertools import takewhile
 from math import prod
 
-from compiler.kernels.expr import Expr, Stage, index
+from compiler.expr.nodes import Expr, index
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import inline
 from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions

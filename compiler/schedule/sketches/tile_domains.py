@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.kernels.expr import Stage
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of
 from compiler.schedule.nest_shape import Numbers
 from compiler.schedule.sketches.roles import Roles

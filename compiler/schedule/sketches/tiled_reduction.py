@@ -15,11 +15,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from compiler.errors import ScheduleError
-from compiler.kernels.expr import Select, Stage
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Select
+from compiler.expr.walk import loads, postorder
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads, postorder
-from compiler.loops.affine import affine
-from compiler.loops.merge_axes import merge_axes
+from compiler.kernels.merge_axes import merge_axes
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.roles import roles_of
 from compiler.schedule.sketches.tile_domains import (

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Load, Stage, add, index, integer, mul
+from compiler.expr.affine import Affine, affine
+from compiler.expr.nodes import Load, add, index, integer, mul
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import loads
-from compiler.loops.affine import Affine, affine
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of, parts_that_read, substitute
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.row_shape import block_shape
@@ -38,6 +38,7 @@ from compiler.schedule.steps import (
     Vectorize,
 )
 from compiler.target import Target
+from compiler.types.dtypes import DType
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of blocks
 LONGEST = 64  # vectors along a block that is long, by rule

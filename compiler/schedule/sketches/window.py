@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from compiler.dtypes import DType
-from compiler.kernels.expr import Stage
+from compiler.expr.affine import affine
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.rewrite import loads
-from compiler.loops.affine import affine
+from compiler.kernels.stage import Stage
 from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.roles import epilogue_is_plain
@@ -43,6 +42,7 @@ from compiler.schedule.steps import (
     Vectorize,
 )
 from compiler.target import Target
+from compiler.types.dtypes import DType
 
 MAX_WINDOW = 49  # elements of a window that is written out
 # Elements ahead. Rows above each other are several short streams, which hardware follows late: at

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.graph.ir import Array, Graph
+from compiler.graph.ir import Graph
 from compiler.operators.evaluate_node import evaluate_node
+from compiler.types.tensor_type import Array
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 

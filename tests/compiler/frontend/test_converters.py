@@ -15,8 +15,8 @@ from onnx import helper
 
 from compiler.errors import ImportModelError
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Array
 from compiler.graph.verify import verify_graph
+from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
 
 node = helper.make_node

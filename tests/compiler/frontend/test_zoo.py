@@ -14,8 +14,8 @@ from compiler.errors import SettingsError
 from compiler.frontend.import_onnx import import_model_proto, import_onnx
 from compiler.frontend.zoo import build_model, model_names, write_model
 from compiler.frontend.zoo.network import Size
-from compiler.graph.ir import Array
 from compiler.graph.verify import verify_graph
+from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import outputs_of
 
 SMALL = Size(image=32, width=0.25, classes=10, tokens=12, layers=2)

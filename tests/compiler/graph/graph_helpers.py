@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from compiler.dtypes import DType
-from compiler.graph.extract_kernels import extract_kernels
 from compiler.graph.infer_types import node_type
-from compiler.graph.ir import Array, Attribute, Graph, Node, TensorType
+from compiler.graph.ir import Graph
 from compiler.graph.rewriter import frozen
 from compiler.graph.verify import verify_graph
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import KernelCall, KernelProgram
 from compiler.operators.evaluate_node import evaluate_node
+from compiler.operators.node import Node
+from compiler.plan.extract_kernels import extract_kernels
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 class GraphMaker:

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import VerifyError
-from compiler.graph.ir import Graph, Node, TensorType
+from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
+from compiler.operators.node import Node
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError, VerifyError
 from compiler.graph import infer_types
-from compiler.graph.ir import TensorType
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker
 
 

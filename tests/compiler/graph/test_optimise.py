@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from compiler.errors import VerifyError
-from compiler.graph.extract_kernels import extract_kernels
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import PASSES, optimise
 from compiler.graph.serialize import structurally_equal
+from compiler.plan.extract_kernels import extract_kernels
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_same_meaning,

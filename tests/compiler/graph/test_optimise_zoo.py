@@ -9,10 +9,10 @@ import pytest
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo.models import build_model
 from compiler.frontend.zoo.network import Size
-from compiler.graph.extract_kernels import extract_kernels
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import optimise
 from compiler.kernels.kernel import KernelCall
+from compiler.plan.extract_kernels import extract_kernels
 from tests.compiler.graph.graph_helpers import (
     assert_close,
     evaluate_graph,

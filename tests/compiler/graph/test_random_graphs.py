@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from compiler.errors import ShapeError
-from compiler.graph import choose_layouts
-from compiler.graph.extract_kernels import extract_kernels
 from compiler.graph.ir import Graph
 from compiler.graph.optimise import optimise
 from compiler.graph.serialize import structurally_equal
+from compiler.plan import choose_layouts
+from compiler.plan.extract_kernels import extract_kernels
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.dtypes import DType
 from compiler.graph import simplify
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structurally_equal
+from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
 
 

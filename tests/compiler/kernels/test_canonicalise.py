@@ -5,11 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.canonicalise import canonicalise, with_literals
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     Expr,
     add,
     binary,
@@ -21,10 +17,14 @@ from compiler.kernels.expr import (
     sub,
     unary,
 )
+from compiler.expr.walk import loads
+from compiler.kernels.canonicalise import canonicalise, with_literals
+from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.rewrite import loads
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.verify import verify_kernel
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 F32 = DType.F32
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
+from compiler.expr.nodes import binary, const, unary
 from compiler.kernels.count_work import kernel_bytes, kernel_flops
-from compiler.kernels.expr import binary, const, unary
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.tuner.synthetic import matmul_kernel
 
 

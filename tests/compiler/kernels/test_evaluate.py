@@ -13,11 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels import evaluate as evaluate_module
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -30,7 +26,11 @@ from compiler.kernels.expr import (
     sub,
     unary,
 )
+from compiler.kernels import evaluate as evaluate_module
+from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
 F32 = DType.F32

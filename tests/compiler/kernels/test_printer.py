@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     add,
     all_of,
     binary,
@@ -16,6 +14,8 @@ from compiler.kernels.expr import (
 )
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.kernels.printer import format_expression, format_kernel
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 GOLDEN = """\
 kernel conv (anchor conv)

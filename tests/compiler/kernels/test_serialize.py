@@ -5,14 +5,14 @@ import math
 
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import TunefarmError
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Const, Expr, add, binary, cast, const, index, mul, select, unary
+from compiler.expr.nodes import Const, Expr, add, binary, cast, const, index, mul, select, unary
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from compiler.kernels.workload_key import workload_key
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 
 def _every_expression() -> FusedKernel:

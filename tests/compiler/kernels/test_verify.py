@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import VerifyError
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import (
-    Axis,
+from compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -16,7 +13,6 @@ from compiler.kernels.expr import (
     Index,
     Load,
     Select,
-    Stage,
     Unary,
     add,
     binary,
@@ -29,7 +25,10 @@ from compiler.kernels.expr import (
     sub,
 )
 from compiler.kernels.kernel import Buffer, FusedKernel, KernelBuilder
+from compiler.kernels.stage import Axis, Stage
 from compiler.kernels.verify import verify_kernel
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 X = Load(F32, "in0", (Index(I64, "i"),))

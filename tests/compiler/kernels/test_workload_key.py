@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import const, mul
+from compiler.expr.nodes import const, mul
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.kernels.workload_key import workload_key
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 
 def scaled(
@@ -42,9 +42,9 @@ def test_key_is_the_same_in_another_process() -> None:
     program = (
         "from compiler.kernels.workload_key import workload_key\n"
         "from compiler.kernels.kernel import FusedKernel, KernelBuilder\n"
-        "from compiler.kernels.expr import const, mul\n"
+        "from compiler.expr.nodes import const, mul\n"
         "from compiler.graph.ir import TensorType\n"
-        "from compiler.dtypes import DType\n"
+        "from compiler.types.dtypes import DType\n"
         "b = KernelBuilder()\n"
         "x = b.input(TensorType(DType.F32, (5,)), False)\n"
         "b.stage('mul', [('i0', 5)], lambda i: mul(x[i], const(2, DType.F32)))\n"

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
-from compiler.kernels.expr import Expr, binary, cast, const, unary
+from compiler.expr.nodes import Expr, binary, cast, const, unary
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.schedule.spaces import default_schedule, naive_schedule
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 
 Values: TypeAlias = npt.NDArray[Any]

@@ -26,8 +26,8 @@ from configs.settings import cache_folder, load_settings
 from tests.end_to_end.tiny_model import tiny_model
 from tests.measure.fault_kernels import make_kernel
 from tests.tuner.synthetic import matmul_kernel
-from tuner.cli import app
-from tuner.command_line import run_command
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
 
 HOST = host_target()
 KERNEL = matmul_kernel(6, 8, 5)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Array
 from compiler.llvm.machine import object_code
 from compiler.llvm.shuffles import gather_strided, piece_lanes, strided_pieces, transpose
 from compiler.llvm.writer import FunctionWriter, Value, type_of
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 
 _ABI = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.dtypes import DType
+from compiler.expr.nodes import Load, add, index, integer
 from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.expr import Load, add, index, integer
 from compiler.loops.interpret import interpret
 from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
 from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import host_target
+from compiler.types.dtypes import DType
 from tests.compiler.loops.tiny_kernels import (
     LANES,
     STEP_KERNELS,

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import VerifyError
-from compiler.kernels.expr import (
+from compiler.expr.nodes import (
     Binary,
     Expr,
     Load,
@@ -38,6 +37,7 @@ from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
 from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import host_target
+from compiler.types.dtypes import DType
 from tests.compiler.loops.tiny_kernels import LANES, STEP_KERNELS, tiny_kernels
 
 X, Y = Memory("x", DType.F32, (8,)), Memory("y", DType.F32, (8,))

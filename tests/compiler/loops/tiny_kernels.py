@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Array, TensorType
-from compiler.kernels.expr import Expr, add, binary, const, integer, select, sub
+from compiler.expr.nodes import Expr, add, binary, const, integer, select, sub
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.loops.interpret import interpret
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.pack import pack_constant
 from compiler.schedule.steps import PackLayout, Schedule
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
 LANES = 4

@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from compiler.errors import ShapeError
-from compiler.graph.ir import Attribute, Node
 from compiler.operators.evaluate_node import evaluate_node
+from compiler.operators.node import Node
+from compiler.types.tensor_type import Attribute
 from tests.compiler.operators.cases import Values, array, runtime
 
 EXTENTS = st.sampled_from([1, 2, 3, 7, 13])

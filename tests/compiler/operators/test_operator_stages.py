@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Attribute, Node, TensorType
-from compiler.kernels.expr import Binary, Index, Load, Select, Stage
+from compiler.expr.nodes import Binary, Index, Load, Select
+from compiler.expr.walk import postorder
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.rewrite import postorder
+from compiler.kernels.stage import Stage
 from compiler.operators.evaluate_node import node_kernel
+from compiler.operators.node import Node
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute, TensorType
 
 
 def _kernel(operator: str, *shapes: tuple[int, ...], **attributes: Attribute) -> FusedKernel:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
 from compiler.kernels.verify import verify_kernel
 from compiler.operators.evaluate_node import evaluate_node, node_kernel
 from compiler.operators.registry import Pattern, all_operators, infer_type, operator
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.operators.cases import Case, Values
 from tests.compiler.operators.movement_cases import movement_cases
 from tests.compiler.operators.pointwise_cases import pointwise_cases

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError, UnsupportedOperatorError
-from compiler.graph.ir import Node, TensorType
 from compiler.kernels.kernel import KernelBuilder
+from compiler.operators.node import Node
 from compiler.operators.registry import (
     Pattern,
     add_expression,
@@ -17,6 +16,8 @@ from compiler.operators.registry import (
     operator,
     register,
 )
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 
 def test_all_operators_are_sorted_and_found_by_name() -> None:

@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import ShapeError
-from compiler.graph.ir import Attribute, Node, TensorType
+from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute, TensorType
 
 
 def _type(text: str) -> TensorType | None:

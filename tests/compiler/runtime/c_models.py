@@ -16,10 +16,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontend.import_onnx import import_onnx
-from compiler.graph.ir import Array
 from compiler.pipeline import compile_model
 from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.types.tensor_type import Array
 from tests.end_to_end.tiny_model import tiny_model
 
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2")

@@ -9,9 +9,7 @@ from types import MappingProxyType
 
 import llvmlite.binding as llvm
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Array, TensorType
-from compiler.kernels.expr import Axis, Stage, add, index
+from compiler.expr.nodes import add, index
 from compiler.kernels.kernel import (
     Buffer,
     FusedKernel,
@@ -20,6 +18,7 @@ from compiler.kernels.kernel import (
     KernelProgram,
     ViewCall,
 )
+from compiler.kernels.stage import Axis, Stage
 from compiler.llvm import CompiledKernel
 from compiler.llvm.machine import object_code
 from compiler.runtime.entry import entry_ir
@@ -31,6 +30,8 @@ from compiler.runtime.run_steps import run_steps
 from compiler.runtime.seal import part_digests, seal_of
 from compiler.schedule.steps import PackLayout
 from compiler.target import host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
 
 # out[i] = in0[i] + in1[i] by way of the workspace, which is filled first
 ADD_IR = """

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import InputError
-from compiler.graph.ir import TensorType
 from compiler.runtime.executable import Executable
 from compiler.runtime.frame import Frame
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
     COUNT,

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import ArtefactError, InputError, LoweringError
-from compiler.graph.ir import TensorType
 from compiler.kernels.kernel import ViewCall
 from compiler.runtime import threads as runtime_threads
 from compiler.runtime.buffers import address_of
@@ -20,6 +18,8 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule.steps import PackLayout
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
     COUNT,

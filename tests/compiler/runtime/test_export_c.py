@@ -16,12 +16,12 @@ import onnxruntime
 import pytest
 
 from compiler.errors import ExportError
-from compiler.graph.ir import Array
 from compiler.runtime.buffers import address_of
 from compiler.runtime.c_interface import c_interface
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.export_c import export_library, export_object
+from compiler.types.tensor_type import Array
 from tests.compiler.runtime.c_models import (
     MODELS,
     STRICT,

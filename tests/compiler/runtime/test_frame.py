@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from compiler.errors import InputError
-from compiler.graph.ir import TensorType
 from compiler.kernels.kernel import ViewCall
 from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.runtime.executable import Executable
+from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
     COUNT,

@@ -19,7 +19,7 @@ import pytest
 from onnx import helper
 
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph, TensorType
+from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.pipeline import compile_model
 from compiler.runtime.buffers import address_of
@@ -28,7 +28,8 @@ from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
-from measure.guarded import GuardedBuffer
+from compiler.types.tensor_type import TensorType
+from measure.sandbox.guarded import GuardedBuffer
 from tests.compiler.frontend.onnx_models import model, outputs_of, tensor
 from tests.compiler.schedule.guarded_run import targets
 

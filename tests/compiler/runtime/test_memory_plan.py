@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.dtypes import DType
 from compiler.errors import VerifyError
-from compiler.graph.ir import TensorType
 from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
 from compiler.runtime.executable_spec import ALIGNMENT, Location, Place
 from compiler.runtime.memory_plan import (
@@ -23,6 +21,8 @@ from compiler.runtime.memory_plan import (
     plan_memory,
     verify_placement,
 )
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 Calls = list[KernelCall | ViewCall]
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.dtypes import DType
 from compiler.errors import VerifyError
-from compiler.graph.ir import TensorType
 from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
 from compiler.runtime.verify_program import verify_program
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import add_kernel, call, make_program
 
 EIGHT = TensorType(DType.F32, (8,))

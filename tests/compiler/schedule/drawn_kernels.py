@@ -8,7 +8,7 @@ from math import prod
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from compiler.dtypes import DType
+from compiler.types.dtypes import DType
 from tests.compiler.schedule.drawn_graphs import (
     SPECIAL,
     Case,

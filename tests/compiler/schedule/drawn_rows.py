@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from compiler.dtypes import DType
+from compiler.types.dtypes import DType
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, epilogue
 
 _FLOATS = st.sampled_from([DType.F32] * 4 + [DType.F64])

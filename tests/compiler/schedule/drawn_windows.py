@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from compiler.dtypes import DType
-from compiler.graph.ir import Attribute
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, Shape, epilogue, extents
 
 _PLANES = [(1, 1), (7, 13), (13, 7), (2, 2), (1, 97), (97, 2), (14, 14), (7, 1), (16, 9)]

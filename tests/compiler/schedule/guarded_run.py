@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.graph.ir import Array
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm import compile_kernel
 from compiler.llvm.compile_kernel import CompiledKernel
@@ -18,7 +17,8 @@ from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
 from compiler.schedule.steps import Schedule
 from compiler.target import Target, host_target
-from measure.guarded import GuardedBuffer
+from compiler.types.tensor_type import Array
+from measure.sandbox.guarded import GuardedBuffer
 
 _POISON = 0xFF  # every float is a NaN, every integer -1 or the largest
 _ABI = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)

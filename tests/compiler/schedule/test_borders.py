@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.kernels.expr import Axis, Expr, add, binary, index, integer, mul, select
-from compiler.loops.affine import decide
+from compiler.expr.affine import decide
+from compiler.expr.nodes import Expr, add, binary, index, integer, mul, select
+from compiler.kernels.stage import Axis
 from compiler.schedule.sketches.borders import MAX_BORDERS, borders, tile_cuts
 
 AXIS = Axis("i", 40)

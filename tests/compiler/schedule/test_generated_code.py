@@ -16,15 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from compiler.dtypes import DType
-from compiler.graph.ir import TensorType
 from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.expr import Stage
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Stage
 from compiler.runtime.threads import make_runtime
 from compiler.schedule.sketches import row_wise, tiled_reduction, transposed, window
 from compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
 from compiler.schedule.steps import Reorder, Schedule, Tile, Vectorize, Winograd
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length
 from tests.compiler.schedule.drawn_kernels import (
     movements,

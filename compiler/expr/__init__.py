@@ -1,0 +1,1 @@
+"""Scalar and index expressions: nodes, one walker, affine forms and bounds."""

@@ -1,0 +1,183 @@
+"""Tensor expressions: scalar expressions over loads, and stages that fill a tensor with one.
+
+Index arithmetic and value arithmetic share one expression language; an index is an `i64`
+expression over `Index` nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.types.dtypes import DType
+
+UNARY_OPS = frozenset(
+    "neg abs exp log sqrt rsqrt reciprocal tanh erf sigmoid sin cos tan asin acos atan sinh cosh "
+    "asinh acosh atanh floor ceil round sign not isnan".split()
+)
+# div: true division for floats, truncation toward zero for integers. floordiv and mod round toward
+# minus infinity (Python's), fmod truncates (C's).
+ARITHMETIC_OPS = frozenset(
+    "add sub mul div floordiv mod fmod max min pow and or xor shl shr".split()
+)
+COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
+COMBINERS = frozenset("sum prod max min and or".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """Base of scalar expressions; `dtype` is the element type of its value."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A literal."""
+
+    value: int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Expr):
+    """The value of an axis (or, in loops, of a loop variable), an i64."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """An element of a buffer or of another stage's result."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Expr):
+    """A function of one operand; operand and result have the same type (isnan gives bool)."""
+
+    op: str
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    """A function of two operands of one type; comparisons give bool."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """`then` where `condition` holds, else `otherwise`; the side not taken is not evaluated."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """Conversion to `dtype` (float to integer truncates toward zero; anything to bool is != 0)."""
+
+    operand: Expr
+
+
+def const(value: int | float | bool, dtype: DType) -> Const:
+    """A literal of `dtype`; the value is stored as a Python bool, int or float accordingly."""
+    if dtype is DType.BOOL:
+        return Const(dtype, bool(value))
+    return Const(dtype, float(value) if dtype.is_float else int(value))
+
+
+def integer(value: int) -> Const:
+    """An i64 literal, as used in indices."""
+    return Const(DType.I64, value)
+
+
+def index(name: str) -> Index:
+    """The value of axis `name`."""
+    return Index(DType.I64, name)
+
+
+def unary(op: str, operand: Expr) -> Expr:
+    """`op(operand)`."""
+    return Unary(DType.BOOL if op == "isnan" else operand.dtype, op, operand)
+
+
+def binary(op: str, left: Expr, right: Expr) -> Expr:
+    """`left op right`; folds integer literals and neutral elements so that indices stay small."""
+    if left.dtype is not right.dtype:
+        raise TypeError(f"{op}: operands have types {left.dtype} and {right.dtype}")
+    dtype = DType.BOOL if op in COMPARE_OPS else left.dtype
+    if left.dtype is DType.I64:
+        folded = _fold_index(op, left, right)
+        if folded is not None:
+            return folded
+    return Binary(dtype, op, left, right)
+
+
+def _fold_index(op: str, left: Expr, right: Expr) -> Expr | None:
+    if isinstance(left, Const) and isinstance(right, Const):
+        a, b = int(left.value), int(right.value)
+        if op == "add":
+            return integer(a + b)
+        if op == "sub":
+            return integer(a - b)
+        if op == "mul":
+            return integer(a * b)
+        if op == "floordiv" and b != 0:
+            return integer(a // b)
+        if op == "mod" and b != 0:
+            return integer(a % b)
+    if isinstance(right, Const):
+        if right.value == 0 and op in ("add", "sub"):
+            return left
+        if right.value == 1 and op in ("mul", "floordiv"):
+            return left
+        if right.value == 1 and op == "mod":
+            return integer(0)
+        if right.value == 0 and op == "mul":
+            return integer(0)
+    if isinstance(left, Const):
+        if left.value == 0 and op == "add":
+            return right
+        if left.value == 1 and op == "mul":
+            return right
+        if left.value == 0 and op == "mul":
+            return integer(0)
+    return None
+
+
+def add(left: Expr, right: Expr) -> Expr:
+    return binary("add", left, right)
+
+
+def sub(left: Expr, right: Expr) -> Expr:
+    return binary("sub", left, right)
+
+
+def mul(left: Expr, right: Expr) -> Expr:
+    return binary("mul", left, right)
+
+
+def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+    """`then` where `condition` (bool) holds, else `otherwise`."""
+    return Select(then.dtype, condition, then, otherwise)
+
+
+def cast(dtype: DType, operand: Expr) -> Expr:
+    """`operand` converted to `dtype`."""
+    return operand if operand.dtype is dtype else Cast(dtype, operand)
+
+
+def all_of(*conditions: Expr) -> Expr:
+    """The conjunction of bool expressions; true when there are none."""
+    if not conditions:
+        return Const(DType.BOOL, True)
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = Binary(DType.BOOL, "and", result, condition)
+    return result

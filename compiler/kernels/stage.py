@@ -1,0 +1,38 @@
+"""Stage: a tensor filled by one expression, over named axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.expr.nodes import Expr
+from compiler.types.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named iteration axis 0 <= name < extent."""
+
+    name: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`name[axes] = combiner over reduce_axes of body`; with no reduce_axes just `body`.
+
+    Axis names are unique within a kernel's stage. `combiner` is "" exactly if `reduce_axes` is ().
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    combiner: str
+    body: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.body.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.extent for axis in self.axes)

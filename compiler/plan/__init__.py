@@ -1,0 +1,1 @@
+"""What the graph decides: layouts and fusion."""

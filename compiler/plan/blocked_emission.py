@@ -1,0 +1,179 @@
+"""Emits a graph in which chosen nodes run on blocked data (the second half of choose_layouts)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import Rewriter
+from compiler.operators.node import Node
+from compiler.operators.registry import Pattern, operator
+from compiler.types.tensor_type import Array, Attribute
+
+_POOLS = ("max_pool", "average_pool")
+
+
+def has_channels(shape: tuple[int, ...], channels: int) -> bool:
+    """Does an operand of this shape vary over the channel axis of a 4-D result?"""
+    return len(shape) >= 3 and shape[-3] == channels and channels > 1
+
+
+class BlockedEmitter:
+    """Rewrites the nodes in `forms` (by output); converts values where the other form is asked for.
+
+    `forms` maps to "NCHWc" or "NCHW->NCHWc"; `fills` has, for pointwise nodes, the number that pads
+    their per-channel constants (0 unless given). Each value is converted at most once.
+    """
+
+    def __init__(
+        self, graph: Graph, block: int, forms: Mapping[str, str], fills: Mapping[str, float]
+    ) -> None:
+        self.graph = graph
+        self.block = block
+        self.forms = forms
+        self.fills = fills
+        self.rewriter = Rewriter(graph)
+        self.blocked_names: dict[str, str] = {}  # value -> its blocked form in the new graph
+        self.plain_names = {*graph.inputs, *graph.constants}  # values whose plain form exists
+
+    def run(self) -> Graph:
+        """The rewritten graph."""
+        for node in self.graph.nodes:
+            form = self.forms.get(node.output)
+            if form is None:
+                for name in node.inputs:
+                    self._plain(name, node)
+                self.rewriter.keep(node)
+                self.plain_names.add(node.output)
+            else:
+                self._emit_blocked(node, form)
+        producers = {node.output: node for node in self.graph.nodes}
+        for name in self.graph.outputs:
+            if name in producers:
+                self._plain(name, producers[name])
+        return self.rewriter.finish()
+
+    # --- conversions ----------------------------------------------------------------------------
+
+    def _plain(self, name: str, reader: Node) -> str:
+        """The plain form, which keeps the value's name."""
+        if name and name not in self.plain_names:
+            shape = self.graph.types[name].shape
+            operator_name: str = "from_blocked"
+            attributes: dict[str, Attribute] = {"channels": shape[1]}
+            if self._same_memory(shape):
+                operator_name, attributes = "reshape", {"shape": shape}
+            source = (self.blocked_names[name],)
+            self.rewriter.emit(operator_name, source, attributes, like=reader, output=name)
+            self.plain_names.add(name)
+        return name
+
+    def _blocked(self, name: str, reader: Node) -> str:
+        """The blocked form of a 4-D value."""
+        if name in self.blocked_names:
+            return self.blocked_names[name]
+        new_name = self.rewriter.fresh(f"{name}_blocked")
+        shape = self.graph.types[name].shape
+        operator_name: str = "to_blocked"
+        attributes: dict[str, Attribute] = {"block": self.block}
+        if self._same_memory(shape):
+            blocked_shape = (shape[0], shape[1] // self.block, 1, 1, self.block)
+            operator_name, attributes = "reshape", {"shape": blocked_shape}
+        self.rewriter.emit(operator_name, (name,), attributes, like=reader, output=new_name)
+        self.blocked_names[name] = new_name
+        return new_name
+
+    def _same_memory(self, shape: tuple[int, ...]) -> bool:
+        """With one pixel and whole blocks, both layouts are the same bytes: a reshape will do."""
+        return shape[2:] == (1, 1) and shape[1] % self.block == 0
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def _emit_blocked(self, node: Node, form: str) -> None:
+        attributes: dict[str, Attribute] = dict(node.attributes)
+        if node.operator == "conv":
+            attributes["layout"] = form
+            if form == "NCHW->NCHWc":
+                attributes["block"] = self.block
+            inputs = self._convolution_inputs(node, form)
+        elif operator(node.operator).pattern is Pattern.ELEMENTWISE:
+            inputs = tuple(self._operand(name, node) for name in node.inputs)
+        else:
+            if node.operator in _POOLS:
+                attributes["layout"] = form
+            inputs = tuple(self._blocked(name, node) for name in node.inputs)
+        name = self.rewriter.fresh(f"{node.output}_blocked")
+        self.rewriter.emit(node.operator, inputs, attributes, like=node, output=name)
+        self.blocked_names[node.output] = name
+
+    def _convolution_inputs(self, node: Node, form: str) -> tuple[str, ...]:
+        data, weight_name, *bias = node.inputs
+        weight = self.graph.constants[weight_name]
+        outputs, group_inputs = weight.shape[:2]
+        depthwise = group_inputs == 1 and outputs > 1 and node.attributes.get("groups", 1) != 1
+        padded_inputs = group_inputs
+        if form == "NCHWc" and not depthwise:
+            padded_inputs = self._round_up(group_inputs)
+        padded = _padded(weight, (self._round_up(outputs), padded_inputs, *weight.shape[2:]))
+        inputs = [
+            self._plain(data, node) if form == "NCHW->NCHWc" else self._blocked(data, node),
+            self._constant(padded, weight_name),
+        ]
+        if bias and bias[0]:
+            values = self.graph.constants[bias[0]]
+            inputs.append(self._constant(_padded(values, (self._round_up(outputs),)), bias[0]))
+        return tuple(inputs)
+
+    def _operand(self, name: str, node: Node) -> str:
+        """An operand of a pointwise node in a form that broadcasts to the blocked result."""
+        if name in self.forms:
+            return self._blocked(name, node)
+        type = self.graph.types[name]
+        if type.size == 1:
+            return self._plain(name, node)
+        shape = (1,) * (4 - len(type.shape)) + type.shape
+        channels = self.graph.types[node.output].shape[1]
+        constant = self.graph.constants.get(name)
+        if not has_channels(type.shape, channels):
+            spread = (shape[0], 1, *shape[2:], 1)
+            if constant is not None:
+                return self._constant(constant.reshape(spread), name)
+            return self._reshaped(name, spread, node)
+        if constant is not None:
+            fill = self.fills.get(node.output, 0.0)
+            return self._constant(self._block_array(constant.reshape(shape), fill), name)
+        if type.shape == shape:
+            return self._blocked(name, node)
+        aligned = self._reshaped(name, shape, node)
+        return self.rewriter.emit("to_blocked", (aligned,), {"block": self.block}, like=node)
+
+    def _reshaped(self, name: str, shape: tuple[int, ...], node: Node) -> str:
+        return self.rewriter.emit(
+            "reshape", (self._plain(name, node),), {"shape": shape}, like=node
+        )
+
+    def _block_array(self, array: Array, fill: float) -> Array:
+        """[N, C, H, W] as [N, ceil(C/b), H, W, b], the tail of the channels filled with `fill`."""
+        batch, channels, height, width = array.shape
+        blocks = -(-channels // self.block)
+        padded = np.full((batch, blocks * self.block, height, width), fill, array.dtype)
+        padded[:, :channels] = array
+        split = padded.reshape(batch, blocks, self.block, height, width)
+        return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
+
+    def _constant(self, array: Array, hint: str) -> str:
+        return self.rewriter.constant(array, f"{hint}_blocked")
+
+    def _round_up(self, channels: int) -> int:
+        return -(-channels // self.block) * self.block
+
+
+def _padded(array: Array, shape: tuple[int, ...]) -> Array:
+    """The array with zeros behind it along each axis; itself if it has the shape."""
+    if array.shape == shape:
+        return array
+    padded = np.zeros(shape, array.dtype)
+    padded[tuple(map(slice, array.shape))] = array
+    return padded

@@ -1,0 +1,313 @@
+"""Pass: run convolutions and what lies between them on blocked data.
+
+An NCHW value becomes [N, ceil(C/b), H, W, b], b being the target's lanes. Weights and per-channel
+constants are padded with zeros. A value that is needed in both forms is converted once, and only
+where a consumer asks for the other form.
+
+Which nodes run blocked (f32 only):
+
+- `conv` with constant weights, groups == 1 or depthwise, unless its channels would be mostly
+  padding or it is a 1x1 convolution of a 1x1 image. With fewer input channels than lanes it reads
+  plain data ("NCHW->NCHWc") if its data is plain.
+- Pools, pointwise operators, concat on channels of whole blocks, and reductions over H and W, when
+  an operand is blocked already. If other operands are plain, the side with fewer bytes is
+  converted.
+
+Padding lanes hold one and the same number in the whole tensor, known when compiling: 0 after a
+convolution or conversion, f(0) after a pointwise f, and so on. An operator whose result would not
+be a known finite number there runs plain: the next convolution multiplies these lanes with zero
+weights, and 0 * inf would leak as NaN. Tensors whose channels fill whole blocks have no such lanes.
+
+A region of connected blocked nodes is kept if it does `FLOPS_PER_CONVERTED_BYTE` floating point
+operations in convolutions per byte that enters or leaves by a conversion; else it stays plain.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import Rewriter
+from compiler.operators.evaluate_node import evaluate_node
+from compiler.operators.node import Node
+from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.operators.rules import ints_attribute
+from compiler.plan.blocked_emission import BlockedEmitter, has_channels
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute, TensorType
+
+# A blocked convolution saves some 15 ns per thousand operations against a plain one; a conversion
+# reads and writes a value, some 0.25 ns per byte.
+FLOPS_PER_CONVERTED_BYTE = 16
+
+_POOLS = ("max_pool", "average_pool")
+_REDUCTIONS = ("reduce_mean", "reduce_max", "reduce_min", "reduce_sum", "reduce_prod")
+
+
+def run(graph: Graph, block: int) -> Graph:
+    """The graph with blocked layouts where they pay; `block` is the number of lanes, >= 2."""
+    prepared = _with_kept_dimensions(graph)
+    rejected: set[str] = set()
+    while True:
+        plan = _Planner(prepared, block, rejected).plan()
+        if not plan.forms:
+            return graph
+        worthless = _worthless_convolutions(prepared, plan)
+        if not worthless:
+            return BlockedEmitter(prepared, block, plan.forms, plan.fills).run()
+        rejected |= worthless
+
+
+def _with_kept_dimensions(graph: Graph) -> Graph:
+    """Global pools that drop H and W as pools that keep them and a reshape."""
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        if node.operator not in _REDUCTIONS or len(graph.types[node.inputs[0]].shape) != 4:
+            rewriter.keep(node)
+            continue
+        attributes = complete_attributes(node)
+        if attributes["keepdims"] or set(ints_attribute(attributes, "axes")) != {2, 3}:
+            rewriter.keep(node)
+            continue
+        kept: dict[str, Attribute] = {**attributes, "keepdims": True}
+        pooled = rewriter.emit(node.operator, node.inputs, kept, like=node)
+        shape = {"shape": graph.types[node.output].shape}
+        rewriter.emit("reshape", (pooled,), shape, like=node, output=node.output)
+    return rewriter.finish()
+
+
+@dataclass(slots=True)
+class Plan:
+    """Which nodes run blocked, by output: their form, and what ties them into regions."""
+
+    forms: dict[str, str] = field(default_factory=dict)  # "NCHWc" or "NCHW->NCHWc"
+    fills: dict[str, float] = field(default_factory=dict)  # padding of per-channel constants
+    lanes: dict[str, float] = field(default_factory=dict)  # value in the padding lanes
+    to_blocked: dict[str, list[str]] = field(default_factory=dict)  # value -> blocked readers
+    from_blocked: set[str] = field(default_factory=set)
+    edges: list[tuple[str, str]] = field(default_factory=list)  # blocked value, its blocked reader
+
+
+class _Planner:
+    def __init__(self, graph: Graph, block: int, rejected: set[str]) -> None:
+        self.graph = graph
+        self.block = block
+        self.rejected = rejected
+        self.result = Plan()
+
+    def plan(self) -> Plan:
+        for node in self.graph.nodes:
+            form = self._form(node)
+            if form:
+                self._take(node, form)
+            else:
+                self._need_plain(*node.inputs)
+        self._need_plain(*self.graph.outputs)
+        return self.result
+
+    def _take(self, node: Node, form: str) -> None:
+        plan = self.result
+        plan.forms[node.output] = form
+        for name in self._blocked_operands(node, form):
+            if name in plan.forms:
+                plan.edges.append((name, node.output))
+            elif name not in self.graph.constants:
+                plan.to_blocked.setdefault(name, []).append(node.output)
+
+    def _need_plain(self, *names: str) -> None:
+        self.result.from_blocked.update(name for name in names if name in self.result.forms)
+
+    def _blocked_operands(self, node: Node, form: str) -> list[str]:
+        if form == "NCHW->NCHWc":
+            return []
+        if operator(node.operator).pattern is not Pattern.ELEMENTWISE:
+            return list(node.inputs if node.operator == "concat" else node.inputs[:1])
+        channels = self._shape(node.output)[1]
+        return [name for name in node.inputs if self._has_channels(name, channels)]
+
+    def _form(self, node: Node) -> str:
+        """The blocked form of the node, "" if it runs plain. Records lanes and fills."""
+        if node.operator == "conv":
+            form = "" if node.output in self.rejected else self._convolution_form(node)
+            if form:
+                self.result.lanes[node.output] = 0.0
+            return form
+        if not any(name in self.result.forms for name in node.inputs):
+            return ""
+        if any(self._type(name).dtype is not DType.F32 for name in (*node.inputs, node.output)):
+            return ""
+        if operator(node.operator).pattern is Pattern.ELEMENTWISE:
+            taken = self._elementwise(node)
+        elif node.operator in _POOLS:
+            taken = self._pool(node)
+        elif node.operator == "concat":
+            taken = self._concat(node)
+        elif node.operator in _REDUCTIONS:
+            taken = self._reduction(node)
+        else:
+            taken = False
+        return "NCHWc" if taken else ""
+
+    # --- one method per family: may it run blocked? ---------------------------------------------
+
+    def _convolution_form(self, node: Node) -> str:
+        data, weight, *bias = node.inputs
+        constants = self.graph.constants
+        attributes = complete_attributes(node)
+        type, kernel = self._type(data), self._shape(weight)
+        if type.dtype is not DType.F32 or len(type.shape) != 4 or attributes["layout"] != "NCHW":
+            return ""
+        if weight not in constants or any(name and name not in constants for name in bias):
+            return ""
+        outputs, group_inputs, *window = kernel
+        channels, groups = type.shape[1], attributes["groups"]
+        depthwise = group_inputs == 1 and groups == channels == outputs and outputs > 1
+        if groups != 1 and not depthwise:
+            return ""
+        if 2 * outputs < self.block or (window == [1, 1] and type.shape[2:] == (1, 1)):
+            return ""
+        few = channels <= 4 or channels < self.block
+        if few and not depthwise and data not in self.result.forms:
+            return "NCHW->NCHWc"
+        return "NCHWc"
+
+    def _elementwise(self, node: Node) -> bool:
+        shape = self._shape(node.output)
+        if len(shape) != 4:
+            return False
+        blocked = [name for name in node.inputs if name in self.result.forms]
+        if any(self._shape(name)[1] != shape[1] for name in blocked):
+            return False  # its channel axis would have to broadcast
+        if not self._blocking_is_cheaper(node):
+            return False
+        if shape[1] % self.block == 0:
+            return self._accept(node, 0.0)
+        for fill in (0.0, 1.0):
+            lane = self._elementwise_lane(node, fill)
+            if lane is not None and math.isfinite(lane):
+                self.result.fills[node.output] = fill
+                return self._accept(node, lane)
+        return False
+
+    def _elementwise_lane(self, node: Node, fill: float) -> float | None:
+        """The result in a padding lane; None when it is not one known number."""
+        channels = self._shape(node.output)[1]
+        operands = []
+        for name in node.inputs:
+            lane: float | None = None
+            constant = self.graph.constants.get(name)
+            if name in self.result.forms:
+                lane = self.result.lanes[name]
+            elif constant is not None and constant.size == 1:
+                lane = float(constant.reshape(-1)[0])
+            elif self._has_channels(name, channels):
+                lane = 0.0 if constant is None else fill
+            if lane is None:
+                return None
+            operands.append(np.array(lane, dtype=np.float32))
+        with np.errstate(all="ignore"):
+            return float(evaluate_node(node, tuple(operands)))
+
+    def _pool(self, node: Node) -> bool:
+        attributes = complete_attributes(node)
+        if attributes["layout"] != "NCHW" or len(self._shape(node.output)) != 4:
+            return False
+        lane = self.result.lanes[node.inputs[0]]
+        # Averages that reach into the padding differ from place to place unless the lane is 0.
+        exact = node.operator == "max_pool" or lane == 0 or self._whole(node.output)
+        return exact and self._accept(node, lane)
+
+    def _concat(self, node: Node) -> bool:
+        whole = all(self._whole(name) for name in node.inputs)
+        on_channels = complete_attributes(node)["axis"] == 1
+        if not (on_channels and whole and self._blocking_is_cheaper(node)):
+            return False
+        return self._accept(node, 0.0)
+
+    def _reduction(self, node: Node) -> bool:
+        source, attributes = node.inputs[0], complete_attributes(node)
+        if not attributes["keepdims"] or sorted(ints_attribute(attributes, "axes")) != [2, 3]:
+            return False
+        lane = self.result.lanes[source]
+        keeps_lane = node.operator in ("reduce_mean", "reduce_max", "reduce_min")
+        if not (keeps_lane or lane == 0 or self._whole(source)):
+            return False
+        return self._accept(node, lane)
+
+    def _accept(self, node: Node, lane: float) -> bool:
+        self.result.lanes[node.output] = lane
+        return True
+
+    def _blocking_is_cheaper(self, node: Node) -> bool:
+        """Compare the bytes of operands to convert if the node runs blocked, and if plain."""
+        plan = self.result
+        channels = self._shape(node.output)[1]
+        if_blocked = if_plain = 0
+        for name in dict.fromkeys(node.inputs):
+            if name in plan.forms:
+                if_plain += 0 if name in plan.from_blocked else self._type(name).bytes
+            elif name in self.graph.constants or name in plan.to_blocked:
+                continue
+            elif node.operator == "concat" or self._has_channels(name, channels):
+                if_blocked += self._type(name).bytes
+        return if_blocked <= if_plain
+
+    # --- shapes ---------------------------------------------------------------------------------
+
+    def _type(self, name: str) -> TensorType:
+        return self.graph.types[name]
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self.graph.types[name].shape
+
+    def _whole(self, name: str) -> bool:
+        shape = self._shape(name)
+        return len(shape) == 4 and shape[1] % self.block == 0
+
+    def _has_channels(self, name: str, channels: int) -> bool:
+        return has_channels(self._shape(name), channels) or name in self.result.forms
+
+
+def _worthless_convolutions(graph: Graph, plan: Plan) -> set[str]:
+    """Convolutions of regions in which conversions cost more than blocking saves."""
+    region = _regions(plan)
+    flops: dict[str, int] = {}
+    moved: dict[str, int] = {}
+    convolutions: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        if node.output in plan.forms and node.operator == "conv":
+            key = region[node.output]
+            _, *taps = graph.types[node.inputs[1]].shape
+            count = 2 * graph.types[node.output].size * math.prod(taps)
+            flops[key] = flops.get(key, 0) + count
+            convolutions.setdefault(key, set()).add(node.output)
+    for name, readers in plan.to_blocked.items():
+        for key in {region[reader] for reader in readers}:
+            moved[key] = moved.get(key, 0) + graph.types[name].bytes
+    for name in plan.from_blocked:
+        key = region[name]
+        moved[key] = moved.get(key, 0) + graph.types[name].bytes
+    return {
+        output
+        for key, outputs in convolutions.items()
+        if flops[key] < FLOPS_PER_CONVERTED_BYTE * moved.get(key, 0)
+        for output in outputs
+    }
+
+
+def _regions(plan: Plan) -> dict[str, str]:
+    """A representative of the connected region of each blocked node (union-find)."""
+    parent = {name: name for name in plan.forms}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for left, right in plan.edges:
+        parent[find(left)] = find(right)
+    return {name: find(name) for name in parent}

@@ -1,0 +1,232 @@
+"""Turns a graph into a program of fused kernels: one kernel per fusion group, one view per view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.expr.nodes import Const, const
+from compiler.graph.ir import Graph
+from compiler.kernels.canonicalise import canonicalise, with_literals
+from compiler.kernels.count_work import written_size
+from compiler.kernels.kernel import (
+    FusedKernel,
+    KernelBuilder,
+    KernelCall,
+    KernelProgram,
+    Tensor,
+    ViewCall,
+)
+from compiler.kernels.verify import verify_kernel
+from compiler.kernels.workload_key import workload_key
+from compiler.limits import Allowance
+from compiler.operators.node import Node
+from compiler.operators.registry import Pattern, add_expression, operator
+from compiler.plan.fuse import Group, fuse
+from compiler.types.tensor_type import Array, TensorType
+
+# A group whose expression is longer where it is written out is not fused after all: each node that
+# reads its operand twice doubles what lies before it. Groups of networks have about a hundred.
+WRITTEN_LIMIT = 8192
+
+_COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor", "equal")
+
+
+def extract_kernels(graph: Graph, allowance: Allowance | None = None) -> KernelProgram:
+    """The kernels of `graph` in execution order, each verified.
+
+    Every output of the program is a kernel's result, or a view of one, that shares its memory with
+    no input, constant or other output; where the graph says otherwise, a copy kernel is inserted.
+    A constant that is an output keeps its name as output and becomes NAME_value as constant; an
+    input that is an output too is returned as NAME_output. Raises `LimitError` when the time is
+    over.
+    """
+    return _Extractor(graph, allowance or Allowance()).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Extracted:
+    kernel: FusedKernel
+    inputs: tuple[str, ...]
+
+
+class _Extractor:
+    def __init__(self, graph: Graph, allowance: Allowance) -> None:
+        self.graph = graph
+        self.allowance = allowance
+        self.types: dict[str, TensorType] = dict(graph.types)
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self.calls: list[KernelCall | ViewCall] = []
+        self.renamed: dict[str, str] = {}  # values that are read under another name
+        self.root: dict[str, str] = {}  # view -> the value whose memory it is
+        self.owned = _owners(graph)
+        self.keys: dict[int, str] = {}
+
+    def run(self) -> KernelProgram:
+        for name in self.graph.outputs:
+            if name in self.constants:
+                self._rename_constant(name)
+        for group in fuse(self.graph, self.allowance):
+            self.allowance.check_time(f"the kernel of node {group.nodes[0].source!r}")
+            if group.is_view:
+                self._view(group.nodes[0])
+            else:
+                self._kernel(group)
+        outputs = self._outputs()
+        read = {*self.graph.inputs, *outputs}
+        for call in self.calls:
+            inputs = (call.input,) if isinstance(call, ViewCall) else call.inputs
+            read.update((*inputs, call.output))
+        return KernelProgram(
+            self.graph.name,
+            self.graph.inputs,
+            outputs,
+            tuple(self.calls),
+            {name: type for name, type in self.types.items() if name in read},
+            {name: array for name, array in self.constants.items() if name in read},
+        )
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def _kernel(self, group: Group) -> None:
+        extracted = group_kernel(self.graph, group)
+        if len(group.nodes) > 1 and written_size(extracted.kernel) > WRITTEN_LIMIT:
+            for node in group.nodes:
+                self._kernel(Group((node,), None))
+            return
+        self._call(
+            extracted.kernel,
+            tuple(self.renamed.get(name, name) for name in extracted.inputs),
+            group.output,
+            tuple(dict.fromkeys(node.source for node in group.nodes if node.source)),
+            tuple(node.operator for node in group.nodes),
+        )
+
+    def _call(
+        self,
+        kernel: FusedKernel,
+        inputs: tuple[str, ...],
+        output: str,
+        sources: tuple[str, ...],
+        operators: tuple[str, ...],
+    ) -> None:
+        verify_kernel(kernel)
+        key = workload_key(kernel)
+        self.calls.append(KernelCall(kernel, key, inputs, output, sources, operators))
+
+    def _view(self, node: Node) -> None:
+        source = self.renamed.get(node.inputs[0], node.inputs[0])
+        root = self.root.get(source, source)
+        is_output = node.output in self.graph.outputs
+        if is_output and self.owned.get(root) != node.output:
+            view = self._fresh(f"{node.output}_view", self.types[node.output])
+            self.calls.append(ViewCall(source, view))
+            self._copy(view, node.output, node)
+            return
+        self.root[node.output] = root
+        self.calls.append(ViewCall(source, node.output))
+
+    # --- outputs --------------------------------------------------------------------------------
+
+    def _rename_constant(self, name: str) -> None:
+        if name in self.renamed:
+            return
+        new_name = self._fresh(f"{name}_value", self.types[name])
+        self.constants[new_name] = self.constants.pop(name)
+        self.renamed[name] = new_name
+
+    def _outputs(self) -> tuple[str, ...]:
+        outputs: list[str] = []
+        for name in self.graph.outputs:
+            if name in outputs or name in self.graph.inputs:
+                kind = "output" if name in self.graph.inputs else "copy"
+                copy = self._fresh(f"{name}_{kind}", self.types[name])
+                self._copy(name, copy, None)
+                outputs.append(copy)
+                continue
+            if name in self.graph.constants:
+                self._copy(self.renamed[name], name, None)
+            outputs.append(name)
+        return tuple(outputs)
+
+    def _copy(self, source: str, output: str, node: Node | None) -> None:
+        builder = KernelBuilder()
+        type = self.types[source]
+        data = builder.input(type, source in self.constants)
+        axes = [(f"i{position}", extent) for position, extent in enumerate(type.shape)]
+        builder.stage("copy", axes, lambda *indices: data[indices])
+        kernel = FusedKernel("copy", tuple(builder.inputs), tuple(builder.stages), "copy")
+        sources = (node.source,) if node is not None and node.source else ()
+        operators = (node.operator,) if node is not None else ("identity",)
+        self._call(kernel, (source,), output, sources, operators)
+
+    def _fresh(self, hint: str, type: TensorType) -> str:
+        name, count = hint, 0
+        while name in self.types:
+            count += 1
+            name = f"{hint}_{count}"
+        self.types[name] = type
+        return name
+
+
+def group_kernel(graph: Graph, group: Group) -> _Extracted:
+    """The canonical kernel of a fusion group and the graph values that are its inputs.
+
+    A constant of one element becomes a literal, unless a contraction reads it.
+    """
+    builder = KernelBuilder()
+    tensors: dict[str, Tensor] = {}
+    values: list[str] = []
+    in_contraction: set[str] = set()
+    inside = {node.output for node in group.nodes}
+    for node in group.nodes:
+        node = _inside_first(node, inside)
+        for name in node.inputs:
+            if name and name not in tensors:
+                tensors[name] = builder.input(graph.types[name], name in graph.constants)
+                values.append(name)
+        if operator(node.operator).pattern is Pattern.CONTRACTION:
+            in_contraction.update(node.inputs)
+        operands = tuple(tensors[name] if name else None for name in node.inputs)
+        tensors[node.output] = add_expression(builder, node, operands, graph.types[node.output])
+    name = "_".join(node.operator for node in group.nodes)
+    inputs, stages = tuple(builder.inputs), tuple(builder.stages)
+    literals: dict[str, Const] = {}
+    for buffer, value in zip(inputs, values, strict=True):
+        array = graph.constants.get(value)
+        if array is not None and array.size == 1 and value not in in_contraction:
+            literals[buffer.name] = const(array.reshape(-1)[0].item(), buffer.dtype)
+    kernel = with_literals(FusedKernel(name, inputs, stages, stages[-1].name), literals)
+    canonical, kept = canonicalise(kernel)
+    by_buffer = dict(zip((buffer.name for buffer in inputs), values, strict=True))
+    return _Extracted(canonical, tuple(by_buffer[buffer] for buffer in kept))
+
+
+def _inside_first(node: Node, inside: set[str]) -> Node:
+    """Commuting operators with the group's own value on the left: x + conv is conv + x."""
+    if node.operator not in _COMMUTATIVE or len(node.inputs) != 2:
+        return node
+    left, right = node.inputs
+    if right in inside and left not in inside:
+        return replace(node, inputs=(right, left))
+    return node
+
+
+def _owners(graph: Graph) -> dict[str, str]:
+    """For each kernel result that is an output, or is an output under another shape: that output.
+
+    A result that is an output itself belongs to itself; else the first view of it gets it.
+    """
+    views = {
+        node.output: node.inputs[0]
+        for node in graph.nodes
+        if operator(node.operator).pattern is Pattern.VIEW
+    }
+    computed = {node.output for node in graph.nodes if node.output not in views}
+    owners = {name: name for name in graph.outputs if name in computed}
+    for name, source in views.items():
+        root = source
+        while root in views:
+            root = views[root]
+        if name in graph.outputs and root in computed:
+            owners.setdefault(root, name)
+    return owners

@@ -1,0 +1,293 @@
+"""Fusion by pattern: the graph's nodes in groups, each of which becomes one kernel.
+
+Contractions, reductions, pools and kernels of several stages (softmax, layer_norm, …) are anchors:
+
+- An anchor takes pointwise nodes after it as its epilogue, as long as every result has the anchor's
+  shape and no intermediate is needed elsewhere. Other operands may be anything that broadcasts.
+  Anchors with the most work choose first, so that a residual addition joins the larger convolution.
+- Operands of the epilogue that only it reads are computed in it when pointwise.
+- A reduction that reads each element once (reduce_*, pools without overlap) takes pointwise and
+  injective nodes before it. softmax and layer_norm read their data several times and take only
+  cheap pointwise nodes. A contraction reads an element many times and at its own pace: it takes
+  nothing before it; its padding is part of its own expression.
+
+What remains is fused among itself: pointwise and injective nodes along edges whose values nobody
+else needs. Nothing expensive (exp, division, …) is ever computed more often than once per element.
+Views are groups of their own.
+
+A group has one output, and its other values are read inside it only; so contracting groups cannot
+create a cycle: a path that leaves a group starts at its output, which depends on all its nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import consumers
+from compiler.limits import Allowance
+from compiler.operators.node import Node
+from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.operators.rules import ints_attribute
+
+MAXIMUM_NODES = 12
+
+_ANCHORS = (Pattern.CONTRACTION, Pattern.REDUCTION, Pattern.OPAQUE)
+_FREE = (Pattern.ELEMENTWISE, Pattern.INJECTIVE)
+_SEVERAL_PASSES = ("softmax", "log_softmax", "layer_norm")
+_POOLS = ("max_pool", "average_pool")
+
+# Worth computing again rather than storing: a few simple instructions, or none at all.
+_CHEAP = frozenset(
+    "neg abs sign floor ceil round not isnan isinf relu leaky_relu clip hard_sigmoid hard_swish "
+    "thresholded_relu shrink prelu add sub mul max min and or xor equal less greater less_equal "
+    "greater_equal bitwise_not bitwise_and bitwise_or bitwise_xor bit_shift where cast transpose "
+    "slice concat expand tile trilu pad to_blocked from_blocked".split()
+)
+# Injective operators that read each element of their data at most once.
+_READ_ONCE = frozenset("transpose slice concat trilu to_blocked from_blocked".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes of one kernel in graph order; `anchor` is None in groups without one."""
+
+    nodes: tuple[Node, ...]
+    anchor: Node | None
+
+    @property
+    def output(self) -> str:
+        return self.nodes[-1].output
+
+    @property
+    def is_view(self) -> bool:
+        return operator(self.nodes[0].operator).pattern is Pattern.VIEW
+
+
+def fuse(graph: Graph, allowance: Allowance | None = None) -> tuple[Group, ...]:
+    """The groups in execution order; every node is in exactly one.
+
+    Raises `LimitError` when the time is over.
+    """
+    return _Fuser(graph, allowance or Allowance()).run()
+
+
+class _Fuser:
+    def __init__(self, graph: Graph, allowance: Allowance) -> None:
+        self.graph = graph
+        self.allowance = allowance
+        self.readers = consumers(graph)
+        self.producers = {node.output: node for node in graph.nodes}
+        self.position = {node.output: i for i, node in enumerate(graph.nodes)}
+        self.outputs = set(graph.outputs)
+        self.grouped: set[str] = set()
+
+    def run(self) -> tuple[Group, ...]:
+        groups: list[tuple[list[Node], Node | None]] = []
+        anchors = [node for node in self.graph.nodes if _pattern(node) in _ANCHORS]
+        self.grouped.update(node.output for node in anchors)
+        for anchor in sorted(anchors, key=self._priority):
+            groups.append((self._with_epilogue(anchor), anchor))
+        for members, chosen in groups:
+            if chosen is not None:
+                self._absorb_operands(members, chosen)
+                self._absorb_prologue(members, chosen)
+        for node in self.graph.nodes:
+            if node.output in self.grouped:
+                continue
+            if _pattern(node) in _FREE:
+                members = self._grow(node, self._joins_free)
+                self._absorb(members, members, _FREE)
+            else:
+                members = self._claim([node])
+            groups.append((members, None))
+        finished = [
+            Group(tuple(sorted(members, key=self._order)), anchor) for members, anchor in groups
+        ]
+        # The output of a group is its last node, so this is a topological order.
+        return tuple(sorted(finished, key=lambda group: self.position[group.output]))
+
+    def _order(self, node: Node) -> int:
+        return self.position[node.output]
+
+    def _priority(self, node: Node) -> tuple[bool, int, int]:
+        contraction = _pattern(node) is Pattern.CONTRACTION
+        return not contraction, -self._work(node), self._order(node)
+
+    def _work(self, node: Node) -> int:
+        """Multiplications of a contraction; 0 for others."""
+        if _pattern(node) is not Pattern.CONTRACTION:
+            return 0
+        if node.operator == "matmul":
+            shape = self.graph.types[node.inputs[0]].shape
+            return self._size(node) * shape[-2 if complete_attributes(node)["transpose_a"] else -1]
+        return self._size(node) * math.prod(self.graph.types[node.inputs[1]].shape[1:])
+
+    def _size(self, node: Node) -> int:
+        return self.graph.types[node.output].size
+
+    def _claim(self, members: list[Node]) -> list[Node]:
+        self.allowance.check_time(f"fusing node {members[0].source!r}")
+        self.grouped.update(node.output for node in members)
+        return members
+
+    # --- towards the consumers ------------------------------------------------------------------
+
+    def _with_epilogue(self, anchor: Node) -> list[Node]:
+        shape = self.graph.types[anchor.output].shape
+
+        def joins(node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
+            same_shape = self.graph.types[node.output].shape == shape
+            return _pattern(node) is Pattern.ELEMENTWISE and same_shape
+
+        return self._grow(anchor, joins)
+
+    def _joins_free(self, node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
+        if _pattern(node) not in _FREE:
+            return False
+        # Several paths through different index maps would copy what lies before them.
+        if _pattern(node) is Pattern.INJECTIVE:
+            value = open_values[0]
+            one_reader = len(self.readers[value]) == 1 and node.inputs.count(value) == 1
+            if len(open_values) > 1 or not one_reader:
+                return False
+        return not self._recomputes([*members, node])
+
+    def _grow(
+        self, start: Node, joins: Callable[[Node, Sequence[Node], Sequence[str]], bool]
+    ) -> list[Node]:
+        """Add the next reader of the group's values as long as it may join; then go back to the
+        last point at which the group had a single output."""
+        members = [start]
+        complete = 1
+        while len(members) < MAXIMUM_NODES:
+            inside = {node.output for node in members}
+            open_values = [node.output for node in members if not self._closed(node, inside)]
+            if self.outputs.intersection(open_values):
+                break
+            readers = [
+                reader
+                for value in open_values
+                for reader in self.readers.get(value, ())
+                if reader.output not in inside
+            ]
+            if not readers:
+                break
+            reader = min(readers, key=self._order)
+            if reader.output in self.grouped or not joins(reader, members, open_values):
+                break
+            members.append(reader)
+            inside.add(reader.output)
+            if all(self._closed(node, inside) for node in members[:-1]):
+                complete = len(members)
+        return self._claim(members[:complete])
+
+    def _closed(self, node: Node, inside: set[str]) -> bool:
+        """Is the node's value needed inside the group only (and there at all)?"""
+        readers = self.readers.get(node.output, ())
+        if not readers or node.output in self.outputs:
+            return False
+        return all(reader.output in inside for reader in readers)
+
+    # --- towards the producers ------------------------------------------------------------------
+
+    def _absorb_operands(self, members: list[Node], anchor: Node) -> None:
+        """Pointwise operands of the epilogue."""
+        epilogue = [node for node in members if node is not anchor]
+        added = self._absorb(epilogue, members, (Pattern.ELEMENTWISE,))
+        members.extend(node for node in added if node not in members)
+
+    def _absorb_prologue(self, members: list[Node], anchor: Node) -> None:
+        if anchor.operator in _SEVERAL_PASSES:
+            patterns: tuple[Pattern, ...] = (Pattern.ELEMENTWISE,)
+        elif self._reads_once(anchor):
+            patterns = _FREE
+        else:
+            return
+        prologue = [anchor]
+        source = self.producers.get(anchor.inputs[0])
+        if source is None or not self._may_absorb(source, prologue, patterns):
+            return
+        self._absorb(prologue, members, patterns, source)
+        members.extend(node for node in prologue if node not in members)
+
+    def _absorb(
+        self,
+        part: list[Node],
+        members: list[Node],
+        patterns: Sequence[Pattern],
+        first: Node | None = None,
+    ) -> list[Node]:
+        """Add to `part` the producers that only it reads, nearest first; returns `part`.
+
+        `members` is the whole group, for the limit of its size. With `first`, only that producer
+        and what it reads are candidates.
+        """
+        count = len({node.output for node in (*part, *members)})
+        work = [first] if first else self._producers_of(part)
+        while work and count < MAXIMUM_NODES:
+            node = work.pop(0)
+            if node in part or not self._may_absorb(node, part, patterns):
+                continue
+            part.insert(0, node)
+            self._claim([node])
+            count += 1
+            work += self._producers_of([node])
+        return part
+
+    def _producers_of(self, nodes: Sequence[Node]) -> list[Node]:
+        names = [name for node in nodes for name in node.inputs]
+        return [self.producers[name] for name in names if name in self.producers]
+
+    def _may_absorb(self, node: Node, part: Sequence[Node], patterns: Sequence[Pattern]) -> bool:
+        inside = {member.output for member in part}
+        if node.output in self.grouped or _pattern(node) not in patterns:
+            return False
+        if not self._closed(node, inside):
+            return False
+        several = sum(member.inputs.count(node.output) for member in part) > 1
+        if several and any(_pattern(member) is Pattern.INJECTIVE for member in part):
+            return False
+        return not self._recomputes([node, *part])
+
+    # --- cost -----------------------------------------------------------------------------------
+
+    def _reads_once(self, anchor: Node) -> bool:
+        if anchor.operator.startswith("reduce_"):
+            return True
+        if anchor.operator not in _POOLS:
+            return False
+        attributes = complete_attributes(anchor)
+        kernel = ints_attribute(attributes, "kernel")
+        strides = ints_attribute(attributes, "strides") or (1,) * len(kernel)
+        return all(step >= taps for taps, step in zip(kernel, strides, strict=True))
+
+    def _recomputes(self, members: Sequence[Node]) -> bool:
+        """Would something that is not cheap be computed more than once per element?
+
+        `members` are in an order in which producers come before their readers.
+        """
+        times: dict[str, float] = {}
+        for position in range(len(members) - 1, -1, -1):
+            node = members[position]
+            most = 1.0
+            for reader in members[position + 1 :]:
+                if node.output in reader.inputs:
+                    most = max(most, times[reader.output] * self._reads_per_element(reader, node))
+            times[node.output] = most
+            if most > 1 and node.operator not in _CHEAP and _pattern(node) in _FREE:
+                return True
+        return False
+
+    def _reads_per_element(self, reader: Node, node: Node) -> float:
+        if reader.operator in _READ_ONCE or self._reads_once(reader):
+            return 1.0
+        if reader.operator in _SEVERAL_PASSES:
+            return 3.0
+        return max(1.0, self._size(reader) / self._size(node))
+
+
+def _pattern(node: Node) -> Pattern:
+    return operator(node.operator).pattern

@@ -1,0 +1,1 @@
+"""Element types, tensor types and numerics: what every representation shares."""

@@ -1,0 +1,41 @@
+"""Tensor types: the element type and shape of a value, arrays and attributes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.types.dtypes import DType
+
+Attribute: TypeAlias = (
+    int | float | str | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None
+)
+
+Array: TypeAlias = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and static shape of a value; a scalar has the shape ()."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the contiguous tensor."""
+        return self.size * self.dtype.bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -1,0 +1,1 @@
+"""The farm: runners that take requests, and the cores that they use."""

@@ -1,0 +1,79 @@
+"""LocalRunner: worker processes on this machine, for tests, debugging, and where Ray is not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from measure.farm.pipeline_runner import PipelineRunner
+from measure.farm.slots import ProcessPin, SlotPlan
+from measure.measurement import MeasureRequest, MeasureResult
+from measure.sandbox.supervisor import Role, Supervisor
+from measure.sandbox.worker_settings import WorkerSettings
+from measure.worker.build_candidate import BuildResult
+
+
+class _Worker:
+    """A supervisor and the one thread that uses it (and so outlives its process)."""
+
+    def __init__(self, settings: WorkerSettings, role: Role) -> None:
+        self.supervisor = Supervisor(settings, role)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"tunefarm-{role}")
+        self.thread.submit(self.supervisor.start)  # a failure shows again at the first request
+
+    def close(self) -> None:
+        self.supervisor.close()
+        self.thread.shutdown(wait=True, cancel_futures=True)
+        self.supervisor.stop()
+
+
+class LocalBackend:
+    """Builders and slots of one node, each a supervised process."""
+
+    def __init__(self, settings: WorkerSettings, plan: SlotPlan) -> None:
+        """Start all workers. `settings.cores` is replaced by those of the plan."""
+        self.plans: Sequence[SlotPlan] = (plan,)
+        self._scratch = Path(settings.scratch)
+        self._pin = ProcessPin()
+        if plan.spare:
+            self._pin.confine(plan.spare)
+        self._builders = [
+            _Worker(replace(settings, cores=(core,)), "build") for core in plan.build_cores
+        ]
+        self._slots = [_Worker(replace(settings, cores=cores), "measure") for cores in plan.slots]
+
+    def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
+        worker = self._builders[index]
+        core = self.plans[node].build_cores[index]
+        return worker.thread.submit(worker.supervisor.build, request, core)
+
+    def measure(
+        self, node: int, index: int, request: MeasureRequest, build: BuildResult
+    ) -> Future[MeasureResult]:
+        worker = self._slots[index]
+        return worker.thread.submit(worker.supervisor.measure, request, build)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the live workers, builders first."""
+        pids = (worker.supervisor.pid for worker in (*self._builders, *self._slots))
+        return [pid for pid in pids if pid is not None]
+
+    def close(self) -> None:
+        workers = (*self._builders, *self._slots)
+        for worker in workers:
+            worker.supervisor.close()
+        for worker in workers:
+            worker.close()
+        self._pin.release()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class LocalRunner(PipelineRunner):
+    """Measures on this machine's cores."""
+
+    def __init__(self, settings: WorkerSettings, plan: SlotPlan, *, retries: int = 2) -> None:
+        self.backend = LocalBackend(settings, plan)
+        super().__init__(self.backend, settings.threads, retries)

@@ -1,0 +1,198 @@
+"""The part that LocalRunner and RayRunner share: a thread that drives requests through a backend.
+
+The thread owns the dispatcher and waits on one queue of events (submitted, built, timed, closed),
+so that builders and slots stay busy while the driver thinks, and no state needs a lock.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from time import monotonic
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias, TypeVar
+
+from compiler.errors import MeasureError
+from measure.farm.dispatch import BuildAction, Dispatcher, TimeAction
+from measure.farm.slots import SlotPlan
+from measure.measurement import MeasureRequest, MeasureResult
+from measure.sandbox.supervisor import WorkerLostError, WorkerStartError
+from measure.worker.build_candidate import BuildResult
+from measure.worker.timer import TimingOptions
+
+
+class SlotLostError(MeasureError):
+    """A measuring slot is gone for good, as with its node."""
+
+
+class Backend(Protocol):
+    """Where builds and timed runs happen. A future that fails means that its worker was lost."""
+
+    @property
+    def plans(self) -> Sequence[SlotPlan]:
+        """The cores of each node."""
+
+    def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
+        """Build with builder `index` of a node."""
+
+    def measure(
+        self, node: int, index: int, request: MeasureRequest, build: BuildResult
+    ) -> Future[MeasureResult]:
+        """Check and time in slot `index` of a node; fails with SlotLostError if that is gone."""
+
+    def close(self) -> None:
+        """End all workers, whatever they are doing."""
+
+
+_T = TypeVar("_T")
+_Event: TypeAlias = Callable[[], None]
+_CLOSE_SECONDS = 10.0
+
+
+class PipelineRunner:
+    """A Runner over a Backend."""
+
+    def __init__(self, backend: Backend, threads: int, retries: int = 2) -> None:
+        self._backend = backend
+        self._threads = threads
+        self._dispatcher = Dispatcher(backend.plans, retries)
+        self._capacity = self._dispatcher.capacity
+        self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[MeasureResult | None] = queue.SimpleQueue()
+        self._pending = 0
+        self._closed = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._serve, name="tunefarm-runner", daemon=True)
+        self._thread.start()
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    @property
+    def pending(self) -> int:
+        return self._pending
+
+    def fail(self, error: Exception) -> None:
+        """End all measuring: `results` raises a MeasureError from now on. From any thread."""
+
+        def raise_error() -> None:
+            raise error
+
+        self._events.put(raise_error)
+
+    def submit(self, request: MeasureRequest) -> None:
+        if self._closed:
+            raise MeasureError("the runner is closed")
+        if request.threads != self._threads:
+            raise MeasureError(
+                f"the request wants {request.threads} threads, this runner has {self._threads}"
+            )
+        TimingOptions.of(request.options)  # refuses unknown ones here, not in a worker
+        self._pending += 1
+        self._events.put(lambda: self._dispatcher.add(request))
+
+    def results(self, timeout: float | None = None) -> list[MeasureResult]:
+        ready: list[MeasureResult] = []
+        deadline = None if timeout is None else monotonic() + timeout
+        while self._pending > len(ready):
+            wait = 0.0 if ready or self._closed else _remaining(deadline)
+            try:
+                result = (
+                    self._results.get(timeout=wait) if wait != 0.0 else self._results.get(False)
+                )
+            except queue.Empty:
+                break
+            if result is None:
+                self._results.put(None)  # for whoever asks again
+                if isinstance(self._failure, MeasureError):
+                    raise self._failure
+                raise MeasureError(f"the runner failed: {self._failure!r}") from self._failure
+            ready.append(result)
+        self._pending -= len(ready)
+        return ready
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._events.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+        self._backend.close()
+        self._pending = self._results.qsize()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        try:
+            while (event := self._events.get()) is not None:
+                event()
+                for result in self._dispatcher.take_stranded():
+                    self._results.put(result)
+                for action in self._dispatcher.next_actions():
+                    self._start(action)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must reach the driver's thread
+            self._failure = error
+            self._results.put(None)
+
+    def _start(self, action: BuildAction | TimeAction) -> None:
+        request = action.job.request
+        if isinstance(action, BuildAction):
+            building = self._backend.build(action.node, action.index, request)
+            building.add_done_callback(
+                lambda future: self._events.put(lambda: self._built(action, future))
+            )
+            return
+        assert action.job.build is not None
+        timing = self._backend.measure(action.node, action.index, request, action.job.build)
+        timing.add_done_callback(
+            lambda future: self._events.put(lambda: self._timed(action, future))
+        )
+
+    def _built(self, action: BuildAction, future: Future[BuildResult]) -> None:
+        error = _error_of(future)
+        if error is not None:
+            self._deliver(self._lost(action, error))
+        else:
+            self._deliver(self._dispatcher.build_done(action, future.result()))
+
+    def _timed(self, action: TimeAction, future: Future[MeasureResult]) -> None:
+        error = _error_of(future)
+        if error is None:
+            self._dispatcher.time_done(action)
+            self._results.put(future.result())
+            return
+        self._deliver(self._lost(action, error))
+        if isinstance(error, SlotLostError):
+            self._dispatcher.remove_slot(action.node, action.index)
+
+    def _lost(self, action: BuildAction | TimeAction, error: BaseException) -> MeasureResult | None:
+        # Of a machine that is lost with all that ran on it, no candidate is to blame.
+        reached = isinstance(error, WorkerLostError) and not isinstance(error, WorkerStartError)
+        reason = f"{type(error).__name__}: {error}"
+        return self._dispatcher.lost(action, reason, reached=reached)
+
+    def _deliver(self, result: MeasureResult | None) -> None:
+        if result is not None:
+            self._results.put(result)
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - monotonic())
+
+
+def _error_of(future: Future[_T]) -> BaseException | None:
+    if future.cancelled():
+        return CancelledError("cancelled")
+    return future.exception()

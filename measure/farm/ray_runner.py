@@ -1,0 +1,414 @@
+"""RayRunner: builds as Ray tasks, timed runs in a disposable process under an actor for each slot.
+
+Ray moves requests to nodes and tells when one is lost; it neither pins nor times anything. What its
+defaults would spoil is set here: workers keep niceness 0 (they start at 15), tasks and actors are
+not retried behind the runner's back, the object store is small, the dashboard and usage reports
+are off, and address="local" never joins someone else's cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import _raylet
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from compiler.errors import MeasureError
+from compiler.target import Target, host_target
+from configs.remains import make_folder, on_leaving
+from measure.farm.overlap import settle_overlap
+from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
+from measure.farm.ray_address import check_address
+from measure.farm.ray_start import ray_among_us
+from measure.farm.ray_watch import RayWatch, ray_daemons
+from measure.farm.slots import ProcessPin, SlotPlan, available_cores, plan_slots
+from measure.measurement import MeasureRequest, MeasureResult
+from measure.sandbox.python_path import python_path
+from measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
+from measure.sandbox.supervisor import Supervisor
+from measure.sandbox.worker_settings import WorkerSettings
+from measure.worker.build_candidate import BuildResult
+
+_OBJECT_STORE_BYTES = 128 << 20
+_INSPECT_SECONDS = 60.0
+_CLOSE_SECONDS = 3.0
+_MOST_FOLDER_CHARACTERS = 40  # Ray puts sockets below, whose names have at most 107
+_ENVIRONMENT = {
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about devices
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node says of itself; `refusal` is why it has no plan."""
+
+    target_key: str
+    cores: tuple[int, ...]
+    plan: SlotPlan | None
+    refusal: str = ""
+
+
+class MeasuringSlot:
+    """The actor that holds a measuring slot: a supervisor and its worker process."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._supervisor = Supervisor(settings, "measure")
+
+    def start(self) -> int | None:
+        """Have the worker process ready; its process id."""
+        self._supervisor.start()
+        return self._supervisor.pid
+
+    def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
+        return self._supervisor.measure(request, build)
+
+    def close(self) -> None:
+        """End the worker process and remove this node's scratch files."""
+        self._supervisor.close()
+        shutil.rmtree(self._settings.scratch, ignore_errors=True)
+
+
+_builders: dict[str, Supervisor] = {}  # one per Ray worker process, by its settings
+
+
+def build_task(settings: WorkerSettings, core: int, request: MeasureRequest) -> BuildResult:
+    """Build in this Ray worker's builder process; a compiler crash costs that process only."""
+    return _builder(settings).build(request, core)
+
+
+def start_task(settings: WorkerSettings) -> None:
+    """Have this Ray worker's builder process ready before the first build."""
+    _builder(settings).start()
+
+
+def _builder(settings: WorkerSettings) -> Supervisor:
+    key = settings.to_json()
+    if key not in _builders:
+        for old in _builders.values():
+            old.close()
+        _builders.clear()
+        _builders[key] = Supervisor(settings, "build")
+    return _builders[key]
+
+
+def inspect_task(threads: int, slots: int, builders: int | None, overlap: str) -> NodeFacts:
+    """What this node is, and how its cores are divided."""
+    key, cores = host_target().key, available_cores()
+    try:
+        plan = plan_slots(cores, threads, slots=slots, builders=builders)
+    except MeasureError as error:
+        return NodeFacts(key, cores, None, error.message)
+    return NodeFacts(key, cores, settle_overlap(plan, overlap))
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    id: str
+    plan: SlotPlan
+
+
+class RayBackend:
+    """Builders and slots of every node of a Ray cluster that has the wanted target."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        plan: SlotPlan,
+        *,
+        address: str,
+        builders: int | None,
+        overlap: str,
+        token_file: str | None,
+    ) -> None:
+        """Start or join Ray and start an actor for each slot.
+
+        `plan` is this machine's, used when Ray is embedded. Raises MeasureError when Ray does not
+        start or no node has the target.
+        """
+        self._overlap = overlap
+        self._token_file = token_file
+        self._settings = settings
+        self._embedded = address == "local"
+        self._owns_ray = not ray.is_initialized()
+        self._pin = ProcessPin()
+        self._reaper: Reaper | None = None
+        self._forget: Callable[[], None] = lambda: None
+        self._folder: str | None = None  # of an embedded Ray's own files
+        self.daemons: set[Process] = set()  # of an embedded Ray
+        self._build: Any = ray.remote(build_task)
+        self._slot: Any = ray.remote(MeasuringSlot)
+        self._nodes: list[_Node] = []
+        self._actors: dict[tuple[int, int], Any] = {}
+        try:
+            self._start(address, plan, builders)
+        except BaseException:  # an interrupt as well: nothing may be left running
+            self.close()
+            raise
+        self.plans: Sequence[SlotPlan] = tuple(node.plan for node in self._nodes)
+
+    def _start(self, address: str, plan: SlotPlan, builders: int | None) -> None:
+        if self._embedded and plan.spare:
+            self._pin.confine(plan.spare)
+        if not self._embedded and self._owns_ray:
+            check_address(address)
+        if self._owns_ray:
+            tag = uuid.uuid4().hex
+            if self._embedded:
+                self._folder = str(make_folder("ray", most_characters=_MOST_FOLDER_CHARACTERS))
+                self._reaper = Reaper(tag, self._settings.scratch, self._folder)
+                self._forget = on_leaving(self._reaper.close)
+            _start_ray(address, plan, tag, self._token_file, self._folder)
+            if self._reaper is not None:
+                self._reaper.note()
+                self.daemons = ray_daemons(tag)
+        self._nodes = (
+            [_Node(ray.get_runtime_context().get_node_id(), plan)]
+            if self._embedded
+            else _find_nodes(self._settings, len(plan.slots), builders, self._overlap)
+        )
+        for number, node in enumerate(self._nodes):
+            for index in range(len(node.plan.slots)):
+                self._actor(number, index)
+            self._start_builders(node)
+
+    def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
+        plan = self._nodes[node].plan
+        settings = replace(self._settings, cores=plan.build_cores)
+        task = self._build.options(
+            num_cpus=1,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[node].id, soft=True),
+        )
+        reference = task.remote(settings, plan.build_cores[index], request)
+        future: Future[BuildResult] = reference.future()
+        return future
+
+    def measure(
+        self, node: int, index: int, request: MeasureRequest, build: BuildResult
+    ) -> Future[MeasureResult]:
+        if (node, index) not in self._actors and not self._is_alive(node):
+            gone: Future[MeasureResult] = Future()
+            gone.set_exception(SlotLostError(f"node {self._nodes[node].id} is gone"))
+            return gone
+        reference = self._actor(node, index).measure.remote(request, build)
+        future: Future[MeasureResult] = reference.future()
+        future.add_done_callback(lambda done: self._drop_dead_actor(node, index, done))
+        return future
+
+    def slot_pids(self) -> list[int]:
+        """Process ids of the worker processes in the slots."""
+        pids = ray.get([actor.start.remote() for actor in self._actors.values()])
+        return [pid for pid in pids if pid is not None]
+
+    def close(self) -> None:
+        self._pin.release()
+        if self._reaper is not None and not all(map(is_alive, self.daemons)):
+            self._reaper.end()  # what is left of Ray goes while this process lets go of it
+        if ray.is_initialized():
+            self._leave_ray()
+        if self._reaper is not None:
+            self._reaper.close()
+            self._forget()
+        shutil.rmtree(self._settings.scratch, ignore_errors=True)
+
+    def _leave_ray(self) -> None:
+        actors = list(self._actors.values())
+        if not self._embedded and actors:
+            closing = [actor.close.remote() for actor in actors]
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
+        for actor in actors:
+            ray.kill(actor)
+        if self._owns_ray:
+            ray.shutdown()
+
+    def _start_builders(self, node: _Node) -> None:
+        start: Any = ray.remote(start_task)
+        options = start.options(
+            num_cpus=1,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=True),
+        )
+        for _ in node.plan.build_cores:
+            options.remote(replace(self._settings, cores=node.plan.build_cores))
+
+    def _actor(self, node: int, index: int) -> Any:
+        """The actor of a slot, started if there is none."""
+        actor = self._actors.get((node, index))
+        if actor is None:
+            plan = self._nodes[node].plan
+            settings = replace(self._settings, cores=plan.slots[index])
+            actor = self._slot.options(
+                num_cpus=0,  # the runner leases cores; Ray only places the actor
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(
+                    self._nodes[node].id, soft=False
+                ),
+            ).remote(settings)
+            actor.start.remote()
+            self._actors[node, index] = actor
+        return actor
+
+    def _drop_dead_actor(self, node: int, index: int, done: Future[MeasureResult]) -> None:
+        """Forget an actor that died, so that the next run starts another."""
+        error = done.exception()
+        if isinstance(error, RayError) and not isinstance(error, ray.exceptions.RayTaskError):
+            self._actors.pop((node, index), None)
+
+    def _is_alive(self, node: int) -> bool:
+        wanted = self._nodes[node].id
+        return wanted in _live_nodes()
+
+
+class RayRunner(PipelineRunner):
+    """Measures on a Ray cluster, by default one that starts and ends with this runner.
+
+    While an embedded runner is open, this process stays off the measuring cores.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        plan: SlotPlan,
+        *,
+        address: str = "local",
+        builders: int | None = None,
+        retries: int = 2,
+        overlap: str = "always",
+        token_file: str | None = None,
+    ) -> None:
+        self.backend = RayBackend(
+            settings,
+            plan,
+            address=address,
+            builders=builders,
+            overlap=overlap,
+            token_file=token_file,
+        )
+        super().__init__(self.backend, settings.threads, retries)
+        self._watch = RayWatch(self.backend.daemons, self.fail)
+
+    def close(self) -> None:
+        self._watch.close()
+        super().close()
+
+
+def _start_ray(
+    address: str, plan: SlotPlan, tag: str, token_file: str | None, folder: str | None
+) -> None:
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    environment = {**_ENVIRONMENT, **_authentication(address, token_file)}
+    if address == "local":
+        options |= {
+            "num_cpus": len(plan.build_cores),
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": folder,
+        }
+    try:
+        with (
+            _environment({**environment, "PYTHONPATH": python_path(), TAG_VARIABLE: tag}),
+            ray_among_us(alone=address == "local"),
+        ):
+            _read_authentication_again()
+            ray.init(address=address, **options)
+    except (RayError, OSError, RuntimeError, ValueError) as error:
+        raise MeasureError(
+            f"Ray did not start (address {address!r}): {error}",
+            hint="the local runner measures on this machine without Ray",
+        ) from error
+
+
+def _authentication(address: str, token_file: str | None) -> dict[str, str]:
+    """Ray's settings for tokens: an embedded cluster has one that nobody else knows.
+
+    Ray gives whoever reaches its ports the right to run code. Without a token file, a cluster that
+    is joined gets what the user's environment says.
+    """
+    if address == "local":
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    if token_file is None:
+        return {}
+    if not Path(token_file).is_file():
+        raise MeasureError(
+            f"there is no token file {token_file}", hint="see measure.token_file in the settings"
+        )
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(token_file).resolve())}
+
+
+def _read_authentication_again() -> None:
+    """Have this process see the environment of now: Ray read it when it was imported."""
+    raylet: Any = _raylet
+    raylet.Config.initialize("")  # before the token is dropped, as Ray itself does it
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _find_nodes(
+    settings: WorkerSettings, slots: int, builders: int | None, overlap: str
+) -> list[_Node]:
+    """The cluster's nodes that have the target; each divided into builders and slots."""
+    wanted = Target.from_json(settings.target).key
+    inspect = ray.remote(inspect_task)
+    ids = _live_nodes()
+    references = [
+        inspect.options(
+            num_cpus=0,
+            max_retries=1,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        ).remote(settings.threads, slots, builders, overlap)
+        for node in ids
+    ]
+    try:
+        facts: list[NodeFacts] = ray.get(references, timeout=_INSPECT_SECONDS)
+    except RayError as error:
+        raise MeasureError(
+            f"the cluster's nodes do not answer: {str(error).strip().splitlines()[-1]}",
+            hint="tunefarm must be installed on every node",
+        ) from error
+    nodes = [
+        _Node(node, fact.plan)
+        for node, fact in zip(ids, facts, strict=True)
+        if fact.target_key == wanted and fact.plan is not None
+    ]
+    refusals = [fact.refusal for fact in facts if fact.target_key == wanted and fact.refusal]
+    if not nodes and refusals:
+        raise MeasureError(f"no node of the cluster can measure: {refusals[0]}")
+    if not nodes:
+        found = ", ".join(sorted({fact.target_key for fact in facts}))
+        raise MeasureError(f"no node of the cluster is a {wanted} (there are: {found})")
+    return nodes
+
+
+def _live_nodes() -> list[str]:
+    entries: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [entry["NodeID"] for entry in entries if entry["Alive"]]
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes that are started meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]

@@ -1,0 +1,1 @@
+"""The sandbox: disposable processes, their limits, and messages to and from them."""

@@ -1,0 +1,92 @@
+"""The disposable worker process: `python -m measure.sandbox.child SETTINGS`.
+
+It reads framed requests on stdin and answers on stdout; both are moved to other descriptors first,
+so that nothing a library or a kernel prints can reach a frame. One program serves several roles: a
+builder compiles candidates, a measuring process runs them; they never share a process, because
+only the latter runs foreign code. In a third role it reads one ONNX file.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import traceback
+from typing import BinaryIO, Protocol
+
+from measure.measurement import Status
+from measure.sandbox.limits import die_with, limit, limit_cpu
+from measure.sandbox.messages import Message, read_message, write_message
+from measure.sandbox.worker_settings import WorkerSettings
+
+
+def main(arguments: list[str]) -> int:
+    """Serve requests until stdin ends. `arguments`: settings as JSON, parent's process id, role."""
+    settings = WorkerSettings.from_json(arguments[0])
+    die_with(int(arguments[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, replies = _claim_pipes()
+    limit(settings)
+    faulthandler.enable()
+    role = _role(arguments[2], settings)
+    gc.disable()  # no collection may fall into a timed run
+    gc.freeze()
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    write_message(replies, Message({"ready": os.getpid(), "nice": nice}))
+    while (request := read_message(requests)) is not None:
+        write_message(replies, _answer(role, request))
+        gc.collect()
+    return 0
+
+
+class _Role(Protocol):
+    """What a worker process does with a request."""
+
+    def answer(self, message: Message) -> Message: ...
+
+
+def _role(name: str, settings: WorkerSettings) -> _Role:
+    """The role of that name; each imports what it needs, which takes longer than to begin it."""
+    if name == "build":
+        from measure.worker.build_role import BuildRole
+
+        return BuildRole(settings)
+    if name == "measure":
+        from measure.worker.measure_role import MeasureRole
+
+        return MeasureRole(settings)
+    from measure.sandbox.import_role import ImportRole
+
+    return ImportRole(settings)
+
+
+def _answer(role: _Role, request: Message) -> Message:
+    """The reply to one request. Failures of our own are INFRASTRUCTURE, with the traceback."""
+    limit_cpu(request.fields["cpu_seconds"])
+    try:
+        return role.answer(request)
+    except MemoryError as error:
+        return _failure(Status.OUT_OF_MEMORY, f"out of memory: {error}")
+    except Exception:  # noqa: BLE001 - the loop must answer; the supervisor replaces this process
+        return _failure(Status.INFRASTRUCTURE, traceback.format_exc())
+
+
+def _failure(status: Status, error: str) -> Message:
+    return Message({"status": str(status), "error": error, "retire": True})
+
+
+def _claim_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Take stdin and stdout for frames; afterwards stdin is empty and stdout goes to stderr."""
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return requests, replies
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

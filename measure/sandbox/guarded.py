@@ -1,0 +1,118 @@
+"""Memory with guard pages on both sides: an access outside a buffer crashes or leaves a trace.
+
+    | guard page | canary ........ | buffer | canary < 64 bytes | guard page |
+
+The buffer ends as close to the second guard page as the 64-byte alignment of the kernel ABI
+permits; what is left on either side is filled with a canary that `damage` verifies. Each buffer has
+another canary, so that copying one buffer's margin over another's shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import os
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
+
+ALIGNMENT = 64
+_canaries = itertools.count(1)
+_PAGE = mmap.PAGESIZE
+_PROT_NONE = 0  # the mmap module does not name it
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+class GuardedBuffer:
+    """`nbytes` of memory between two guard pages. Views of it die with `close`."""
+
+    def __init__(self, nbytes: int) -> None:
+        """Map the memory; raises MemoryError when there is not enough."""
+        self.nbytes = nbytes
+        padded = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        inner = -(-padded // _PAGE) * _PAGE
+        self._size = inner + 2 * _PAGE
+        base = _libc.mmap(
+            None,
+            self._size,
+            mmap.PROT_READ | mmap.PROT_WRITE,
+            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+        if base is None or base == _MAP_FAILED:
+            raise MemoryError(f"cannot map {self._size} bytes: {os.strerror(ctypes.get_errno())}")
+        self._base: int | None = int(base)
+        for guard in (self._base, self._base + _PAGE + inner):
+            if _libc.mprotect(guard, _PAGE, _PROT_NONE):
+                raise MemoryError(f"cannot protect a page: {os.strerror(ctypes.get_errno())}")
+        first = self._base + _PAGE
+        self.address = first + inner - padded
+        self._before = _view(first, self.address - first)
+        self._after = _view(self.address + nbytes, padded - nbytes)
+        self._canary = 0x80 | (37 * next(_canaries)) & 0xFF
+        self._before[:] = self._canary
+        self._after[:] = self._canary
+        self.bytes = _view(self.address, nbytes)
+
+    def array(self, dtype: DType, shape: tuple[int, ...]) -> Array:
+        """The memory as an array, without a copy."""
+        return self.bytes.view(dtype.numpy).reshape(shape)
+
+    def fill(self, array: Array) -> None:
+        """Copy the array's bytes in."""
+        self.bytes[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def poison(self, byte: int) -> None:
+        """Fill with `byte`; 0xFF makes every float a NaN."""
+        ctypes.memset(self.address, byte, self.nbytes)
+
+    def equals(self, array: Array) -> bool:
+        """Whether the memory holds exactly the array's bytes (a C-contiguous array)."""
+        if not array.flags.c_contiguous or array.nbytes != self.nbytes:
+            raise ValueError("the array to compare with has another size or is not contiguous")
+        return not _libc.memcmp(self.address, array.ctypes.data, self.nbytes)
+
+    def damage(self) -> str:
+        """Where the canary was overwritten, in words; empty when it is whole."""
+        after = np.flatnonzero(self._after != self._canary)
+        if len(after):
+            return f"wrote {int(after[0]) + 1} byte(s) after the end"
+        before = np.flatnonzero(self._before != self._canary)
+        if len(before):
+            return f"wrote {len(self._before) - int(before[-1])} byte(s) before the start"
+        return ""
+
+    def close(self) -> None:
+        """Unmap the memory. Idempotent."""
+        if self._base is not None:
+            _libc.munmap(self._base, self._size)
+            self._base = None
+
+    def __enter__(self) -> GuardedBuffer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _view(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    memory = (ctypes.c_uint8 * nbytes).from_address(address)
+    return np.ctypeslib.as_array(memory)

@@ -1,0 +1,60 @@
+"""What a process does that reads ONNX files: see `child` and `import_model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import TunefarmError
+from compiler.types.tensor_type import Array
+from measure.sandbox.messages import Message
+from measure.sandbox.worker_settings import WorkerSettings
+
+CONSTANTS = "constants"
+"""The file in the scratch folder where the constants are left."""
+_ALIGNMENT = 64
+
+
+class ImportRole:
+    """Reads ONNX files."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._scratch = Path(settings.scratch)
+
+    def answer(self, message: Message) -> Message:
+        """Import the file; its constants go to the scratch folder."""
+        from compiler.frontend.import_onnx import import_onnx
+        from compiler.graph.serialize import structure_to_json
+        from compiler.limits import Limits
+
+        fields = message.fields
+        shapes = {name: tuple(shape) for name, shape in fields["shapes"].items()}
+        try:
+            graph = import_onnx(fields["path"], shapes, limits=Limits(**fields["limits"]))
+        except TunefarmError as error:
+            return Message(
+                {
+                    "status": "refused",
+                    "kind": type(error).__name__,
+                    "error": error.message,
+                    "program": error.program,
+                    "hint": error.hint,
+                }
+            )
+        table = _write_constants(self._scratch / CONSTANTS, graph.constants)
+        structure = structure_to_json(graph)
+        return Message({"status": "ok", "error": "", "graph": structure, "constants": table})
+
+
+def _write_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Any]:
+    """Write the arrays one after the other; their types, shapes and offsets by name."""
+    table: dict[str, Any] = {}
+    with path.open("wb") as file:
+        for name, array in constants.items():
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            table[name] = [array.dtype.str, list(array.shape), file.tell()]
+            file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return table

@@ -1,0 +1,320 @@
+"""The parent's side of a worker process: starts it, owns the deadline, says how it ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from time import monotonic
+from typing import BinaryIO, Literal, TypeAlias
+
+from compiler.errors import MeasureError
+from configs.remains import on_leaving
+from measure.machine import oom_kills
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.sandbox.messages import Decoder, Message, MessageError, encode
+from measure.sandbox.python_path import python_path
+from measure.sandbox.worker_settings import WorkerSettings
+from measure.worker.build_candidate import BuildResult
+from measure.worker.timer import TimingOptions
+
+Role: TypeAlias = Literal["build", "import", "measure"]
+
+_KEPT_TEXT = 8192
+_CHUNK = 1 << 20
+_MAX_REQUESTS = {"build": 1000, "measure": 5000}  # then the process is replaced, whatever it leaked
+_OUTSIDE_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
+
+
+class WorkerLostError(MeasureError):
+    """The worker went away through no fault of the candidate; the request may be tried again."""
+
+
+class WorkerStartError(WorkerLostError):
+    """No worker could be started; the request never reached one."""
+
+
+class WorkerEndError(Exception):
+    """A worker process ended, or had to be ended, while it had a request.
+
+    `status` says how, for a process that ran foreign code; `text` is the reason and what the
+    process wrote to stderr.
+    """
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+def classify_exit(returncode: int, oom: bool) -> tuple[Status, str]:
+    """Status and reason for a worker that ended by itself; `oom`: the kernel's OOM killer struck.
+
+    A signal that only someone else can have sent is INFRASTRUCTURE.
+    """
+    if returncode >= 0:
+        return Status.CRASHED, f"the process exited with code {returncode}"
+    number = -returncode
+    name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+    if number == signal.SIGXCPU:
+        return Status.RUN_TIMEOUT, "the limit of CPU time was exceeded (SIGXCPU)"
+    if number == signal.SIGKILL and oom:
+        return Status.OUT_OF_MEMORY, "killed by the kernel for want of memory"
+    if number in _OUTSIDE_SIGNALS:
+        return Status.INFRASTRUCTURE, f"killed from outside by {name}"
+    return Status.CRASHED, f"killed by {name}"
+
+
+class WorkerProcess:
+    """One exec'd worker process and the pipes to it. Start it from a thread that outlives it:
+    the kernel kills it when the thread that started it ends.
+    """
+
+    def __init__(self, settings: WorkerSettings, role: Role) -> None:
+        """Start the process; raises WorkerStartError when it does not get ready."""
+        self.served = 0
+        self._errors: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
+        self._oom_kills = oom_kills()
+        self._decoder = Decoder()
+        arguments = [settings.to_json(), str(os.getpid()), role]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "measure.sandbox.child", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(settings.threads),
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._forget: Callable[[], None] = lambda: None
+        self._forget = on_leaving(self.kill)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._input, False)
+        os.set_blocking(self._output, False)
+        try:
+            ready = self._receive(monotonic() + settings.start_timeout, "to start")
+        except WorkerEndError as end:
+            self.kill()
+            raise WorkerStartError(f"a {role} worker did not start: {end.text}") from None
+        if ready.fields["nice"] > settings.niceness:
+            self.close()
+            raise WorkerStartError(
+                f"a worker has niceness {ready.fields['nice']}, not {settings.niceness}: others "
+                "would disturb what it measures (Ray needs RAY_worker_niceness=0 on every node)"
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def request(self, message: Message, timeout: float) -> Message:
+        """Send a request and wait for the reply; raises WorkerEndError when there is none."""
+        self.served += 1
+        self._oom_kills = oom_kills()
+        os.ftruncate(self._errors.fileno(), 0)
+        self._errors.seek(0)
+        deadline = monotonic() + timeout
+        self._send(encode(message), deadline, timeout)
+        return self._receive(deadline, f"within {timeout:g} s")
+
+    def kill(self) -> None:
+        """End the process group and reap the process. Idempotent, from any thread."""
+        with suppress(ProcessLookupError):  # it has ended already
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._forget()
+
+    def close(self) -> None:
+        """Kill the process and close its pipes; only when no request is under way."""
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+    def _send(self, data: bytes, deadline: float, timeout: float) -> None:
+        view = memoryview(data)
+        while view:
+            _, ready, _ = select.select([], [self._input], [], max(0.0, deadline - monotonic()))
+            if not ready:
+                raise self._timed_out(f"within {timeout:g} s")
+            try:
+                view = view[os.write(self._input, view[:_CHUNK]) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise self._ended() from None
+
+    def _receive(self, deadline: float, limit: str) -> Message:
+        try:
+            while (message := self._decoder.next()) is None:
+                ready, _, _ = select.select(
+                    [self._output], [], [], max(0.0, deadline - monotonic())
+                )
+                if not ready:
+                    raise self._timed_out(limit)
+                data = os.read(self._output, _CHUNK)
+                if not data:
+                    raise self._ended()
+                self._decoder.feed(data)
+        except MessageError as error:
+            self.kill()
+            raise WorkerEndError(Status.CRASHED, self.with_output(f"{error}")) from None
+        return message
+
+    def _timed_out(self, limit: str) -> WorkerEndError:
+        self.kill()
+        return WorkerEndError(Status.RUN_TIMEOUT, self.with_output(f"no answer {limit}"))
+
+    def _ended(self) -> WorkerEndError:
+        """Why the pipe closed. A process that closed its pipe but lives on is killed."""
+        try:
+            returncode = self._process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return WorkerEndError(Status.CRASHED, self.with_output("the process closed its pipe"))
+        status, reason = classify_exit(returncode, oom_kills() > self._oom_kills)
+        return WorkerEndError(status, self.with_output(reason))
+
+    def with_output(self, reason: str) -> str:
+        """`reason`, and below it the end of what the process wrote to stderr for this request."""
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - _KEPT_TEXT))
+        text = self._errors.read().decode(errors="replace").strip()
+        return f"{reason}\n{text}" if text else reason
+
+
+class Supervisor:
+    """Keeps one worker process of a role, and replaces it when it misbehaves.
+
+    Use from one thread only, except `close`.
+    """
+
+    def __init__(self, settings: WorkerSettings, role: Role) -> None:
+        self._settings = settings
+        self._role = role
+        self._worker: WorkerProcess | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, None while there is none."""
+        return self._worker.pid if self._worker is not None else None
+
+    def start(self) -> None:
+        """Have a worker process ready; raises WorkerStartError when it does not start."""
+        worker = self._worker
+        if worker is not None and worker.alive and worker.served < _MAX_REQUESTS[self._role]:
+            return
+        self.stop()
+        if self._closed:
+            raise WorkerStartError("the runner is closed")
+        self._worker = WorkerProcess(self._settings, self._role)
+        if self._closed:
+            self.stop()
+            raise WorkerStartError("the runner is closed")
+
+    def stop(self) -> None:
+        """End the worker process; the next request starts another."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def close(self) -> None:
+        """Kill the worker process, even in the middle of a request. From any thread."""
+        self._closed = True
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
+
+    def build(self, request: MeasureRequest, core: int) -> BuildResult:
+        """Build a candidate on `core`; raises WorkerLostError on a failure that is not its own."""
+        timeout = TimingOptions.of(request.options).build_timeout
+        fields = {
+            "request": {**asdict(request), "options": dict(request.options)},
+            "cores": [core],
+            "cpu_seconds": 2 * timeout + 1,
+        }
+        try:
+            reply = self._ask(Message(fields), timeout)
+        except WorkerEndError as end:
+            return BuildResult(_BUILD_STATUS.get(end.status, end.status), b"", end.text)
+        return BuildResult(
+            Status(reply.fields["status"]),
+            reply.blob,
+            str(reply.fields["error"]),
+            float(reply.fields.get("build_seconds", 0.0)),
+            int(reply.fields.get("culprit", 0)),
+        )
+
+    def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
+        """Check and time a built candidate; raises WorkerLostError on a failure not its own."""
+        options = TimingOptions.of(request.options)
+        fields = {
+            "kernel": request.kernel,
+            "workload_key": request.workload_key,
+            "options": dict(request.options),
+            "seed": request.seed,
+            "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
+        }
+        if options.fresh_process:
+            self.stop()
+        try:
+            reply = self._ask(Message(fields, build.candidates), options.run_timeout).fields
+        except WorkerEndError as end:
+            return MeasureResult(request.request_id, end.status, (), end.text, build.build_seconds)
+        return MeasureResult(
+            request.request_id,
+            Status(reply["status"]),
+            tuple(float(sample) for sample in reply.get("samples", ())),
+            str(reply["error"]),
+            build.build_seconds,
+            float(reply.get("check_seconds", 0.0)),
+            float(reply.get("run_seconds", 0.0)),
+            dict(reply.get("machine", {})),
+            bool(reply.get("censored", False)),
+            tuple(tuple(map(float, samples)) for samples in reply.get("rivals", ())),
+            reply.get("culprit") if request.rivals and reply["status"] != Status.OK else None,
+        )
+
+    def _ask(self, message: Message, timeout: float) -> Message:
+        """One request to a live worker. Raises WorkerEndError; WorkerLostError if not to blame."""
+        self.start()
+        assert self._worker is not None
+        try:
+            reply = self._worker.request(message, timeout)
+        except WorkerEndError as end:
+            self.stop()
+            if self._closed or end.status is Status.INFRASTRUCTURE:
+                raise WorkerLostError(end.text) from None
+            raise
+        if reply.fields["status"] != Status.OK:
+            error = self._worker.with_output(reply.fields["error"])
+            reply = Message({**reply.fields, "error": error}, reply.blob)
+        if reply.fields.get("retire"):
+            self.stop()
+        return reply
+
+
+_BUILD_STATUS = {Status.RUN_TIMEOUT: Status.BUILD_TIMEOUT, Status.CRASHED: Status.BUILD_ERROR}
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """The worker's environment: our packages importable, as many OpenMP threads as asked."""
+    counts = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        **os.environ,
+        **counts,
+        "PYTHONPATH": python_path(),
+        "OMP_NUM_THREADS": str(threads),
+    }

@@ -1,0 +1,48 @@
+"""What a worker process is told when it is started."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from compiler.machine_memory import memory_bytes
+
+COMPILE = "measure.worker.build_candidate:compile_candidate"
+_MEMORY_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a worker process runs; JSON-safe, it travels on the command line.
+
+    `cores` are those it is pinned to, `target` is `Target.to_json()`, `compile` the path of the
+    compile function, `memory_bytes` the limit of its address space (0: three quarters of the
+    machine's memory), `file_bytes` the limit of any file that it writes, `niceness` the most
+    that it may have: the driver's.
+    """
+
+    cores: tuple[int, ...]
+    threads: int
+    target: Mapping[str, Any]
+    scratch: str
+    compile: str = COMPILE
+    memory_bytes: int = 0
+    file_bytes: int = 8 << 30
+    niceness: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))
+    start_timeout: float = 60.0
+
+    @property
+    def address_space(self) -> int:
+        return self.memory_bytes or int(memory_bytes() * _MEMORY_SHARE)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> WorkerSettings:
+        """The inverse of `to_json`."""
+        data = json.loads(text)
+        return WorkerSettings(**{**data, "cores": tuple(data["cores"])})

@@ -1,0 +1,1 @@
+"""The worker: what happens in a disposable process: build, check, time."""

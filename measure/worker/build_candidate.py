@@ -1,0 +1,149 @@
+"""Build one candidate: JSON of kernel and schedule to object code, or the reason why not."""
+
+from __future__ import annotations
+
+import io
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeAlias
+
+from compiler.errors import MeasureError, TunefarmError
+from compiler.target import Target
+from measure.measurement import MeasureRequest, Status
+from measure.sandbox.messages import Message, encode, read_message
+
+if TYPE_CHECKING:
+    from compiler.schedule.steps import PackLayout
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltCandidate:
+    """Machine code with the kernel ABI, and what its caller must provide.
+
+    `constant_layouts` says how constant inputs are packed, by name; inputs that are not named are
+    passed as they are.
+    """
+
+    symbol: str
+    object_code: bytes = field(repr=False)
+    workspace_bytes: int = 0
+    constant_layouts: tuple[tuple[str, PackLayout], ...] = ()
+
+
+def pack_candidates(candidates: Sequence[BuiltCandidate]) -> bytes:
+    """The candidates of a request as bytes: a frame of `measure.sandbox.messages` for each."""
+    return b"".join(map(_pack, candidates))
+
+
+def _pack(candidate: BuiltCandidate) -> bytes:
+    from compiler.schedule.steps import Schedule
+
+    fields = {
+        "symbol": candidate.symbol,
+        "workspace_bytes": candidate.workspace_bytes,
+        "constant_layouts": [
+            [name, *Schedule((layout,)).to_json()] for name, layout in candidate.constant_layouts
+        ],
+    }
+    return encode(Message(fields, candidate.object_code))
+
+
+def unpack_candidates(data: bytes) -> tuple[BuiltCandidate, ...]:
+    """The inverse of `pack_candidates`. Raises MeasureError for anything else."""
+    stream = io.BytesIO(data)
+    candidates = []
+    while (message := read_message(stream)) is not None:
+        candidates.append(_unpack(message))
+    if not candidates:
+        raise MeasureError("no built candidates")
+    return tuple(candidates)
+
+
+def _unpack(message: Message) -> BuiltCandidate:
+    from compiler.schedule.steps import PackLayout, Schedule
+
+    fields = message.fields
+    try:
+        layouts = []
+        for name, step in fields["constant_layouts"]:
+            (layout,) = Schedule.from_json([step]).steps
+            if not isinstance(layout, PackLayout):
+                raise ValueError(f"{step[0]} is no layout")
+            layouts.append((str(name), layout))
+        symbol, workspace = str(fields["symbol"]), int(fields["workspace_bytes"])
+    except (KeyError, TypeError, ValueError, TunefarmError) as error:
+        raise MeasureError(f"a built candidate cannot be read: {error}") from error
+    return BuiltCandidate(symbol, message.blob, workspace, tuple(layouts))
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """How a build ended. `candidates`, by `pack_candidates`, are set when the status is OK.
+
+    When one schedule of a comparison failed, `culprit` is its number.
+    """
+
+    status: Status
+    candidates: bytes = field(default=b"", repr=False)
+    error: str = ""
+    build_seconds: float = 0.0
+    culprit: int = 0
+
+
+Compile: TypeAlias = Callable[[MeasureRequest, Target], BuiltCandidate]
+
+
+def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate:
+    """Compile the request's kernel under its schedule; raises what the compiler raises."""
+    from compiler.kernels.serialize import kernel_from_json
+    from compiler.llvm import compile_kernel
+    from compiler.schedule.steps import Schedule
+
+    kernel = kernel_from_json(request.kernel)
+    compiled = compile_kernel(kernel, Schedule.from_json(request.schedule), target)
+    return BuiltCandidate(
+        compiled.symbol,
+        compiled.object_code,
+        compiled.workspace_bytes,
+        compiled.constant_layouts,
+    )
+
+
+def build_candidate(
+    request: MeasureRequest, target: Target, compile: Compile = compile_candidate
+) -> BuildResult:
+    """Build the request's schedules; whatever goes wrong is a BUILD_ERROR with its text."""
+    start = perf_counter()
+
+    def failed(status: Status, error: str) -> BuildResult:
+        return BuildResult(status, b"", error, perf_counter() - start, len(built))
+
+    built: list[BuiltCandidate] = []
+    try:
+        for schedule in request.schedules:
+            built.append(compile(replace(request, schedule=schedule, rivals=()), target))
+    except MemoryError as error:
+        return failed(Status.OUT_OF_MEMORY, str(error))
+    except TunefarmError as error:
+        return failed(
+            Status.BUILD_ERROR, f"{error}\n{error.program}" if error.program else str(error)
+        )
+    except Exception:  # noqa: BLE001 - any failure in lowering is the candidate's
+        return failed(Status.BUILD_ERROR, traceback.format_exc())
+    return BuildResult(Status.OK, pack_candidates(built), "", perf_counter() - start)
+
+
+def load_compile(path: str) -> Compile:
+    """The compile function at `module:name`; raises MeasureError when there is none."""
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise MeasureError(f"no compile function at {path}: {error}") from error
+    if not callable(function):
+        raise MeasureError(f"{path} is not a function")
+    result: Compile = function
+    return result

@@ -1,0 +1,39 @@
+"""What a builder does with a request: see `measure.sandbox.child`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from compiler.kernels.serialize import kernel_from_json
+from compiler.target import Target
+from measure.measurement import MeasureRequest, Status
+from measure.sandbox.messages import Message
+from measure.sandbox.worker_settings import WorkerSettings
+from measure.worker.build_candidate import build_candidate, load_compile
+from measure.worker.reference import ensure_reference
+
+
+class BuildRole:
+    """Compiles candidates, and computes the reference of each kernel that it has not seen."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._scratch = Path(settings.scratch)
+        self._compile = load_compile(settings.compile)
+        self._target = Target.from_json(settings.target)
+
+    def answer(self, message: Message) -> Message:
+        fields = message.fields["request"]
+        request = MeasureRequest(**{**fields, "rivals": tuple(fields["rivals"])})
+        os.sched_setaffinity(0, message.fields["cores"])
+        result = build_candidate(request, self._target, self._compile)
+        if result.status is Status.OK:
+            kernel = kernel_from_json(request.kernel)
+            ensure_reference(kernel, request.workload_key, self._scratch)
+        reply = {
+            "status": str(result.status),
+            "error": result.error,
+            "build_seconds": result.build_seconds,
+            "culprit": result.culprit,
+        }
+        return Message(reply, result.candidates)

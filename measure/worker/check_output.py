@@ -1,0 +1,106 @@
+"""Is an output right? Comparison with the reference, under a tolerance that fits the arithmetic.
+
+A sum of K terms in any order has an error of at most K u sum|terms| (Higham, Accuracy and Stability
+of Numerical Algorithms, 2nd ed., section 4.2), and with roundings of random sign about sqrt(K) u
+sum|terms| (Higham and Mary 2019). Neither is known per element, so the terms' size is taken from
+the output itself:
+
+    tolerance = FACTOR * eps * sqrt(K) * (|expected| + rms(expected))
+
+with eps the spacing of the output's type at 1 and K the kernel's reduction length. FACTOR = 64
+leaves room for vectorised exp and tanh of a few ulp and for Winograd convolutions; a forgotten term
+of a sum of 4608 is still many times over the limit. Integers and bools must be equal; NaN equals
+NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.types.tensor_type import Array
+
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+
+FACTOR = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The worst element of a wrong output, and how many elements are wrong."""
+
+    index: tuple[int, ...]
+    got: float | int | bool
+    expected: float | int | bool
+    wrong: int
+    total: int
+
+    def __str__(self) -> str:
+        where = ", ".join(map(str, self.index))
+        return (
+            f"output[{where}] is {self.got}, expected {self.expected}"
+            f" ({self.wrong} of {self.total} elements are wrong)"
+        )
+
+
+def tolerance(expected: Floats, length: int) -> tuple[float, float]:
+    """(relative, absolute) tolerance of a float output behind sums of `length` terms."""
+    relative = FACTOR * float(np.finfo(expected.dtype).eps) * math.sqrt(length)
+    finite = expected[np.isfinite(expected)]
+    if not finite.size:
+        return relative, 0.0
+    largest = float(np.max(np.abs(finite)))
+    if largest == 0.0:
+        return relative, 0.0
+    scaled = finite.reshape(-1) / finite.dtype.type(largest)  # squares that cannot overflow
+    rms = largest * math.sqrt(float(np.dot(scaled, scaled)) / finite.size)
+    return relative, relative * rms
+
+
+def compare_output(got: Array, expected: Array, length: int) -> Mismatch | None:
+    """The worst element of `got`, or None when all are right. Shapes and types are equal."""
+    if got.dtype == np.bool_:
+        got_bytes, expected_bytes = got.view(np.uint8), expected.view(np.uint8)
+        return _exact(got_bytes, expected_bytes)
+    if not np.issubdtype(got.dtype, np.floating):
+        return _exact(got, expected)
+    return _compare_floats(cast(Floats, got), cast(Floats, expected), length)
+
+
+def _compare_floats(got: Floats, expected: Floats, length: int) -> Mismatch | None:
+    relative, absolute = tolerance(expected, length)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(got - expected)
+        limit = np.abs(expected)
+        limit *= relative
+        limit += absolute
+        right = error <= limit
+    if right.all() and np.isfinite(limit).all():
+        return None
+    right &= np.isfinite(expected)
+    right |= (got == expected) | (np.isnan(got) & np.isnan(expected))
+    if right.all():
+        return None
+    wrong = np.flatnonzero(~right)
+    with np.errstate(invalid="ignore", over="ignore"):
+        excess = error.reshape(-1)[wrong] / np.maximum(
+            limit.reshape(-1)[wrong], np.finfo(limit.dtype).tiny
+        )
+    excess[np.isnan(excess)] = np.inf
+    return _mismatch(got, expected, int(wrong[np.argmax(excess)]), len(wrong))
+
+
+def _exact(got: Array, expected: Array) -> Mismatch | None:
+    if np.array_equal(got, expected):
+        return None
+    wrong = np.flatnonzero(got != expected)
+    return _mismatch(got, expected, int(wrong[0]), len(wrong))
+
+
+def _mismatch(got: Array, expected: Array, position: int, wrong: int) -> Mismatch:
+    index = tuple(int(i) for i in np.unravel_index(position, got.shape))
+    return Mismatch(index, got[index].item(), expected[index].item(), wrong, got.size)

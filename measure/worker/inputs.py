@@ -1,0 +1,176 @@
+"""Deterministic inputs for checking a kernel: random, and within what its expressions accept.
+
+How an input is used decides its range. An integer that addresses another tensor stays inside it;
+a divisor keeps away from zero; the operand of a logarithm or a square root is positive. All other
+floats are uniform in [-1, 1), constants of a long sum scaled down by the root of its length so that
+activations behind it see values round zero instead of their saturated ends.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.expr.nodes import Binary, Expr, Load, Unary
+from compiler.expr.walk import children, postorder
+from compiler.kernels.kernel import Buffer, FusedKernel
+from compiler.kernels.stage import Stage
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
+
+_Range: TypeAlias = tuple[float, float]
+
+_UNARY_RANGES: dict[str, _Range] = {
+    "log": (0.25, 1.0),
+    "sqrt": (0.25, 1.0),
+    "rsqrt": (0.25, 1.0),
+    "reciprocal": (0.25, 1.0),
+    "acosh": (1.0, 2.0),
+    "asin": (-0.75, 0.75),
+    "acos": (-0.75, 0.75),
+    "atanh": (-0.75, 0.75),
+}
+_DIVISIONS = frozenset(("div", "floordiv", "mod", "fmod"))
+_SHIFTS = frozenset(("shl", "shr"))
+_POSITIVE_RESULTS = frozenset(("exp", "abs", "sigmoid", "cosh"))
+_NEGLIGIBLE_SUM = 4
+
+
+@dataclass(slots=True)
+class _Uses:
+    """What the expressions demand of one input."""
+
+    addressed: list[int] = field(default_factory=list)  # extents of the axes that it addresses
+    divisor: bool = False
+    shift: bool = False
+    range: _Range | None = None
+    summed: int = 1  # length of the longest sum that multiplies it with something
+
+
+def make_inputs(kernel: FusedKernel, seed: int, key: str = "") -> dict[str, Array]:
+    """The kernel's inputs in logical layout, by name.
+
+    The same kernel, seed and key give the same bytes everywhere. Constants do not depend on the
+    seed: a wrong kernel shows with other activations just as well, and large weights are packed
+    only once.
+    """
+    uses = _find_uses(kernel)
+    salt = zlib.crc32(key.encode())
+    result: dict[str, Array] = {}
+    for number, buffer in enumerate(kernel.inputs):
+        rng = np.random.default_rng([salt, number, 0 if buffer.constant else 1 + seed])
+        result[buffer.name] = _draw(buffer, uses[buffer.name], rng)
+    return result
+
+
+def reduction_length(kernel: FusedKernel) -> int:
+    """How many roundings can pile up in one output element: the sums' lengths, added up."""
+    lengths = [
+        math.prod(axis.extent for axis in stage.reduce_axes)
+        for stage in kernel.stages
+        if stage.combiner in ("sum", "prod")
+    ]
+    return max(1, sum(lengths))
+
+
+def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:
+    dtype, shape = buffer.dtype, buffer.shape
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, size=shape, dtype=np.uint8).astype(np.bool_)
+    if not dtype.is_float:
+        low, high = _integer_range(dtype, uses)
+        return rng.integers(low, high, size=shape, dtype=dtype.numpy)
+    low_end, high_end = uses.range or (-1.0, 1.0)
+    if uses.range is None and buffer.constant and uses.summed > _NEGLIGIBLE_SUM:
+        high_end = math.sqrt(3.0 / uses.summed)
+        low_end = -high_end
+    if dtype is DType.F64:
+        return rng.random(shape) * (high_end - low_end) + low_end
+    values = rng.random(shape, dtype=np.float32)
+    values *= np.float32(high_end - low_end)
+    values += np.float32(low_end)
+    return values
+
+
+def _integer_range(dtype: DType, uses: _Uses) -> tuple[int, int]:
+    if uses.addressed:
+        return 0, max(1, min(uses.addressed))
+    if uses.divisor or uses.shift:
+        return 1, 8
+    return (-8, 8) if dtype.is_signed else (0, 16)
+
+
+def _find_uses(kernel: FusedKernel) -> dict[str, _Uses]:
+    uses = {buffer.name: _Uses() for buffer in kernel.inputs}
+    stages = {stage.name: stage for stage in kernel.stages}
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    shapes |= {stage.name: stage.shape for stage in kernel.stages}
+    for stage in kernel.stages:
+        length = math.prod(axis.extent for axis in stage.reduce_axes)
+        for node in postorder(stage.body):
+            match node:
+                case Load():
+                    for index, extent in zip(node.indices, shapes[node.buffer], strict=True):
+                        for name in _inputs_of(index, stages):
+                            uses[name].addressed.append(extent)
+                case Unary() if node.op in _UNARY_RANGES:
+                    for name in _inputs_of(node.operand, stages):
+                        uses[name].range = _UNARY_RANGES[node.op]
+                case Binary():
+                    _note_binary(node, stage, length, stages, uses)
+    return uses
+
+
+def _note_binary(
+    node: Binary, stage: Stage, length: int, stages: dict[str, Stage], uses: dict[str, _Uses]
+) -> None:
+    if node.op in _DIVISIONS:
+        for name in _inputs_of(node.right, stages):
+            uses[name].divisor = True
+            uses[name].range = (0.25, 1.0)
+    elif node.op in _SHIFTS:
+        for name in _inputs_of(node.right, stages):
+            uses[name].shift = True
+    elif node.op == "pow" and node.left.dtype.is_float:
+        for name in _inputs_of(node.left, stages):
+            uses[name].range = (0.25, 1.0)
+    elif node.op == "mul" and stage.combiner == "sum":
+        for operand in (node.left, node.right):
+            if isinstance(operand, Load) and operand.buffer in uses:
+                uses[operand.buffer].summed = max(uses[operand.buffer].summed, length)
+
+
+def _inputs_of(expr: Expr, stages: dict[str, Stage]) -> set[str]:
+    """Inputs whose sign or size decides that of `expr`: not those behind a square or an exp."""
+    found: set[str] = set()
+    for node in _deciding(expr, stages, set()):
+        if node.buffer not in stages:
+            found.add(node.buffer)
+    return found
+
+
+def _deciding(expr: Expr, stages: dict[str, Stage], seen: set[str]) -> Iterator[Load]:
+    work = [expr]
+    visited: set[int] = set()
+    while work:
+        node = work.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        match node:
+            case Load():
+                yield node
+                if node.buffer in stages and node.buffer not in seen:
+                    seen.add(node.buffer)
+                    work.append(stages[node.buffer].body)
+            case Unary() if node.op in _POSITIVE_RESULTS:
+                continue
+            case Binary() if node.op == "mul" and node.left == node.right:
+                continue
+            case _:
+                work.extend(children(node))

@@ -1,0 +1,107 @@
+"""What a kernel should answer: inputs and reference results, computed once and kept as .npy files.
+
+The files live in a scratch directory that the runner owns; worker processes map them into memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compiler.errors import MeasureError
+from compiler.kernels.kernel import FusedKernel
+from compiler.types.tensor_type import Array
+from measure.worker.inputs import make_inputs, reduction_length
+
+SEEDS = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCase:
+    """One seed's inputs by name (logical layout) and the expected output."""
+
+    inputs: Mapping[str, Array]
+    expected: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The cases that a kernel is checked with, and the length of its sums (for the tolerance)."""
+
+    cases: tuple[ReferenceCase, ...]
+    length: int
+
+
+def ensure_reference(kernel: FusedKernel, key: str, scratch: Path) -> Reference:
+    """The reference of the kernel with this workload key, computed unless `scratch` has it.
+
+    Two processes may ask at once: one computes, the other waits. A directory appears under its
+    final name only when it is complete.
+    """
+    if not key.isalnum():
+        raise MeasureError(f"workload key {key!r} is no file name")
+    folder = scratch / key
+    if not folder.is_dir():
+        scratch.mkdir(parents=True, exist_ok=True)
+        with _locked(scratch / f"{key}.lock"):
+            if not folder.is_dir():
+                _compute(kernel, key, folder)
+    return _open(kernel, folder)
+
+
+def _compute(kernel: FusedKernel, key: str, folder: Path) -> None:
+    from compiler.kernels.evaluate import evaluate_kernel
+
+    part = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=folder.parent))
+    for seed in SEEDS:
+        inputs = make_inputs(kernel, seed, key)
+        for buffer in kernel.inputs:
+            path = part / _input_file(buffer.constant, seed, buffer.name)
+            if not path.exists():
+                np.save(path, inputs[buffer.name])
+        with np.errstate(all="ignore"):
+            expected = evaluate_kernel(kernel, inputs, accumulate_double=True)
+        output = kernel.output
+        if expected.shape != output.shape or expected.dtype != output.dtype.numpy:
+            raise MeasureError(
+                f"the reference of {kernel.name} has type {expected.dtype}{list(expected.shape)},"
+                f" not {output.dtype}{list(output.shape)}"
+            )
+        np.save(part / f"expected-{seed}.npy", np.ascontiguousarray(expected))
+    part.rename(folder)
+
+
+def _open(kernel: FusedKernel, folder: Path) -> Reference:
+    opened: dict[str, Array] = {}
+
+    def load(name: str) -> Array:
+        if name not in opened:
+            opened[name] = np.load(folder / name, mmap_mode="r")
+        return opened[name]
+
+    cases = tuple(
+        ReferenceCase(
+            {b.name: load(_input_file(b.constant, seed, b.name)) for b in kernel.inputs},
+            load(f"expected-{seed}.npy"),
+        )
+        for seed in SEEDS
+    )
+    return Reference(cases, reduction_length(kernel))
+
+
+def _input_file(constant: bool, seed: int, name: str) -> str:
+    return f"constant-{name}.npy" if constant else f"input-{name}-{seed}.npy"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on `path`; the kernel releases it if this process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,210 @@
+"""Inside the disposable process: load built candidates, check them, time them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from compiler.errors import ArtefactError
+from compiler.kernels.serialize import kernel_from_json
+from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.threads import make_runtime
+from compiler.target import host_target
+from measure import machine
+from measure.measurement import Status
+from measure.sandbox.guarded import GuardedBuffer
+from measure.worker.anchor import Anchor
+from measure.worker.bound_call import BoundCall, Problem
+from measure.worker.build_candidate import BuiltCandidate
+from measure.worker.reference import ensure_reference
+from measure.worker.stability import is_unstable, relative_mad
+from measure.worker.timer import Timing, TimingOptions, time_calls, time_in_turn
+from measure.worker.watch import CoreWatch
+from measure.worker.workload import Workload
+
+_CACHE_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How checking and timing ended. `retire`: the process's memory may be damaged, replace it.
+
+    `rivals` are the samples of the request's other candidates; `culprit` is the number of the
+    candidate that failed, 0 for the first.
+    """
+
+    status: Status
+    samples: tuple[float, ...] = ()
+    error: str = ""
+    check_seconds: float = 0.0
+    run_seconds: float = 0.0
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    retire: bool = False
+    censored: bool = False
+    rivals: tuple[tuple[float, ...], ...] = ()
+    culprit: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "status": str(self.status),
+            "samples": list(self.samples),
+            "error": self.error,
+            "check_seconds": self.check_seconds,
+            "run_seconds": self.run_seconds,
+            "machine": dict(self.machine),
+            "retire": self.retire,
+            "censored": self.censored,
+            "rivals": [list(samples) for samples in self.rivals],
+            "culprit": self.culprit,
+        }
+
+
+class CandidateRunner:
+    """Runs candidates one after the other; lives as long as its process behaves."""
+
+    def __init__(self, scratch: Path, threads: int, cores: Sequence[int]) -> None:
+        self._scratch = scratch
+        self._cores = tuple(cores)
+        self._runtime, threading = make_runtime(threads)
+        self._repeat = repeat_call_object(host_target())
+        self._anchor = Anchor(host_target())
+        self._workloads: OrderedDict[str, Workload] = OrderedDict()
+        facts = machine.fingerprint()
+        self._machine: dict[str, Any] = {
+            "fingerprint": facts["fingerprint"],
+            "cpu": facts["cpu"],
+            "cores": list(cores),
+            "threads": int(self._runtime.threads),
+            "threading": threading,
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        }
+
+    def run(
+        self,
+        kernel: Any,
+        key: str,
+        candidates: Sequence[BuiltCandidate],
+        options: TimingOptions,
+        seed: int = 0,
+    ) -> RunOutcome:
+        """Check every candidate with every reference case, time them, and check them once more.
+
+        Several candidates are timed in turn, in random order (`seed`).
+        """
+        workload = self._workload(kernel, key)
+        with ExitStack() as stack:
+            calls = []
+            for number, candidate in enumerate(candidates):
+                try:
+                    calls.append(self._load(workload, candidate, stack))
+                except ArtefactError as error:
+                    return RunOutcome(Status.BUILD_ERROR, error=str(error), culprit=number)
+            outcome = self._check_and_time(workload, calls, options, seed)
+        if workload.nbytes > _CACHE_BYTES:
+            workload.drop_constants()
+        return outcome
+
+    def _load(self, workload: Workload, candidate: BuiltCandidate, stack: ExitStack) -> BoundCall:
+        code = LoadedCode((candidate.object_code, self._repeat), (candidate.symbol, REPEAT_SYMBOL))
+        workspace = stack.enter_context(GuardedBuffer(candidate.workspace_bytes))
+        return BoundCall(workload, candidate, code, workspace, ctypes.addressof(self._runtime))
+
+    def _check_and_time(
+        self, workload: Workload, calls: Sequence[BoundCall], options: TimingOptions, seed: int
+    ) -> RunOutcome:
+        cases = range(len(workload.reference.cases))
+        last = cases[-1]
+        start = perf_counter()
+        estimates = []
+        for number, call in enumerate(calls):
+            seconds = 0.0
+            for case in cases:
+                call.prepare(case)
+                seconds = call.run(1)
+                problem = call.problem(case)
+                if problem:
+                    return _wrong(problem, number, perf_counter() - start)
+            estimates.append(seconds)
+        if len(calls) == 1:
+            calls[0].prepare(last)  # what the timed runs write is checked
+        checked = perf_counter()
+        watch = CoreWatch(self._cores)
+        copies = [call.use_copies() if options.cold_constants else 0 for call in calls]
+        runs = [call.run_flushed if options.flush_cache else call.run for call in calls]
+        anchor = self._anchor.seconds()
+        if len(calls) == 1:
+            timings = [time_calls(runs[0], options, estimate=estimates[0], watch=watch)]
+        else:
+            timings = time_in_turn(runs, options, estimates=estimates, watch=watch, seed=seed)
+        drift = self._anchor.seconds() / anchor - 1.0
+        timed = perf_counter()
+        for number, call in enumerate(calls):
+            if len(calls) > 1:
+                call.prepare(last)
+                call.run(1)
+            problem = call.problem(last)
+            if problem:
+                return _wrong(problem, number, perf_counter() - start)
+        facts = {
+            **self._machine,
+            **watch.total.to_json(),
+            "load": machine.load_average(),
+            "calls": timings[0].calls,
+            "retaken": sum(timing.retaken for timing in timings),
+            "tainted": sum(timing.tainted for timing in timings),
+            "constant_copies": copies[0],
+            "anchor_seconds": anchor,
+            "anchor_drift": round(drift, 5),
+        }
+        outcome = _judge(timings, options, facts)
+        seconds = checked - start + perf_counter() - timed
+        return replace(outcome, check_seconds=seconds, run_seconds=timed - checked)
+
+    def _workload(self, kernel: Any, key: str) -> Workload:
+        """The workload of this key, from the cache of the most recent ones."""
+        workload = self._workloads.pop(key, None)
+        if workload is None:
+            while sum(kept.nbytes for kept in self._workloads.values()) > _CACHE_BYTES:
+                self._workloads.popitem(last=False)[1].close()
+            built = kernel_from_json(kernel)
+            workload = Workload(built, ensure_reference(built, key, self._scratch))
+        self._workloads[key] = workload
+        return workload
+
+
+def _wrong(problem: Problem, number: int, seconds: float) -> RunOutcome:
+    return RunOutcome(
+        Status.WRONG_RESULT,
+        error=problem.error,
+        check_seconds=seconds,
+        retire=problem.retire,
+        culprit=number,
+    )
+
+
+def _judge(
+    timings: Sequence[Timing], options: TimingOptions, facts: Mapping[str, Any]
+) -> RunOutcome:
+    """OK, or UNSTABLE where the samples of a single candidate scatter too much.
+
+    A comparison is judged by the scatter of its pairs, later and by others.
+    """
+    first = timings[0]
+    mad = relative_mad(first.samples)
+    unstable = len(timings) == 1 and is_unstable(first.samples, options.unstable_limit)
+    return RunOutcome(
+        Status.UNSTABLE if unstable else Status.OK,
+        first.samples,
+        f"relative MAD of the samples is {mad:.0%}" if unstable else "",
+        machine={**facts, "relative_mad": round(mad, 5)},
+        censored=first.censored and not unstable,
+        rivals=tuple(timing.samples for timing in timings[1:]),
+    )

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import pytest
+
+from compiler.graph.ir import Graph
+from compiler.plan.fuse import MAXIMUM_NODES, fuse
+from compiler.types.dtypes import DType
+from tests.compiler.graph.graph_helpers import GraphMaker, extracted
+
+
+def groups(graph: Graph) -> list[str]:
+    """The operators of each group; the kernels are checked against the graph."""
+    found = fuse(graph)
+    assert sorted(n.output for g in found for n in g.nodes) == sorted(n.output for n in graph.nodes)
+    extracted(graph)
+    return ["_".join(node.operator for node in group.nodes) for group in found]
+
+
+def conv(maker: GraphMaker, x: str, outputs: int = 4, size: int = 3) -> str:
+    weight = maker.weights(outputs, maker.types[x].shape[1], size, size)
+    return maker.node("conv", x, weight, maker.weights(outputs), pads=(size // 2,) * 4)
+
+
+# --- contractions -------------------------------------------------------------------------------
+
+
+def test_contraction_takes_its_epilogue() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 4, 6, 6)
+    y = maker.node("mul", conv(maker, x), maker.weights(4, 1, 1))
+    y = maker.node("clip", maker.node("add", y, x), min=0.0, max=6.0)
+    assert groups(maker.graph(maker.node("cast", y, to="f64"))) == ["conv_mul_add_clip_cast"]
+
+
+def test_epilogue_may_read_its_values_more_than_once() -> None:
+    maker = GraphMaker()
+    y = maker.node("matmul", maker.input(5, 3), maker.weights(3, 4))
+    y = maker.node("add", y, maker.weights(4))
+    inner = maker.node("erf", maker.node("mul", y, maker.scalar(0.7)))
+    y = maker.node("mul", y, maker.node("add", inner, maker.scalar(1)))
+    assert groups(maker.graph(y)) == ["matmul_add_mul_erf_add_mul"]
+
+
+def test_value_that_is_needed_elsewhere_ends_the_group() -> None:
+    maker = GraphMaker()
+    y = conv(maker, maker.input(1, 4, 6, 6))
+    left = maker.node("relu", y)
+    assert groups(maker.graph(left, y)) == ["conv", "relu"]
+    assert groups(maker.graph(left, maker.node("softmax", y, axis=1))) == [
+        "conv",
+        "relu",
+        "softmax",
+    ]
+
+
+def test_result_of_another_shape_ends_the_group() -> None:
+    maker = GraphMaker()
+    y = maker.node("matmul", maker.input(1, 3), maker.weights(3, 4))
+    wide = maker.node("relu", maker.node("add", y, maker.weights(5, 4)))
+    assert groups(maker.graph(wide)) == ["matmul", "add_relu"]
+
+
+def test_reshape_ends_the_group() -> None:
+    maker = GraphMaker()
+    y = maker.node("matmul", maker.input(2, 3), maker.weights(3, 4))
+    y = maker.node("relu", maker.node("reshape", y, shape=(8,)))
+    assert groups(maker.graph(y)) == ["matmul", "reshape", "relu"]
+
+
+@pytest.mark.parametrize("larger_first", [True, False])
+def test_residual_addition_joins_the_larger_contraction(larger_first: bool) -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 4, 6, 6)
+    sizes = (3, 1) if larger_first else (1, 3)
+    y = maker.node("add", *(conv(maker, x, size=size) for size in sizes))
+    graph = maker.graph(maker.node("relu", y))
+    assert groups(graph) == ["conv", "conv_add_relu"]
+    large = next(group for group in fuse(graph) if len(group.nodes) == 3)
+    assert graph.types[large.nodes[0].inputs[1]].shape == (4, 4, 3, 3)
+
+
+def test_contraction_takes_nothing_before_it() -> None:
+    maker = GraphMaker()
+    x = maker.node("relu", maker.input(1, 4, 6, 6))
+    assert groups(maker.graph(conv(maker, x))) == ["relu", "conv"]
+    turned = maker.node("transpose", maker.input(4, 3), perm=(1, 0))
+    graph = maker.graph(maker.node("matmul", turned, maker.weights(4, 2)))
+    assert "transpose" in groups(graph)
+
+
+def test_operand_that_only_the_epilogue_reads_is_computed_there() -> None:
+    maker = GraphMaker()
+    x, other = maker.input(1, 4, 6, 6), maker.input(1, 4, 6, 6)
+    y = maker.node("add", conv(maker, x), maker.node("tanh", other))
+    assert groups(maker.graph(y)) == ["conv_tanh_add"]
+
+
+def test_expensive_operand_is_not_computed_again_for_every_pixel() -> None:
+    maker = GraphMaker()
+    x, gate = maker.input(1, 4, 6, 6), maker.input(1, 4, 1, 1)
+    y = maker.node("mul", conv(maker, x), maker.node("sigmoid", gate))
+    assert groups(maker.graph(y)) == ["sigmoid", "conv_mul"]
+    z = maker.node("mul", conv(maker, x), maker.node("relu", gate))
+    assert "conv_relu_mul" in groups(maker.graph(z))
+
+
+def test_group_cannot_wait_for_itself() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 4, 6, 6)
+    first = conv(maker, x)
+    second = conv(maker, first)
+    graph = maker.graph(maker.node("add", first, second))
+    assert groups(graph) == ["conv", "conv_add"]
+
+
+# --- reductions and kernels of several stages ---------------------------------------------------
+
+
+def test_reduction_takes_prologue_and_epilogue() -> None:
+    maker = GraphMaker()
+    x = maker.node("exp", maker.node("transpose", maker.input(3, 4), perm=(1, 0)))
+    y = maker.node("sqrt", maker.node("reduce_sum", x, axes=(1,)))
+    assert groups(maker.graph(y)) == ["transpose_exp_reduce_sum_sqrt"]
+
+
+def test_overlapping_windows_take_no_prologue_and_separate_ones_do() -> None:
+    maker = GraphMaker()
+    x = maker.node("exp", maker.input(1, 2, 6, 6))
+    overlapping = maker.node("max_pool", x, kernel=(3, 3), strides=(1, 1), shape=(4, 4))
+    assert groups(maker.graph(overlapping)) == ["exp", "max_pool"]
+    maker = GraphMaker()
+    x = maker.node("exp", maker.input(1, 2, 6, 6))
+    separate = maker.node("max_pool", x, kernel=(2, 2), strides=(2, 2), shape=(3, 3))
+    assert groups(maker.graph(separate)) == ["exp_max_pool"]
+
+
+def test_softmax_takes_a_cheap_prologue_and_an_epilogue() -> None:
+    maker = GraphMaker()
+    scores = maker.node("mul", maker.input(2, 5), maker.scalar(0.3))
+    scores = maker.node("add", scores, maker.input(1, 5))
+    y = maker.node("mul", maker.node("softmax", scores, axis=1), maker.weights(2, 5))
+    assert groups(maker.graph(y)) == ["mul_add_softmax_mul"]
+
+
+def test_softmax_does_not_take_an_expensive_prologue() -> None:
+    maker = GraphMaker()
+    y = maker.node("softmax", maker.node("tanh", maker.input(2, 5)), axis=1)
+    assert groups(maker.graph(y)) == ["tanh", "softmax"]
+
+
+def test_layer_norm_takes_the_residual_addition() -> None:
+    maker = GraphMaker()
+    total = maker.node("add", maker.input(2, 8), maker.input(2, 8))
+    y = maker.node("layer_norm", total, maker.weights(8), maker.weights(8), axis=1)
+    assert groups(maker.graph(y)) == ["add_layer_norm"]
+
+
+def test_value_that_normalisation_and_others_read_stays() -> None:
+    maker = GraphMaker()
+    total = maker.node("add", maker.input(2, 8), maker.input(2, 8))
+    y = maker.node("layer_norm", total, maker.weights(8), maker.weights(8), axis=1)
+    assert groups(maker.graph(y, total)) == ["add", "layer_norm"]
+
+
+# --- pointwise and injective nodes --------------------------------------------------------------
+
+
+def test_pointwise_tree_is_one_group() -> None:
+    maker = GraphMaker()
+    left = maker.node("exp", maker.input(3, 4))
+    right = maker.node("tanh", maker.node("neg", maker.input(3, 4)))
+    assert groups(maker.graph(maker.node("add", left, right))) == ["exp_neg_tanh_add"]
+
+
+def test_pointwise_and_injective_nodes_fuse() -> None:
+    maker = GraphMaker()
+    x = maker.node("transpose", maker.node("exp", maker.input(3, 4)), perm=(1, 0))
+    y = maker.node("slice", x, starts=(3, 0), steps=(-1, 1), shape=(4, 2))
+    assert groups(maker.graph(maker.node("relu", y))) == ["exp_transpose_slice_relu"]
+
+
+def test_expensive_value_is_not_computed_again_by_broadcasting() -> None:
+    maker = GraphMaker()
+    deviation = maker.node("sqrt", maker.input(3, 1))
+    y = maker.node("div", maker.input(3, 100), deviation)
+    assert groups(maker.graph(y)) == ["sqrt", "div"]
+    maker = GraphMaker()
+    wide = maker.node("expand", maker.node("exp", maker.input(3, 1)), shape=(3, 100))
+    assert groups(maker.graph(wide)) == ["exp", "expand"]
+
+
+def test_concat_takes_its_parts() -> None:
+    maker = GraphMaker()
+    parts = [maker.node("exp", maker.input(2, 3)) for _ in range(3)]
+    assert groups(maker.graph(maker.node("concat", *parts, axis=1))) == ["exp_exp_exp_concat"]
+
+
+def test_paths_through_different_index_maps_are_not_copied() -> None:
+    maker = GraphMaker()
+    x = maker.node("exp", maker.input(4, 4))
+    y = maker.node("add", x, maker.node("transpose", x, perm=(1, 0)))
+    assert groups(maker.graph(y)) == ["exp", "transpose_add"]
+
+
+def test_long_chains_are_cut() -> None:
+    maker = GraphMaker()
+    y = maker.input(3)
+    for _ in range(MAXIMUM_NODES + 3):
+        y = maker.node("neg", y)
+    assert [len(group.nodes) for group in fuse(maker.graph(y))] == [MAXIMUM_NODES, 3]
+
+
+def test_gather_of_indices_is_fused_only_where_nothing_is_repeated() -> None:
+    maker = GraphMaker()
+    table, picks = maker.weights(7, 5), maker.input(3, dtype=DType.I64)
+    rows = maker.node("gather", table, picks, axis=0)
+    assert groups(maker.graph(maker.node("relu", rows))) == ["gather_relu"]
+    maker = GraphMaker()
+    table, picks = maker.input(2, 5), maker.input(9, dtype=DType.I64)
+    bounded = maker.node("clip", maker.node("cast", picks, to="f32"), min=0.0, max=1.0)
+    whole = maker.node("cast", bounded, to="i64")
+    rows = maker.node("gather", maker.node("exp", table), whole, axis=0)
+    assert groups(maker.graph(rows)) == ["exp", "cast_clip_cast_gather"]

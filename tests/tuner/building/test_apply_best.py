@@ -1,0 +1,58 @@
+"""From the database to the compiler: exact hits, no hits, damaged records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.errors import DatabaseError
+from compiler.kernels.serialize import kernel_to_json
+from compiler.kernels.workload_key import workload_key
+from db.records import TargetRecord, TrialRecord, WorkloadRecord
+from db.store import Store
+from tests.tuner.synthetic import TARGET, matmul_kernel
+from tuner.building.apply_best import choose_from, task_key
+
+KERNEL = matmul_kernel()
+SCHEDULE = [["Unroll", "matmul", "n"]]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open(":memory:") as opened:
+        opened.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
+        key = workload_key(KERNEL)
+        opened.add_workloads([WorkloadRecord(key, "matmul", kernel_to_json(KERNEL))])
+        yield opened
+
+
+def record(store: Store, schedule: list[list[str]]) -> None:
+    key = task_key(workload_key(KERNEL), TARGET, 1, "default")
+    trial = TrialRecord(key, "r", "tiled", {}, schedule, "ok", latency=0.5, samples=(0.5,))
+    store.record_trials([trial])
+
+
+def test_a_recorded_kernel_gets_its_schedule_with_the_source(store: Store) -> None:
+    record(store, SCHEDULE)
+    choice = choose_from(store, TARGET, 1, "default")(KERNEL)
+    assert choice is not None
+    assert choice.schedule.to_json() == SCHEDULE
+    assert (choice.source, choice.record_id, choice.latency) == ("tuned", "1", 0.5)
+
+
+@pytest.mark.parametrize(("threads", "numerics"), [(2, "default"), (1, "strict")])
+def test_records_of_another_key_are_not_used(store: Store, threads: int, numerics: str) -> None:
+    record(store, SCHEDULE)
+    assert choose_from(store, TARGET, threads, numerics)(KERNEL) is None
+
+
+def test_another_kernel_has_no_schedule(store: Store) -> None:
+    record(store, SCHEDULE)
+    assert choose_from(store, TARGET, 1, "default")(matmul_kernel(3, 5, 7)) is None
+
+
+def test_a_record_that_holds_no_schedule_is_named(store: Store) -> None:
+    record(store, [["Conjure", "matmul"]])
+    with pytest.raises(DatabaseError, match="record 1 holds no schedule"):
+        choose_from(store, TARGET, 1, "default")(KERNEL)

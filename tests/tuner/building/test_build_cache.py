@@ -1,0 +1,231 @@
+"""Builds that were made before are found again, and only where everything is the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from compiler.errors import TunefarmError
+from compiler.kernels.kernel import FusedKernel, KernelCall
+from compiler.kernels.serialize import kernel_to_json
+from compiler.kernels.workload_key import workload_key
+from compiler.pipeline import compile_model, kernels_of
+from compiler.schedule.spaces import schedule_space
+from compiler.target import host_target
+from configs.settings import Settings, load_settings
+from db import queries
+from db.records import TargetRecord, TrialRecord, WorkloadRecord
+from db.store import Store
+from tests.end_to_end.tiny_model import tiny_model
+from tuner.building import build_key
+from tuner.building.apply_best import task_key
+from tuner.building.build_records import record_build
+from tuner.building.emit_model import emit_model
+from tuner.building.emitted import Emitted
+from tuner.building.forms import ARTEFACT
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.onnx"
+    onnx.save(tiny_model(), path)
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(None, {"cache.folder": str(tmp_path / "cache")}, environment={})
+
+
+class Compiler:
+    """Builds, and counts how often the compiler was asked."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs = 0
+        self._folder = folder
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.runs += 1
+            return compile_model(*arguments, **options)
+
+        monkeypatch.setattr("tuner.building.build_model.compile_model", counted)
+
+    def build(
+        self, model: Path, settings: Settings, store: Store | None = None, **options: Any
+    ) -> tuple[bytes, Emitted]:
+        output = self._folder / "built.tuned"
+        emitted = emit_model(ARTEFACT, model, str(output), store, settings, **options)
+        return output.read_bytes(), emitted
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    return Compiler(tmp_path, monkeypatch)
+
+
+def test_the_same_build_again_takes_no_compiler(
+    compiler: Compiler, model: Path, settings: Settings
+) -> None:
+    first, reported = compiler.build(model, settings)
+    again, reported_again = compiler.build(model, settings)
+    assert compiler.runs == 1
+    assert again == first
+    assert reported_again == reported
+    assert reported.model_hash and reported.digest
+
+
+def test_what_was_built_before_is_what_a_build_without_cache_gives(
+    compiler: Compiler, model: Path, settings: Settings
+) -> None:
+    off = load_settings(None, {"cache.enabled": False}, environment={})
+    compiler.build(model, settings)
+    cached, _ = compiler.build(model, settings)
+    assert compiler.build(model, off)[0] == cached
+    assert compiler.runs == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"compile.threads": 2}, {"compile.numerics": "strict"}, {"compile.target": "x86-64-v2"}],
+)
+def test_other_settings_are_another_build(
+    compiler: Compiler, model: Path, settings: Settings, change: dict[str, object]
+) -> None:
+    compiler.build(model, settings)
+    folder = {"cache.folder": settings.cache.folder}
+    compiler.build(model, load_settings(None, {**folder, **change}, environment={}))
+    assert compiler.runs == 2
+
+
+def test_a_changed_model_is_another_build(
+    compiler: Compiler, model: Path, settings: Settings
+) -> None:
+    compiler.build(model, settings)
+    changed = tiny_model()
+    changed.graph.name = "other"
+    onnx.save(changed, model)
+    compiler.build(model, settings)
+    assert compiler.runs == 2
+
+
+def test_a_model_that_may_refer_to_other_files_is_not_kept(
+    compiler: Compiler, model: Path, settings: Settings
+) -> None:
+    onnx.save(
+        tiny_model(), model, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    compiler.build(model, settings)
+    compiler.build(model, settings)
+    assert compiler.runs == 2
+
+
+def test_a_damaged_entry_is_made_anew(
+    compiler: Compiler, model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    first, _ = compiler.build(model, settings)
+    largest = max((tmp_path / "cache").glob("*/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[-1] ^= 1
+    largest.write_bytes(content)
+    assert compiler.build(model, settings)[0] == first
+    assert compiler.runs == 2
+    compiler.build(model, settings)
+    assert compiler.runs == 2
+
+
+def test_entries_of_other_programs_are_not_read(
+    compiler: Compiler, model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.build(model, settings)
+    monkeypatch.setattr(build_key, "program", lambda: ("changed",))
+    compiler.build(model, settings)
+    assert compiler.runs == 2
+
+
+def test_what_happens_to_an_output_happens_to_nothing_else(
+    compiler: Compiler, model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    first, _ = compiler.build(model, settings)
+    os.rename(tmp_path / "built.tuned", tmp_path / "another.tuned")
+    compiler.build(model, settings)
+    other = tiny_model()
+    other.graph.name = "other"
+    onnx.save(other, tmp_path / "other.onnx")
+    emit_model(ARTEFACT, tmp_path / "other.onnx", str(tmp_path / "other.tuned"), None, settings)
+    (tmp_path / "built.tuned").write_bytes((tmp_path / "other.tuned").read_bytes())  # in place
+    assert (tmp_path / "another.tuned").read_bytes() == first
+    assert compiler.build(model, settings)[0] == first
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with Store.open(tmp_path / "tuning.db") as store:
+        yield store
+
+
+def remember(store: Store, kernel: FusedKernel, number: int) -> None:
+    """A record of the kernel with the candidate of that number, faster than those before."""
+    target = host_target()
+    space = schedule_space(kernel, target)
+    candidate = space.candidate(number % space.size)
+    choices = space.choices(candidate).items()
+    store.add_targets([TargetRecord(target.key, target.to_json())])
+    store.add_workloads([WorkloadRecord(workload_key(kernel), kernel.name, kernel_to_json(kernel))])
+    trial = TrialRecord(
+        key=task_key(workload_key(kernel), target, 1, "default"),
+        request_id=f"request-{number}",
+        sketch=candidate.sketch,
+        choices={n: list(v) if isinstance(v, tuple) else v for n, v in choices},
+        schedule=space.schedule(candidate).to_json(),
+        status="ok",
+        latency=1e-3 / (number + 1),
+    )
+    assert store.record_trials([trial]) == 1
+
+
+def test_a_new_record_is_applied(
+    compiler: Compiler, model: Path, settings: Settings, store: Store
+) -> None:
+    kernels = [call.kernel for call in kernels_of(model).calls if isinstance(call, KernelCall)]
+    kernel = kernels[0]
+    before, _ = compiler.build(model, settings, store)
+    remember(store, kernel, 1)
+    one, reported = compiler.build(model, settings, store)
+    assert one != before
+    (use,) = [use for use in reported.report.kernels if use.report.schedule_source == "tuned"]
+    assert use.report.record_id == "1"
+    remember(store, kernel, 2)
+    _, reported = compiler.build(model, settings, store)
+    assert "2" in {use.report.record_id for use in reported.report.kernels}
+    assert compiler.runs == 3
+
+
+def test_required_share_counts_for_what_was_built_before_too(
+    compiler: Compiler, model: Path, settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    compiler.build(model, settings, store)
+    (tmp_path / "built.tuned").unlink()
+    with pytest.raises(TunefarmError, match=r"is tuned, 50\.0 % is required"):
+        compiler.build(model, settings, store, require_tuned=0.5)
+    assert not (tmp_path / "built.tuned").exists()
+    assert compiler.runs == 1
+
+
+def test_builds_are_recorded_in_their_database(
+    compiler: Compiler, model: Path, tmp_path: Path, store: Store
+) -> None:
+    values = {"cache.folder": str(tmp_path / "cache"), "database.url": store.name}
+    settings = load_settings(None, values, environment={})
+    _, emitted = compiler.build(model, settings, store)
+    assert record_build(settings, str(model), emitted) == ""
+    (build,) = queries.builds(store)
+    assert (build.model_name, build.artefact_sha256) == ("tiny", emitted.digest)
+    assert build.report["kernels"][0]["numerics"] == "direct"
+    missing = load_settings(None, {"database.url": str(tmp_path / "no.db")}, environment={})
+    assert record_build(missing, str(model), emitted).startswith(
+        "the build is not recorded: no such"
+    )

@@ -1,0 +1,64 @@
+"""Shares of a build's time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
+from configs.settings import Settings
+from tests.tuner.synthetic import matmul_kernel
+from tuner.building.apply_best import Records
+from tuner.building.build_report import require_share
+from tuner.building.weigh_kernels import build_report
+
+REPORT = KernelReport(
+    name="matmul",
+    key="",
+    occurrences=1,
+    schedule_source="default",
+    record_id=None,
+    latency=None,
+    note="",
+    numerics="direct",
+    parallel=False,
+    workspace_bytes=0,
+    flops=1,
+    operators=("matmul",),
+    sources=("node",),
+)
+KERNELS = {str(n): matmul_kernel(n + 3, 7 * n + 5, 11 * n + 1) for n in range(1, 30)}
+REPORTS = [replace(REPORT, key=key, occurrences=int(key)) for key in KERNELS]
+
+
+def test_all_tuned_is_one_and_none_tuned_is_zero_to_the_last_bit() -> None:
+    for count in range(1, len(REPORTS) + 1):
+        none = build_report(REPORTS[:count], KERNELS)
+        tuned = [replace(r, schedule_source=TUNED, latency=1e-3 / 7) for r in REPORTS[:count]]
+        every = build_report(tuned, KERNELS)
+        assert 0.0 <= none.tuned_share < 1e-12
+        assert every.tuned_share == 1.0
+        require_share(none, 0.0)
+        require_share(every, 1.0)
+
+
+def test_shares_follow_measured_times_and_estimates_scaled_to_them() -> None:
+    one, two, three = REPORTS[:3]
+    estimates = [use.share for use in build_report([one, two, three], KERNELS).kernels]
+    # two are measured as twice and four times what was estimated for them
+    measured = [
+        replace(one, latency=2.0 * estimates[0], schedule_source=TUNED),
+        replace(two, latency=2.0 * estimates[1] / two.occurrences, schedule_source=TUNED),
+        three,
+    ]
+    shares = [use.share for use in build_report(measured, KERNELS).kernels]
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares == pytest.approx(estimates)
+
+
+def test_kernel_that_no_schedule_fits_is_noted_without_a_database_too() -> None:
+    naive = replace(REPORT, schedule_source=NAIVE, note="the default schedule does not fit: why")
+    (note,) = Records(None, Settings(), None).notes([REPORT, naive])
+    assert note.startswith("matmul runs as scalar loops")
+    assert note.endswith("the default schedule does not fit: why")

@@ -1,0 +1,291 @@
+"""Schedules for kernels that were never measured, from the records of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.errors import TunefarmError
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.serialize import kernel_to_json
+from compiler.kernels.workload_key import workload_key
+from compiler.runtime.kernel_report import PREDICTED
+from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.schedule.spaces import schedule_space
+from compiler.target import host_target
+from configs.settings import load_settings
+from db import queries
+from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from db.store import Store
+from tests.compiler.schedule.test_nest_shape import kernel_of
+from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.synthetic import TARGET, matmul_kernel
+from tuner.building.apply_best import choose_from, task_key
+from tuner.building.build_model import compile_from
+from tuner.model.cost_model import BoostedTrees
+from tuner.model.features import ESTIMATE, FeatureExtractor, FeatureLayout
+from tuner.model.history import (
+    MOST_ROWS,
+    background,
+    bests,
+    bests_elsewhere,
+    past_kernel,
+    read_history,
+)
+from tuner.model.relatives import nearest_bests
+from tuner.records.trial_records import unusable
+from tuner.search.make_tasks import make_tasks
+from tuner.search.packed import PackedSpace
+
+KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
+UNKNOWN = matmul_kernel(80, 384, 96)
+
+
+def seconds(space: ScheduleSpace, kernel: FusedKernel, candidate: Candidate) -> float:
+    """The estimate, but "column block" is half as fast: against what the default thinks."""
+    layout = FeatureLayout.of([space])
+    row = FeatureExtractor(space, kernel, TARGET, layout)([candidate])[0]
+    slow = 1.0 if space.choices(candidate)["loops"] == "column block" else 2.0
+    return 1e-3 * slow * float(np.exp2(row[ESTIMATE]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "tuning.db")
+
+
+def json_choices(space: ScheduleSpace, candidate: Candidate) -> dict[str, Any]:
+    """The candidate's choices as a record has them."""
+    choices = space.choices(candidate).items()
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in choices}
+
+
+def remember(store: Store, kernel: FusedKernel, count: int, version: str | None = None) -> TaskKey:
+    """Record so many trials of a kernel, drawn at random."""
+    key = task_key(workload_key(kernel), TARGET, 1, "default")
+    if version is not None:
+        key = TaskKey(key.workload, key.target, 1, "default", version)
+    store.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
+    store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+    space = schedule_space(kernel, TARGET)
+    packed = PackedSpace(space)
+    rows = packed.sample(count - 1, np.random.default_rng(0))
+    rows = np.concatenate([packed.pack([space.default()]), rows])
+    records = []
+    for i, row in enumerate(rows):
+        candidate = packed.unpack(row)
+        latency = seconds(space, kernel, candidate)
+        records.append(
+            TrialRecord(
+                key,
+                f"trial-{i}",
+                candidate.sketch,
+                json_choices(space, candidate),
+                space.schedule(candidate).to_json(),
+                "ok",
+                latency=latency,
+                samples=(latency,),
+                conditions={"anchor_seconds": 1e-9},
+            )
+        )
+    store.record_trials(records)
+    return key
+
+
+def test_what_others_showed_is_applied_to_a_new_kernel(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 60)
+    choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    assert choice is not None
+    assert choice.source == PREDICTED
+    origin = queries.trial(store, int(choice.record_id or 0))
+    assert origin is not None and origin.is_ok
+    assert origin.key.workload != workload_key(UNKNOWN)
+    space = schedule_space(UNKNOWN, TARGET)
+    schedules = {
+        str(space.schedule(candidate).to_json()): candidate
+        for candidate in map(space.candidate, range(space.size))
+    }
+    predicted = schedules[str(choice.schedule.to_json())]
+    assert space.choices(predicted)["loops"] == "column block"
+    best = min(seconds(space, UNKNOWN, c) for c in map(space.candidate, range(space.size)))
+    assert seconds(space, UNKNOWN, predicted) < 1.25 * best
+    assert seconds(space, UNKNOWN, space.default()) > 1.5 * best
+
+
+def test_what_gained_nothing_elsewhere_is_not_carried_over(store: Store) -> None:
+    """Relatives of which only the default was measured say nothing against it."""
+    for kernel in KNOWN:
+        key = remember(store, kernel, 60, version="0")
+        space = schedule_space(kernel, TARGET)
+        default = space.default()
+        for number in range(30):
+            latency = 1e-3 + 1e-9 * number
+            candidate = default if number == 0 else space.neighbours(default)[number % 3]
+            record = TrialRecord(
+                replace(key, compiler_version=task_key("", TARGET, 1, "default").compiler_version),
+                f"flat-{number}",
+                candidate.sketch,
+                json_choices(space, candidate),
+                space.schedule(candidate).to_json(),
+                "ok",
+                latency=latency,
+                samples=(latency,),
+            )
+            store.record_trials([record])
+    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
+
+
+def test_the_same_database_gives_the_same_prediction(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 40)
+    first = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    again = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    assert first is not None and first == again
+
+
+def test_nothing_is_predicted_unless_asked_for(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 40)
+    assert choose_from(store, TARGET, 1, "default")(UNKNOWN) is None
+
+
+def test_a_record_goes_before_a_prediction(store: Store) -> None:
+    for kernel in (*KNOWN, UNKNOWN):
+        remember(store, kernel, 40)
+    choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
+    assert choice is not None and choice.source == "tuned"
+
+
+def test_too_few_records_predict_nothing(store: Store) -> None:
+    remember(store, KNOWN[0], 20)
+    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
+
+
+def test_a_kernel_of_another_kind_is_left_alone(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 60)
+    choose = choose_from(store, TARGET, 1, "default", predict=True)
+    assert choose(kernel_of("softmax", TARGET)) is None
+
+
+def test_other_threads_numerics_and_versions_teach_nothing(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 60, version="0")
+    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
+    like = task_key("", TARGET, 1, "default")
+    assert read_history(store, like, TARGET) == []
+    (note,) = unusable(store, like)
+    assert "3 kernels of compiler version 0" in note and "tune again" in note
+
+
+def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    with Store.open(tmp_path / "tuning.db") as store:
+        host = host_target()
+        store.add_targets([TargetRecord(host.key, host.to_json())])
+        kernel = KNOWN[0]
+        key = TaskKey(workload_key(kernel), host.key, 1, "default", "0")
+        store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        store.record_trials([TrialRecord(key, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
+        compiled = compile_from(tmp_path / "tiny.onnx", store, load_settings(environment={}))
+    report = compiled.report
+    assert len(report.notes) == 1 and "version 0" in report.notes[0]
+    assert report.tuned_share == 0.0
+
+
+def test_a_build_says_why_a_tuned_kernel_stays_untuned(tmp_path: Path) -> None:
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    settings = load_settings(environment={})
+    host = host_target()
+    with Store.open(tmp_path / "tuning.db") as store:
+        untuned = compile_from(tmp_path / "tiny.onnx", store, settings)
+        name, kernel = next(
+            (use.report.name, untuned.kernels[use.report.key]) for use in untuned.report.kernels
+        )
+        store.add_targets([TargetRecord(host.key, host.to_json())])
+        key = task_key(workload_key(kernel), host, 1, "default")
+        store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        scattered = TrialRecord(key, "a", "tiled", {}, [], "unstable", 1.0, (1.0,))
+        store.record_trials([scattered, replace(scattered, schedule=[["again"]])])
+        compiled = compile_from(tmp_path / "tiny.onnx", store, settings)
+        (note,) = compiled.report.notes
+        assert note == f"{name} was tuned, but no trial can be applied: 2 unstable"
+        with pytest.raises(TunefarmError) as refused:
+            compile_from(tmp_path / "tiny.onnx", store, settings, require_tuned=0.9)
+    assert note in str(refused.value.hint)
+
+
+def test_history_leaves_out_what_the_job_tunes_itself(store: Store) -> None:
+    keys = [remember(store, kernel, 10) for kernel in KNOWN]
+    past = read_history(store, keys[0], TARGET, without={keys[1].workload})
+    assert [item.kernel for item in past] == [KNOWN[0], KNOWN[2]] or [
+        item.kernel for item in past
+    ] == [KNOWN[2], KNOWN[0]]
+    data = background(past, FeatureLayout.of([item.space for item in past]), keys[0])
+    assert [set(part.tasks.tolist()) for part in data] == [{-1}, {-2}]
+    assert all(np.isfinite(part.anchors).all() for part in data)
+
+
+def test_a_long_history_keeps_the_fastest_and_a_spread_of_others(store: Store) -> None:
+    key = remember(store, KNOWN[0], 900)
+    space = schedule_space(KNOWN[0], TARGET)
+    records = queries.trials(store, key)
+    past = past_kernel(KNOWN[0], space, TARGET, records)
+    assert len(past.lessons) in (MOST_ROWS, MOST_ROWS + 1)
+    assert space.default() in past.candidates
+    kept = sorted(lesson.latency for lesson in past.lessons)
+    known = sorted({r.schedule_hash: r.latency or 0.0 for r in records}.values())
+    assert kept[: MOST_ROWS // 2] == known[: MOST_ROWS // 2]
+    assert kept[-1] >= known[-8]
+    assert past.best is not None and past.best.kernel == KNOWN[0]
+
+
+def test_many_kernels_share_the_rows_of_a_job(store: Store) -> None:
+    keys = [remember(store, kernel, 100) for kernel in KNOWN]
+    past = read_history(store, keys[0], TARGET, rows=120)
+    assert all(len(item.lessons) in (40, 41) for item in past)
+    assert len(read_history(store, keys[0], TARGET, rows=1)[0].lessons) in (24, 25)
+
+
+def test_a_record_that_cannot_be_read_is_left_out(store: Store) -> None:
+    key = remember(store, KNOWN[0], 10)
+    broken = TaskKey("0" * 64, TARGET.key, 1, "default", key.compiler_version)
+    store.add_workloads([WorkloadRecord(broken.workload, "other", {"format": -1})])
+    store.record_trials([TrialRecord(broken, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
+    assert [item.kernel for item in read_history(store, key, TARGET)] == [KNOWN[0]]
+
+
+def test_the_best_for_other_threads_is_a_place_to_start_from(store: Store) -> None:
+    key = remember(store, KNOWN[0], 30)
+    best = queries.best_trial(store, key)
+    assert best is not None
+    two = replace(key, threads=2)
+    found = bests_elsewhere(store, {key.workload: KNOWN[0]}, two)
+    assert [known.choices for known in found[key.workload]] == [best.choices]
+    assert bests_elsewhere(store, {key.workload: KNOWN[0]}, key) == {}
+    settings = load_settings(overrides={"compile.threads": 2}, environment={})
+    kernels = {key.workload: (KNOWN[0], 1)}
+    (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), (), found)
+    first = [task.search.ask(1)[0].candidate for _ in range(2)]
+    assert first[0] == task.space.default()
+    kept = {name: v for name, v in task.space.choices(first[1]).items() if name in best.choices}
+    assert kept == {n: tuple(v) if isinstance(v, list) else v for n, v in best.choices.items()}
+
+
+def test_relatives_of_earlier_jobs_come_after_the_default(store: Store) -> None:
+    for kernel in KNOWN:
+        remember(store, kernel, 30)
+    like = task_key("", TARGET, 1, "default")
+    past = read_history(store, like, TARGET)
+    kernels = {workload_key(UNKNOWN): (UNKNOWN, 1)}
+    settings = load_settings(environment={})
+    (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), past)
+    proposals = [task.search.ask(1)[0].candidate for _ in range(3)]
+    wanted = nearest_bests(UNKNOWN, task.space, bests(past))
+    assert proposals == [task.space.default(), *wanted]

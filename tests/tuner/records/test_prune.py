@@ -1,0 +1,104 @@
+"""Pruning: what is applied stays, what teaches stays, the file gets smaller."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from configs.errors import DatabaseError
+from db import queries
+from db.check import check
+from db.records import BestRecord, TrialRecord
+from db.store import Store
+from tests.db.examples import KEY, failed, populate, trial
+from tuner.records.prune import plan_pruning, prune
+from tuner.records.trial_records import record_to_apply
+
+COUNT = 400
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Trials of 1 to 400 ms in a shuffled order, 40 failures, and a verdict on a slow one."""
+    with Store.open(tmp_path / "tuning.db") as store:
+        populate(store)
+        order = [(7 * i) % COUNT + 1 for i in range(COUNT)]
+        store.record_trials(trial(i, 1e-3 * i) for i in order)
+        store.record_trials(failed(1000 + i, error="signal 11 " * 50) for i in range(40))
+        yield store
+
+
+def settle(store: Store, number: int) -> TrialRecord:
+    """A job settles on this trial."""
+    job = store.start_job("model", "hash", {})
+    chosen = trial(number)
+    best = BestRecord(KEY, chosen.schedule_hash, chosen.request_id, 1.0, 1.0, 1.0, 1.0, (), job.id)
+    store.record_bests([best])
+    return chosen
+
+
+def latencies(store: Store) -> list[float]:
+    return sorted(r.latency for r in queries.trials(store, KEY) if r.latency is not None)
+
+
+def test_the_fastest_and_a_spread_of_the_others_stay(store: Store) -> None:
+    tasks = plan_pruning(store, 80)
+    assert prune(store, tasks) == COUNT + 40 - 80
+    left = latencies(store)
+    assert left[:35] == pytest.approx([1e-3 * i for i in range(1, 36)])
+    assert left[-1] > 0.38
+    gaps = [b - a for a, b in itertools.pairwise(left[36:])]
+    assert max(gaps) < 0.02
+    assert queries.count_trials(store)["crashed"] == 10
+
+
+def test_what_a_job_has_settled_on_stays(store: Store) -> None:
+    chosen = settle(store, 333)
+    applied = record_to_apply(store, KEY)
+    prune(store, plan_pruning(store, 20))
+    assert queries.best(store, KEY) is not None
+    assert record_to_apply(store, KEY) == applied
+    assert applied is not None and applied[0].schedule_hash == chosen.schedule_hash
+    assert check(store) == []
+
+
+def test_a_database_below_the_limit_is_left_alone(store: Store) -> None:
+    assert plan_pruning(store, COUNT + 40) == []
+
+
+def test_planning_changes_nothing(store: Store) -> None:
+    before = queries.trials(store, KEY)
+    (task,) = plan_pruning(store, 80)
+    assert (task.trials, len(task.dropped)) == (COUNT + 40, COUNT + 40 - 80)
+    assert queries.trials(store, KEY) == before
+
+
+def test_pruning_twice_drops_nothing_more(store: Store) -> None:
+    prune(store, plan_pruning(store, 80))
+    assert plan_pruning(store, 80) == []
+
+
+def test_the_file_gets_smaller(store: Store, tmp_path: Path) -> None:
+    before = (tmp_path / "tuning.db").stat().st_size
+    prune(store, plan_pruning(store, 10))
+    assert (tmp_path / "tuning.db").stat().st_size < before
+
+
+def test_other_tasks_are_not_touched(store: Store) -> None:
+    other = replace(KEY, threads=2)
+    store.record_trials(replace(trial(i), key=other) for i in range(1, 21))
+    prune(store, plan_pruning(store, 40))
+    assert len(queries.trials(store, other)) == 20
+
+
+def test_a_trial_that_a_verdict_needs_cannot_be_deleted(store: Store) -> None:
+    settle(store, 5)
+    records = queries.trials(store, KEY)
+    numbers = [record.number for record in records if record.number is not None]
+    with pytest.raises(DatabaseError, match="FOREIGN KEY"):
+        store.delete_trials(numbers)
+    assert len(queries.trials(store, KEY)) == len(records)

@@ -1,0 +1,153 @@
+"""Trials go where the whole model gains most, within the limits."""
+
+from __future__ import annotations
+
+import math
+
+from tuner.search.budget import Budget, End, Limits, TaskProgress
+
+
+def progress(occurrences: int, *latencies: float) -> TaskProgress:
+    task = TaskProgress(occurrences)
+    for latency in latencies:
+        task.record(latency)
+    return task
+
+
+def test_untried_tasks_come_first() -> None:
+    tasks = [progress(9, 1.0), progress(1)]
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+
+
+def test_pending_trials_count_as_tried() -> None:
+    tasks = [TaskProgress(1, pending=8), TaskProgress(1)]
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+
+
+def test_the_larger_share_of_the_model_gets_more() -> None:
+    tasks = [progress(1, *[1.0] * 20), progress(3, *[1.0] * 20)]
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+
+
+def test_recent_improvement_attracts_trials() -> None:
+    flat = progress(1, *[1.0] * 20)
+    falling = progress(1, *[2.0 - 0.05 * i for i in range(20)])
+    assert Budget(Limits()).next_task([flat, falling], 0.0) == 1
+
+
+def test_a_task_hardly_tried_is_not_given_up() -> None:
+    long_tried = progress(2, *[1.0] * 100)
+    hardly_tried = progress(1, *[1.0] * 4)
+    assert Budget(Limits()).next_task([long_tried, hardly_tried], 0.0) == 1
+
+
+def test_trials_are_split_by_share_in_the_long_run() -> None:
+    budget = Budget(Limits(trials=400))
+    tasks = [TaskProgress(1), TaskProgress(4)]
+    while (index := budget.next_task(tasks, 0.0)) is not None:
+        tasks[index].record(1.0)
+    assert tasks[0].trials + tasks[1].trials == 400
+    assert 3 <= tasks[1].trials / tasks[0].trials <= 5
+
+
+def test_total_trials_include_earlier_and_pending_ones() -> None:
+    budget = Budget(Limits(trials=10))
+    tasks = [progress(1, 1.0, 1.0, 1.0), TaskProgress(1, pending=4)]
+    assert budget.batch(tasks, 0, 8) == 3
+    tasks[1].pending = 7
+    assert budget.next_task(tasks, 0.0) is None
+    assert budget.job_end(tasks, 0.0) is End.TOTAL_TRIALS
+
+
+def test_a_task_ends_at_its_own_limit() -> None:
+    budget = Budget(Limits(trials_per_task=4))
+    tasks = [progress(1, 1.0, 1.0, 1.0)]
+    assert budget.batch(tasks, 0, 8) == 1
+    tasks[0].record(1.0)
+    assert budget.task_end(tasks[0]) is End.TASK_TRIALS
+    assert budget.next_task(tasks, 0.0) is None
+
+
+def test_a_task_without_improvement_ends_by_patience() -> None:
+    budget = Budget(Limits(patience=5))
+    task = progress(1, 2.0, 1.0, 1.5, 1.2, 1.1, 1.3)
+    assert budget.task_end(task) is None
+    task.record(1.0)  # equal is no improvement
+    assert budget.task_end(task) is End.PATIENCE
+
+
+def test_time_ends_the_job() -> None:
+    budget = Budget(Limits(minutes=1.5))
+    assert budget.next_task([TaskProgress(1)], 89.0) == 0
+    assert budget.next_task([TaskProgress(1)], 90.0) is None
+
+
+def test_a_task_in_which_everything_fails_does_not_starve_the_others() -> None:
+    budget = Budget(Limits(failing_after=48))
+    tasks = [TaskProgress(1), TaskProgress(1)]
+    for _ in range(40):
+        index = budget.next_task(tasks, 0.0)
+        assert index is not None
+        tasks[index].record(math.inf if index == 0 else 1.0)
+    assert tasks[1].trials >= 15
+
+
+def test_a_task_in_which_everything_fails_is_given_up() -> None:
+    budget = Budget(Limits(failing_after=6))
+    task = progress(1, *[math.inf] * 6)
+    assert budget.task_end(task) is End.FAILING
+    task.record(1.0)
+    assert budget.task_end(task) is None
+
+
+def test_an_exhausted_task_gets_nothing() -> None:
+    task = progress(1, 1.0)
+    task.exhausted = True
+    assert Budget(Limits()).next_task([task], 0.0) is None
+
+
+def test_time_goes_where_a_second_gains_most() -> None:
+    """Equal in all but the time that a trial takes."""
+    tasks = [progress(1, *[1.0] * 20), progress(1, *[1.0] * 20)]
+    tasks[0].seconds, tasks[1].seconds = 20 * 0.5, 20 * 0.1
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+
+
+def test_what_the_model_predicts_attracts_trials() -> None:
+    tasks = [progress(1, *[1.0] * 20), progress(1, *[1.0] * 20)]
+    tasks[0].headroom, tasks[1].headroom = 0.01, 0.2
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+
+
+def test_a_task_ends_when_little_was_gained_and_little_is_predicted() -> None:
+    budget = Budget(Limits(min_gain=0.01))
+    task = progress(1, 2.0, *[1.0] * 32)
+    assert budget.task_end(task) is None  # the first trial's 2.0 is in the window still
+    task.record(0.995)
+    assert budget.task_end(task) is None  # the model was never asked
+    task.headroom = 0.2
+    assert budget.task_end(task) is None
+    task.headroom = 0.01
+    assert budget.task_end(task) is End.CONVERGED
+    task.record(0.9)
+    assert budget.task_end(task) is None
+
+
+def test_failures_alone_do_not_converge() -> None:
+    task = progress(1, *[math.inf] * 40)
+    task.headroom = 0.0
+    assert Budget(Limits(min_gain=0.01, failing_after=48)).task_end(task) is None
+
+
+def test_gains_are_relative() -> None:
+    task = progress(1, 2.0)
+    assert task.recent_gain == 1.0
+    assert task.predicted_gain == 1.0
+    for _ in range(32):
+        task.record(1.5, seconds=0.5)
+    assert task.recent_gain == 0.25
+    assert task.trial_seconds == 16 / 33
+    task.headroom = 1.0
+    assert task.predicted_gain == 0.5
+    task.headroom = -1.0
+    assert task.predicted_gain == 0.0

@@ -1,0 +1,277 @@
+"""A session on synthetic tasks with a runner in this process: nothing lost, nothing repeated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compiler.errors import MeasureError
+from compiler.schedule.space import Candidate, ScheduleSpace
+from db import queries
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
+from tests.tuner.synthetic import matmul_kernel, small_space, tile_space
+from tuner.confirm.finalists import FinalistOptions, Finalists, refresh
+from tuner.records.trial_records import best_record, is_confirmed, record_to_apply, schedule_hash
+from tuner.search.budget import End, Limits
+from tuner.search.session import MAX_MACHINERY_FAILURES
+from tuner.search.tasks import plan
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    made = Setting(tmp_path / "tuning.db")
+    yield made
+    made.store.close()
+
+
+def test_every_result_is_in_the_store(setting: Setting) -> None:
+    assert setting.run(Limits(), TILES, OTHER) is End.EXHAUSTED
+    counts = [len(queries.trials(setting.store, task.key)) for task in setting.made]
+    assert counts == [9, 7]
+    assert len(setting.runner.requests) == 16
+    best = queries.best_trial(setting.store, setting.made[0].key)
+    assert best is not None
+    assert best.choices == {"tile": 9}
+    assert best.machine == {"cpu": "made-up"}
+    assert best.conditions == {"load": 0.5}
+
+
+def test_the_default_schedule_is_measured_first(setting: Setting) -> None:
+    setting.run(Limits(trials=2), TILES, OTHER)
+    hashes = [schedule_hash(request.schedule) for request in setting.runner.requests]
+    assert hashes == [task.default.hash for task in setting.made]
+    assert all(math.isfinite(task.default_latency) for task in setting.made)
+
+
+def test_a_second_run_of_the_same_job_measures_nothing(setting: Setting) -> None:
+    assert setting.run(Limits(trials=10), TILES, OTHER) is End.TOTAL_TRIALS
+    before = len(setting.runner.requests)
+    assert setting.run(Limits(trials=10), TILES, OTHER) is End.TOTAL_TRIALS
+    assert len(setting.runner.requests) == before == 10
+
+
+def test_a_longer_run_goes_on_without_repeating(setting: Setting) -> None:
+    setting.run(Limits(trials=6), TILES, OTHER)
+    setting.run(Limits(trials=13), TILES, OTHER)
+    measured = [(r.workload_key, schedule_hash(r.schedule)) for r in setting.runner.requests]
+    assert len(measured) == len(set(measured)) == 13
+    assert sum(task.progress.trials for task in setting.made) == 13
+
+
+def test_earlier_results_train_the_model_of_the_next_run(setting: Setting) -> None:
+    space = tile_space()
+    kind = (matmul_kernel(), space, 1)
+    setting.run(Limits(trials=40), kind)
+    setting.run(Limits(trials=40), kind)
+    task = setting.made[0]
+    assert len(task.candidates) == len(task.lessons) == 40
+    assert task.progress.best == min(lesson.latency for lesson in task.lessons)
+    assert len(task.training_data(0)) == 40
+
+
+def test_schedules_equal_to_a_measured_one_are_not_measured_again(setting: Setting) -> None:
+    space = small_space(4)
+    sketch = space.sketches[0]
+    build = sketch.build
+    same = replace(sketch, build=lambda choices: build({"tile": min(int(str(choices["tile"])), 2)}))
+    setting.run(Limits(), (matmul_kernel(), ScheduleSpace([same]), 1))
+    hashes = [schedule_hash(request.schedule) for request in setting.runner.requests]
+    assert len(hashes) == len(set(hashes)) == 2
+
+
+def test_failures_are_recorded_with_their_text(setting: Setting) -> None:
+    setting.latency = lambda candidate: math.inf  # type: ignore[method-assign]
+    assert setting.run(Limits(failing_after=4), TILES) is End.FAILING
+    records = queries.trials(setting.store, setting.made[0].key)
+    assert {record.status for record in records} == {"crashed"}
+    assert {record.error for record in records} == {"signal 11"}
+    assert best_record(records) is None
+
+
+def test_a_space_of_one_point_is_measured_once(setting: Setting) -> None:
+    assert setting.run(Limits(), (matmul_kernel(), small_space(1), 1)) is End.EXHAUSTED
+    assert len(setting.runner.requests) == 1
+
+
+def test_stop_keeps_what_was_measured_and_submits_no_more(setting: Setting) -> None:
+    class Stopping(SyntheticRunner):
+        def results(self, timeout: float | None = None) -> list[MeasureResult]:
+            if len(self.requests) >= 6:
+                assert setting.session is not None
+                setting.session.stop()
+            return super().results(timeout)
+
+    setting.runner = Stopping(capacity=2)
+    assert setting.run(Limits(), TILES, OTHER) is End.INTERRUPTED
+    assert len(setting.runner.requests) == 6
+    recorded = [
+        record for task in setting.made for record in queries.trials(setting.store, task.key)
+    ]
+    assert len(recorded) == 6
+    assert all(task.progress.pending == 0 for task in setting.made)
+
+
+def test_failures_of_the_machinery_are_not_charged_to_the_candidate(setting: Setting) -> None:
+    class Flaky(SyntheticRunner):
+        def answer(self, request: MeasureRequest) -> MeasureResult:
+            if len(self.requests) == 3:
+                return MeasureResult(request.request_id, Status.INFRASTRUCTURE, error="lost")
+            return super().answer(request)
+
+    setting.runner = Flaky()
+    setting.run(Limits(), TILES)
+    task = setting.made[0]
+    assert task.progress.trials == 8
+    assert task.failures == 0
+    setting.runner = SyntheticRunner()
+    setting.run(Limits(), TILES)
+    assert len(setting.runner.requests) == 1  # the lost one, and only that
+
+
+def test_machinery_that_never_works_ends_the_session_with_an_error(setting: Setting) -> None:
+    class Dead(SyntheticRunner):
+        def answer(self, request: MeasureRequest) -> MeasureResult:
+            return MeasureResult(request.request_id, Status.INFRASTRUCTURE, error="no worker")
+
+    setting.runner = Dead()
+    with pytest.raises(MeasureError, match="no worker"):
+        setting.run(Limits(), (matmul_kernel(), tile_space(), 1))
+    assert len(setting.runner.requests) <= MAX_MACHINERY_FAILURES + setting.runner.capacity
+
+
+def test_the_same_seed_measures_the_same_candidates(setting: Setting, tmp_path: Path) -> None:
+    kind = (matmul_kernel(), tile_space(), 1)
+    setting.run(Limits(trials=60), kind)
+    other = Setting(tmp_path / "other.db")
+    other.run(Limits(trials=60), kind)
+    other.store.close()
+    first, again = (
+        [schedule_hash(request.schedule) for request in runner.requests]
+        for runner in (setting.runner, other.runner)
+    )
+    assert first == again
+
+
+def test_finalists_meet_side_by_side_in_fresh_processes(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    before = len(setting.runner.requests)
+    finalists = setting.confirm()
+    requests = setting.runner.requests[before:]
+    assert len(requests) == FinalistOptions().processes
+    assert finalists.measured == sum(len(request.schedules) for request in requests)
+    assert {request.options["fresh_process"] for request in requests} == {1}
+    assert len({request.seed for request in requests}) == len(requests)
+    met = {schedule_hash(schedule) for schedule in requests[0].schedules}
+    assert schedule_hash(requests[0].schedule) == setting.made[0].default.hash  # the incumbent
+    assert len(met) == len(requests[0].schedules) >= 2
+    records = queries.trials(setting.store, setting.made[0].key)
+    assert sum(map(is_confirmed, records)) == len(requests) * len(met)
+
+
+def test_finalists_that_met_do_not_meet_again(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    setting.confirm()
+    before = len(setting.runner.requests)
+    setting.run(Limits(), OTHER)
+    assert not setting.confirm().settled
+    assert len(setting.runner.requests) == before
+    assert setting.made[0].progress.trials == 7  # confirmations are no trials
+
+
+def test_the_finalists_decide_and_not_a_lucky_trial(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = (1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 0.52e-3, 0.5e-3)
+    monkeypatch.setattr(setting, "latency", lambda candidate: times[candidate.positions[0]])
+    setting.run(Limits(), OTHER)
+    task = setting.made[0]
+    lucky = plan(task.space, Candidate("only", (6,)))
+    setting.runner.answers[task.key.workload, lucky.hash] = 1.0
+    (settled,) = setting.confirm().settled
+    assert settled.changes and settled.best.schedule_hash != lucky.hash
+    assert lucky.hash in settled.best.met
+    found = queries.best(setting.store, task.key)
+    assert found is not None
+    best, trial = found
+    assert best.schedule_hash == trial.schedule_hash == settled.best.schedule_hash
+    refresh(setting.made, setting.store)
+    assert task.confirmed_latency == trial.latency
+    default = setting.runner.answers[task.key.workload, task.default.hash]
+    assert task.default_latency == pytest.approx(default)
+    assert best.ratio == pytest.approx(task.confirmed_latency / default)
+
+
+def test_nothing_is_believed_before_it_is_recorded(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    finalists = Finalists(setting.store, job=setting.job, seed=0)
+    finalists.run(setting.made, setting.runner, {}, lambda: False, lambda: None)
+    assert finalists.settled
+    assert queries.best(setting.store, setting.made[0].key) is None
+
+
+def test_equal_schedules_leave_the_default_in_place(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    for key in setting.runner.answers:
+        setting.runner.answers[key] = 1e-3
+    (settled,) = setting.confirm().settled
+    assert settled.best.schedule_hash == setting.made[0].default.hash
+    assert not settled.changes
+
+
+def test_a_finalist_that_crashes_is_found_and_never_wins(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    task = setting.made[0]
+    fastest = plan(task.space, Candidate("only", (6,)))
+    setting.runner.answers[task.key.workload, fastest.hash] = math.inf
+    before = len(setting.runner.requests)
+    finalists = setting.confirm()
+    alone = [r for r in setting.runner.requests[before:] if not r.rivals]
+    assert fastest.hash in {schedule_hash(request.schedule) for request in alone}
+    for settled in finalists.settled:
+        assert fastest.hash not in settled.best.met
+    applied = record_to_apply(setting.store, task.key)
+    assert applied is not None and applied[0].schedule_hash != fastest.hash
+
+
+def test_finalists_stop_when_time_is_up(setting: Setting) -> None:
+    setting.run(Limits(), OTHER)
+    before = len(setting.runner.requests)
+    setting.confirm(out_of_time=True)
+    assert len(setting.runner.requests) == before
+
+
+def test_slow_candidates_may_be_given_up_early(setting: Setting) -> None:
+    setting.run(Limits(), TILES)
+    first, *later = setting.runner.requests
+    assert "incumbent_seconds" not in first.options
+    history = setting.made[0].progress.history
+    told = [request.options.get("incumbent_seconds", math.inf) for request in later]
+    for number, incumbent in enumerate(told, start=1):
+        assert incumbent in (math.inf, *history[:number])  # the best of what was answered by then
+    assert told == sorted(told, reverse=True)
+    assert told[-1] < history[0]
+
+
+class UnstableRunner(SyntheticRunner):
+    """The first answer for each schedule is unstable."""
+
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        result = super().answer(request)
+        earlier = [r for r in self.requests[:-1] if r.schedule == request.schedule]
+        return result if earlier else replace(result, status=Status.UNSTABLE, error="scatters")
+
+
+def test_an_unstable_measurement_that_may_be_the_best_is_repeated_once(setting: Setting) -> None:
+    setting.runner = UnstableRunner()
+    setting.run(Limits(), TILES)
+    hashes = [schedule_hash(request.schedule) for request in setting.runner.requests]
+    assert hashes.count(setting.made[0].default.hash) == 2
+    assert max(map(hashes.count, hashes)) == 2
+    records = queries.trials(setting.store, setting.made[0].key)
+    assert len(records) == len(hashes)  # the unstable ones too
+    assert math.isfinite(setting.made[0].progress.best)

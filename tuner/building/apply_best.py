@@ -1,0 +1,139 @@
+"""The only seam between tuning and compiling: kernel -> the best schedule in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import compiler
+from compiler.errors import DatabaseError, ScheduleError
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
+from compiler.runtime.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
+from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from compiler.schedule.steps import Schedule
+from compiler.target import Target
+from configs.settings import Settings
+from db import queries
+from db.records import OK, BestRecord, TaskKey, TrialRecord
+from db.store import Store
+from tuner.records.trial_records import record_to_apply, unusable
+from tuner.targets import target_of
+
+if TYPE_CHECKING:
+    from tuner.model.warm_start import WarmStart
+
+
+def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
+    """The key under which this version of the compiler keeps records of a workload."""
+    return TaskKey(workload, target.key, threads, numerics, compiler.VERSION)
+
+
+def choose_from(
+    store: Store,
+    target: Target,
+    threads: int,
+    numerics: str,
+    *,
+    only_confirmed: bool = False,
+    settled: Iterable[BestRecord] = (),
+    predict: bool = False,
+) -> ChooseSchedule:
+    """A function from a kernel to its best recorded schedule, None where there is no record.
+
+    `settled` go before what the store has; `only_confirmed` leaves out what no job has settled.
+    With `predict` a kernel without a record gets the schedule that is predicted from the records of
+    others, if that is clearly faster than the default one. The function raises DatabaseError for a
+    record whose schedule cannot be read.
+    """
+
+    first = {best.key: best for best in settled}
+
+    def find(key: TaskKey) -> TrialRecord | None:
+        if key in first:
+            return queries.trial_of(store, first[key])
+        record, confirmed = record_to_apply(store, key) or (None, False)
+        return record if confirmed or not only_confirmed else None
+
+    predict_from_others = _predictor(store, target, task_key("", target, threads, numerics))
+
+    def choose(kernel: FusedKernel) -> ScheduleChoice | None:
+        record = find(task_key(workload_key(kernel), target, threads, numerics))
+        if record is None:
+            return predict_from_others(kernel) if predict else None
+        try:
+            schedule = Schedule.from_json(record.schedule)
+        except ScheduleError as error:
+            raise DatabaseError(
+                f"{store.name}: record {record.number} holds no schedule: {error.message}",
+                hint="tune db check tells more",
+            ) from error
+        return ScheduleChoice(schedule, TUNED, str(record.number), record.latency)
+
+    return choose
+
+
+def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
+    """A function that predicts schedules from the records of relatives.
+
+    What it needs, a cost model among others, is imported and learnt at the first kernel.
+    """
+
+    @cache
+    def warm_start() -> WarmStart:
+        from tuner.model.history import read_history
+        from tuner.model.warm_start import WarmStart
+
+        return WarmStart(lambda: read_history(store, like, target), target, like)
+
+    def predict(kernel: FusedKernel) -> ScheduleChoice | None:
+        predicted = warm_start().predict(kernel)
+        if predicted is None:
+            return None
+        schedule, record = predicted
+        return ScheduleChoice(schedule, PREDICTED, None if record is None else str(record))
+
+    return predict
+
+
+class Records:
+    """What a database has for one build: `choose` gives schedules (None without a database)."""
+
+    def __init__(self, store: Store | None, settings: Settings, target: Target | None) -> None:
+        """`target` is the settings' if it is None."""
+        self.choose: ChooseSchedule | None = None
+        self._store = store
+        if store is None:
+            return
+        target = target or target_of(settings)
+        threads, numerics = settings.compile.threads, settings.compile.numerics
+        self.choose = choose_from(store, target, threads, numerics, predict=True)
+        self._like = task_key("", target, threads, numerics)
+
+    def notes(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
+        """What is to be known of these kernels of the build: those that no schedule fits, and what
+        of the database could not be used, and why."""
+        kernels = tuple(kernels)
+        unscheduled = tuple(_unscheduled(item) for item in kernels if item.schedule_source == NAIVE)
+        return (*unscheduled, *self._unused(kernels))
+
+    def _unused(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
+        if self._store is None:
+            return ()
+        untuned = (kernel for kernel in kernels if kernel.schedule_source != TUNED)
+        fruitless = (self._fruitless(self._store, kernel) for kernel in untuned)
+        return (*unusable(self._store, self._like), *(note for note in fruitless if note))
+
+    def _fruitless(self, store: Store, kernel: KernelReport) -> str:
+        """A line if the kernel has been tuned, but none of its trials applies."""
+        counts = queries.count_trials(store, replace(self._like, workload=kernel.key))
+        if not counts or OK in counts:
+            return ""
+        statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        return f"{kernel.name} was tuned, but no trial can be applied: {statuses}"
+
+
+def _unscheduled(kernel: KernelReport) -> str:
+    return f"{kernel.name} runs as scalar loops, many times slower than it should: {kernel.note}"

@@ -1,0 +1,102 @@
+"""What a build used, kernel by kernel, as a table and as JSON; how much of the time is tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from compiler.errors import SettingsError, TunefarmError
+from compiler.runtime.kernel_report import TUNED, KernelReport
+from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
+
+NOTES_IN_A_HINT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """One distinct kernel of a build; `share` is its share of the model's estimated time."""
+
+    report: KernelReport
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """Every distinct kernel, and the share of the estimated time that runs tuned schedules.
+
+    `notes` say what of the database could not be used.
+    """
+
+    kernels: tuple[KernelUse, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tuned_share(self) -> float:
+        if not self.kernels:
+            return 1.0
+        rest = sum(use.share for use in self.kernels if use.report.schedule_source != TUNED)
+        return max(0.0, 1.0 - rest)  # exactly 1 if all are tuned, 0 if none is
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        kernels = [{**asdict(use.report), "share": use.share} for use in self.kernels]
+        return {"tuned_share": self.tuned_share, "notes": list(self.notes), "kernels": kernels}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> BuildReport:
+        """The inverse of `to_json`; `KeyError` or `TypeError` on other JSON."""
+        kernels = [dict(kernel) for kernel in data["kernels"]]
+        shares = [kernel.pop("share") for kernel in kernels]
+        uses = zip(map(KernelReport.from_json, kernels), shares, strict=True)
+        return BuildReport(tuple(KernelUse(*use) for use in uses), tuple(data["notes"]))
+
+
+def check_share(required: float) -> None:
+    """Raise SettingsError unless `required` is a share that a build can be asked for."""
+    if not 0.0 <= required <= 1.0:
+        raise SettingsError(f"require_tuned = {required}: must be between 0 and 1")
+
+
+def require_share(report: BuildReport, required: float) -> None:
+    """Raise TunefarmError if less than `required` of the estimated time would run tuned."""
+    if report.tuned_share < required:
+        wanted = f"tune more: no record applies to {untuned_names(report)}"
+        raise TunefarmError(
+            f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
+            f"{format_share(required)} is required",
+            hint="; ".join([wanted, *report.notes[:NOTES_IN_A_HINT]]),
+        )
+
+
+def untuned_names(report: BuildReport) -> str:
+    """The kernels without a record, a few by name."""
+    names = [use.report.name for use in report.kernels if use.report.schedule_source != TUNED]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def build_table(report: BuildReport) -> Table:
+    """A row per distinct kernel, the costliest first."""
+    table = Table(header_style="bold")
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("key", no_wrap=True)
+    for name in ("times", "share", "schedule", "record", "latency", "numerics"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for use in sorted(report.kernels, key=lambda use: -use.share):
+        kernel = use.report
+        table.add_row(
+            kernel.name,
+            kernel.key[:KEY_CHARACTERS],
+            str(kernel.occurrences),
+            format_share(use.share),
+            kernel.schedule_source,
+            kernel.record_id or "-",
+            "-" if kernel.latency is None else format_seconds(kernel.latency),
+            kernel.numerics,
+            kernel.note,
+        )
+    return table

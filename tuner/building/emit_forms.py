@@ -1,0 +1,115 @@
+"""The forms of a built model beside the artefact: C, object code, LLVM, assembly, JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from compiler.emit import assembly_text, llvm_text, schedules_of
+from compiler.errors import ExportError
+from compiler.graph.ir import Graph
+from compiler.graph.optimise import optimise
+from compiler.graph.serialize import graph_to_json
+from compiler.limits import Allowance
+from compiler.pipeline import kernels_of
+from compiler.runtime.c_header import compile_command, object_command
+from compiler.runtime.c_interface import c_interface
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.export_c import (
+    check_folder,
+    check_toolchain,
+    export_library,
+    export_object,
+    header_path,
+    library_files,
+)
+from compiler.schedule.choice import ScheduleChoice
+from configs.files import write_text
+from configs.settings import Settings
+from tuner.building.build_model import CompiledModel
+from tuner.building.forms import LIBRARY, OBJECT
+from tuner.limits import limits_of
+from tuner.targets import target_of
+
+
+def check_c(form: str, output: str, model: str, settings: Settings) -> tuple[str, ...]:
+    """Refuse a folder or a machine that cannot do. Returns the files that may be overwritten."""
+    if form == LIBRARY:
+        check_folder(output)
+        check_toolchain(target_of(settings))
+        if not Path(output).exists():
+            return ()  # in a new folder nothing can be overwritten
+        return tuple(str(Path(output, name)) for name in library_files(Path(model).stem))
+    check_toolchain(target_of(settings), static=True)
+    return output, str(header_path(output))
+
+
+def write_form(
+    form: str,
+    name: str,
+    output: str,
+    graph: Graph,
+    built: CompiledModel,
+    settings: Settings,
+) -> tuple[tuple[str, ...], str]:
+    """Write a form other than the artefact; the files, and the command to type next.
+
+    `name` is the model's in C. Raises TunefarmError.
+    """
+    spec = built.spec
+    if form in (LIBRARY, OBJECT):
+        export = export_library if form == LIBRARY else export_object
+        files = tuple(map(str, export(spec, output, name)))
+        return files, _c_command(form, spec, output, name)
+    if form == "graph":
+        _write(output, json.dumps(_graph_json(graph, spec, settings), indent=1, ensure_ascii=False))
+        return (output,), f"less {shlex.quote(output)}"
+    _write(output, _code_text(form, graph, spec, built.chosen, settings))
+    return (output,), _assemble_command(form, output)
+
+
+def _graph_json(graph: Graph, spec: ExecutableSpec, settings: Settings) -> object:
+    """The graph that kernels were made from; of its constants only the SHA-256."""
+    allowance = Allowance(limits_of(settings))
+    return graph_to_json(
+        optimise(graph, spec.target.lanes, allowance=allowance), with_constants=False
+    )
+
+
+def _code_text(
+    form: str,
+    graph: Graph,
+    spec: ExecutableSpec,
+    chosen: Mapping[str, ScheduleChoice],
+    settings: Settings,
+) -> str:
+    program = kernels_of(graph, spec.target, limits=limits_of(settings))
+    schedules = schedules_of(program, spec, chosen, settings.compile.numerics)
+    text = llvm_text if form == "llvm" else assembly_text
+    return text(program, spec, schedules)
+
+
+def _c_command(form: str, spec: ExecutableSpec, output: str, name: str) -> str:
+    interface = c_interface(spec, name)
+    if form == OBJECT:
+        return object_command(interface.name, shlex.quote(output), interface.threads)
+    run = f"{compile_command(interface.name)} && ./{interface.name}_example"
+    return f"cd {shlex.quote(output)} && {run}"
+
+
+def _assemble_command(form: str, output: str) -> str:
+    code = Path(output).with_suffix(".o")
+    path = shlex.quote(output)
+    result = shlex.quote(f"{output}.o" if code == Path(output) else str(code))
+    if form == "asm":
+        return f"cc -x assembler -c {path} -o {result}"
+    return f"llc -O2 --relocation-model=pic -filetype=obj {path} -o {result}"
+
+
+def _write(output: str, text: str) -> None:
+    try:
+        write_text(output, text + "\n")
+    except OSError as error:
+        raise ExportError(f"cannot write {output}: {error.strerror or error}") from error

@@ -1,0 +1,390 @@
+"""The command line: options in, one call into the module that does the work, results out.
+
+Progress goes to stderr, results to stdout. What a command needs is imported when it runs, so that
+`tune --help` is quick.
+"""
+
+from __future__ import annotations
+
+import gc
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from configs.remains import leave
+from tuner.commands.command_files import check_files
+from tuner.commands.command_line import (
+    DbOption,
+    EmitOption,
+    JsonOption,
+    UsageError,
+    end_at_once,
+    named_values,
+    overrides,
+    run_command,
+    shapes_of,
+    write_file,
+    write_json,
+)
+from tuner.commands.database_cli import database, open_database
+from tuner.commands.interrupt import (
+    catch_signals,
+    end_interrupted,
+    exit_code,
+    ignore_signals,
+    interrupted,
+    signals_held,
+)
+from tuner.commands.streams import prepare_streams
+from tuner.commands.terminal import console
+
+app = typer.Typer(
+    add_completion=False,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="--debug behind any command shows the traceback of an error.",
+)
+app.add_typer(database, name="db")
+
+ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX model.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
+]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE|PRESET", help="Settings: TOML file, quick, overnight."),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix an input's shape (repeatable)."),
+]
+UntunedOption = Annotated[
+    bool, typer.Option("--untuned", help="Default schedules only, without a database.")
+]
+
+
+@app.callback()
+def tune(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Option(metavar="FILE", help="ONNX model to tune.")] = None,
+    db: DbOption = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Most trials of the whole job.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.0, metavar="M", help="Most minutes of the whole job.")
+    ] = None,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="S", help="Random seed.")] = None,
+    shape: ShapeOption = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="A", help="Ray cluster to join [default: this machine].")
+    ] = None,
+    runner: Annotated[
+        str | None, typer.Option(metavar="ray|local", help="Who measures the candidates.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Tune the kernels of an ONNX model, then say how much faster the model has become."""
+    given = (model, db, trials, minutes, threads, config, seed, shape, address, runner, json)
+    if context.invoked_subcommand is not None:
+        if any(value is not None for value in given):
+            name = context.invoked_subcommand
+            raise UsageError(f"options of '{name}' go behind it: tune {name} --…")
+        return
+    if model is None:
+        raise UsageError("say what to tune: tune --model FILE (or see tune --help)")
+    shapes = shapes_of(shape)
+    values = overrides(db, threads, trials, minutes, seed, runner, address)
+    _tune(model, config, values, shapes, json)
+
+
+def _tune(
+    model: str,
+    config: str | None,
+    values: dict[str, object],
+    shapes: dict[str, tuple[int, ...]],
+    json: str | None,
+) -> None:
+    from configs.settings import cache_problem, files_read, load_settings
+
+    settings = load_settings(config, values)
+    read = files_read(config, settings)
+    check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
+    if problem := cache_problem(settings):
+        print(f"note: {problem}", file=sys.stderr)
+    with signals_held():  # libraries start threads
+        from tuner.job import summary_lines, tune_model
+        from tuner.reports.progress import make_progress
+        from tuner.reports.report import task_table
+
+    result = tune_model(model, settings, shapes=shapes, progress=make_progress())
+    write_json(json, result.to_json())
+    if json != "-":
+        console().print(task_table(result.tasks))
+    if result.interrupted:
+        command = shlex.join(["tune", *sys.argv[1:]])
+        print(f"interrupted; all results are kept. To go on: {command}", file=sys.stderr)
+        raise typer.Exit(exit_code())
+    if json != "-":
+        command = _build_command(model, settings, config, shapes, values["database.url"])
+        for line in summary_lines(result, command):
+            print(line)
+
+
+def _build_command(
+    model: str,
+    settings: Any,
+    config: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    typed_db: object,
+) -> str:
+    command = ["tune", "build", "--model", model]
+    if typed_db is not None or "://" not in settings.database.url:
+        command += ["--db", settings.database.url]  # else a password may be in it
+    command += ["--output", Path(model).with_suffix(".tuned").name]
+    if settings.compile.threads != 1:
+        command += ["--threads", str(settings.compile.threads)]
+    if config is not None:
+        command += ["--config", config]
+    for name, shape in shapes.items():
+        command += ["--shape", f"{name}={','.join(map(str, shape))}"]
+    return shlex.join(command)
+
+
+@app.command()
+def build(
+    model: ModelOption,
+    output: Annotated[str, typer.Option(metavar="PATH", help="Where it goes (for C: a folder).")],
+    db: DbOption = None,
+    emit: EmitOption = "artefact",
+    require_tuned: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Fail if less of the time is tuned."),
+    ] = 0.0,
+    untuned: UntunedOption = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Add a variant for CPUs that cannot run this one.")
+    ] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Use code that was compiled before.")
+    ] = True,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Build a model from the best records, and list for every kernel what it runs."""
+    shapes = shapes_of(shape)
+    from tuner.building.model_digest import ModelDigest
+
+    digest = ModelDigest(model)  # meanwhile:
+    from configs.settings import cache_problem, files_read, load_settings
+    from tuner.building.build_file import build_file
+    from tuner.building.build_report import build_table
+    from tuner.building.forms import check_form
+
+    values = {**overrides(db, threads), "cache.enabled": None if cache else False}
+    settings = load_settings(config, values)
+    files = check_form(emit, output, model, settings, fallback=fallback)
+    read, records = files_read(config, settings), settings.database.url
+    check_files(writes=[*files, json], reads=read, databases=[records], model=model)
+    if problem := cache_problem(settings):
+        print(f"note: {problem}", file=sys.stderr)
+    emitted, not_listed = build_file(
+        emit,
+        model,
+        output,
+        settings,
+        shapes,
+        untuned=untuned,
+        require_tuned=require_tuned,
+        fallback=fallback,
+        digest=digest,
+    )
+    write_json(json, emitted.to_json())
+    if json != "-":
+        console().print(build_table(emitted.report))
+        for note in emitted.report.notes:
+            print(f"note: {note}", file=sys.stderr)
+    if not_listed:
+        print(f"note: {not_listed}", file=sys.stderr)
+    if json != "-":
+        print("\n".join(emitted.lines()))
+
+
+@app.command()
+def run(
+    artefact: Annotated[str, typer.Argument(metavar="FILE", help="Built model.")],
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=FILE.npy", help="An input (repeatable); else random."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE.npz", help="Write the outputs there.")
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Timed runs [default: 1, with --profile 20]."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also time every kernel by itself.")
+    ] = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Run the variant for other CPUs.")
+    ] = False,
+    threads: ThreadsOption = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Run a built model and time it."""
+    files = named_values(input, "--input", "NAME=FILE.npy")
+    check_files(writes=[output, json], reads=[artefact, *files.values()])
+    import compiler
+    from tuner.commands.run_model import (
+        profile_line,
+        profile_table,
+        run_lines,
+        run_model,
+        write_outputs,
+    )
+
+    executable = compiler.load(artefact, threads, fallback=fallback)
+    outputs, result = run_model(executable, files, repeat=repeat, seed=seed, profile=profile)
+    if output is not None:
+        write_outputs(outputs, output)
+    write_json(json, result.to_json())
+    if json != "-":
+        print("\n".join(run_lines(result)))
+        if result.profile is not None:
+            console().print(profile_table(result.profile))
+            print(profile_line(result.profile))
+
+
+@app.command()
+def bench(
+    model: ModelOption,
+    db: DbOption = None,
+    against: Annotated[
+        str, typer.Option(metavar="ENGINES", help="Separated by commas.")
+    ] = "onnxruntime",
+    untuned: UntunedOption = False,
+    rounds: Annotated[int, typer.Option(min=3, metavar="N", help="Samples of each.")] = 15,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Time the built model against other engines in interleaved runs."""
+    shapes = shapes_of(shape)
+    from configs.settings import files_read, load_settings
+
+    settings = load_settings(config, overrides(db, threads))
+    read = files_read(config, settings)
+    check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
+    from compiler.runtime.executable import Executable
+    from tuner.building.build_model import compile_from
+    from tuner.building.open_records import open_records
+    from tuner.commands import bench as benchmark
+    from tuner.confirm.latency import LatencyOptions
+
+    engines = benchmark.parse_engines(against)
+    with open_records(settings.database.url, untuned=untuned) as store:
+        spec = compile_from(model, store, settings, shapes).spec
+    options = LatencyOptions(rounds=rounds)
+    result = benchmark.bench(model, Executable(spec), engines, options)
+    write_json(json, result.to_json())
+    if json != "-":
+        console().print(benchmark.bench_table(result))
+
+
+@app.command()
+def zoo(
+    name: Annotated[str, typer.Argument(help="Which network; an unknown name lists all of them.")],
+    output: Annotated[str, typer.Option(metavar="FILE", help="Where the ONNX file goes.")],
+) -> None:
+    """Write a well-known network with seeded random weights as an ONNX file."""
+    check_files(writes=[output])
+    from compiler.frontend.zoo import write_model
+
+    write_model(name, Path(output))
+    print(output)
+    print(f"next: {shlex.join(['tune', '--model', output, '--config', 'quick'])}")
+
+
+@app.command()
+def inspect(
+    model: ModelOption,
+    stage: Annotated[
+        str, typer.Option(metavar="STAGE", help="graph, kernels, space, loops, llvm or asm.")
+    ],
+    kernel: Annotated[
+        str | None, typer.Option(metavar="K", help="Only this one: its key or its name.")
+    ] = None,
+    db: DbOption = None,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+) -> None:
+    """Print a model's program at a stage of the compiler; with --db by the best records."""
+    shapes = shapes_of(shape)
+    check_files(model=model)
+    from configs.settings import load_settings
+    from tuner.building.open_records import open_records
+    from tuner.commands.inspect_model import inspect_model
+
+    settings = load_settings(config, overrides(db, threads))
+    with open_records(settings.database.url, untuned=db is None) as store:
+        print(inspect_model(model, stage, settings, kernel=kernel, shapes=shapes, store=store))
+
+
+@app.command()
+def report(
+    html: Annotated[str, typer.Option(metavar="FILE", help="Where the page goes.")],
+    db: DbOption = None,
+) -> None:
+    """Write a page about the jobs and kernels of a database."""
+    check_files(writes=[html], databases=[db])
+    from tuner.reports.html_report import html_report
+
+    with open_database(db) as store:
+        page = html_report(store)
+    write_file(html, page)
+    print(html)
+
+
+def main() -> None:
+    """Run the command line of this process, and end it."""
+    catch_signals()
+    arguments = sys.argv[1:]
+    builds = arguments[:1] == ["build"]
+    if builds:
+        sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
+        gc.disable()  # what a build makes it keeps to its end: looking for garbage finds little
+    code = None
+    try:
+        prepare_streams()
+        code = run_command(app, arguments)
+        if not interrupted():
+            ignore_signals()  # the work is done
+    except KeyboardInterrupt:
+        pass
+    if interrupted():
+        if code != exit_code():  # else it has been said
+            print("interrupted", file=sys.stderr)
+        end_interrupted()
+    leave()
+    if builds and code == 0:
+        end_at_once()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The commands of `tune db`: options in, one call into the module that works, results out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from configs.errors import DatabaseError
+from tuner.commands.command_files import DEFAULT_DATABASE, check_files
+from tuner.commands.command_line import DbOption, JsonOption, write_json
+from tuner.commands.terminal import console
+
+if TYPE_CHECKING:
+    from db.store import Store
+
+database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look after the records.")
+
+
+@database.command("list")
+def db_list(db: DbOption = None, json: JsonOption = None) -> None:
+    """List what is recorded: a row per kernel, target and thread count; jobs not finished."""
+    check_files(writes=[json], databases=[db])
+    from tuner.commands.database_commands import job_lines, list_table, list_to_json
+
+    with open_database(db) as store:
+        write_json(json, list_to_json(store) if json else None)
+        if json != "-":
+            console().print(list_table(store))
+            for line in job_lines(store):
+                print(line)
+
+
+@database.command("show")
+def db_show(
+    workload: Annotated[str, typer.Argument(metavar="KEY", help="Workload, or the start of it.")],
+    db: DbOption = None,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Trials to show.")] = 10,
+) -> None:
+    """Show one kernel, its best trials and the schedule that a build would use."""
+    from tuner.commands.database_commands import show_lines
+
+    with open_database(db) as store:
+        print("\n".join(show_lines(store, workload, top)))
+
+
+@database.command("builds")
+def db_builds(
+    db: DbOption = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
+) -> None:
+    """List the models that were built from the records."""
+    from tuner.building.build_records import builds_table
+
+    with open_database(db) as store:
+        console().print(builds_table(store, limit))
+
+
+@database.command("export")
+def db_export(
+    output: Annotated[str, typer.Option(metavar="FILE", help="A new file of JSON lines.")],
+    db: DbOption = None,
+) -> None:
+    """Write all records to a new file of JSON lines."""
+    check_files(writes=[output], databases=[db])
+    from db.export import export_records
+
+    with open_database(db) as store:
+        print(f"{export_records(store, Path(output))} trials written to {output}")
+
+
+@database.command("import")
+def db_import(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Made by tune db export.")],
+    db: DbOption = None,
+) -> None:
+    """Add the records of an exported file that are not in the database yet."""
+    from db.export import import_records
+    from db.store import Store
+
+    if not Path(file).is_file():
+        raise DatabaseError(f"there is no file {file}")
+    with Store.open(_location(db)) as store:
+        print(f"{import_records(store, Path(file))} new trials")
+
+
+@database.command("merge")
+def db_merge(
+    other: Annotated[str, typer.Argument(metavar="DATABASE", help="Where records come from.")],
+    db: DbOption = None,
+) -> None:
+    """Add the records of another database that are not in this one yet."""
+    from db.export import merge_records
+    from db.store import Store
+
+    with open_database(other) as source, Store.open(_location(db)) as store:
+        print(f"{merge_records(store, source)} new trials")
+
+
+@database.command("prune")
+def db_prune(
+    db: DbOption = None,
+    keep: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Trials of each kernel that stay, about.")
+    ] = 256,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Delete trials that nothing applies and that teach a search little, and say which."""
+    from db.store import Store
+    from tuner.records.prune import plan_pruning, prune
+
+    with Store.open(_location(db), create=False, read_only=dry_run) as store:
+        tasks = plan_pruning(store, keep)
+        for task in tasks:
+            name = f"{task.workload_name} {task.key.workload[:8]}"
+            print(f"{name}: {len(task.dropped)} of {task.trials} trials go")
+        total = sum(len(task.dropped) for task in tasks)
+        if dry_run:
+            print(f"{total} trials would go; nothing was changed")
+        else:
+            print(f"{prune(store, tasks)} trials deleted")
+
+
+@database.command("check")
+def db_check(
+    db: DbOption = None,
+    replay: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Records to rebuild and, if possible, run.")
+    ] = 16,
+) -> None:
+    """Check the database and replay some records; exits with 1 if something is wrong."""
+    from tuner.commands.database_commands import check_lines
+
+    with open_database(db, check_rows=False) as store:
+        lines, sound = check_lines(store, replay)
+    print("\n".join(lines))
+    if not sound:
+        raise typer.Exit(1)
+
+
+@database.command("salvage")
+def db_salvage(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A damaged database; only read.")],
+    output: Annotated[str, typer.Option(metavar="NEW", help="Where the new database goes.")],
+) -> None:
+    """Write what is intact of a damaged database to a new one, and say what is lost."""
+    check_files(writes=[output], databases=[file])
+    from db.salvage import salvage
+    from tuner.commands.database_commands import salvage_lines
+
+    result = salvage(Path(file), Path(output))
+    print("\n".join(salvage_lines(result)))
+    print(f"next: {shlex.join(['tune', 'db', 'check', '--db', output])}")
+
+
+@database.command("upgrade")
+def db_upgrade(db: DbOption = None) -> None:
+    """Bring an older database to this version's schema; a backup is made first."""
+    from db import schema
+    from db.store import Store
+
+    with Store.open(_location(db), create=False) as store:
+        if store.upgraded_from is None:
+            print(f"{store.name} has schema {schema.REVISION} already")
+        else:
+            store.compact()  # rows that were written anew leave room behind
+            print(f"{store.name}: schema {store.upgraded_from} upgraded to {schema.REVISION}")
+
+
+def _location(db: str | None) -> str:
+    return DEFAULT_DATABASE if db is None else db
+
+
+def open_database(db: str | None, *, check_rows: bool = True) -> Store:
+    """An existing database, open for reading; `tuning.db` if none is named."""
+    from db.store import Store
+
+    return Store.open(_location(db), create=False, read_only=True, check_rows=check_rows)

@@ -1,0 +1,131 @@
+"""What `tune db list`, `show`, `check` and `salvage` print."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.table import Table
+
+from compiler.errors import DatabaseError
+from compiler.kernels.printer import format_kernel
+from compiler.kernels.serialize import kernel_from_json
+from db import queries
+from db.check import check
+from db.salvage import Salvage
+from db.store import Store
+from tuner.records.replay_records import replay_records
+from tuner.records.trial_records import latency_of, record_to_apply, search_trials
+from tuner.reports.report import format_seconds, format_time
+
+
+def list_table(store: Store) -> Table:
+    """A row per kernel, target and thread count."""
+    table = Table(header_style="bold")
+    table.add_column("workload", no_wrap=True)
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True)
+    for name in ("target", "threads", "numerics", "trials", "failed", "best", "last (UTC)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for task in queries.summary(store):
+        best = task.best_latency
+        table.add_row(
+            task.key.workload,
+            task.workload_name,
+            task.key.target,
+            str(task.key.threads),
+            task.key.numerics,
+            str(task.trials),
+            str(task.trials - task.ok_trials),
+            "-" if best is None else format_seconds(best),
+            format_time(task.last_created),
+        )
+    return table
+
+
+def job_lines(store: Store) -> list[str]:
+    """A line for each job that is running, or was lost."""
+    notes = {
+        "running": "running",
+        "lost": "lost: its process is no more; the same tune --model goes on from its records",
+    }
+    return [
+        f"{job.model_name}, started {format_time(job.started)} UTC: {notes[job.state]}"
+        for job in queries.jobs(store)
+        if job.state in notes
+    ]
+
+
+def list_to_json(store: Store) -> list[dict[str, Any]]:
+    """The same as JSON values."""
+    return [
+        {
+            "workload": task.key.workload,
+            "kernel": task.workload_name,
+            "target": task.key.target,
+            "threads": task.key.threads,
+            "numerics": task.key.numerics,
+            "compiler_version": task.key.compiler_version,
+            "trials": task.trials,
+            "failed": task.trials - task.ok_trials,
+            "best_seconds": task.best_latency,
+        }
+        for task in queries.summary(store)
+    ]
+
+
+def show_lines(store: Store, start: str, top: int) -> list[str]:
+    """A workload whose key begins with `start`: its kernel and, per task, its best trials."""
+    keys = [key for key in queries.workloads(store) if key.startswith(start)]
+    if len(keys) != 1:
+        found = f"{len(keys)} workloads begin" if keys else "no workload begins"
+        raise DatabaseError(f"{store.name}: {found} with {start!r}", hint="see tune db list")
+    record = queries.workloads(store, keys)[keys[0]]
+    lines = [f"workload {record.key}", format_kernel(kernel_from_json(record.kernel))]
+    for task in queries.summary(store, record.key):
+        key = task.key
+        records = queries.trials(store, key)
+        trials = search_trials(records)
+        lines += ["", f"{key.target}, {key.threads} thread(s), numerics {key.numerics}"]
+        for trial in sorted(trials, key=latency_of)[:top]:
+            latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
+            choices = json.dumps(trial.choices, separators=(",", ":"))
+            lines.append(f"  {trial.number:>8} {latency:>12}  {trial.sketch} {choices}")
+        applied = record_to_apply(store, key)
+        if applied is not None:
+            best, confirmed = applied
+            note = "confirmed" if confirmed else "not confirmed yet"
+            lines.append(f"  a build uses record {best.number} ({note})")
+            lines += [f"    {json.dumps(step)}" for step in best.schedule]
+    return lines
+
+
+def check_lines(store: Store, replay: int) -> tuple[list[str], bool]:
+    """What is wrong with the database, or that nothing is; and whether it is sound.
+
+    If its rows are intact, a sample of so many records (0: none) is replayed as well.
+    """
+    problems = check(store)
+    if problems and replay:
+        return [*problems, "no record was replayed, because the database is damaged"], False
+    notes = []
+    if replay:
+        replayed = replay_records(store, replay)
+        problems += replayed.problems
+        notes.append(replayed.summary())
+    return [*(problems or [f"{store.name}: no problems"]), *notes], not problems
+
+
+def salvage_lines(result: Salvage) -> list[str]:
+    """What was saved of each table, and what was lost."""
+    lines = []
+    for table in result.tables:
+        line = f"{table.name}: {table.kept - table.stand_ins} saved"
+        if table.missing:
+            line += f", {table.missing} missing (lost, or deleted before)"
+        if table.stand_ins:
+            line += f", {table.stand_ins} lost ones replaced by stand-ins"
+        if table.useless:
+            line += f", {table.useless} dropped because what they refer to is lost"
+        lines.append(line)
+    lines.append(f"{result.damaged} damaged rows were found and left out")
+    return lines

@@ -1,0 +1,180 @@
+"""Run a built model on given or random inputs, and time it or each of its kernels."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from compiler.errors import InputError
+from compiler.runtime.executable import Executable
+from compiler.runtime.profile import KernelTime, Profile
+from compiler.types.tensor_type import Array
+from configs.files import replacing
+from configs.regular_file import open_regular
+from tuner.confirm.latency import seeded_inputs, spread
+from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
+
+_PROFILE_REPEAT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Seconds of each timed run, what came out, and the kernels' times if they were asked for."""
+
+    model: str
+    cpu: str  # which the code is for
+    threads: int
+    samples: tuple[float, ...]
+    outputs: Mapping[str, str]  # name -> type
+    profile: Profile | None = None
+
+    @property
+    def latency(self) -> float:
+        """Median in seconds."""
+        return median(self.samples)
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        profile = {} if self.profile is None else {"profile": _profile_to_json(self.profile)}
+        return {
+            "model": self.model,
+            "threads": self.threads,
+            "samples": list(self.samples),
+            "outputs": dict(self.outputs),
+            "latency": self.latency,
+            "spread": spread(self.samples),
+            **profile,
+        }
+
+
+def run_model(
+    executable: Executable,
+    files: Mapping[str, str],
+    *,
+    repeat: int | None = None,
+    seed: int = 0,
+    profile: bool = False,
+) -> tuple[dict[str, Array], RunResult]:
+    """Run `repeat` times after one warm-up; inputs come from .npy files, the rest is random.
+
+    With `profile` every kernel is timed as often. `repeat` defaults to 1, then to 20. Raises
+    InputError for a file that cannot be read or does not fit.
+    """
+    repeat = repeat or (_PROFILE_REPEAT if profile else 1)
+    given = {name: read_array(path) for name, path in files.items()}
+    inputs = {**seeded_inputs(executable.inputs, seed), **given}
+    outputs = executable.run(inputs)
+    samples = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        outputs = executable.run(inputs)
+        samples.append(time.perf_counter() - start)
+    types = {name: str(type) for name, type in executable.outputs.items()}
+    result = RunResult(
+        executable.spec.name, executable.spec.target.cpu, executable.threads, tuple(samples), types
+    )
+    if profile:
+        result = replace(result, profile=executable.profile(inputs, repeat))
+    return outputs, result
+
+
+def run_lines(result: RunResult) -> list[str]:
+    """The result for people."""
+    count = len(result.samples)
+    runs = "1 run" if count == 1 else f"{count} runs"
+    return [
+        *(f"{name}: {type}" for name, type in result.outputs.items()),
+        f"latency: median {format_seconds(result.latency)}, "
+        f"spread {format_share(spread(result.samples))}, "
+        f"fastest {format_seconds(min(result.samples))} ({runs}, {result.threads} thread(s), "
+        f"code for {result.cpu})",
+    ]
+
+
+def profile_table(profile: Profile) -> Table:
+    """A row per distinct kernel, the costliest first, and one for all of them."""
+    table = Table(header_style="bold")
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("key", no_wrap=True, min_width=KEY_CHARACTERS)
+    for name in ("times", "time", "share", "GFLOP/s", "schedule", "record"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in profile.kernels:
+        table.add_row(*_profile_cells(row), end_section=row is profile.kernels[-1])
+    total = KernelTime(
+        name="total",
+        key="",
+        occurrences=sum(row.occurrences for row in profile.kernels),
+        seconds=profile.seconds,
+        share=1.0,
+        flops=sum(row.flops for row in profile.kernels),
+        schedule_source="",
+        record_id=None,
+    )
+    table.add_row(*_profile_cells(total))
+    return table
+
+
+def _profile_cells(row: KernelTime) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.key[:KEY_CHARACTERS],
+        str(row.occurrences),
+        format_seconds(row.seconds),
+        format_share(row.share),
+        f"{row.gflops:.1f}" if row.gflops else "-",
+        row.schedule_source,
+        row.record_id or "-",
+    )
+
+
+def profile_line(profile: Profile) -> str:
+    """How the kernels' times compare with the whole model's."""
+    ratio = format_share(profile.stepwise_seconds / profile.run_seconds)
+    return (
+        f"kernels one by one: {format_seconds(profile.stepwise_seconds)}, {ratio} of the "
+        f"{format_seconds(profile.run_seconds)} that the whole model takes "
+        f"(medians, {profile.repeat} of each in turn)"
+    )
+
+
+def _profile_to_json(profile: Profile) -> dict[str, Any]:
+    """The profile as JSON values; seconds are medians."""
+    return {
+        "repeat": profile.repeat,
+        "run_seconds": profile.run_seconds,
+        "stepwise_seconds": profile.stepwise_seconds,
+        "kernels": [{**asdict(row), "gflops": row.gflops} for row in profile.kernels],
+        "steps": [asdict(step) for step in profile.steps],
+    }
+
+
+def read_array(path: str) -> Array:
+    """A .npy file's array; InputError if it is none."""
+    try:
+        with open_regular(path) as file:
+            loaded = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not a .npy file: {error}") from error
+    if not isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds several arrays, give a .npy file")
+    return loaded
+
+
+def write_outputs(outputs: Mapping[str, Array], path: str) -> None:
+    """Write arrays to an .npz file, replacing an old one only when the new one is complete."""
+    try:
+        with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
+            for name, array in outputs.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Confirming: the best of a search meet the incumbent before one of them is believed."""

@@ -1,0 +1,312 @@
+"""Cost models: they rank candidates by features, learning from what was measured.
+
+Labels are log2 of throughput relative to the best of the same task: 0 for the best candidate, -1
+for one that takes twice as long. So tasks of a microsecond and of a second weigh the same, and a
+model is asked for what the search needs: which candidates of a task are the fast ones.
+
+All start from the analytic estimate among the features (`features.ESTIMATE`): it ranks when
+nothing was measured yet, and what is learnt are the differences from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xgboost
+
+from tuner.model.features import ESTIMATE, FeatureMatrix
+
+Labels = npt.NDArray[np.float32]
+Objective: TypeAlias = Literal["squared", "pairwise", "ndcg"]
+Gradients: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+LOWEST_LABEL = -6.0  # 64 times slower than the best: how much slower still does not matter
+NOISE = 0.01
+UNCERTAIN = 1.0  # spread of the analytic estimate: it may be wrong by a factor of two
+ANCHOR_NOISE = 0.1  # of the anchor's time, that says nothing about the machine's speed
+MIN_FAILURES = 4  # fewer say nothing about where failures are to be expected
+FAILURE_COST = 4.0  # what a certain failure takes off the score: as if 16 times slower
+RELEVANCES = 31  # of a ranking: the label's grades
+
+
+class Outcome(IntEnum):
+    """What the latency of a measurement means."""
+
+    MEASURED = 0  # it is the candidate's
+    ABOVE = 1  # the candidate's is higher: the measurement was ended there (a time limit)
+    FAILED = 2  # nothing: the candidate does not work
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """Everything measured: n rows.
+
+    `latencies` are in seconds (infinity for a failure), `anchors` those of the anchor kernel beside
+    each measurement (NaN if unknown), `tasks` says which rows belong to one task.
+    """
+
+    features: FeatureMatrix  # [n, width]
+    latencies: npt.NDArray[np.float64]  # [n]
+    outcomes: npt.NDArray[np.int8]  # [n] values of Outcome
+    anchors: npt.NDArray[np.float64]  # [n]
+    tasks: npt.NDArray[np.int64]  # [n]
+
+    def __len__(self) -> int:
+        return len(self.latencies)
+
+    @staticmethod
+    def joined(parts: Sequence[TrainingData]) -> TrainingData:
+        """The rows of all parts; the parts' task numbers must differ."""
+        return TrainingData(
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.latencies for part in parts]),
+            np.concatenate([part.outcomes for part in parts]),
+            np.concatenate([part.anchors for part in parts]),
+            np.concatenate([part.tasks for part in parts]),
+        )
+
+
+class Scores(NamedTuple):
+    """Predictions for n candidates; higher is faster, in the unit of labels.
+
+    `spread` is the standard deviation over the members of an ensemble: how sure the model is.
+    """
+
+    mean: Labels
+    spread: Labels
+
+
+class CostModel(Protocol):
+    """Scores candidates; only differences of scores within a task have a meaning."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether scores come from measurements (otherwise from the analytic estimate alone)."""
+        ...
+
+    def fit(self, data: TrainingData) -> None:
+        """Learn from all measurements so far, replacing what was learnt before."""
+        ...
+
+    def predict(self, features: FeatureMatrix) -> Scores:
+        """One score per row."""
+        ...
+
+
+def throughput_labels(data: TrainingData) -> Labels:
+    """log2(best latency of the task / latency), at least `LOWEST_LABEL`; NaN for failures.
+
+    Latencies are first brought to the task's usual speed of the machine: each is divided by how
+    much longer than the task's median the anchor kernel took beside it.
+    """
+    labels = np.full(len(data), np.nan, np.float32)
+    for task in np.unique(data.tasks):
+        rows = np.flatnonzero((data.tasks == task) & np.isfinite(data.latencies))
+        measured = data.outcomes[rows] == Outcome.MEASURED
+        if not measured.any():
+            continue
+        seconds = data.latencies[rows] / _drift(data.anchors[rows])
+        best = seconds[measured].min()
+        labels[rows] = np.maximum(np.log2(best / seconds), LOWEST_LABEL)
+    labels[data.outcomes == Outcome.FAILED] = np.nan
+    return labels
+
+
+def _drift(anchors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How much slower than usual the machine was beside each measurement; 1 where unknown.
+
+    Small differences are the anchor's own noise, and dividing by them would only add it.
+    """
+    known = np.isfinite(anchors) & (anchors > 0)
+    if not known.any():
+        return np.ones(len(anchors))
+    usual = float(np.median(anchors[known]))
+    drift = np.where(known, anchors, usual) / usual
+    return np.where(np.abs(drift - 1.0) > ANCHOR_NOISE, drift, 1.0)
+
+
+def analytic_scores(features: FeatureMatrix) -> Labels:
+    """What the estimate says of each row: minus log2 of its cycles over those at peak; 0 if none.
+
+    Shape [n]; matrices of other layouts, too narrow to have the estimate, give 0.
+    """
+    if features.shape[1] <= ESTIMATE:
+        return np.zeros(len(features), np.float32)
+    return -np.nan_to_num(features[:, ESTIMATE], nan=0.0)
+
+
+class AnalyticModel:
+    """Scores by the analytic estimate alone, with a little noise to tell equals apart."""
+
+    trained = False
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def fit(self, data: TrainingData) -> None:
+        """Nothing is learnt."""
+
+    def predict(self, features: FeatureMatrix) -> Scores:
+        """See `CostModel.predict`."""
+        noise = NOISE * self._rng.random(len(features), dtype=np.float32)
+        scores = analytic_scores(features) + noise
+        return Scores(scores, np.full_like(scores, UNCERTAIN))
+
+
+class BoostedTrees:
+    """An ensemble of gradient-boosted trees (XGBoost).
+
+    `objective` "squared" is squared error on log-throughput; "pairwise" and "ndcg" rank the
+    candidates of each task. A measurement that was ended at a time limit is a bound: it costs
+    something only if the prediction lies above it. Failures are no latencies: a classifier of their
+    own learns where they are, and takes off the score what failing probably costs.
+
+    One thread and fixed seeds: the same measurements give the same model. Until `min_samples`
+    successes are known the scores are those of `AnalyticModel`.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        rounds: int = 32,
+        max_depth: int = 6,
+        learning_rate: float = 0.25,
+        members: int = 3,
+        min_samples: int = 8,
+        objective: Objective = "squared",
+    ) -> None:
+        self._seed = seed
+        self._rounds = rounds
+        self._min_samples = min_samples
+        self._members = members
+        self._objective = objective
+        self._parameters = {
+            "tree_method": "hist",
+            "max_bin": 64,
+            "max_depth": max_depth,
+            "eta": learning_rate,
+            "min_child_weight": 1.0,
+            "subsample": 0.8,
+            "colsample_bytree": 0.6,
+            "nthread": 1,
+            "verbosity": 0,
+        }
+        self._fallback = AnalyticModel(seed)
+        self._boosters: list[xgboost.Booster] = []
+        self._failing: xgboost.Booster | None = None
+
+    @property
+    def trained(self) -> bool:
+        return bool(self._boosters)
+
+    def fit(self, data: TrainingData) -> None:
+        """See `CostModel.fit`."""
+        labels = throughput_labels(data)
+        known = np.isfinite(labels)
+        if (known & (data.outcomes == Outcome.MEASURED)).sum() < self._min_samples:
+            self._boosters, self._failing = [], None
+            return
+        if self._objective == "squared":
+            boosters = self._fit_regression(data, labels, known)
+        else:
+            boosters = self._fit_ranking(data, labels, known)
+        # Another thread may be predicting: what it sees is the old model or the new one.
+        self._boosters, self._failing = boosters, self._fit_failures(data)
+
+    def predict(self, features: FeatureMatrix) -> Scores:
+        """See `CostModel.predict`."""
+        boosters, failing = self._boosters, self._failing
+        if not boosters:
+            return self._fallback.predict(features)
+        each = np.stack([booster.inplace_predict(features) for booster in boosters])
+        mean, spread = each.mean(axis=0) + analytic_scores(features), each.std(axis=0)
+        if failing is not None:
+            mean = mean - FAILURE_COST * failing.inplace_predict(features)
+        return Scores(mean.astype(np.float32), spread.astype(np.float32))
+
+    def _fit_regression(
+        self, data: TrainingData, labels: Labels, known: npt.NDArray[np.bool_]
+    ) -> list[xgboost.Booster]:
+        rows = np.flatnonzero(known)
+        expected = _expected(data, labels, rows)
+        matrix = xgboost.QuantileDMatrix(
+            data.features[rows], label=labels[rows] - expected, nthread=1, max_bin=64
+        )
+        bounds = data.outcomes[rows] == Outcome.ABOVE
+        objective = _one_sided(bounds) if bounds.any() else None
+        boosters = []
+        for member in range(self._members):
+            parameters = self._parameters | {"base_score": 0.0, "seed": self._seed + member}
+            if objective is None:
+                parameters["objective"] = "reg:squarederror"
+            boosters.append(
+                xgboost.train(parameters, matrix, num_boost_round=self._rounds, obj=objective)
+            )
+        return boosters
+
+    def _fit_ranking(
+        self, data: TrainingData, labels: Labels, known: npt.NDArray[np.bool_]
+    ) -> list[xgboost.Booster]:
+        rows = np.flatnonzero(known | (data.outcomes == Outcome.FAILED))
+        rows = rows[np.argsort(data.tasks[rows], kind="stable")]
+        values = np.where(known[rows], labels[rows], LOWEST_LABEL)
+        grades = np.round(RELEVANCES * np.exp2(values)).astype(np.int32)
+        matrix = xgboost.QuantileDMatrix(
+            data.features[rows],
+            label=grades,
+            qid=np.unique(data.tasks[rows], return_inverse=True)[1],
+            base_margin=analytic_scores(data.features[rows]),
+            nthread=1,
+            max_bin=64,
+        )
+        parameters = self._parameters | {
+            "objective": f"rank:{self._objective}",
+            "lambdarank_pair_method": "mean",
+            "min_child_weight": 0.0,
+        }
+        return [
+            xgboost.train(
+                parameters | {"seed": self._seed + member}, matrix, num_boost_round=self._rounds
+            )
+            for member in range(self._members)
+        ]
+
+    def _fit_failures(self, data: TrainingData) -> xgboost.Booster | None:
+        """A model of the probability to fail, where enough has failed."""
+        failed = data.outcomes == Outcome.FAILED
+        if failed.sum() < MIN_FAILURES:
+            return None
+        parameters = self._parameters | {"objective": "binary:logistic", "seed": self._seed}
+        matrix = xgboost.QuantileDMatrix(
+            data.features, label=failed.astype(np.float32), nthread=1, max_bin=64
+        )
+        return xgboost.train(parameters, matrix, num_boost_round=self._rounds // 2)
+
+
+def _expected(data: TrainingData, labels: Labels, rows: npt.NDArray[np.int64]) -> Labels:
+    """What the analytic estimate makes of these rows: shifted, task by task, to their labels."""
+    scores = analytic_scores(data.features[rows])
+    for task in np.unique(data.tasks[rows]):
+        here = data.tasks[rows] == task
+        scores[here] += np.median(labels[rows][here] - scores[here])
+    return scores
+
+
+def _one_sided(
+    bounds: npt.NDArray[np.bool_],
+) -> Callable[[npt.NDArray[np.float32], xgboost.DMatrix], Gradients]:
+    """Squared error, but for rows that are bounds only where the prediction is above the label."""
+
+    def objective(predictions: npt.NDArray[np.float32], matrix: xgboost.DMatrix) -> Gradients:
+        gradient = predictions - matrix.get_label()
+        inactive = bounds & (gradient < 0)
+        gradient = np.where(inactive, 0.0, gradient)
+        return gradient, np.where(inactive, 1e-3, 1.0)
+
+    return objective

@@ -1,0 +1,1 @@
+"""Records: what trials become in the database, replayed and pruned."""

@@ -1,0 +1,1 @@
+"""Reports: progress, results and the page about a database."""

@@ -1,0 +1,118 @@
+"""Live progress of a job on stderr: a table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TextIO
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from tuner.commands.terminal import console
+from tuner.reports.report import TaskStatus, format_duration, format_seconds, task_table
+
+PLAIN_INTERVAL = 10.0  # seconds between plain lines
+
+
+class Progress(Protocol):
+    """Shows a job while it runs."""
+
+    def start(self) -> None: ...
+
+    def message(self, text: str) -> None:
+        """One line that stays."""
+        ...
+
+    def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
+        """The state of all tasks; `left` is the time left in seconds, None if there is no limit."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+def status_line(tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> str:
+    """The whole job in one line."""
+    trials = sum(task.trials for task in tasks)
+    failures = sum(task.failures for task in tasks)
+    known = [task.cost for task in tasks if task.best < float("inf")]
+    parts = [f"{trials} trials ({failures} failed)"]
+    if len(known) == len(tasks):
+        parts.append(f"all kernels together {format_seconds(sum(known))}")
+    else:
+        parts.append(f"{len(known)} of {len(tasks)} kernels measured")
+    parts.append(f"{format_duration(elapsed)} elapsed")
+    if left is not None:
+        parts.append(f"at most {format_duration(left)} left")
+    return ", ".join(parts)
+
+
+class LiveProgress:
+    """A table that is redrawn in place."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = console(stream)
+        self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def message(self, text: str) -> None:
+        self._console.print(text)
+
+    def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
+        rows = max(4, self._console.size.height - 8)
+        line = Text(status_line(tasks, elapsed, left))
+        self._live.update(Group(task_table(tasks, limit=rows), line))
+
+    def stop(self) -> None:
+        self._live.stop()
+
+
+class PlainProgress:
+    """A line now and then, for logs and pipes."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._printed = -PLAIN_INTERVAL
+
+    def start(self) -> None:
+        self._printed = self._clock() - PLAIN_INTERVAL
+
+    def message(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
+        now = self._clock()
+        if now - self._printed < PLAIN_INTERVAL:
+            return
+        self._printed = now
+        self.message(status_line(tasks, elapsed, left))
+
+    def stop(self) -> None:
+        """Nothing to clean up."""
+
+
+class NoProgress:
+    """Shows nothing: the library's default."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
+
+    def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+def make_progress(stream: TextIO | None = None) -> Progress:
+    """Live where `stream` (stderr if None) is a terminal, plain lines elsewhere."""
+    target = sys.stderr if stream is None else stream
+    return LiveProgress(target) if target.isatty() else PlainProgress(target)

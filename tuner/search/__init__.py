@@ -1,0 +1,1 @@
+"""The search: tasks, the budget, and the strategies that propose candidates."""

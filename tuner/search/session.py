@@ -1,0 +1,388 @@
+"""TuningSession: searches the tasks of a model until the budget ends.
+
+The loop keeps the runner's capacity filled and writes every result to the store before it is used;
+the cost model is retrained by a thread of its own meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from compiler.errors import MeasureError
+from db import queries
+from db.records import TrialRecord
+from db.store import Store
+from db.work import Claim
+from measure.farm.runner import Runner
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from tuner.model.cost_model import CostModel, TrainingData
+from tuner.model.relatives import relatives_bests
+from tuner.model.trainer import Trainer
+from tuner.records.trial_records import latency_of, trial_record
+from tuner.reports.progress import Progress
+from tuner.reports.report import TaskStatus
+from tuner.search.budget import Budget, End
+from tuner.search.others import Others
+from tuner.search.sampler import Proposal
+from tuner.search.tasks import Lesson, Planned, TuningTask
+
+POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
+GATHER = 3  # results, for which a commit waits
+GATHER_SECONDS = 0.1  # at most so long
+DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
+MAX_MACHINERY_FAILURES = 20  # in a row, without any other result
+JOB_UPDATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session works; the options of a request are `measure.worker.timer.TimingOptions`.
+
+    `background` trains the cost model in a thread; without it, equal answers in equal order give
+    equal proposals.
+    """
+
+    batch_size: int
+    timing: Mapping[str, float | int]
+    background: bool = True
+
+
+@dataclass(slots=True)
+class Overhead:
+    """Processor seconds that a search takes for itself."""
+
+    propose: float = 0.0
+    train: float = 0.0
+    record: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.propose + self.train + self.record
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A schedule that is queued or being measured; `again` for the second time."""
+
+    task: TuningTask
+    planned: Planned
+    again: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        return self.task.key, self.planned.hash
+
+
+class TuningSession:
+    """One search over all tasks. `run` ends when the budget does, or after `stop`."""
+
+    def __init__(
+        self,
+        tasks: Sequence[TuningTask],
+        runner: Runner,
+        store: Store,
+        model: CostModel,
+        budget: Budget,
+        options: SessionOptions,
+        *,
+        job: str,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+        background: Sequence[TrainingData] = (),
+        seen: int | None = None,
+    ) -> None:
+        """`background` is what is known of other kernels, for the cost model to start from; `seen`
+        the number of the last trial that the tasks know of (None: the newest)."""
+        self.tasks = list(tasks)
+        self.measured = 0  # results of this session
+        self.overhead = Overhead()
+        self._background = list(background)
+        self._runner = runner
+        self._store = store
+        self._trainer = Trainer(model, background=options.background)
+        self._budget = budget
+        self._options = options
+        self._job = job
+        self._progress = progress
+        self._clock = clock
+        self._started = clock()
+        self._queue: deque[_Work] = deque()
+        self._pending: dict[str, _Work] = {}
+        self._elsewhere: dict[Claim, _Work] = {}  # what other jobs have claimed
+        seen = queries.last_trial(store) if seen is None else seen
+        keys = [task.key for task in self.tasks]
+        self._others = Others(store, job, keys, seen, clock)
+        self._machinery_failures = 0
+        self._stopped = False
+        self._job_updated = clock()
+        self._number = 0
+
+    def stop(self) -> None:
+        """Submit nothing more; safe to call from a signal handler."""
+        self._stopped = True
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the session began."""
+        return self._clock() - self._started
+
+    @property
+    def interrupted(self) -> bool:
+        return self._stopped
+
+    def statuses(self) -> list[TaskStatus]:
+        """Where every task stands."""
+        return [task.status(self._budget) for task in self.tasks]
+
+    def run(self) -> End:
+        """Search; returns why it ended. Raises MeasureError when measuring does not work at all."""
+        try:
+            if self._background:
+                self._trainer.teach(self._lessons, self._training_data)
+            self._train()
+            while not self._stopped:
+                self._fill()
+                if not self._pending and not self._elsewhere:
+                    break
+                self._train()
+                if self._pending:
+                    self._take(self._gather())
+                elif self._budget.is_late(self.elapsed):
+                    break
+                else:
+                    time.sleep(POLL_SECONDS)
+                self._look_around()
+                self.show()
+            if self._stopped:
+                self._drain()
+        finally:
+            self._trainer.close()
+            self.overhead.train = self._trainer.seconds
+        self._abandon()
+        self.show()
+        if self._stopped:
+            return End.INTERRUPTED
+        return self._budget.end([task.progress for task in self.tasks], self.elapsed)
+
+    def _fill(self) -> None:
+        """Submit until the runner has all it can use."""
+        while len(self._pending) < self._runner.capacity and not self._stopped:
+            if not self._queue:
+                self._propose()
+            if not self._queue:
+                return
+            work = self._queue.popleft()
+            request = self._request(work)
+            self._pending[request.request_id] = work
+            self._runner.submit(request)
+
+    def _request(self, work: _Work) -> MeasureRequest:
+        self._number += 1
+        task = work.task
+        timing = dict(self._options.timing)
+        if math.isfinite(task.progress.best):
+            timing["incumbent_seconds"] = task.progress.best
+        return MeasureRequest(
+            request_id=f"{self._job[:16]}-{self._number}",
+            kernel=task.kernel_json,
+            workload_key=task.key.workload,
+            schedule=work.planned.schedule,
+            threads=task.key.threads,
+            options=timing,
+        )
+
+    def _propose(self) -> None:
+        """Queue the next batch of the most promising task; nothing at the end of the budget."""
+        begin = time.thread_time()
+        progress = [task.progress for task in self.tasks]
+        while not self._queue and not self._stopped:
+            index = self._budget.next_task(progress, self.elapsed)
+            if index is None:
+                break
+            task = self.tasks[index]
+            count = self._budget.batch(progress, index, self._options.batch_size)
+            if task.known and not task.seeded:
+                task.seeded = True
+                task.search.propose_first(relatives_bests(task, self.tasks))
+            for proposal in task.search.ask(count):
+                self._plan(task, proposal)
+            self._claim()
+            task.progress.exhausted = task.search.exhausted
+            task.progress.headroom = task.search.headroom
+        self.overhead.propose += time.thread_time() - begin
+
+    def _plan(self, task: TuningTask, proposal: Proposal) -> None:
+        """Queue a proposal; one whose schedule is another candidate's too shares its result."""
+        planned = task.plan(proposal.candidate)
+        if planned.hash in task.known:
+            task.search.tell(proposal.number, task.known[planned.hash])
+            return
+        if planned.hash in task.under_way:
+            task.under_way[planned.hash].append(proposal.number)
+            return
+        task.under_way[planned.hash] = [proposal.number]
+        task.progress.pending += 1
+        self._queue.append(_Work(task, planned))
+
+    def _claim(self) -> None:
+        """Leave what other jobs measure, or have measured, to them."""
+        granted = self._others.claim(work.claim for work in self._queue)
+        for work in self._queue:
+            if work.claim not in granted:
+                self._elsewhere[work.claim] = work
+        self._queue = deque(work for work in self._queue if work.claim in granted)
+
+    def _look_around(self) -> None:
+        """Learn from what other jobs have measured; measure what they have given up."""
+        begin = time.thread_time()
+        for record in self._others.news():
+            self._learn_from(record)
+        if self._elsewhere and self._others.may_retry():
+            for task in self.tasks:
+                hashes = [hash for key, hash in self._elsewhere if key == task.key]
+                for record in self._others.results(task.key, hashes) if hashes else ():
+                    self._learn_from(record)
+            granted = self._others.claim(self._elsewhere)
+            self._queue.extend(self._elsewhere.pop(claim) for claim in sorted_claims(granted))
+        self.overhead.record += time.thread_time() - begin
+
+    def _learn_from(self, record: TrialRecord) -> None:
+        """Take over another job's trial, unless it is known or under way here."""
+        task = next((task for task in self.tasks if task.key == record.key), None)
+        hash = record.schedule_hash
+        if task is None or hash in task.known:
+            return
+        work = self._elsewhere.pop((task.key, hash), None)
+        if work is None and hash in task.under_way:
+            return
+        if work is not None:
+            task.progress.pending -= 1
+        latency = latency_of(record)
+        for number in task.under_way.pop(hash, ()):
+            task.search.tell(number, latency)
+        task.take_over(record)
+
+    def _gather(self) -> list[MeasureResult]:
+        """What is ready, and what is ready a moment later: a commit costs more than a record."""
+        results = list(self._runner.results(POLL_SECONDS))
+        if results and len(results) < GATHER and self._runner.pending > 0:
+            results += self._runner.results(GATHER_SECONDS)
+        return results
+
+    def _take(self, results: Sequence[MeasureResult]) -> None:
+        """Record results, all in one transaction, then learn from them."""
+        begin = time.thread_time()
+        works = [self._pending.pop(result.request_id) for result in results]
+        self._store.record_trials(
+            trial_record(
+                work.task.key,
+                result,
+                sketch=work.planned.candidate.sketch,
+                choices=work.task.space.choices(work.planned.candidate),
+                schedule=work.planned.schedule,
+                job=self._job,
+            )
+            for work, result in zip(works, results, strict=True)
+        )
+        for work, result in zip(works, results, strict=True):
+            self._learn(work, result)
+        self.overhead.record += time.thread_time() - begin
+
+    def _learn(self, work: _Work, result: MeasureResult) -> None:
+        task, planned = work.task, work.planned
+        task.progress.pending -= 1
+        self.measured += 1
+        if result.status is Status.INFRASTRUCTURE:
+            self._machinery_failed(work, result)
+            return
+        self._machinery_failures = 0
+        if result.status is Status.UNSTABLE and not work.again and self._promises(task, result):
+            task.progress.pending += 1
+            self._queue.appendleft(_Work(task, planned, again=True))
+            return
+        self._others.measured([work.claim])
+        for number in task.under_way.pop(planned.hash):
+            task.search.tell(number, result.latency)
+        lesson = Lesson.of(result.status, result.latency, result.run_seconds, result.machine)
+        seconds = result.build_seconds + result.check_seconds + result.run_seconds
+        task.learn(planned.candidate, planned.hash, result.latency, lesson, seconds)
+
+    def _promises(self, task: TuningTask, result: MeasureResult) -> bool:
+        """Whether an unstable measurement may hide a new best."""
+        return bool(result.samples) and median(result.samples) < task.progress.best
+
+    def _machinery_failed(self, work: _Work, result: MeasureResult) -> None:
+        self._others.measured([work.claim])
+        for number in work.task.under_way.pop(work.planned.hash):
+            work.task.search.forget(number)
+        self._machinery_failures += 1
+        if self._machinery_failures >= MAX_MACHINERY_FAILURES:
+            reason = result.error.strip().splitlines()[-1] if result.error.strip() else "no reason"
+            raise MeasureError(f"measuring does not work on this machine: {reason}")
+
+    def _train(self) -> None:
+        """Retrain when enough is new."""
+        self._trainer.offer(self._lessons, self._training_data)
+
+    @property
+    def _lessons(self) -> int:
+        return sum(len(task.lessons) for task in self.tasks)
+
+    def _training_data(self) -> TrainingData:
+        parts = [task.training_data(number) for number, task in enumerate(self.tasks)]
+        return TrainingData.joined([*self._background, *parts])
+
+    def _drain(self) -> None:
+        """Take what finishes soon after an interrupt."""
+        deadline = self._clock() + DRAIN_SECONDS
+        while self._pending and self._clock() < deadline:
+            self._take(self._runner.results(POLL_SECONDS))
+
+    def _abandon(self) -> None:
+        """Give up what was proposed and not measured; a later run may propose it again."""
+        for work in (*self._queue, *self._pending.values(), *self._elsewhere.values()):
+            work.task.progress.pending -= 1
+            work.task.under_way.clear()
+        self._queue.clear()
+        self._pending.clear()
+        self._elsewhere.clear()
+        self._others.leave()
+
+    def show(self) -> None:
+        """Update the progress display and, now and then, the job's record."""
+        statuses = self.statuses()
+        self._progress.update(statuses, self.elapsed, self._time_left())
+        now = self._clock()
+        if now - self._job_updated >= JOB_UPDATE_SECONDS:
+            self._job_updated = now
+            self._store.update_job(self._job, job_progress(statuses))
+
+    def _time_left(self) -> float | None:
+        """Seconds until the time limit or, if sooner, until the trials are used up at this pace."""
+        estimates = []
+        if self._budget.limits.minutes is not None:
+            estimates.append(max(0.0, 60.0 * self._budget.limits.minutes - self.elapsed))
+        left = self._budget.trials_left([task.progress for task in self.tasks])
+        if left is not None and self.measured >= 4:
+            waiting = left + len(self._pending) + len(self._queue)
+            estimates.append(waiting * self.elapsed / self.measured)
+        return min(estimates, default=None)
+
+
+def sorted_claims(claims: Iterable[Claim]) -> list[Claim]:
+    """In an order that does not depend on hashes of strings."""
+    return sorted(claims, key=lambda claim: (claim[0].workload, claim[1]))
+
+
+def job_progress(statuses: Sequence[TaskStatus]) -> dict[str, int | float]:
+    """The job's progress as recorded with it."""
+    return {
+        "tasks": len(statuses),
+        "trials": sum(status.trials for status in statuses),
+        "failures": sum(status.failures for status in statuses),
+    }
