@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 from typing import Any
 
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -25,22 +25,27 @@ _CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
 }
 
 
-def with_children(expr: Expr, operands: tuple[Expr, ...]) -> Expr:
-    """`expr` over other operands; the same object when none changed."""
-    old = children(expr)
-    if len(old) == len(operands) and all(a is b for a, b in zip(old, operands, strict=True)):
+def with_operands(expr: Expr, walk: Callable[[Expr], Expr]) -> Expr:
+    """`expr` over what `walk` makes of its operands; the same object where they stay the same.
+
+    Index arithmetic over new operands is folded, as `binary` does.
+    """
+    # Lowering spends its time here: no structural patterns, the frequent kinds first.
+    if isinstance(expr, Binary):
+        left, right = walk(expr.left), walk(expr.right)
+        same = left is expr.left and right is expr.right
+        return expr if same else binary(expr.op, left, right)
+    if isinstance(expr, Const | Index):
         return expr
-    match expr:
-        case Load():
-            return replace(expr, indices=operands)
-        case Unary() | Cast():
-            return replace(expr, operand=operands[0])
-        case Binary():
-            return replace(expr, left=operands[0], right=operands[1])
-        case Select():
-            return replace(expr, condition=operands[0], then=operands[1], otherwise=operands[2])
-        case _:
-            return expr
+    old = children(expr)
+    new = tuple([walk(operand) for operand in old])
+    if all(map(is_, old, new)):
+        return expr
+    if isinstance(expr, Load):
+        return Load(expr.dtype, expr.buffer, new)
+    if isinstance(expr, Unary):
+        return Unary(expr.dtype, expr.op, *new)
+    return type(expr)(expr.dtype, *new)
 
 
 def postorder(expr: Expr) -> Iterator[Expr]:
@@ -64,13 +69,50 @@ def loads(expr: Expr) -> list[Load]:
     return [node for node in postorder(expr) if isinstance(node, Load)]
 
 
+def axes_of(expr: Expr) -> set[str]:
+    """The axes that an expression mentions."""
+    if isinstance(expr, Index):
+        return {expr.name}
+    found: set[str] = set()
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Index):
+            found.add(node.name)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.extend(children(node))
+    return found
+
+
 def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """Apply `rule` bottom-up to every node; shared nodes stay shared.
+    """Apply `rule` bottom up to every node, without recursion; shared nodes stay shared.
 
     `rule` gets a node whose operands are rewritten already and returns its replacement.
     """
     done: dict[int, Expr] = {}
     for node in postorder(expr):
-        operands = tuple(done[id(operand)] for operand in children(node))
-        done[id(node)] = rule(with_children(node, operands))
+        done[id(node)] = rule(with_operands(node, lambda operand: done[id(operand)]))
     return done[id(expr)]
+
+
+def transform(expr: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuild `expr` top down: where `visit` answers with an expression, that replaces the node.
+
+    Shared nodes are rebuilt once and stay shared.
+    """
+    memo: dict[int, Expr] = {}
+
+    def walk(node: Expr) -> Expr:
+        known = memo.get(id(node))
+        if known is None:
+            known = memo[id(node)] = visit(node) or with_operands(node, walk)
+        return known
+
+    return walk(expr)
+
+
+def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """Replace axes by expressions."""
+    return transform(expr, lambda node: values.get(node.name) if isinstance(node, Index) else None)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from compiler.errors import ScheduleError
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Expr, Index, Load, index
+from compiler.expr.walk import axes_of, transform
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Axis, Stage
-from compiler.loops.rewrite import axes_of, transform
 
 
 def merge_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:

@@ -8,6 +8,7 @@ from typing import Any
 from compiler.errors import LoweringError
 from compiler.expr.affine import Affine, decide, expr_range
 from compiler.expr.nodes import Binary, Expr
+from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, ScalarIndexEmitter, Storage
 from compiler.llvm.expressions import ExpressionEmitter
@@ -29,7 +30,6 @@ from compiler.loops.ir import (
     Update,
     walk,
 )
-from compiler.loops.rewrite import axes_of
 from compiler.target import Target
 from compiler.types.dtypes import DType
 

@@ -17,13 +17,13 @@ from compiler.expr.nodes import (
     Select,
     Unary,
 )
+from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.loads import Lane, LoadEmitter
 from compiler.llvm.math import VECTOR_FUNCTIONS, float_literal, vector_function
 from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, type_of
-from compiler.loops.rewrite import axes_of
 from compiler.types.dtypes import DType
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from compiler.errors import ScheduleError
 from compiler.expr.affine import Affine, Substitution, affine, decide
 from compiler.expr.nodes import Expr, Index, Load, add, all_of, binary, integer
+from compiler.expr.walk import transform
 from compiler.loops.ir import If, Memory, Stmt, Store, Update
 from compiler.loops.loop_ranges import Env, axis_value
 from compiler.loops.pack import packed_indices
-from compiler.loops.rewrite import transform
 from compiler.loops.stage_state import StageState
 from compiler.schedule.apply_schedule import ScheduledKernel
 

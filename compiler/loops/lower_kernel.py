@@ -20,7 +20,7 @@ from compiler.expr.nodes import (
     mul,
     select,
 )
-from compiler.expr.walk import loads
+from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.loops.ir import (
     Allocate,
@@ -45,7 +45,6 @@ from compiler.loops.loop_ranges import (
 from compiler.loops.pack import packed_shape
 from compiler.loops.reductions import reduction_identity, split_guards
 from compiler.loops.region import Region, User, free_name, required_region
-from compiler.loops.rewrite import axes_of, substitute
 from compiler.loops.stage_state import StageState
 from compiler.schedule.apply_schedule import ScheduledKernel, apply_schedule
 from compiler.schedule.steps import Schedule

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compiler.expr.nodes import Binary, Const, Expr, Select, binary, const
+from compiler.expr.parts import conjuncts
 from compiler.expr.walk import loads
-from compiler.loops.rewrite import conjuncts
 from compiler.types.dtypes import DType
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from compiler.expr.affine import Affine, Atom, Ranges, Substitution, affine, affine_range
 from compiler.expr.nodes import Expr, Index, Load, index
-from compiler.expr.walk import loads
+from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of, substitute
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,14 @@ from typing import Any
 
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import Expr, Load, add, binary, index, integer, mul
+from compiler.expr.parts import parts_that_read, parts_without
+from compiler.expr.walk import axes_of, substitute, transform
+from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
 from compiler.kernels.stage import Axis, Stage
 from compiler.kernels.winograd import apply_winograd
 from compiler.loops.ir import LoopKind, Scope
-from compiler.loops.rewrite import (
-    axes_of,
-    inline,
-    parts_that_read,
-    parts_without,
-    substitute,
-    transform,
-)
 from compiler.loops.stage_state import Attachment, Fusion, Split, StageState
 from compiler.schedule.steps import (
     CacheRead,

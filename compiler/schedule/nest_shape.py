@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Expr
-from compiler.expr.walk import loads
+from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of
 
 PAGE = 4096  # bytes; the sets of a first-level cache repeat after so many
 Positions: TypeAlias = Mapping[str, npt.NDArray[np.int64]]

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Load, index
-from compiler.expr.walk import loads
+from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of
 from compiler.target import Target
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from compiler.expr.parts import parts_without
+from compiler.expr.walk import axes_of
 from compiler.kernels.kernel import FusedKernel
-from compiler.loops.rewrite import axes_of, parts_without
 from compiler.schedule.steps import (
     Hoist,
     Reorder,

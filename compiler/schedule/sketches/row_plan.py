@@ -12,10 +12,10 @@ from math import prod
 
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Index, Load, Select
-from compiler.expr.walk import loads, postorder
+from compiler.expr.walk import axes_of, loads, postorder
+from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of, inline
 from compiler.schedule.steps import Inline
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements

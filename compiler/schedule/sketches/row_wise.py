@@ -12,9 +12,9 @@ from math import prod
 
 from compiler.expr.nodes import Expr, index
 from compiler.expr.walk import loads
+from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import inline
 from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
 from compiler.schedule.sketches.roles import epilogue_is_plain

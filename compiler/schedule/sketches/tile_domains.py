@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.walk import loads
+from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of
 from compiler.schedule.nest_shape import Numbers
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.space import ChoiceValue

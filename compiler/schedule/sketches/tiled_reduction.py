@@ -17,11 +17,10 @@ from collections.abc import Mapping, Sequence
 from compiler.errors import ScheduleError
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Select
-from compiler.expr.walk import loads, postorder
+from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.roles import roles_of
 from compiler.schedule.sketches.tile_domains import (
     COLUMNS,

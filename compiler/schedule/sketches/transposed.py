@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from compiler.expr.affine import Affine, affine
 from compiler.expr.nodes import Load, add, index, integer, mul
-from compiler.expr.walk import loads
+from compiler.expr.parts import parts_that_read
+from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of, parts_that_read, substitute
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.row_shape import block_shape
 from compiler.schedule.sketches.row_wise import (

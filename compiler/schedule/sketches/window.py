@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from math import prod
 
 from compiler.expr.affine import affine
-from compiler.expr.walk import loads
+from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.loops.rewrite import axes_of
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_shape import row_shape

@@ -1,7 +1,19 @@
 from __future__ import annotations
 
-from compiler.expr.nodes import Const, Expr, Load, add, const, index, mul, unary
-from compiler.expr.walk import children, loads, postorder, rewrite, with_children
+from compiler.expr.nodes import (
+    Expr,
+    Load,
+    add,
+    binary,
+    cast,
+    const,
+    index,
+    integer,
+    mul,
+    select,
+    unary,
+)
+from compiler.expr.walk import children, loads, postorder, rewrite, transform, with_operands
 from compiler.types.dtypes import DType
 
 X = Load(DType.F32, "in0", (index("i"),))
@@ -37,9 +49,40 @@ def test_rewriting_keeps_sharing_and_untouched_parts() -> None:
 
 def test_other_operands_give_another_node_of_the_same_kind() -> None:
     one, two = const(1, DType.F32), const(2, DType.F32)
-    assert with_children(add(X, one), (X, two)) == add(X, two)
-    assert with_children(one, ()) is one
-    assert isinstance(one, Const)
+    condition = binary("lt", X, one)
+    for node in (
+        X,
+        unary("isnan", X),
+        cast(DType.I64, X),
+        add(X, one),
+        select(condition, X, one),
+    ):
+        assert with_operands(node, lambda operand: operand) is node
+    assert with_operands(one, lambda operand: two) is one
+    assert with_operands(X, lambda operand: integer(3)) == Load(X.dtype, "in0", (integer(3),))
+    assert with_operands(unary("isnan", X), lambda operand: two) == unary("isnan", two)
+    assert with_operands(cast(DType.I64, X), lambda operand: two) == cast(DType.I64, two)
+    assert with_operands(add(X, one), lambda operand: two) == add(two, two)
+    assert with_operands(
+        select(condition, X, one), lambda operand: two if operand is X else operand
+    ) == select(condition, two, one)
+
+
+def test_index_arithmetic_over_other_operands_is_folded() -> None:
+    assert with_operands(add(index("i"), index("j")), lambda operand: integer(3)) == integer(6)
+
+
+def test_transforming_goes_no_further_below_what_is_replaced() -> None:
+    shared = unary("exp", X)
+    other = Load(DType.F32, "in9", (index("i"),))
+    seen: list[Expr] = []
+
+    def visit(node: Expr) -> Expr | None:
+        seen.append(node)
+        return other if node is shared else None
+
+    assert transform(mul(shared, shared), visit) == mul(other, other)
+    assert seen == [mul(shared, shared), shared]
 
 
 def test_deep_expressions_do_not_exhaust_the_stack() -> None:

@@ -1,0 +1,20 @@
+"""Inline: what a stage computes, in the place of loads from it."""
+
+from __future__ import annotations
+
+from compiler.expr.nodes import Expr, Load
+from compiler.expr.walk import substitute, transform
+from compiler.kernels.stage import Stage
+
+
+def inline(body: Expr, stage: Stage) -> Expr:
+    """`body` with what `stage` computes in the place of loads from it."""
+
+    def visit(node: Expr) -> Expr | None:
+        if not isinstance(node, Load) or node.buffer != stage.name:
+            return None
+        indices = [inline(item, stage) for item in node.indices]
+        axes = [axis.name for axis in stage.axes]
+        return substitute(stage.body, dict(zip(axes, indices, strict=True)))
+
+    return transform(body, visit)
