@@ -33,6 +33,7 @@ from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
 
 Model: TypeAlias = str | PathLike[str] | Graph
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -163,7 +164,8 @@ def _to_kernels(
     The program's outputs are the graph's in order; one that is an input too has a name of its own.
     """
     graph = stages.run("import", lambda: _imported(model, shapes, allowance))
-    graph = stages.run("optimise", lambda: optimise(graph, target.lanes, stages.observe, allowance))
+    block = target.lanes(DType.F32)
+    graph = stages.run("optimise", lambda: optimise(graph, block, stages.observe, allowance))
     return graph, stages.run("extract_kernels", lambda: extract_kernels(graph, allowance))
 
 

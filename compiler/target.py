@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import llvmlite.binding as llvm
+
+from compiler.types.dtypes import DType
 
 _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -20,20 +22,27 @@ _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 class Target:
     """A CPU as the code generator sees it.
 
-    `lanes` is the number of f32 elements in a vector register, `vector_registers` how many of
-    those there are, caches are in bytes per core (L3: shared), `features` the LLVM feature names
-    that the CPU has, sorted.
+    `vector_bytes` is the size of a vector register, `vector_registers` how many of those there are,
+    caches are in bytes per core (L3: shared), `features` the LLVM feature names that the CPU has,
+    sorted.
+
+    A later field needs a default that says what was so before: targets that have it keep their JSON
+    and key.
     """
 
     triple: str
     cpu: str
     features: tuple[str, ...]
-    lanes: int
+    vector_bytes: int
     vector_registers: int
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
     cores: int
+
+    def lanes(self, dtype: DType) -> int:
+        """Elements of the type in a vector register."""
+        return self.vector_bytes // dtype.bytes
 
     @property
     def has_fma(self) -> bool:
@@ -45,18 +54,40 @@ class Target:
 
         The number of cores is left out: the thread count is a part of a record's key of its own.
         """
-        facts = {name: value for name, value in asdict(self).items() if name != "cores"}
+        facts = {name: value for name, value in self.to_json().items() if name != "cores"}
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         return f"{self.cpu}-{digest[:8]}"
 
     def to_json(self) -> dict[str, Any]:
-        """The target as JSON values."""
-        return {**asdict(self), "features": list(self.features)}
+        """The target as JSON values, with its f32 `lanes`; what equals a default is left out."""
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "vector_bytes":
+                values["lanes"] = self.lanes(DType.F32)
+            elif field.default is MISSING or value != field.default:
+                values[field.name] = list(value) if isinstance(value, tuple) else value
+        return values
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Target:
-        """The inverse of `to_json`."""
-        return Target(**{**data, "features": tuple(data["features"])})
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`; a missing field has its default.
+
+        Raises ValueError for a field that this version does not have. Without it the target would
+        be another one, under another key, that other code fits.
+        """
+        unknown = set(data) - {field.name for field in fields(cls)} - {"lanes"}
+        if unknown:
+            raise ValueError(
+                f"the target {data.get('cpu')} has {', '.join(sorted(unknown))}, which this "
+                "version does not know: use the version that described it, or a newer one"
+            )
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        values["features"] = tuple(data["features"])
+        values["vector_bytes"] = values.pop("lanes") * DType.F32.bytes
+        return cls(**values)
 
 
 _BASELINE_FEATURES = {"x86_64": ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2"), "aarch64": ("neon",)}
@@ -69,7 +100,7 @@ def baseline_target(target: Target) -> Target:
         target,
         cpu={"x86_64": "x86-64"}.get(family, "generic"),
         features=_BASELINE_FEATURES.get(family, ()),
-        lanes=4,
+        vector_bytes=16,
         vector_registers=32 if family == "aarch64" else 16,
         l1_bytes=32 * 1024,
         l2_bytes=256 * 1024,
@@ -87,12 +118,12 @@ def host_target() -> Target:
     """The CPU that this process runs on."""
     features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
     triple = llvm.get_process_triple()
-    lanes, registers = _vector_facts(triple, features)
+    vector_bytes, registers = _vector_facts(triple, features)
     return Target(
         triple=triple,
         cpu=llvm.get_host_cpu_name(),
         features=features,
-        lanes=lanes,
+        vector_bytes=vector_bytes,
         vector_registers=registers,
         l1_bytes=_cache_bytes(1, 32 * 1024),
         l2_bytes=_cache_bytes(2, 512 * 1024),
@@ -102,14 +133,14 @@ def host_target() -> Target:
 
 
 def _vector_facts(triple: str, features: tuple[str, ...]) -> tuple[int, int]:
-    """f32 lanes and number of vector registers."""
+    """Bytes and number of vector registers."""
     if triple.startswith(("aarch64", "arm64")):
-        return 4, 32
-    if "avx512f" in features and "avx512vl" in features:
         return 16, 32
+    if "avx512f" in features and "avx512vl" in features:
+        return 64, 32
     if "avx2" in features or "avx" in features:
-        return 8, 16
-    return 4, 16
+        return 32, 16
+    return 16, 16
 
 
 def _cache_bytes(level: int, otherwise: int) -> int:

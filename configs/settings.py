@@ -157,7 +157,7 @@ class Settings(_Section):
 
 
 class TargetSettings(_Section):
-    """A named processor to compile for; the fields of `compiler.target.Target`."""
+    """A named processor to compile for; the JSON values of a `compiler.target.Target`."""
 
     triple: Annotated[str, Field(min_length=1)]
     cpu: Annotated[str, Field(min_length=1)]

@@ -14,7 +14,7 @@ def target_of(settings: Settings) -> Target:
     name = settings.compile.target
     if name is None:
         return host_target()
-    target = Target(**load_target(name).model_dump())
+    target = Target.from_json(load_target(name).model_dump())
     if name not in targets():
         from measure.sandbox.check_target import check_target
 

@@ -10,6 +10,7 @@ from functools import cache
 
 from compiler.llvm.machine import object_code
 from compiler.target import Target
+from compiler.types.dtypes import DType
 
 ANCHOR_SYMBOL = "tunefarm_anchor"
 _CHAINS = 8  # as many independent chains as two units with a latency of four cycles take
@@ -18,7 +19,7 @@ _CHAINS = 8  # as many independent chains as two units with a latency of four cy
 @cache
 def anchor_object(target: Target) -> bytes:
     """Object code of `void tunefarm_anchor(float *p, int64 n)`: n rounds of the work on *p."""
-    vector = f"<{target.lanes} x float>"
+    vector = f"<{target.lanes(DType.F32)} x float>"
     lines = [
         f"define void @{ANCHOR_SYMBOL}(ptr %p, i64 %n) {{",
         "entry:",

@@ -11,6 +11,7 @@ import sys
 
 from compiler.llvm.machine import object_code
 from compiler.target import Target
+from compiler.types.dtypes import DType
 
 _CODE = """
 define void @probe(ptr %from, ptr %to, i64 %count) {{
@@ -27,7 +28,7 @@ def main(text: str) -> int:
     """Exit code 0 if there is code for the target that `text` describes."""
     target = Target.from_json(json.loads(text))
     try:
-        object_code(_CODE.format(lanes=target.lanes), target)
+        object_code(_CODE.format(lanes=target.lanes(DType.F32)), target)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is about the target
         print(error, file=sys.stderr)
         return 1

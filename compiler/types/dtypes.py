@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class DType(StrEnum):
@@ -26,7 +28,7 @@ class DType(StrEnum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype of an element in memory."""
-        return _NUMPY[self]
+        return _numpy_types()[self]
 
     @property
     def bytes(self) -> int:
@@ -48,24 +50,45 @@ class DType(StrEnum):
     @staticmethod
     def from_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype; `ValueError` when there is none."""
-        for candidate, numpy_dtype in _NUMPY.items():
+        for candidate, numpy_dtype in _numpy_types().items():
             if numpy_dtype == dtype:
                 return candidate
-        supported = ", ".join(_NUMPY)
+        supported = ", ".join(DType)
         raise ValueError(f"element type {dtype} is not supported (supported: {supported})")
 
 
-_NUMPY: dict[DType, np.dtype[Any]] = {
-    DType.F32: np.dtype(np.float32),
-    DType.F64: np.dtype(np.float64),
-    DType.I8: np.dtype(np.int8),
-    DType.I16: np.dtype(np.int16),
-    DType.I32: np.dtype(np.int32),
-    DType.I64: np.dtype(np.int64),
-    DType.U8: np.dtype(np.uint8),
-    DType.U16: np.dtype(np.uint16),
-    DType.U32: np.dtype(np.uint32),
-    DType.U64: np.dtype(np.uint64),
-    DType.BOOL: np.dtype(np.bool_),
+_BYTES: dict[DType, int] = {
+    DType.F32: 4,
+    DType.F64: 8,
+    DType.I8: 1,
+    DType.I16: 2,
+    DType.I32: 4,
+    DType.I64: 8,
+    DType.U8: 1,
+    DType.U16: 2,
+    DType.U32: 4,
+    DType.U64: 8,
+    DType.BOOL: 1,
 }
-_BYTES: dict[DType, int] = {dtype: numpy.itemsize for dtype, numpy in _NUMPY.items()}
+
+
+_NUMPY_NAMES: dict[DType, str] = {
+    DType.F32: "float32",
+    DType.F64: "float64",
+    DType.I8: "int8",
+    DType.I16: "int16",
+    DType.I32: "int32",
+    DType.I64: "int64",
+    DType.U8: "uint8",
+    DType.U16: "uint16",
+    DType.U32: "uint32",
+    DType.U64: "uint64",
+    DType.BOOL: "bool",
+}
+
+
+@cache
+def _numpy_types() -> dict[DType, np.dtype[Any]]:
+    import numpy as np  # late: targets have element types, and the command line's help has targets
+
+    return {dtype: np.dtype(name) for dtype, name in _NUMPY_NAMES.items()}

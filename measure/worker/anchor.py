@@ -10,6 +10,7 @@ import numpy as np
 from compiler.llvm.anchor import ANCHOR_SYMBOL, anchor_object
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import Target
+from compiler.types.dtypes import DType
 
 _SECONDS = 2e-4  # of one run, about
 _RUNS = 3  # the fastest counts: an interrupted run says nothing about the clock
@@ -23,7 +24,7 @@ class Anchor:
         self._code = LoadedCode([anchor_object(target)], [ANCHOR_SYMBOL])
         signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
         self._function = signature(self._code.address(ANCHOR_SYMBOL))
-        self._buffer = np.zeros(target.lanes, np.float32)
+        self._buffer = np.zeros(target.lanes(DType.F32), np.float32)
         self._rounds = 1000
         while self._time() < _SECONDS:
             self._rounds *= 2

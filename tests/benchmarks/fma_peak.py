@@ -10,13 +10,14 @@ import numpy as np
 from compiler.llvm.machine import object_code
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import Target
+from compiler.types.dtypes import DType
 
 CHAINS, UNROLL, ROUNDS = 12, 8, 1000
 
 
 def fma_peak(target: Target) -> tuple[Callable[[], None], int]:
     """A function that does nothing but independent multiply-adds, and its FLOPs per call."""
-    lanes = target.lanes
+    lanes = target.lanes(DType.F32)
     vector = f"<{lanes} x float>"
     fma = f"@llvm.fma.v{lanes}f32"
     lines = [

@@ -40,7 +40,7 @@ _NAME = re.compile(r"%[A-Za-z_][\w.]*|^[A-Za-z_]\w*(?=:)", re.MULTILINE)
 
 def target_named(name: str) -> Target:
     """A target of configs/targets."""
-    return Target(**load_target(name).model_dump())
+    return Target.from_json(load_target(name).model_dump())
 
 
 def model_code(name: str) -> Json:

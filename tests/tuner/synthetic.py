@@ -13,7 +13,7 @@ from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
-TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 16, 32, 32768, 1048576, 33554432, 2)
+TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 64, 32, 32768, 1048576, 33554432, 2)
 
 
 def matmul_kernel(m: int = 32, n: int = 48, k: int = 64) -> FusedKernel:

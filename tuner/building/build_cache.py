@@ -20,6 +20,7 @@ from compiler.kernels.workload_key import workload_key
 from compiler.runtime.kernel_report import KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.target import Target
+from compiler.types.dtypes import DType
 from configs.settings import Settings, cache_folder
 from tuner.building.build_key import compile_parts, model_parts
 from tuner.building.kept_artefacts import KeptArtefact
@@ -48,7 +49,7 @@ class KnownModel:
         known = None if folder is None else digest.result()
         if folder is None or known is None:
             return None
-        model_key = cache_key(*model_parts(path, known, shapes), target.lanes)
+        model_key = cache_key(*model_parts(path, known, shapes), target.lanes(DType.F32))
         return KnownModel(ContentCache(folder), model_key, compile_parts(settings, target))
 
     def kernels(self) -> dict[str, FusedKernel] | None:

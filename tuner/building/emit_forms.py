@@ -26,6 +26,7 @@ from compiler.runtime.export_c import (
     library_files,
 )
 from compiler.schedule.choice import ScheduleChoice
+from compiler.types.dtypes import DType
 from configs.files import write_text
 from configs.settings import Settings
 from tuner.building.build_model import CompiledModel
@@ -74,7 +75,7 @@ def _graph_json(graph: Graph, spec: ExecutableSpec, settings: Settings) -> objec
     """The graph that kernels were made from; of its constants only the SHA-256."""
     allowance = Allowance(limits_of(settings))
     return graph_to_json(
-        optimise(graph, spec.target.lanes, allowance=allowance), with_constants=False
+        optimise(graph, spec.target.lanes(DType.F32), allowance=allowance), with_constants=False
     )
 
 

@@ -27,7 +27,9 @@ from compiler.kernels.count_work import elements, kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.nest_shape import NestShape, Numbers
 from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
+from compiler.types.dtypes import DType
 from tuner.search.packed import PackedSpace, Rows
 
 FeatureMatrix: TypeAlias = npt.NDArray[np.float32]
@@ -136,6 +138,7 @@ class FeatureExtractor:
         self._threads = threads
         self.packed = PackedSpace(space)
         self._kernel, self._target = kernel, target
+        self._lanes = vector_lanes(kernel, target)
         self._flops, self._bytes = kernel_flops(kernel), kernel_bytes(kernel)
         facts = [*kernel_facts(kernel), *target_facts(target)]
         self._facts = np.array(facts, dtype=np.float32)
@@ -172,19 +175,22 @@ class FeatureExtractor:
                 names = (choice.name for choice in sketch.sketch.choices)
                 by_name = {name: positions[:, i] for i, name in enumerate(names)}
                 shape = sketch.sketch.shape(by_name)
-                values = nest_features(shape, self._flops, self._bytes, self._target, self._threads)
+                values = nest_features(
+                    shape, self._flops, self._bytes, self._target, self._lanes, self._threads
+                )
                 matrix[index, 1 : self._first_choice] = values
         return matrix
 
 
 def nest_features(
-    shape: NestShape, flops: int, moved: int, target: Target, threads: int = 1
+    shape: NestShape, flops: int, moved: int, target: Target, lanes: int, threads: int
 ) -> FeatureMatrix:
     """The values of `NEST_FEATURES`, shape [n, len(NEST_FEATURES)].
 
-    `flops` and `moved` are the operations of the kernel and the bytes of its inputs and output.
+    `flops` and `moved` are the operations of the kernel and the bytes of its inputs and output,
+    `lanes` those of its schedules' vectors.
     """
-    peak = max(1, flops) / (4.0 * target.lanes)  # cycles, with two multiply-adds a cycle
+    peak = max(1, flops) / (4.0 * lanes)  # cycles, with two multiply-adds a cycle
     transfers = _transfers(shape, (target.l1_bytes, target.l2_bytes, target.l3_bytes))
     estimate = shape.cycles
     for transfer, rate in zip(transfers, BYTES_PER_CYCLE, strict=False):
@@ -314,7 +320,7 @@ def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
 def target_facts(target: Target) -> tuple[float, ...]:
     """The values of `TARGET_FEATURES`."""
     return (
-        float(target.lanes),
+        float(target.lanes(DType.F32)),
         float(target.vector_registers),
         float(target.l1_bytes),
         float(target.l2_bytes),

@@ -9,6 +9,7 @@ from compiler.expr.nodes import Load, index
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
 
@@ -56,7 +57,7 @@ def roles_of(kernel: FusedKernel, target: Target) -> Roles | None:
     if not all(stride in (0, 1) for stride in strides):
         return None
     reduce = tuple(axis.name for axis in anchor.reduce_axes)
-    if anchor.axes[-1].extent == target.lanes and len(names) >= 4:
+    if anchor.axes[-1].extent == vector_lanes(kernel, target) and len(names) >= 4:
         # Blocked data: [n, block, ..., row, column, vector].
         block, column = names[1], names[-2]
         row = names[-3] if len(names) >= 5 else ""

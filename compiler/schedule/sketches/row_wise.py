@@ -48,6 +48,7 @@ from compiler.schedule.steps import (
     Unroll,
     Vectorize,
 )
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
@@ -89,7 +90,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         prefetches = [Prefetch(name, ahead * row) for name, row in streams.items() if ahead]
         return Schedule((*first, *_steps(merged, plan, target, assignment), *prefetches))
 
-    shape = row_shape(merged, target.lanes, threads, choices, plan.vector, "unroll")
+    shape = row_shape(merged, vector_lanes(merged, target), threads, choices, plan.vector, "unroll")
     return [Sketch("row_wise", tuple(choices), build, tuple(default), shape)]
 
 
@@ -141,10 +142,9 @@ def _accumulators(
     """
     name, reduced = reduction
     extent = next(a.extent for a in kernel.stage(name).reduce_axes if a.name == reduced)
-    fitting = tuple(a for a in ACCUMULATORS if a == 1 or a * target.lanes <= extent)
-    return fitting, max(
-        a for a in fitting if a == 1 or (a in (2, 4) and 2 * a * target.lanes <= extent)
-    )
+    lanes = vector_lanes(kernel, target)
+    fitting = tuple(a for a in ACCUMULATORS if a == 1 or a * lanes <= extent)
+    return fitting, max(a for a in fitting if a == 1 or (a in (2, 4) and 2 * a * lanes <= extent))
 
 
 def work(kernel: FusedKernel) -> int:
@@ -164,7 +164,7 @@ def work(kernel: FusedKernel) -> int:
 def _steps(
     kernel: FusedKernel, plan: RowPlan, target: Target, choice: Mapping[str, ChoiceValue]
 ) -> list[Step]:
-    output = kernel.output.name
+    output, lanes = kernel.output.name, vector_lanes(kernel, target)
     constants: list[str] = []
     steps: list[Step] = []
     if plan.attached or plan.cache:
@@ -183,18 +183,18 @@ def _steps(
     unroll = int(str(choice["unroll"]))
     widths = {
         f"{name}.sum" if name == output else name: split_widths(
-            target.lanes, int(str(choice[_accumulator_choice(plan, name)]))
+            lanes, int(str(choice[_accumulator_choice(plan, name)]))
         )
         for name, _ in plan.split
     }
     inside = int(str(choice.get("unroll_parts", 1)))
-    parts = _row_parts(attached, stages, split, target.lanes, widths, inside, plan)
+    parts = _row_parts(attached, stages, split, lanes, widths, inside, plan)
     steps += parts.made
     body = kernel.output.body
     if choice.get("padding") == "inline":
         for name in reversed(plan.inlinable):
             body = inline(body, kernel.stage(name))
-    loops, output_steps, cuts = _output_steps(kernel, plan, target.lanes, unroll, body)
+    loops, output_steps, cuts = _output_steps(kernel, plan, lanes, unroll, body)
     steps += output_steps
     where = loops[-1] if loops else ""
     parallel: list[Step] = []

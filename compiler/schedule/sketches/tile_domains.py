@@ -16,6 +16,7 @@ from compiler.schedule.nest_shape import Numbers
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.space import ChoiceValue
 from compiler.schedule.steps import MergeAxes
+from compiler.schedule.vectors import vector_lanes, vector_type
 from compiler.target import Target
 
 ROWS = "rows"  # a loop over tiles of so many rows: rows4
@@ -41,7 +42,11 @@ class TileContext:
 
     @property
     def lanes(self) -> int:
-        return self.target.lanes
+        return vector_lanes(self.kernel, self.target)
+
+    @property
+    def element_bytes(self) -> int:
+        return vector_type(self.kernel).bytes
 
     @property
     def anchor(self) -> Stage:
@@ -152,7 +157,7 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     bytes a cycle.
     """
     steps = math.prod(context.extent(axis) for axis in context.roles.reduce)
-    width = 4 * context.lanes
+    width = context.element_bytes * context.lanes
     far = steps * vectors * width > context.target.l1_bytes
     streamed = np.where(far, vectors * width / OUTER_BYTES, 0.0)
     loaded = columns + vectors if context.broadcasts else columns * vectors + vectors
@@ -221,7 +226,7 @@ def _column_blocks(context: TileContext) -> list[int]:
     Every block of vectors walks over the data again. Threads share blocks of equal size.
     """
     columns = context.extent(context.roles.column)
-    width = 4 * math.prod(context.extent(axis) for axis in context.roles.reduce)
+    width = context.element_bytes * math.prod(context.extent(axis) for axis in context.roles.reduce)
     if context.prologue or columns * width <= context.target.l2_bytes:
         return []
     blocks = [

@@ -37,6 +37,7 @@ from compiler.schedule.steps import (
     Unroll,
     Vectorize,
 )
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType
 
@@ -58,13 +59,14 @@ class _Turn:
 def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel moves data between orders in which whole vectors fit."""
     merged, merges = merge_all(kernel)
-    turn = _turn(merged, target.lanes)
+    lanes = vector_lanes(merged, target)
+    turn = _turn(merged, lanes)
     if turn is None:
         return []
     extents = {axis.name: axis.extent for axis in merged.output.axes}
-    line = max(1, CACHE_LINE // (target.lanes * merged.output.dtype.bytes))
+    line = max(1, CACHE_LINE // (lanes * merged.output.dtype.bytes))
     blocks = {
-        axis: tuple(b for b in BLOCKS if b * target.lanes <= extents[axis])
+        axis: tuple(b for b in BLOCKS if b * lanes <= extents[axis])
         for axis in (turn.read, turn.written)
     }
     choices = [
@@ -77,7 +79,7 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     longer = turn.read if extents[turn.read] > extents[turn.written] else turn.written
     most = {axis: LONGEST if axis == longer else line for axis in (turn.read, turn.written)}
     default: list[ChoiceValue] = [
-        _longest([b for b in blocks[axis] if b <= most[axis]], target.lanes, extents[axis])
+        _longest([b for b in blocks[axis] if b <= most[axis]], lanes, extents[axis])
         for axis in (turn.read, turn.written)
     ]
     default += ["read" if longer == turn.read else "written"] * 2
@@ -86,9 +88,9 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
         default.append(2)
 
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        return Schedule(tuple(_steps(merged, merges, turn, target.lanes, assignment)))
+        return Schedule(tuple(_steps(merged, merges, turn, lanes, assignment)))
 
-    shape = block_shape(merged, target.lanes, threads, choices, turn.read, turn.written)
+    shape = block_shape(merged, lanes, threads, choices, turn.read, turn.written)
     return [Sketch("transposed", tuple(choices), build, tuple(default), shape)]
 
 

@@ -40,6 +40,7 @@ from compiler.schedule.steps import (
     Unroll,
     Vectorize,
 )
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType
 
@@ -64,11 +65,12 @@ class _Window:
 def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel reduces small windows that lie side by side along its last axis."""
     merged, merges = merge_all(kernel)
-    window = _window(merged, target.lanes)
+    lanes = vector_lanes(merged, target)
+    window = _window(merged, lanes)
     if window is None:
         return []
     extent = merged.output.axes[-1].extent
-    vectors = tuple(count for count in (1, 2, 4) if count * target.lanes <= extent)
+    vectors = tuple(count for count in (1, 2, 4) if count * lanes <= extent)
     choices = [Choice("vectors", vectors)]
     default: list[ChoiceValue] = [vectors[0]]
     if window.prologue:
@@ -83,13 +85,13 @@ def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[S
         default.append(2)
 
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        steps = _steps(merged, window, target.lanes, assignment)
+        steps = _steps(merged, window, lanes, assignment)
         if source is not None and (distance := int(str(assignment.get("prefetch", 0)))):
             steps.append(Prefetch(source.name, distance))
         return Schedule((*merges, *steps))
 
     points = prod(axis.extent for axis in merged.stage(merged.anchor).reduce_axes)
-    shape = row_shape(merged, target.lanes, threads, choices, window.column, "vectors", points)
+    shape = row_shape(merged, lanes, threads, choices, window.column, "vectors", points)
     return [Sketch("window", tuple(choices), build, tuple(default), shape)]
 
 

@@ -37,12 +37,14 @@ from compiler.schedule.steps import (
     Vectorize,
     Winograd,
 )
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 MEMORY_BYTES = 4  # a cycle, that memory delivers to one core
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
+MOST_VECTORS = 4  # of output channels in a register tile
 STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
 
 
@@ -87,7 +89,7 @@ def _cycles(kernel: FusedKernel, m: int, target: Target) -> float:
     window = (m + 2) ** 2
     tiles = extents["n"] * -(-extents["oh"] // m) * -(-extents["ow"] // m)
     vectors = inputs * extents["ici"] * outputs * window
-    filters = vectors * target.lanes * 4
+    filters = vectors * vector_lanes(kernel, target) * anchor.dtype.bytes
     products = tiles * vectors / 2
     streamed = filters / MEMORY_BYTES if filters > target.l2_bytes else 0.0
     transforms = 0.0 if m == 1 else tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
@@ -100,7 +102,8 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
     rewritten = apply_winograd(kernel, m)
     names = [stage.name for stage in rewritten.stages]
     prologue = tuple(names[: names.index("data.rows")])
-    context = _Context(rewritten, m, target.lanes, threads, extents, prologue)
+    lanes = vector_lanes(kernel, target)
+    context = _Context(rewritten, m, lanes, threads, extents, prologue)
     rows = _row_blocks(context)
     if not rows:
         return None
@@ -108,12 +111,12 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
     choices = [
         Choice("rows", rows),
         Choice("tile", tiles),
-        Choice("unroll", tuple(step for step in (2, 4, 8, 16) if step <= target.lanes)),
+        Choice("unroll", tuple(step for step in (2, 4, 8, 16) if step <= lanes)),
     ]
     default: list[ChoiceValue] = [
         _default_rows(context, rows),
         _default_tile(tiles),
-        min(8, target.lanes),
+        min(8, lanes),
     ]
     if threads > 1:
         choices.append(Choice("chunks", (1, 2, 4)))
@@ -125,7 +128,8 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
     def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
         return Schedule(tuple(_steps(context, assignment)))
 
-    shape = winograd_shape(extents, m, target.lanes, threads, choices, TRANSFORM_OPERATIONS)
+    element = anchor.dtype.bytes
+    shape = winograd_shape(extents, m, lanes, element, threads, choices, TRANSFORM_OPERATIONS)
     return Sketch(f"winograd{m}", tuple(choices), build, tuple(default), shape)
 
 
@@ -139,12 +143,13 @@ def _row_blocks(context: _Context) -> tuple[int, ...]:
     m, extents = context.m, context.extents
     rows, columns = _row_count(context), -(-extents["ow"] // m)
     channels = extents["icb"] * extents["ici"]
+    element = context.kernel.stage("products").dtype.bytes
     result = []
     for block in range(1, rows + 1):
-        transformed = (m + 2) ** 2 * channels * block * columns * 4
-        padded = channels * (block * m + 2) * (columns * m + 2) * 4
-        products = (m + 2) ** 2 * 4 * context.lanes * block * columns * 4
-        fits = transformed + padded + products <= STACK_BYTES
+        transformed = (m + 2) ** 2 * channels * block * columns
+        padded = channels * (block * m + 2) * (columns * m + 2)
+        products = (m + 2) ** 2 * MOST_VECTORS * context.lanes * block * columns
+        fits = (transformed + padded + products) * element <= STACK_BYTES
         even = rows % block == 0
         if fits and even:
             result.append(block)
@@ -162,7 +167,7 @@ def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
     """(tiles, vectors) pairs of the products' register tile."""
     budget = target.vector_registers - 1
     pairs = []
-    for vectors in (1, 4, 3, 2):
+    for vectors in (1, MOST_VECTORS, 3, 2):
         if vectors <= context.extents["ocb"]:
             most = (budget - vectors) // vectors
             pairs += [(count, vectors) for count in range(max(1, most // 2), most + 1)]

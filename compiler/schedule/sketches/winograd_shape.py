@@ -16,11 +16,15 @@ def winograd_shape(
     extents: Mapping[str, int],
     m: int,
     lanes: int,
+    element: int,
     threads: int,
     choices: Sequence[Choice],
     transform_operations: int,
 ) -> Callable[[Positions], NestShape]:
-    """A function from positions of `choices` to the shape of the loops; F(m x m, 3 x 3)."""
+    """A function from positions of `choices` to the shape of the loops; F(m x m, 3 x 3).
+
+    Vectors have so many `lanes` of `element` bytes.
+    """
     domains = {choice.name: choice.values for choice in choices}
     window = (m + 2) ** 2
     rows, width = -(-extents["oh"] // m), -(-extents["ow"] // m)
@@ -29,9 +33,9 @@ def winograd_shape(
     row_table = np.array([int(str(value)) for value in domains["rows"]])
     tile_table = np.array([value for value in domains["tile"] if isinstance(value, tuple)])
     unroll_table = np.array([int(str(value)) for value in domains["unroll"]])
-    vector = 4 * lanes
+    vector = element * lanes
     operands = (
-        Operand("data.both", 4, (((0, 1),), ((1, 1),), ((3, 1),)), (window, tiles, inputs)),
+        Operand("data.both", element, (((0, 1),), ((1, 1),), ((3, 1),)), (window, tiles, inputs)),
         Operand("filter", vector, (((0, 1),), ((2, 1),), ((3, 1),)), (window, outputs, inputs)),
         Operand("products", vector, (((0, 1),), ((1, 1),), ((2, 1),)), (window, tiles, outputs)),
     )
@@ -73,7 +77,7 @@ def winograd_shape(
             pieces = np.where(channels, extents["n"] * np.ceil(blocks), row_blocks)
             chunks = np.array([float(str(value)) for value in domains["chunks"]])
             grains = np.minimum(pieces, chunks[positions["chunks"]] * threads)
-        transformed = 2.0 * 4 * tiles * window * (inputs + outputs * lanes)
+        transformed = 2.0 * element * tiles * window * (inputs + outputs * lanes)
         return NestShape(
             operands=operands,
             inside=nest.inside,

@@ -26,7 +26,7 @@ from tests.compiler.loops.tiny_kernels import (
 )
 from tests.compiler.schedule.small_kernels import inputs_for
 
-TARGET = replace(host_target(), lanes=LANES, vector_registers=16)
+TARGET = replace(host_target(), vector_bytes=4 * LANES, vector_registers=16)
 TINY = tiny_kernels()
 
 

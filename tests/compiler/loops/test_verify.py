@@ -215,7 +215,7 @@ def test_a_rule_and_its_violation(rule: Rule) -> None:
 @pytest.mark.parametrize("name", tiny_kernels())
 def test_every_lowered_schedule_is_accepted(name: str, lanes: int) -> None:
     kernel = tiny_kernels()[name]
-    target = replace(host_target(), lanes=lanes, vector_registers=32)
+    target = replace(host_target(), vector_bytes=4 * lanes, vector_registers=32)
     verify_loops(lower_kernel(kernel, naive_schedule()))
     for threads in (1, 2):
         space = schedule_space(kernel, target, threads)

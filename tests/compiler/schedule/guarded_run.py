@@ -30,11 +30,10 @@ def targets() -> dict[str, Target]:
     The last has a cache that even small tensors exceed, so that streams from memory are prefetched.
     """
     host = host_target()
-    wide = replace(host, lanes=16, vector_registers=32, l2_bytes=1024)
+    wide = replace(host, vector_bytes=64, vector_registers=32, l2_bytes=1024)
+    narrow = replace(host, vector_bytes=16, vector_registers=16)
     if host.triple.startswith("x86_64"):
-        narrow = replace(host, cpu="x86-64", features=("sse2",), lanes=4, vector_registers=16)
-    else:
-        narrow = replace(host, lanes=4, vector_registers=16)
+        narrow = replace(narrow, cpu="x86-64", features=("sse2",))
     return {"host": host, "narrow": narrow, "wide": wide}
 
 

@@ -106,7 +106,7 @@ def test_every_schedule_computes_the_kernel(family: str, monkeypatch: pytest.Mon
     def check(data: st.DataObject) -> None:
         target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)), "target")]
         threads = data.draw(st.sampled_from([1, 2]), "threads")
-        for case in data.draw(strategy(target.lanes), "cases"):
+        for case in data.draw(strategy(target.lanes(DType.F32)), "cases"):
             space = schedule_space(case.kernel, target, threads)
             number = data.draw(st.integers(0, space.size - 1), "candidate")
             candidate = space.candidate(number)
@@ -140,7 +140,7 @@ def _large() -> dict[str, FusedKernel]:
 @pytest.mark.parametrize("name", ["pointwise convolution", "product"])
 def test_blocks_of_columns_compute_the_kernel(name: str, threads: int) -> None:
     """With a second-level cache so small that even little data is walked in blocks."""
-    lanes = TARGETS["host"].lanes
+    lanes = TARGETS["host"].lanes(DType.F32)
     kernel = {
         "pointwise convolution": kernel_of(
             [f32(1, 64 // lanes, 9, 11, lanes), f32(5 * lanes, 64, 1, 1), f32(5 * lanes)],
@@ -220,7 +220,7 @@ def _rows() -> dict[str, FusedKernel]:
 def test_a_masked_vector_touches_only_elements_that_exist(name: str, target: str) -> None:
     kernel = _rows()[name]
     inputs = inputs_for(kernel)
-    stage, lanes = kernel.output, TARGETS[target].lanes
+    stage, lanes = kernel.output, TARGETS[target].lanes(DType.F32)
     axis = stage.axes[-1].name
     schedule = Schedule(
         (

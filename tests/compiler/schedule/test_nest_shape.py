@@ -24,7 +24,7 @@ from compiler.schedule.spaces import schedule_space
 from compiler.target import Target, host_target
 
 X86 = Target(
-    "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 8, 16, 32768, 524288, 33554432, 2
+    "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 32, 16, 32768, 524288, 33554432, 2
 )
 
 

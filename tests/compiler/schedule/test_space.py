@@ -22,7 +22,7 @@ from compiler.target import host_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
 SOME = settings(max_examples=60, deadline=None, derandomize=True, database=None)
-TARGET = replace(host_target(), lanes=8, vector_registers=16)
+TARGET = replace(host_target(), vector_bytes=32, vector_registers=16)
 
 
 def _abstract(name: str, *sizes: int) -> Sketch:

@@ -13,7 +13,7 @@ from configs.settings import load_target
 from measure.sandbox import check_target as module
 from measure.sandbox.check_target import check_target
 
-V3 = Target(**load_target("x86-64-v3").model_dump())
+V3 = Target.from_json(load_target("x86-64-v3").model_dump())
 
 
 @pytest.fixture(autouse=True)
@@ -54,5 +54,5 @@ def test_target_is_tried_once_in_a_process_and_once_with_a_cache(
     module._reason.cache_clear()  # as in another process
     check_target(V3, "mine.toml", tmp_path)
     assert len(tried) == 1
-    check_target(replace(V3, lanes=4), "mine.toml", tmp_path)
+    check_target(replace(V3, vector_bytes=16), "mine.toml", tmp_path)
     assert len(tried) == 2

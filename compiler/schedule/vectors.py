@@ -1,0 +1,21 @@
+"""What schedules count vectors in."""
+
+from __future__ import annotations
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.target import Target
+from compiler.types.dtypes import DType
+
+
+def vector_type(kernel: FusedKernel) -> DType:
+    """The element type whose vectors the schedules of a kernel are made of, and cost.
+
+    f32 for every kernel: of narrower elements a vector then is a part of a register, of wider ones
+    several. Another answer changes the schedules of kernels that have records.
+    """
+    return DType.F32
+
+
+def vector_lanes(kernel: FusedKernel, target: Target) -> int:
+    """Points that a vector of the kernel's schedules computes."""
+    return target.lanes(vector_type(kernel))
