@@ -67,7 +67,8 @@ class SearchSettings(_Section):
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 16
     """Candidates proposed, measured and learnt from together."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
-    sampler: Literal["cost_model", "evolution", "random", "tpe"] = "cost_model"
+    sampler: str = "cost_model"
+    """The strategy that proposes, by name: a file of `tuner/search/strategies`."""
     exploration: Share = 0.05
     """Share of each batch that is drawn at random, whatever the cost model says."""
     patience: Count = 96
@@ -367,6 +368,12 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     if nearest:
         return f"did you mean {nearest[0]}?"
     return f"known: {', '.join(known)}"
+
+
+def refuse_unknown(key: str, name: str, known: Sequence[str]) -> None:
+    """Raises SettingsError, with the nearest one, if the setting's value is none of these names."""
+    if name not in known:
+        raise SettingsError(f"{key} = {_short(name)}: unknown", hint=_suggestion(name, known))
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

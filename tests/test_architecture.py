@@ -32,7 +32,7 @@ HOMES = {
     "psycopg": ("db/",),
     "sqlite3": ("db/",),
     "xgboost": ("tuner/model/cost_model.py",),
-    "optuna": ("tuner/search/sampler.py", "tuner/search/session.py"),
+    "optuna": ("tuner/search/study_strategy.py", "tuner/search/strategies/"),
     "pydantic": ("configs/",),
     "tomllib": ("configs/",),
     "typer": ("tuner/",),
@@ -61,8 +61,12 @@ EXTENDED = {"PYTHONPATH"}
 
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 DYNAMIC_IMPORTS = {"__import__", "import_module", "exec", "eval"}
-LOOKS_UP_BY_NAME = {"measure/worker/build_candidate.py"}
-"""A worker process finds the compile function by the name that its driver sent."""
+LOOKS_UP_BY_NAME = {
+    # A worker process finds the compile function by the name that its driver sent.
+    "measure/worker/build_candidate.py",
+    # A strategy is found by the name of its file, so that a new one is that file alone.
+    "tuner/search/strategy.py",
+}
 
 TOP_LEVEL = {
     *MAY_IMPORT,
@@ -295,7 +299,7 @@ def test_breach_is_found(tmp_path: Path, name: str, source: str, breach: str) ->
         ("compiler/frontend/zoo/a.py", "import onnx.helper"),
         ("compiler/target.py", "from llvmlite import binding"),
         ("tuner/a.py", "import compiler, measure, db, configs, numpy"),
-        ("tuner/search/session.py", "import optuna"),
+        ("tuner/search/strategies/a.py", "import optuna"),
         ("db/a/b.py", "from ..schema import Base\nimport sqlalchemy"),
         ("configs/settings.py", "import os\nos.environ['A']"),
         ("measure/a.py", "import os\nenvironment = {**os.environ, 'A': '1'}"),

@@ -49,6 +49,7 @@ from tuner.search.heartbeat import heartbeat
 from tuner.search.make_tasks import distinct_kernels, make_tasks
 from tuner.search.patience import DatabasePatience
 from tuner.search.session import Overhead, SessionOptions, TuningSession, job_progress
+from tuner.search.strategy import check_strategy
 from tuner.search.tasks import TuningTask
 from tuner.search.time_plan import TimePlan
 from tuner.targets import target_of
@@ -105,6 +106,7 @@ def tune_model(
     machine on which nothing can be measured. Ctrl-C ends it early with all results kept.
     """
     started = time.monotonic()
+    check_strategy(settings.search.sampler)
     target = target_of(settings)
     if settings.measure.address is None:
         slots_of(settings)  # too few cores for the threads: said before the work begins

@@ -150,33 +150,6 @@ class ScheduleSpace:
         positions = tuple(rng.randrange(len(choice.values)) for choice in sketch.choices)
         return Candidate(sketch.name, positions)
 
-    def mutate(self, candidate: Candidate, rng: random.Random) -> Candidate:
-        """A neighbour: one choice moved to an adjacent value, or (1 in 3) to any other value."""
-        sketch = self.sketch(candidate.sketch)
-        open_choices = [i for i, choice in enumerate(sketch.choices) if len(choice.values) > 1]
-        if not open_choices:
-            return self.sample(rng)
-        which = rng.choice(open_choices)
-        count = len(sketch.choices[which].values)
-        old = candidate.positions[which]
-        if rng.random() < 1 / 3:
-            new = rng.choice([position for position in range(count) if position != old])
-        else:
-            new = rng.choice([p for p in (old - 1, old + 1) if 0 <= p < count])
-        positions = (*candidate.positions[:which], new, *candidate.positions[which + 1 :])
-        return Candidate(candidate.sketch, positions)
-
-    def neighbours(self, candidate: Candidate) -> list[Candidate]:
-        """All candidates with exactly one choice moved to an adjacent value."""
-        sketch = self.sketch(candidate.sketch)
-        result = []
-        for i, choice in enumerate(sketch.choices):
-            for new in (candidate.positions[i] - 1, candidate.positions[i] + 1):
-                if 0 <= new < len(choice.values):
-                    positions = (*candidate.positions[:i], new, *candidate.positions[i + 1 :])
-                    result.append(Candidate(candidate.sketch, positions))
-        return result
-
     def choices(self, candidate: Candidate) -> dict[str, ChoiceValue]:
         """The candidate's choices by name."""
         sketch = self.sketch(candidate.sketch)

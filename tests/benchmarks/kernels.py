@@ -43,6 +43,7 @@ from compiler.schedule.steps import Schedule
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tuner.confirm.latency import outputs_agree, pinned
+from tuner.search.packed import PackedSpace
 
 MIB = 1 << 20
 ELEMENTS = 16 * MIB // 4
@@ -205,14 +206,18 @@ def interleave(runs: Sequence[Callable[[], None]], rounds: int) -> list[float]:
 
 def search(kernel: FusedKernel, space: ScheduleSpace, trials: int) -> Schedule:
     """The best of a short search: random candidates, then neighbours of the best."""
-    rng = random.Random(0)
+    rng, generator = random.Random(0), np.random.default_rng(0)
+    packed = PackedSpace(space)
     known: dict[int, float] = {}
     best = space.default()
     for trial in range(trials):
         if trial:
             best_number = min(known, key=known.__getitem__)
             best = space.candidate(best_number)
-            candidate = space.mutate(best, rng) if trial > trials // 2 else space.sample(rng)
+            if trial > trials // 2:
+                candidate = packed.unpack(packed.mutate(packed.pack([best]), generator)[0])
+            else:
+                candidate = space.sample(rng)
         else:
             candidate = best
         number = space.number(candidate)

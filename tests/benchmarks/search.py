@@ -21,7 +21,8 @@ from tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.model.trainer import Trainer
 from tuner.search.packed import Rows
-from tuner.search.sampler import TaskSearch, make_sampler
+from tuner.search.strategy import SearchProblem, make_strategy
+from tuner.search.task_search import TaskSearch
 from tuner.search.tasks import Lesson, data_of
 
 WITHIN = 1.05  # of the best latency
@@ -30,19 +31,19 @@ MOST = 700  # trials, then a strategy is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
-    """A way to search: the sampler, and whether it starts from the default schedule."""
+class Way:
+    """A way to search: the strategy, and whether it starts from the default schedule."""
 
     name: str
-    sampler: str
+    strategy: str
     default_first: bool = False
 
 
-STRATEGIES = (
-    Strategy("random", "random"),
-    Strategy("tpe", "tpe"),
-    Strategy("ours", "cost_model", default_first=True),
-    Strategy("ours without the default", "cost_model"),
+WAYS = (
+    Way("random", "random"),
+    Way("tpe", "tpe"),
+    Way("ours", "cost_model", default_first=True),
+    Way("ours without the default", "cost_model"),
 )
 
 
@@ -65,7 +66,7 @@ def recorded_data(
 
 def trace(
     item: RecordedKernel,
-    strategy: Strategy,
+    way: Way,
     seed: int,
     model: CostModel | None = None,
     batch: int = BATCH,
@@ -83,30 +84,30 @@ def trace(
     def score(rows: Rows) -> Scores:
         return model.predict(extract.of_rows(rows))
 
-    sampler = make_sampler(strategy.sampler, item.space, score, seed)
-    first = [item.space.default()] if strategy.default_first else []
-    search = TaskSearch(item.space, sampler, seed=seed, first=first)
+    proposing = make_strategy(way.strategy, SearchProblem(item.space, score, seed))
+    first = [item.space.default()] if way.default_first else []
+    search = TaskSearch(item.space, proposing, first=first)
     trainer = Trainer(model, background=False)
     known: dict[int, int] = {}  # schedule -> the candidate measured
     latencies: list[float] = []
     goal = until * item.best
     while len(latencies) < most and not search.exhausted:
-        for proposal in search.ask(batch if latencies else 1):
-            number = item.space.number(proposal.candidate)
+        for candidate in search.ask(batch if latencies else 1):
+            number = item.space.number(candidate)
             latency = float(item.latencies[number])
-            search.tell(proposal.number, latency)
+            search.tell(candidate, latency)
             if int(item.schedules[number]) in known:
                 continue
             known[int(item.schedules[number])] = number
             latencies.append(latency)
             if latency <= goal:
                 return latencies
-        if strategy.sampler == "cost_model":
+        if way.strategy == "cost_model":
             trainer.offer(len(known), lambda: recorded_data(item, extract, known.values(), 0))
     return latencies
 
 
-def strategies(kernels: Sequence[RecordedKernel], seeds: int, chosen: Sequence[Strategy]) -> None:
+def strategies(kernels: Sequence[RecordedKernel], seeds: int, chosen: Sequence[Way]) -> None:
     """Print the median trials of each strategy, and how many times more than ours they are."""
     print(f"{'median of ' + str(seeds) + ' seeds':34s}" + "".join(f"{s.name:>26s}" for s in chosen))
     ratios: dict[str, list[float]] = {}
@@ -235,7 +236,7 @@ def main() -> None:
     kernels = [item for item in load() if arguments.match in item.name]
     only = [name for name in arguments.only.split(",") if name]
     if arguments.what == "strategies":
-        strategies(kernels, arguments.seeds, [s for s in STRATEGIES if not only or s.name in only])
+        strategies(kernels, arguments.seeds, [s for s in WAYS if not only or s.name in only])
     elif arguments.what == "rate":
         rate(kernels)
     else:

@@ -138,7 +138,7 @@ def test_unknown_variable_is_named() -> None:
         ("search.minutes", float("nan"), "finite"),
         ("search.minutes", 10**400, "valid number"),
         ("search.exploration", 1.5, "less than or equal to 1"),
-        ("search.sampler", "best", "'cost_model'"),
+        ("search.sampler", 3, "valid string"),
         ("search.cost_model", 3, "section"),
         ("compile.numerics", "fast", "'strict' or 'default'"),
         ("measure.runner", 1, "'ray' or 'local'"),

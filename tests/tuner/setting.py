@@ -23,8 +23,9 @@ from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.records.trial_records import schedule_hash
 from tuner.reports.progress import NoProgress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
-from tuner.search.sampler import Score, TaskSearch, make_sampler
 from tuner.search.session import SessionOptions, TuningSession
+from tuner.search.strategy import Score, SearchProblem, make_strategy
+from tuner.search.task_search import TaskSearch
 from tuner.search.tasks import TuningTask, plan
 
 TILES = (matmul_kernel(), small_space(9), 1)
@@ -102,9 +103,10 @@ class Setting:
             key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
             value = kernel_to_json(kernel)
             self.store.add_workloads([WorkloadRecord(key.workload, kernel.name, value)])
-            sampler = make_sampler("cost_model", space, scorer(model, extract), 0)
+            problem = SearchProblem(space, scorer(model, extract), 0)
+            strategy = make_strategy("cost_model", problem)
             default = plan(space, space.default())
-            search = TaskSearch(space, sampler, seed=0, first=[default.candidate])
+            search = TaskSearch(space, strategy, first=[default.candidate])
             progress = TaskProgress(occurrences)
             task = TuningTask(kernel, value, key, space, extract, search, progress, default)
             task.resume(queries.trials(self.store, key))

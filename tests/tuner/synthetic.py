@@ -12,6 +12,7 @@ from compiler.schedule.steps import Inline, Schedule
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+from tuner.search.packed import PackedSpace
 
 TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 64, 32, 32768, 1048576, 33554432, 2)
 
@@ -74,3 +75,9 @@ def latency(space: ScheduleSpace, candidate: Candidate, scale: float = 1e-3) -> 
     grain = choices["grain"]
     assert isinstance(grain, int)
     return scale * cost * (1.0 + 0.06 * abs(math.log2(grain / 4)))
+
+
+def neighbours(space: ScheduleSpace, candidate: Candidate) -> list[Candidate]:
+    """The candidates with exactly one choice at another value."""
+    packed = PackedSpace(space)
+    return [packed.unpack(row) for row in packed.neighbours(packed.pack([candidate])[0])]

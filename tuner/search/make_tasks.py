@@ -10,13 +10,13 @@ from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from configs.settings import Settings
 from tuner.building.apply_best import task_key
-from tuner.model.cost_model import CostModel, Scores
+from tuner.model.cost_model import CostModel
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.model.history import PastKernel, bests
 from tuner.model.relatives import Known, nearest_bests
 from tuner.search.budget import TaskProgress
-from tuner.search.packed import Rows
-from tuner.search.sampler import Score, TaskSearch, make_sampler
+from tuner.search.strategy import Score, SearchProblem, make_strategy
+from tuner.search.task_search import TaskSearch
 from tuner.search.tasks import TuningTask, plan
 
 
@@ -55,12 +55,10 @@ def make_tasks(
     for key, (kernel, occurrences) in kernels.items():
         space = spaces[key]
         extract = FeatureExtractor(space, kernel, target, layout, threads)
-        seed = search.seed ^ int(key[:8], 16)
-        sampler = make_sampler(
-            search.sampler,
+        problem = SearchProblem(
             space,
             _score(model, extract),
-            seed,
+            search.seed ^ int(key[:8], 16),
             exploration=search.exploration,
             pool=search.cost_model.pool,
         )
@@ -75,8 +73,7 @@ def make_tasks(
                 extract=extract,
                 search=TaskSearch(
                     space,
-                    sampler,
-                    seed=seed,
+                    make_strategy(search.sampler, problem),
                     first=[default.candidate, *own, *nearest_bests(kernel, space, known)],
                 ),
                 progress=TaskProgress(occurrences),
@@ -87,7 +84,4 @@ def make_tasks(
 
 
 def _score(model: CostModel, extract: FeatureExtractor) -> Score:
-    def score(rows: Rows) -> Scores:
-        return model.predict(extract.of_rows(rows))
-
-    return score
+    return lambda rows: model.predict(extract.of_rows(rows))

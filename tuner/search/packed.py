@@ -6,7 +6,7 @@ thousands of candidates are drawn, varied and compared with a few array operatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -75,11 +75,20 @@ class PackedSpace:
         positions = rng.integers(self.sizes[sketch])
         return np.concatenate([sketch[:, None], positions], axis=1)
 
-    def mutate(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """Each row with one choice moved, mostly to an adjacent value; fixed sketches are redrawn.
+    def unknown(self, known: Container[int], rng: np.random.Generator) -> Candidate | None:
+        """A random candidate whose number is not in `known`, or None when there is none."""
+        for number in self.numbers(self.sample(32, rng)).tolist():
+            if number not in known:
+                return self.space.candidate(number)
+        start = int(rng.integers(self.size))  # few are unknown: the next one from a random place on
+        for step in range(self.size):
+            number = (start + step) % self.size
+            if number not in known:
+                return self.space.candidate(number)
+        return None
 
-        `ScheduleSpace.mutate` does the same for one candidate.
-        """
+    def mutate(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        """Each row with one choice moved, mostly to an adjacent value; fixed ones are redrawn."""
         result = rows.copy()
         fixed = self._open[rows[:, 0]] == 0
         result[fixed] = self.sample(int(fixed.sum()), rng)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from compiler.errors import MeasureError
+from compiler.schedule.space import Candidate
 from db import queries
 from db.records import TrialRecord
 from db.store import Store
@@ -28,7 +29,6 @@ from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus
 from tuner.search.budget import Budget, End
 from tuner.search.others import Others
-from tuner.search.sampler import Proposal
 from tuner.search.tasks import Lesson, Planned, TuningTask
 
 POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
@@ -131,10 +131,6 @@ class TuningSession:
         """Seconds since the session began."""
         return self._clock() - self._started
 
-    @property
-    def interrupted(self) -> bool:
-        return self._stopped
-
     def statuses(self) -> list[TaskStatus]:
         """Where every task stands."""
         return [task.status(self._budget) for task in self.tasks]
@@ -209,23 +205,23 @@ class TuningSession:
             if task.known and not task.seeded:
                 task.seeded = True
                 task.search.propose_first(relatives_bests(task, self.tasks))
-            for proposal in task.search.ask(count):
-                self._plan(task, proposal)
+            for candidate in task.search.ask(count):
+                self._plan(task, candidate)
             self._claim()
             task.progress.exhausted = task.search.exhausted
             task.progress.headroom = task.search.headroom
         self.overhead.propose += time.thread_time() - begin
 
-    def _plan(self, task: TuningTask, proposal: Proposal) -> None:
-        """Queue a proposal; one whose schedule is another candidate's too shares its result."""
-        planned = task.plan(proposal.candidate)
+    def _plan(self, task: TuningTask, candidate: Candidate) -> None:
+        """Queue a candidate; one whose schedule is another one's too shares its result."""
+        planned = task.plan(candidate)
         if planned.hash in task.known:
-            task.search.tell(proposal.number, task.known[planned.hash])
+            task.search.tell(candidate, task.known[planned.hash])
             return
         if planned.hash in task.under_way:
-            task.under_way[planned.hash].append(proposal.number)
+            task.under_way[planned.hash].append(candidate)
             return
-        task.under_way[planned.hash] = [proposal.number]
+        task.under_way[planned.hash] = [candidate]
         task.progress.pending += 1
         self._queue.append(_Work(task, planned))
 
@@ -263,8 +259,8 @@ class TuningSession:
         if work is not None:
             task.progress.pending -= 1
         latency = latency_of(record)
-        for number in task.under_way.pop(hash, ()):
-            task.search.tell(number, latency)
+        for candidate in task.under_way.pop(hash, ()):
+            task.search.tell(candidate, latency)
         task.take_over(record)
 
     def _gather(self) -> list[MeasureResult]:
@@ -306,8 +302,8 @@ class TuningSession:
             self._queue.appendleft(_Work(task, planned, again=True))
             return
         self._others.measured([work.claim])
-        for number in task.under_way.pop(planned.hash):
-            task.search.tell(number, result.latency)
+        for candidate in task.under_way.pop(planned.hash):
+            task.search.tell(candidate, result.latency)
         lesson = Lesson.of(result.status, result.latency, result.run_seconds, result.machine)
         seconds = result.build_seconds + result.check_seconds + result.run_seconds
         task.learn(planned.candidate, planned.hash, result.latency, lesson, seconds)
@@ -318,8 +314,8 @@ class TuningSession:
 
     def _machinery_failed(self, work: _Work, result: MeasureResult) -> None:
         self._others.measured([work.claim])
-        for number in work.task.under_way.pop(work.planned.hash):
-            work.task.search.forget(number)
+        for candidate in work.task.under_way.pop(work.planned.hash):
+            work.task.search.forget(candidate)
         self._machinery_failures += 1
         if self._machinery_failures >= MAX_MACHINERY_FAILURES:
             reason = result.error.strip().splitlines()[-1] if result.error.strip() else "no reason"

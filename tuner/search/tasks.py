@@ -24,7 +24,7 @@ from tuner.records.trial_records import (
 )
 from tuner.reports.report import TaskStatus
 from tuner.search.budget import Budget, TaskProgress
-from tuner.search.sampler import TaskSearch
+from tuner.search.task_search import TaskSearch
 
 SAYS_LITTLE = frozenset((Status.UNSTABLE, Status.QUARANTINED))
 """Neither fast nor failing: nothing for a cost model to learn."""
@@ -72,7 +72,7 @@ class TuningTask:
 
     `candidates` and `lessons` are the training data of the cost model. `known` maps the hash of
     every measured schedule to its latency, `under_way` that of every schedule being measured to the
-    proposals that wait for it. `confirmed_latency` is that of the record to apply, infinity when a
+    candidates that wait for it. `confirmed_latency` is that of the record to apply, infinity when a
     later trial has beaten it.
     """
 
@@ -87,7 +87,7 @@ class TuningTask:
     candidates: list[Candidate] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
-    under_way: dict[str, list[int]] = field(default_factory=dict)
+    under_way: dict[str, list[Candidate]] = field(default_factory=dict)
     _features: FeatureMatrix = field(init=False)
     seeded: bool = False  # whether its relatives' best schedules were put in front of the search
     failures: int = 0

@@ -19,6 +19,7 @@ from db.store import Store
 from measure.farm.make_runner import create_runner
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.synthetic import neighbours
 from tuner import job as job_module
 from tuner.confirm.finalists import Settled
 from tuner.confirm.latency import ModelLatency
@@ -53,7 +54,7 @@ class Setting:
         self.job.prepare(self.graph)
         self.task = next(task for task in self.job.tasks if "conv" in task.kernel.name)
         default = self.record(self.task, self.task.default.schedule, 2e-6)
-        other = plan(self.task.space, self.task.space.neighbours(self.task.default.candidate)[0])
+        other = plan(self.task.space, neighbours(self.task.space, self.task.default.candidate)[0])
         rival = self.record(self.task, other.schedule, 1e-6)
         self.default, self.rival = (self.best(trial) for trial in (default, rival))
         self.job.settled = [Settled(self.task, self.rival, self.default)]
@@ -112,7 +113,7 @@ def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) 
     setting.store.record_bests([setting.rival])
     earlier = setting.rival
     setting.job.register("tiny", setting.graph)
-    candidates = setting.task.space.neighbours(setting.task.default.candidate)
+    candidates = neighbours(setting.task.space, setting.task.default.candidate)
     other = plan(setting.task.space, candidates[-1])
     newest = setting.best(setting.record(setting.task, other.schedule, 0.5e-6))
     setting.job.settled = [Settled(setting.task, newest, earlier)]

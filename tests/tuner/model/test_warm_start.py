@@ -24,7 +24,7 @@ from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.end_to_end.tiny_model import tiny_model
-from tests.tuner.synthetic import TARGET, matmul_kernel
+from tests.tuner.synthetic import TARGET, matmul_kernel, neighbours
 from tuner.building.apply_best import choose_from, task_key
 from tuner.building.build_model import compile_from
 from tuner.model.cost_model import BoostedTrees
@@ -126,7 +126,7 @@ def test_what_gained_nothing_elsewhere_is_not_carried_over(store: Store) -> None
         default = space.default()
         for number in range(30):
             latency = 1e-3 + 1e-9 * number
-            candidate = default if number == 0 else space.neighbours(default)[number % 3]
+            candidate = default if number == 0 else neighbours(space, default)[number % 3]
             record = TrialRecord(
                 replace(key, compiler_version=task_key("", TARGET, 1, "default").compiler_version),
                 f"flat-{number}",
@@ -272,7 +272,7 @@ def test_the_best_for_other_threads_is_a_place_to_start_from(store: Store) -> No
     settings = load_settings(overrides={"compile.threads": 2}, environment={})
     kernels = {key.workload: (KNOWN[0], 1)}
     (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), (), found)
-    first = [task.search.ask(1)[0].candidate for _ in range(2)]
+    first = [task.search.ask(1)[0] for _ in range(2)]
     assert first[0] == task.space.default()
     kept = {name: v for name, v in task.space.choices(first[1]).items() if name in best.choices}
     assert kept == {n: tuple(v) if isinstance(v, list) else v for n, v in best.choices.items()}
@@ -286,6 +286,6 @@ def test_relatives_of_earlier_jobs_come_after_the_default(store: Store) -> None:
     kernels = {workload_key(UNKNOWN): (UNKNOWN, 1)}
     settings = load_settings(environment={})
     (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), past)
-    proposals = [task.search.ask(1)[0].candidate for _ in range(3)]
+    proposals = [task.search.ask(1)[0] for _ in range(3)]
     wanted = nearest_bests(UNKNOWN, task.space, bests(past))
     assert proposals == [task.space.default(), *wanted]

@@ -20,7 +20,7 @@ from compiler.kernels.serialize import kernel_to_json
 from db.records import TargetRecord, WorkloadRecord
 from db.store import Store
 from measure.farm.replay_runner import ReplayRunner
-from tests.benchmarks.search import STRATEGIES, held_out, recorded_data, trace
+from tests.benchmarks.search import WAYS, held_out, recorded_data, trace
 from tests.tuner.recorded import FILE, RecordedKernel, load
 from tests.tuner.setting import scorer
 from tuner.building.apply_best import task_key
@@ -28,12 +28,13 @@ from tuner.model.cost_model import AnalyticModel, BoostedTrees
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.reports.progress import NoProgress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
-from tuner.search.sampler import TaskSearch, make_sampler
 from tuner.search.session import SessionOptions, TuningSession
+from tuner.search.strategy import SearchProblem, make_strategy
+from tuner.search.task_search import TaskSearch
 from tuner.search.tasks import TuningTask, plan
 
 KERNELS = {item.name: item for item in load()}
-RANDOM, TPE, OURS, UNSEEDED = STRATEGIES
+RANDOM, TPE, OURS, UNSEEDED = WAYS
 
 
 @pytest.fixture(params=sorted(KERNELS))
@@ -130,9 +131,10 @@ class Replay:
         self.model = BoostedTrees(0)
         layout = FeatureLayout.of([item.space])
         extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
-        sampler = make_sampler("cost_model", item.space, scorer(self.model, extract), 0)
+        problem = SearchProblem(item.space, scorer(self.model, extract), 0)
+        strategy = make_strategy("cost_model", problem)
         default = plan(item.space, item.space.default())
-        search = TaskSearch(item.space, sampler, seed=0, first=[default.candidate])
+        search = TaskSearch(item.space, strategy, first=[default.candidate])
         progress = TaskProgress(1)
         self.task = TuningTask(
             item.kernel, value, key, item.space, extract, search, progress, default

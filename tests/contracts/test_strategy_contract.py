@@ -1,4 +1,4 @@
-"""What every sampler keeps to: whole candidates of the space, none twice, the same for a seed."""
+"""What every strategy keeps to: whole candidates of the space, none twice, the same for a seed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,8 @@ from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, t
 from tuner.model.cost_model import BoostedTrees, Scores
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.search.packed import Rows
-from tuner.search.sampler import (
-    SAMPLERS,
-    TaskSearch,
-    distributions,
-    from_parameters,
-    make_sampler,
-    to_parameters,
-)
+from tuner.search.strategy import SearchProblem, make_strategy, strategy_names
+from tuner.search.task_search import TaskSearch
 from tuner.search.tasks import Lesson, data_of
 
 Answer = Callable[[ScheduleSpace, Candidate], float]
@@ -44,23 +38,23 @@ class Searched:
         self.model = BoostedTrees(seed)
         layout = FeatureLayout.of([space])
         self.extract = FeatureExtractor(space, matmul_kernel(), TARGET, layout)
-        sampler = make_sampler(
-            name, space, lambda rows: self.model.predict(self.extract.of_rows(rows)), seed
+        problem = SearchProblem(
+            space, lambda rows: self.model.predict(self.extract.of_rows(rows)), seed
         )
-        self.search = TaskSearch(space, sampler, seed=seed, first=first)
+        self.search = TaskSearch(space, make_strategy(name, problem), first=first)
         self.proposed: list[Candidate] = []
         self.latencies: list[float] = []
 
     def run(self, trials: int, answer: Answer, batch: int = 8) -> list[Candidate]:
         """Ask, answer, tell, retrain, until `trials` or the end of the space."""
         while len(self.proposed) < trials:
-            proposals = self.search.ask(min(batch, trials - len(self.proposed)))
-            if not proposals:
+            asked = self.search.ask(min(batch, trials - len(self.proposed)))
+            if not asked:
                 break
-            for proposal in proposals:
-                value = answer(self.space, proposal.candidate)
-                self.search.tell(proposal.number, value)
-                self.proposed.append(proposal.candidate)
+            for candidate in asked:
+                value = answer(self.space, candidate)
+                self.search.tell(candidate, value)
+                self.proposed.append(candidate)
                 self.latencies.append(value)
             lessons = [Lesson.of("ok", value, 0.0, {}) for value in self.latencies]
             taught = [lesson for lesson in lessons if lesson is not None]
@@ -68,18 +62,9 @@ class Searched:
         return self.proposed
 
 
-@pytest.fixture(params=SAMPLERS)
+@pytest.fixture(params=strategy_names())
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def test_candidate_and_trial_parameters_convert_both_ways() -> None:
-    space = tile_space()
-    for number in range(0, space.size, 997):
-        candidate = space.candidate(number)
-        parameters = to_parameters(space, candidate)
-        assert from_parameters(space, parameters) == candidate
-        assert set(parameters) <= set(distributions(space))
 
 
 def test_every_proposal_is_a_point_of_the_space(name: str) -> None:
@@ -166,10 +151,10 @@ def test_a_candidate_added_between_batches_is_not_proposed(name: str) -> None:
 def test_a_forgotten_proposal_is_not_repeated(name: str) -> None:
     search = Searched(name, small_space(3)).search
     (lost,) = search.ask(1)
-    search.forget(lost.number)
+    search.forget(lost)
     rest = search.ask(5)
     assert len(rest) == 2
-    assert lost.candidate not in [proposal.candidate for proposal in rest]
+    assert lost not in rest
 
 
 def test_a_batch_larger_than_the_rest_of_the_space_is_cut(name: str) -> None:
@@ -180,9 +165,11 @@ def no_score(rows: Rows) -> Scores:
     raise AssertionError("never asked")
 
 
-def test_an_unknown_sampler_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="cost_model"):
-        make_sampler("annealing", tile_space(), no_score, 0)
+def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
+    problem = SearchProblem(tile_space(), no_score, 0)
+    with pytest.raises(SettingsError, match=r"search\.sampler = 'cost': unknown") as caught:
+        make_strategy("cost", problem)
+    assert caught.value.hint == "did you mean cost_model?"
 
 
 def test_the_cost_model_finds_good_candidates_in_fewer_trials_than_chance() -> None:

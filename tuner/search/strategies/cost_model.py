@@ -1,0 +1,11 @@
+"""Evolutionary search ranked by the cost model: the default."""
+
+from __future__ import annotations
+
+from tuner.search.strategies.evolution import Evolution
+from tuner.search.strategy import SearchProblem
+
+
+def make_strategy(problem: SearchProblem) -> Evolution:
+    """See `tuner.search.strategy`."""
+    return Evolution(problem, problem.score)
