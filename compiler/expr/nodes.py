@@ -20,7 +20,6 @@ ARITHMETIC_OPS = frozenset(
     "add sub mul div floordiv mod fmod max min pow and or xor shl shr".split()
 )
 COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
-COMBINERS = frozenset("sum prod max min and or".split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Parts of expressions: of a conjunction, and the largest that depend on some things only."""
+"""Parts of expressions: conjuncts, guards of a term, and the largest with some property."""
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select
+from compiler.expr.combiners import neutral_element
+from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select, binary
 from compiler.expr.walk import axes_of, children, loads, postorder
 from compiler.types.dtypes import DType
 
@@ -12,6 +13,24 @@ def conjuncts(condition: Expr) -> list[Expr]:
     if isinstance(condition, Binary) and condition.op == "and":
         return [*conjuncts(condition.left), *conjuncts(condition.right)]
     return [condition]
+
+
+def split_guards(body: Expr, combiner: str) -> tuple[list[Expr], Expr]:
+    """Conditions outside of which a reduction's body is neutral, and the body under them.
+
+    sum: a factor `select(c, x, 0)` of a product is `x` under c; max, min: `select(c, x, identity)`.
+    """
+    neutral = neutral_element(combiner, body.dtype)
+    # A condition on data stays a select: only conditions on indices can be decided early.
+    if isinstance(body, Select) and body.otherwise == neutral and not loads(body.condition):
+        guards, inner = split_guards(body.then, combiner)
+        return [*conjuncts(body.condition), *guards], inner
+    if combiner == "sum" and isinstance(body, Binary) and body.op == "mul":
+        left_guards, left = split_guards(body.left, combiner)
+        right_guards, right = split_guards(body.right, combiner)
+        if left_guards or right_guards:
+            return [*left_guards, *right_guards], binary("mul", left, right)
+    return [], body
 
 
 def parts_without(expr: Expr, axes: set[str]) -> list[Expr]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from compiler.expr.bounds import linear_terms
+from compiler.expr.combiners import COMBINERS, neutral_element
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from compiler.expr.walk import children, postorder
 from compiler.kernels.evaluate_product import contract, product_factors
@@ -62,9 +63,10 @@ def evaluate_stage(stage: Stage, tensors: Mapping[str, Array], accumulate_double
     ranges = {axis.name: range(axis.extent) for axis in (*stage.axes, *stage.reduce_axes)}
     if not stage.reduce_axes:
         return _evaluate_pointwise(stage, tensors, ranges)
-    exact = stage.combiner not in ("sum", "prod") or stage.dtype is not DType.F32
-    accumulator = stage.dtype if exact or not accumulate_double else DType.F64
-    result = np.full(stage.shape, _identity(stage.combiner, accumulator), accumulator.numpy)
+    rounds = COMBINERS[stage.combiner].rounds and stage.dtype is DType.F32
+    accumulator = DType.F64 if rounds and accumulate_double else stage.dtype
+    neutral = neutral_element(stage.combiner, accumulator)
+    result = np.full(stage.shape, neutral.value, accumulator.numpy)
     _accumulate(stage, tensors, ranges, accumulator, result)
     return result.astype(stage.dtype.numpy, copy=False)
 
@@ -133,34 +135,9 @@ def _accumulate(
             body = evaluator.evaluate(stage.body)
             full = np.broadcast_to(body, tuple(len(chunk[name]) for name in names))
             inner = tuple(range(len(outer), len(names)))
-            function = _COMBINERS[stage.combiner]
+            function = COMBINERS[stage.combiner].array
             part = function.reduce(full, axis=inner, dtype=accumulator.numpy)
             target[...] = function(target, part)
-
-
-_COMBINERS: Mapping[str, np.ufunc] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-}
-
-
-def _identity(combiner: str, dtype: DType) -> int | float | bool:
-    if combiner == "sum":
-        return 0
-    if combiner == "prod":
-        return 1
-    if dtype is DType.BOOL:
-        return combiner in ("and", "min")
-    if combiner in ("and", "or"):
-        return (-1 if dtype.is_signed else int(np.iinfo(dtype.numpy).max)) * (combiner == "and")
-    if dtype.is_float:
-        return -math.inf if combiner == "max" else math.inf
-    limits = np.iinfo(dtype.numpy)
-    return int(limits.min if combiner == "max" else limits.max)
 
 
 def _used_axes(expression: Expr, names: Sequence[str]) -> tuple[str, ...]:

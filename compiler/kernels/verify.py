@@ -8,9 +8,9 @@ import numpy as np
 
 from compiler.errors import VerifyError
 from compiler.expr.bounds import index_range
+from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import (
     ARITHMETIC_OPS,
-    COMBINERS,
     COMPARE_OPS,
     UNARY_OPS,
     Binary,

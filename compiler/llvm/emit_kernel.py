@@ -7,6 +7,7 @@ from typing import Any
 
 from compiler.errors import LoweringError
 from compiler.expr.affine import Affine, decide, expr_range
+from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
@@ -304,8 +305,8 @@ class _FunctionEmitter:
         product = self._product(statement)
         if product is None:
             value, old = expressions.common(expressions.vector(statement.value), old)
-            op = {"sum": "add", "prod": "mul"}.get(statement.combiner, statement.combiner)
-            combined = scalar_ops.binary(self.writer, op, old, value)
+            operation = COMBINERS[statement.combiner].operation
+            combined = scalar_ops.binary(self.writer, operation, old, value)
         else:
             left, right, old = expressions.common(*map(expressions.vector, product), old)
             name = self.writer.intrinsic(

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import (
     Binary,
     Cast,
@@ -69,7 +70,7 @@ class _Interpreter:
                     position = self._position(buffer, indices, env)
                     old = self.buffers[buffer][position]
                     new = self.value(value_expr, env)
-                    self.buffers[buffer][position] = _COMBINE[combiner](old, new)
+                    self.buffers[buffer][position] = COMBINERS[combiner].array(old, new)
 
     def _position(
         self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int]
@@ -165,13 +166,3 @@ _BINARY: dict[str, Callable[..., Scalar]] = {
 
 def _binary(op: str, a: Scalar, b: Scalar) -> Scalar:
     return _BINARY[op](a, b)
-
-
-_COMBINE: dict[str, Callable[..., Scalar]] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-    "and": np.logical_and,
-    "or": np.logical_or,
-}

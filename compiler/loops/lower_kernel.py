@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from compiler.errors import ScheduleError
 from compiler.expr.affine import affine, decide, expr_range
+from compiler.expr.combiners import neutral_element
 from compiler.expr.nodes import (
     Const,
     Expr,
@@ -20,6 +21,7 @@ from compiler.expr.nodes import (
     mul,
     select,
 )
+from compiler.expr.parts import split_guards
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.loops.ir import (
@@ -43,7 +45,6 @@ from compiler.loops.loop_ranges import (
     pieces_of,
 )
 from compiler.loops.pack import packed_shape
-from compiler.loops.reductions import reduction_identity, split_guards
 from compiler.loops.region import Region, User, free_name, required_region
 from compiler.loops.stage_state import StageState
 from compiler.schedule.apply_schedule import ScheduledKernel, apply_schedule
@@ -124,7 +125,7 @@ class _Lowering:
         first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
         outer, inner = state.order[:first], state.order[first:]
         spatial = [axis for axis in inner if axis not in state.reduce]
-        initial = reduction_identity(stage.combiner, stage.dtype)
+        initial = neutral_element(stage.combiner, stage.dtype)
         guards, body = split_guards(stage.body, stage.combiner)
         lanes = state.vector_roots()
         per_lane = [guard for guard in guards if axes_of(guard) & lanes]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from compiler.errors import VerifyError
 from compiler.expr.affine import Ranges, affine, affine_range, expr_range
-from compiler.expr.nodes import COMBINERS, Binary, Expr, Index, Load, Select
+from compiler.expr.combiners import COMBINERS
+from compiler.expr.nodes import Binary, Expr, Index, Load, Select
 from compiler.expr.walk import children
 from compiler.loops.ir import (
     Allocate,

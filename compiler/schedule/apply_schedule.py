@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compiler.errors import ScheduleError
+from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import Expr, Load, add, binary, index, integer, mul
 from compiler.expr.parts import parts_that_read, parts_without
 from compiler.expr.walk import axes_of, substitute, transform
@@ -208,7 +209,7 @@ def _split_reduction(scheduled: ScheduledKernel, step: SplitReduction) -> None:
             at(add(integer(blocks * lanes), index(tail))),
         )
         combined = binary(
-            {"sum": "add", "prod": "mul"}.get(stage.combiner, stage.combiner),
+            COMBINERS[stage.combiner].operation,
             Load(stage.dtype, total.name, spatial),
             Load(stage.dtype, leftover.name, spatial),
         )

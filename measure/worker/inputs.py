@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import Binary, Expr, Load, Unary
 from compiler.expr.walk import children, postorder
 from compiler.kernels.kernel import Buffer, FusedKernel
@@ -73,7 +74,7 @@ def reduction_length(kernel: FusedKernel) -> int:
     lengths = [
         math.prod(axis.extent for axis in stage.reduce_axes)
         for stage in kernel.stages
-        if stage.combiner in ("sum", "prod")
+        if stage.combiner and COMBINERS[stage.combiner].rounds
     ]
     return max(1, sum(lengths))
 

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.expr.combiners import COMBINERS, neutral_element
+from compiler.types.dtypes import DType
+
+BITWISE = ("and", "or")
+COMBINED = [(name, dtype) for name in COMBINERS for dtype in DType if name not in BITWISE]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*COMBINED, *((name, DType.BOOL) for name in BITWISE)])
+def test_the_neutral_element_leaves_every_term_as_it_is(name: str, dtype: DType) -> None:
+    terms = np.array([0, 1, 1, 7], dtype.numpy)
+    if dtype.is_integer:
+        limits = np.iinfo(dtype.numpy)
+        terms = np.array([limits.min, 0, 1, limits.max], dtype.numpy)
+    elif dtype.is_float:
+        terms = np.array([-np.inf, -2.5, 0, np.inf], dtype.numpy)
+    neutral = np.array(neutral_element(name, dtype).value, dtype.numpy)
+    joined = COMBINERS[name].array(terms, neutral)
+    assert joined.dtype == dtype.numpy
+    np.testing.assert_array_equal(joined, terms)
