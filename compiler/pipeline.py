@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from compiler.errors import LoweringError, ScheduleError, VerifyError
 from compiler.graph.ir import Graph
-from compiler.graph.optimise import PASSES, optimise
 from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.limits import Allowance, Limits
@@ -20,6 +19,7 @@ from compiler.llvm import CompiledKernel, begin_kernel
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
@@ -40,7 +40,7 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 STAGES = (
     "import",
-    *(name for name, _ in PASSES),
+    *PASS_NAMES,
     "optimise",
     "extract_kernels",
     "choose_schedules",

@@ -12,9 +12,9 @@ import numpy as np
 from compiler.errors import ShapeError
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance
-from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
 

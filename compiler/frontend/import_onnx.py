@@ -15,8 +15,8 @@ from compiler.errors import ImportModelError
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse
 from compiler.frontend.model_inputs import input_types
+from compiler.frontend.name_scope import NameScope
 from compiler.frontend.read_model import check_text, read_model, read_opsets
-from compiler.frontend.scope import Scope
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance, Limits
 from compiler.types.tensor_type import Array
@@ -75,7 +75,7 @@ def _import(
     _check_names("input", [info.name for info in graph.input])
     _check_names("output", [info.name for info in graph.output])
     builder = GraphBuilder(graph.name or "model", allowance)
-    scope = Scope(builder, base_dir)
+    scope = NameScope(builder, base_dir)
     scope.add_initializers(graph.initializer)
     initialized = {tensor.name for tensor in graph.initializer}
     inputs = [info for info in graph.input if info.name not in initialized]
@@ -93,7 +93,7 @@ def _define_constants(
     constants: Mapping[str, Array],
     inputs: Sequence[onnx.ValueInfoProto],
     builder: GraphBuilder,
-    scope: Scope,
+    scope: NameScope,
 ) -> None:
     known = [info.name for info in inputs]
     for name, array in constants.items():
@@ -117,7 +117,7 @@ def _check_names(what: str, names: Sequence[str]) -> None:
         raise ImportModelError(f"the {what} {name!r} of the model is there twice")
 
 
-def _outputs(graph: onnx.GraphProto, scope: Scope) -> list[tuple[str, Value]]:
+def _outputs(graph: onnx.GraphProto, scope: NameScope) -> list[tuple[str, Value]]:
     outputs: list[tuple[str, Value]] = []
     for info in graph.output:
         value = scope.lookup(info.name)

@@ -20,10 +20,10 @@ from compiler.frontend.control_flow import control_flow
 from compiler.frontend.converter import covered_versions, find_converter
 from compiler.frontend.function_expansion import FunctionBody, local_function, schema_function
 from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.name_scope import NameScope
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.problems import Problems
 from compiler.frontend.read_model import canonical_domain
-from compiler.frontend.scope import Scope
 from compiler.frontend.signature import Signature, check_form, check_types, find_signature
 
 _MAX_DEPTH = 40
@@ -39,7 +39,7 @@ FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 class Frame:
     """Where a node stands: its names, its opsets, and the functions that it is inside of."""
 
-    scope: Scope
+    scope: NameScope
     opsets: Mapping[str, int]
     outer: str = ""  # the name of the model's node whose expansion this is
     functions: tuple[FunctionKey, ...] = ()
@@ -196,7 +196,7 @@ class ModelImporter:
         if key is not None and key in frame.functions:
             raise ImportModelError(f"the function {key[1]} of the model calls itself")
         _check_depth(frame)
-        scope = Scope(self._builder, self._base_dir)
+        scope = NameScope(self._builder, self._base_dir)
         for position, formal in enumerate(body.inputs):
             scope.define(formal, inputs[position] if position < len(inputs) else None)
         functions = frame.functions if key is None else (*frame.functions, key)
@@ -210,7 +210,7 @@ class ModelImporter:
         frame = step.frame
         _check_depth(frame)
         refuse_sparse(graph)
-        scope = Scope(self._builder, self._base_dir, frame.scope)
+        scope = NameScope(self._builder, self._base_dir, frame.scope)
         scope.add_initializers(graph.initializer)
         for formal, value in zip(graph.input, inputs, strict=True):
             scope.define(formal.name, value)
@@ -226,7 +226,7 @@ def refuse_sparse(graph: GraphProto) -> None:
         raise UnsupportedOperatorError(f"initializer {name!r} is sparse, which is not supported")
 
 
-def _results(names: Sequence[str], scope: Scope) -> Results | None:
+def _results(names: Sequence[str], scope: NameScope) -> Results | None:
     """Values of a body's outputs (None where it has none), or None if any is unknown."""
     if any(scope.is_poisoned(name) for name in names):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.graph.ir import Graph
-from compiler.operators.node import Node
+from compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

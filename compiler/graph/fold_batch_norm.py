@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter, use_counts
-from compiler.operators.node import Node
 from compiler.operators.registry import complete_attributes
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array
 
 _Doubles = npt.NDArray[np.float64]

@@ -7,8 +7,8 @@ from compiler.graph.rewriter import Rewriter, use_counts
 from compiler.kernels.count_work import kernel_iterations
 from compiler.limits import MAXIMUM_RANK, Allowance
 from compiler.operators.evaluate_node import evaluate_node, node_kernel
-from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, operator
+from compiler.types.node import Node
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
 # folded up to this size: beyond it, computing it at run time is cheaper than storing it.

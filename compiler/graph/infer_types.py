@@ -8,8 +8,8 @@ from dataclasses import replace
 from compiler.errors import VerifyError
 from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph, format_node
-from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
+from compiler.types.node import Node
 from compiler.types.tensor_type import TensorType
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.operators.node import Node
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
 
 

@@ -10,7 +10,7 @@ graph resnet18
 from __future__ import annotations
 
 from compiler.graph.ir import Graph
-from compiler.operators.node import Node
+from compiler.types.node import Node
 
 
 def format_graph(graph: Graph) -> str:

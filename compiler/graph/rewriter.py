@@ -11,8 +11,8 @@ import numpy as np
 
 from compiler.graph.infer_types import node_type
 from compiler.graph.ir import Graph
-from compiler.operators.node import Node
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
 

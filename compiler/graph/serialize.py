@@ -15,8 +15,8 @@ import numpy as np
 from compiler.errors import TunefarmError
 from compiler.graph.ir import Graph
 from compiler.kernels.serialize import number_from_json, number_to_json
-from compiler.operators.node import Node
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
 FORMAT = 1

@@ -17,9 +17,9 @@ from compiler.graph import dead_code
 from compiler.graph.infer_types import node_type
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
-from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.operators.rules import ints_attribute
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute
 
 Rule: TypeAlias = Callable[[Rewriter, Node], "str | None"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
-from compiler.operators.node import Node
 from compiler.operators.registry import complete_attributes
 from compiler.operators.rules import bool_attribute
+from compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

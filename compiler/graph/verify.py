@@ -6,7 +6,7 @@ from compiler.errors import TunefarmError, VerifyError
 from compiler.graph.infer_types import node_type
 from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph, format_node
-from compiler.operators.node import Node
+from compiler.types.node import Node
 
 
 def verify_graph(graph: Graph) -> None:

@@ -1,7 +1,7 @@
 """Addresses: from a load's indices to a pointer, computed once per loop level.
 
 A flattened index is an affine form. Its terms are added outermost variable first, each in the
-header of the scope that defines the variable, so that inner loops only add constants.
+header of the body that defines the variable, so that inner loops only add constants.
 """
 
 from __future__ import annotations
@@ -123,13 +123,13 @@ class Addresses:
             for name, coefficient in levels[depth]:
                 prefix = (*prefix, (name, coefficient))
                 prefix_key = ("prefix", storage.memory.name, prefix)
-                step = self.writer.scopes[depth].cache.get(prefix_key)
+                step = self.writer.bodies[depth].cache.get(prefix_key)
                 if step is None:
                     scaled = self._scaled(depth, name, coefficient * size)
                     step = self.writer.emit_in(
                         depth, f"getelementptr inbounds i8, ptr {pointer}, i64 {scaled}"
                     )
-                    self.writer.scopes[depth].cache[prefix_key] = step
+                    self.writer.bodies[depth].cache[prefix_key] = step
                 pointer = step
         for atom, coefficient in loose:
             value = self.scalar.index(atom)
@@ -137,15 +137,15 @@ class Addresses:
             pointer = self.writer.emit(f"getelementptr inbounds i8, ptr {pointer}, i64 {scaled}")
         if not loose:
             # An atom that is not affine may change with unrolled variables that its key hides.
-            self.writer.scopes[max(levels)].cache[key] = pointer
+            self.writer.bodies[max(levels)].cache[key] = pointer
         return pointer
 
     def _scaled(self, depth: int, name: str, factor: int) -> str:
         key = ("scaled", name, factor)
-        known = self.writer.scopes[depth].cache.get(key)
+        known = self.writer.bodies[depth].cache.get(key)
         if known is None:
             known = self.writer.emit_in(depth, f"mul nsw i64 {self.names[name]}, {factor}")
-            self.writer.scopes[depth].cache[key] = known
+            self.writer.bodies[depth].cache[key] = known
         return known
 
     def guarded_pointer(self, buffer: str, form: Affine, mask: Value) -> str:
@@ -173,7 +173,7 @@ class Addresses:
 
     def keep(self, buffer: str, key: object, value: Value) -> None:
         """Remember a load until the next store to the buffer."""
-        self.writer.scopes[-1].values[self.storages[buffer].version, key] = value
+        self.writer.bodies[-1].values[self.storages[buffer].version, key] = value
 
     def written(self, buffer: str) -> None:
         """Note a store to the buffer: what was loaded from it before is stale."""
@@ -181,12 +181,12 @@ class Addresses:
         self.storages[buffer].version = self._versions
 
     def remember(self, key: object, value: Value) -> None:
-        """Remember a value for as long as the current scope lasts."""
-        self.writer.scopes[-1].values[key] = value
+        """Remember a value for as long as the current body lasts."""
+        self.writer.bodies[-1].values[key] = value
 
     def forget_values(self) -> None:
-        """Drop the current scope's remembered values."""
-        self.writer.scopes[-1].values.clear()
+        """Drop the current body's remembered values."""
+        self.writer.bodies[-1].values.clear()
 
 
 class ScalarIndexEmitter:

@@ -142,7 +142,7 @@ class _FunctionEmitter:
         stored = self._stored(loop)
         for buffer in stored:
             self.addresses.written(buffer)
-        with writer.scope(variable):
+        with writer.body(variable):
             self.statements(loop.body)
             self.registers.join()
         for buffer in stored:
@@ -196,7 +196,7 @@ class _FunctionEmitter:
     def _parallel(self, loop: For) -> None:
         """Outline the loop; threads draw chunk numbers from a shared counter until none is left."""
         kernel, writer = self.kernel, self.writer
-        if len(writer.scopes) > 1:
+        if len(writer.bodies) > 1:
             raise LoweringError("only an outermost loop can run in parallel")
         name = f"{kernel.symbol}.parallel{kernel.parallel_bodies}"
         kernel.parallel_bodies += 1
@@ -216,7 +216,7 @@ class _FunctionEmitter:
         self.addresses.names[let.variable] = value.text
         ranges = self.addresses.ranges
         ranges[let.variable] = expr_range(let.value, ranges)
-        with self.writer.scope(let.variable):
+        with self.writer.body(let.variable):
             self.statements(let.body)
         del ranges[let.variable]
 
@@ -237,7 +237,7 @@ class _FunctionEmitter:
         self.registers.flush()
         writer.line(f"br i1 {condition.text}, label %{then}, label %{done}")
         writer.begin_block(then)
-        with writer.scope():
+        with writer.body():
             self.statements(statement.body)
             self.registers.join()
         writer.line(f"br label %{done}")
@@ -268,7 +268,7 @@ class _FunctionEmitter:
     def _allocate(self, statement: Allocate) -> None:
         memory = statement.memory
         if statement.scope is Scope.WORKSPACE:
-            if len(self.writer.scopes) > 1:
+            if len(self.writer.bodies) > 1:
                 raise LoweringError("workspace can only be allocated outside of loops")
             offset = self.kernel.workspace_bytes
             self.kernel.workspace_bytes += -(-memory.bytes // ALIGNMENT) * ALIGNMENT

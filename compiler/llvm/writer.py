@@ -1,4 +1,4 @@
-"""FunctionWriter: LLVM IR text with scopes; addresses are computed once, as far out as possible."""
+"""FunctionWriter: LLVM IR text in nested bodies; addresses are computed as far out as possible."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Value(NamedTuple):
 
 
 @dataclass(slots=True)
-class Scope:
-    """A region of code with its variables; `header` is where its loop-invariant code goes."""
+class Body:
+    """Code of a function, loop or branch with its variables; `header` is loop-invariant code."""
 
     header: list[object] = field(default_factory=list)
     cache: dict[object, str] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class Scope:
 class FunctionWriter:
     """Collects one function's text.
 
-    Lines are appended at the current point, or to the header of an enclosing scope. Headers
-    precede all other code of their scope and may only use what outer scopes and earlier header
+    Lines are appended at the current point, or to the header of an enclosing body. Headers
+    precede all other code of their body and may only use what outer bodies and earlier header
     lines define.
     """
 
@@ -76,10 +76,10 @@ class FunctionWriter:
         self._out: list[object] = []
         self._next = 0
         self.block = "entry"
-        self.scopes: list[Scope] = [Scope()]
+        self.bodies: list[Body] = [Body()]
         self._out.append(self.entry)
-        self._out.append(self.scopes[0].header)
-        self.depths: dict[str, int] = {}  # loop variable -> index of its scope
+        self._out.append(self.bodies[0].header)
+        self.depths: dict[str, int] = {}  # loop variable -> index of its body
 
     def text(self) -> str:
         return "\n".join(_flatten(self._out))
@@ -99,10 +99,10 @@ class FunctionWriter:
         return name
 
     def emit_in(self, depth: int, operation: str) -> str:
-        """Append an operation to the header of scope `depth`."""
+        """Append an operation to the header of body `depth`."""
         self._next += 1
         name = f"%h{self._next}"
-        self.scopes[depth].header.append(f"{name} = {operation}")
+        self.bodies[depth].header.append(f"{name} = {operation}")
         return name
 
     def emit_entry(self, operation: str) -> str:
@@ -128,32 +128,32 @@ class FunctionWriter:
         return f"{hint}{self._next}"
 
     @contextmanager
-    def scope(self, *variables: str) -> Iterator[None]:
-        """A new scope from here on; `variables` are defined just before it."""
-        inner = Scope()
+    def body(self, *variables: str) -> Iterator[None]:
+        """A new body from here on; `variables` are defined just before it."""
+        inner = Body()
         self._out.append(inner.header)
-        self.scopes.append(inner)
+        self.bodies.append(inner)
         for variable in variables:
-            self.depths[variable] = len(self.scopes) - 1
+            self.depths[variable] = len(self.bodies) - 1
         try:
             yield
         finally:
-            self.scopes.pop()
+            self.bodies.pop()
             for variable in variables:
                 del self.depths[variable]
 
     def lookup(self, key: object) -> str | None:
         """A cached name that dominates this point."""
-        for scope in reversed(self.scopes):
-            name = scope.cache.get(key)
+        for body in reversed(self.bodies):
+            name = body.cache.get(key)
             if name is not None:
                 return name
         return None
 
     def lookup_value(self, key: object) -> Value | None:
         """A cached value that dominates this point."""
-        for scope in reversed(self.scopes):
-            value = scope.values.get(key)
+        for body in reversed(self.bodies):
+            value = body.values.get(key)
             if value is not None:
                 return value
         return None

@@ -12,7 +12,7 @@ from compiler.kernels.winograd import transform_taps
 from compiler.schedule.steps import PackLayout
 from compiler.types.tensor_type import Array
 
-Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
+NewArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 
 
 def packed_shape(shape: tuple[int, ...], layout: PackLayout) -> tuple[int, ...]:
@@ -34,7 +34,7 @@ def packed_indices(indices: tuple[Expr, ...], layout: PackLayout) -> tuple[Expr,
     return tuple(split[axis] for axis in layout.order)
 
 
-def pack_constant(array: Array, layout: PackLayout, empty: Allocate = np.empty) -> Array:
+def pack_constant(array: Array, layout: PackLayout, empty: NewArray = np.empty) -> Array:
     """The constant in its physical layout, C-contiguous; padding elements are zero.
 
     `empty` makes the array that is returned.
@@ -53,7 +53,7 @@ def pack_constant(array: Array, layout: PackLayout, empty: Allocate = np.empty) 
     return _packed(transformed, layout, empty)
 
 
-def _packed(array: Array, layout: PackLayout, empty: Allocate) -> Array:
+def _packed(array: Array, layout: PackLayout, empty: NewArray) -> Array:
     factors = dict(layout.splits)
     pads = [
         (0, -extent % factors[axis] if axis in factors else 0)

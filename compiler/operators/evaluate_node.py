@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, add_expression, infer_type, operator
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
 
 

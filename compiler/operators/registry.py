@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from compiler.errors import ShapeError, UnsupportedOperatorError
 from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.node import Node
+from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute, TensorType
 
 MAXIMUM_BYTES = 2**40

@@ -8,8 +8,8 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
-from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, operator
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute
 
 _POOLS = ("max_pool", "average_pool")

@@ -19,9 +19,9 @@ from compiler.kernels.kernel import (
 from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
-from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, add_expression, operator
 from compiler.plan.fuse import Group, fuse
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
 
 # A group whose expression is longer where it is written out is not fused after all: each node that

@@ -1,10 +1,10 @@
 """Fusion by pattern: the graph's nodes in groups, each of which becomes one kernel.
 
-Contractions, reductions, pools and kernels of several stages (softmax, layer_norm, …) are anchors:
+Contractions, reductions, pools and kernels of several stages (softmax, layer_norm, …) are cores:
 
-- An anchor takes pointwise nodes after it as its epilogue, as long as every result has the anchor's
+- A core takes pointwise nodes after it as its epilogue, as long as every result has the core's
   shape and no intermediate is needed elsewhere. Other operands may be anything that broadcasts.
-  Anchors with the most work choose first, so that a residual addition joins the larger convolution.
+  Cores with the most work choose first, so that a residual addition joins the larger convolution.
 - Operands of the epilogue that only it reads are computed in it when pointwise.
 - A reduction that reads each element once (reduce_*, pools without overlap) takes pointwise and
   injective nodes before it. softmax and layer_norm read their data several times and take only
@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import consumers
 from compiler.limits import Allowance
-from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.operators.rules import ints_attribute
+from compiler.types.node import Node
 
 MAXIMUM_NODES = 12
 
-_ANCHORS = (Pattern.CONTRACTION, Pattern.REDUCTION, Pattern.OPAQUE)
+_CORES = (Pattern.CONTRACTION, Pattern.REDUCTION, Pattern.OPAQUE)
 _FREE = (Pattern.ELEMENTWISE, Pattern.INJECTIVE)
 _SEVERAL_PASSES = ("softmax", "log_softmax", "layer_norm")
 _POOLS = ("max_pool", "average_pool")
@@ -52,10 +52,10 @@ _READ_ONCE = frozenset("transpose slice concat trilu to_blocked from_blocked".sp
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes of one kernel in graph order; `anchor` is None in groups without one."""
+    """Nodes of one kernel in graph order; `core` is None in groups without one."""
 
     nodes: tuple[Node, ...]
-    anchor: Node | None
+    core: Node | None
 
     @property
     def output(self) -> str:
@@ -86,10 +86,10 @@ class _Fuser:
 
     def run(self) -> tuple[Group, ...]:
         groups: list[tuple[list[Node], Node | None]] = []
-        anchors = [node for node in self.graph.nodes if _pattern(node) in _ANCHORS]
-        self.grouped.update(node.output for node in anchors)
-        for anchor in sorted(anchors, key=self._priority):
-            groups.append((self._with_epilogue(anchor), anchor))
+        cores = [node for node in self.graph.nodes if _pattern(node) in _CORES]
+        self.grouped.update(node.output for node in cores)
+        for core in sorted(cores, key=self._priority):
+            groups.append((self._with_epilogue(core), core))
         for members, chosen in groups:
             if chosen is not None:
                 self._absorb_operands(members, chosen)
@@ -104,7 +104,7 @@ class _Fuser:
                 members = self._claim([node])
             groups.append((members, None))
         finished = [
-            Group(tuple(sorted(members, key=self._order)), anchor) for members, anchor in groups
+            Group(tuple(sorted(members, key=self._order)), core) for members, core in groups
         ]
         # The output of a group is its last node, so this is a topological order.
         return tuple(sorted(finished, key=lambda group: self.position[group.output]))
@@ -135,14 +135,14 @@ class _Fuser:
 
     # --- towards the consumers ------------------------------------------------------------------
 
-    def _with_epilogue(self, anchor: Node) -> list[Node]:
-        shape = self.graph.types[anchor.output].shape
+    def _with_epilogue(self, core: Node) -> list[Node]:
+        shape = self.graph.types[core.output].shape
 
         def joins(node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
             same_shape = self.graph.types[node.output].shape == shape
             return _pattern(node) is Pattern.ELEMENTWISE and same_shape
 
-        return self._grow(anchor, joins)
+        return self._grow(core, joins)
 
     def _joins_free(self, node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
         if _pattern(node) not in _FREE:
@@ -193,21 +193,21 @@ class _Fuser:
 
     # --- towards the producers ------------------------------------------------------------------
 
-    def _absorb_operands(self, members: list[Node], anchor: Node) -> None:
+    def _absorb_operands(self, members: list[Node], core: Node) -> None:
         """Pointwise operands of the epilogue."""
-        epilogue = [node for node in members if node is not anchor]
+        epilogue = [node for node in members if node is not core]
         added = self._absorb(epilogue, members, (Pattern.ELEMENTWISE,))
         members.extend(node for node in added if node not in members)
 
-    def _absorb_prologue(self, members: list[Node], anchor: Node) -> None:
-        if anchor.operator in _SEVERAL_PASSES:
+    def _absorb_prologue(self, members: list[Node], core: Node) -> None:
+        if core.operator in _SEVERAL_PASSES:
             patterns: tuple[Pattern, ...] = (Pattern.ELEMENTWISE,)
-        elif self._reads_once(anchor):
+        elif self._reads_once(core):
             patterns = _FREE
         else:
             return
-        prologue = [anchor]
-        source = self.producers.get(anchor.inputs[0])
+        prologue = [core]
+        source = self.producers.get(core.inputs[0])
         if source is None or not self._may_absorb(source, prologue, patterns):
             return
         self._absorb(prologue, members, patterns, source)
@@ -254,12 +254,12 @@ class _Fuser:
 
     # --- cost -----------------------------------------------------------------------------------
 
-    def _reads_once(self, anchor: Node) -> bool:
-        if anchor.operator.startswith("reduce_"):
+    def _reads_once(self, core: Node) -> bool:
+        if core.operator.startswith("reduce_"):
             return True
-        if anchor.operator not in _POOLS:
+        if core.operator not in _POOLS:
             return False
-        attributes = complete_attributes(anchor)
+        attributes = complete_attributes(core)
         kernel = ints_attribute(attributes, "kernel")
         strides = ints_attribute(attributes, "strides") or (1,) * len(kernel)
         return all(step >= taps for taps, step in zip(kernel, strides, strict=True))

@@ -35,10 +35,10 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArtefactError, VerifyError
-from compiler.in_threads import in_threads
-from compiler.large_files import reserve, write_at
 from compiler.runtime.check_target import check_target
 from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, ObjectPart
+from compiler.runtime.in_threads import in_threads
+from compiler.runtime.large_files import reserve, write_at
 from compiler.runtime.manifest import (
     Manifest,
     Part,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.errors import LoweringError
-from compiler.in_threads import in_threads
 from compiler.kernels.kernel import KernelCall, KernelProgram
 from compiler.limits import Allowance
 from compiler.loops.pack import pack_constant, packed_shape
 from compiler.runtime.buffers import aligned_empty
+from compiler.runtime.in_threads import in_threads
 from compiler.runtime.memory_plan import storage_of
 from compiler.schedule.steps import PackLayout
 from compiler.types.tensor_type import Array

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.in_threads import in_threads
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
+from compiler.runtime.in_threads import in_threads
 from compiler.runtime.manifest import manifest_of, manifest_to_json
 from compiler.types.tensor_type import Array
 

@@ -14,9 +14,9 @@ from compiler.errors import ArtefactError, LimitError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph import fold_constants
 from compiler.graph.ir import Graph
-from compiler.graph.optimise import optimise
 from compiler.limits import Allowance, Limits
 from compiler.pipeline import compile_model, kernels_of
+from compiler.plan.optimise import optimise
 from compiler.runtime.executable import Executable
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 

@@ -8,9 +8,9 @@ import pytest
 
 from compiler.errors import SettingsError, VerifyError
 from compiler.graph.ir import Graph
-from compiler.operators.node import Node
 from compiler.stages import Stages
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import TensorType
 
 VECTOR = TensorType(DType.F32, (4,))

@@ -10,10 +10,10 @@ from pathlib import Path
 from compiler.emit import assembly_text, llvm_text, schedules_of
 from compiler.errors import ExportError
 from compiler.graph.ir import Graph
-from compiler.graph.optimise import optimise
 from compiler.graph.serialize import graph_to_json
 from compiler.limits import Allowance
 from compiler.pipeline import kernels_of
+from compiler.plan.optimise import optimise
 from compiler.runtime.c_header import compile_command, object_command
 from compiler.runtime.c_interface import c_interface
 from compiler.runtime.executable_spec import ExecutableSpec

@@ -11,7 +11,7 @@ from typing import Any
 
 from compiler.content_cache import ContentCache, cache_key
 from compiler.errors import ArtefactError
-from compiler.large_files import ChangedFileError, copy_file
+from compiler.runtime.large_files import ChangedFileError, copy_file
 from configs.private_folder import make_private
 
 

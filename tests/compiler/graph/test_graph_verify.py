@@ -8,8 +8,8 @@ import pytest
 from compiler.errors import VerifyError
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
-from compiler.operators.node import Node
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker
 

@@ -9,10 +9,10 @@ import pytest
 
 from compiler.errors import ShapeError
 from compiler.graph.ir import Graph
-from compiler.graph.optimise import optimise
 from compiler.graph.serialize import structurally_equal
 from compiler.plan import choose_layouts
 from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from compiler.graph import untranspose_operands
-from compiler.graph.optimise import optimise
 from compiler.kernels.kernel import KernelCall
 from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
 
 

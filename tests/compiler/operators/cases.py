@@ -13,7 +13,7 @@ import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler.operators.node import Node
+from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute
 
 Values: TypeAlias = npt.NDArray[Any]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compiler.errors import ShapeError
 from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.node import Node
+from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute
 from tests.compiler.operators.cases import Values, array, runtime
 

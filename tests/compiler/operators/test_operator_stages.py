@@ -9,8 +9,8 @@ from compiler.expr.walk import postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.operators.evaluate_node import node_kernel
-from compiler.operators.node import Node
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute, TensorType
 
 

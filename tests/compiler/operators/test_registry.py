@@ -6,7 +6,6 @@ import pytest
 
 from compiler.errors import ShapeError, UnsupportedOperatorError
 from compiler.kernels.kernel import KernelBuilder
-from compiler.operators.node import Node
 from compiler.operators.registry import (
     Pattern,
     add_expression,
@@ -17,6 +16,7 @@ from compiler.operators.registry import (
     register,
 )
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import TensorType
 
 

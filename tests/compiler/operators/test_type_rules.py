@@ -7,9 +7,9 @@ import re
 import pytest
 
 from compiler.errors import ShapeError
-from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute, TensorType
 
 

@@ -25,7 +25,7 @@ from tests.end_to_end.tiny_model import tiny_model
 
 NEEDED = ("numpy", "llvmlite")
 PACKAGES = ("compiler", "configs")  # what loading and running imports of our own
-CODE_GENERATOR = ("frontend", "graph.optimise", "kernels", "schedule", "loops", "llvm", "pipeline")
+CODE_GENERATOR = "kernels loops schedule operators graph plan frontend llvm pipeline".split()
 TOO_MUCH = set(
     "onnx ray xgboost optuna sqlalchemy alembic pydantic typer click rich scipy google yaml".split()
 )

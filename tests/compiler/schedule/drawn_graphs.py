@@ -21,10 +21,10 @@ from compiler.graph.ir import Graph
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, ViewCall
 from compiler.kernels.printer import format_kernel
-from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
 MOST_POINTS = 2**17  # of a kernel's iteration space

@@ -12,13 +12,13 @@ from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm import compile_kernel
 from compiler.loops.pack import pack_constant
-from compiler.operators.node import Node
 from compiler.operators.registry import infer_type
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule.steps import Schedule
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
 

@@ -14,11 +14,11 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.operators.evaluate_node import node_kernel
-from compiler.operators.node import Node
 from compiler.operators.registry import Pattern, all_operators, infer_type
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.operators.cases import Case
 from tests.compiler.operators.movement_cases import movement_cases

@@ -13,11 +13,11 @@ from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
 from compiler.operators.evaluate_node import node_kernel
-from compiler.operators.node import Node
 from compiler.schedule.sketches.row_plan import STACK_ELEMENTS
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import inputs_for

@@ -1,4 +1,4 @@
-"""Scope: the values that nodes of one graph (or function body) can name."""
+"""NameScope: the values that nodes of one graph (or function body) can name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.tensors import read_tensor
 
 
-class Scope:
+class NameScope:
     """Names and their values; a subgraph's scope has the enclosing graph's as its parent.
 
     Initializers are decoded when they are first read. `poison` marks values that could not be
@@ -21,7 +21,7 @@ class Scope:
     """
 
     def __init__(
-        self, builder: GraphBuilder, base_dir: Path | None, parent: Scope | None = None
+        self, builder: GraphBuilder, base_dir: Path | None, parent: NameScope | None = None
     ) -> None:
         self._builder = builder
         self._base_dir = base_dir
@@ -70,7 +70,7 @@ class Scope:
         """
         if not name:
             return None
-        scope: Scope | None = self
+        scope: NameScope | None = self
         while scope is not None:
             if name in scope._values:
                 return scope._values[name]

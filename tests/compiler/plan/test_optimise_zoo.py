@@ -10,9 +10,9 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo.models import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Graph
-from compiler.graph.optimise import optimise
 from compiler.kernels.kernel import KernelCall
 from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import (
     assert_close,
     evaluate_graph,

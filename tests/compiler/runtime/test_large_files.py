@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler import large_files
-from compiler.large_files import ChangedFileError, copy_file
+from compiler.runtime import large_files
+from compiler.runtime.large_files import ChangedFileError, copy_file
 
 
 @pytest.fixture(autouse=True)

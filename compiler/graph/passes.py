@@ -1,0 +1,80 @@
+"""The graph's own passes in order, and their runner: verification before the first, after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from compiler.graph import (
+    common_subexpressions,
+    dead_code,
+    fold_batch_norm,
+    fold_constants,
+    infer_types,
+    simplify,
+    untranspose_operands,
+)
+from compiler.graph.ir import Graph
+from compiler.graph.verify import verify_graph
+from compiler.limits import Allowance
+
+GraphPass: TypeAlias = Callable[[Graph, Allowance], Graph]
+Observe: TypeAlias = Callable[[str, Graph], None]
+
+
+def plain(run: Callable[[Graph], Graph]) -> GraphPass:
+    """A pass that needs no allowance."""
+    return lambda graph, allowance: run(graph)
+
+
+# Name and pass, in order. A name that ends in a number is a later run of the same pass.
+BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
+    ("infer_types", plain(infer_types.run)),
+    ("fold_constants", fold_constants.run),
+    ("simplify", plain(simplify.run)),
+    ("fold_batch_norm", plain(fold_batch_norm.run)),
+    ("fold_constants_2", fold_constants.run),
+    ("simplify_2", plain(simplify.run)),
+    ("untranspose_operands", plain(untranspose_operands.run)),
+    ("common_subexpressions", plain(common_subexpressions.run)),
+    ("dead_code", plain(dead_code.run)),
+)
+AFTER_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
+    ("simplify_3", plain(simplify.run)),
+    ("fold_constants_3", fold_constants.run),
+    ("common_subexpressions_2", plain(common_subexpressions.run)),
+    ("dead_code_2", plain(dead_code.run)),
+)
+
+
+def check_graph(graph: Graph, allowance: Allowance) -> None:
+    """Raise `LimitError` for more nodes, larger values or larger constants than allowed."""
+    allowance.check_nodes("the model", len(graph.nodes))
+    for node in graph.nodes:
+        type = graph.types[node.output]
+        what = f"{node.output!r} of node {node.source!r}"
+        allowance.check_array(what, type.shape, type.dtype.bytes)
+    total = sum(array.nbytes for array in graph.constants.values())
+    allowance.check_bytes("the constants of the model", total)
+
+
+def run_passes(
+    graph: Graph,
+    passes: Iterable[tuple[str, GraphPass]],
+    observe: Observe | None,
+    allowance: Allowance,
+) -> Graph:
+    """The graph after all passes, with the same inputs, outputs and meaning.
+
+    `observe` is called with the name and result of every pass. Raises `VerifyError` if the graph,
+    or the result of a pass, breaks a rule, and `LimitError` for what goes beyond the `allowance`.
+    """
+    check_graph(graph, allowance)
+    verify_graph(graph)
+    for name, run in passes:
+        allowance.check_time(f"pass {name}")
+        graph = run(graph, allowance)
+        verify_graph(graph)
+        if observe is not None:
+            observe(name, graph)
+    return graph
