@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compiler.schedule.choice import ScheduleChoice
     from compiler.stages import DumpAfter
     from compiler.target import Target
+    from compiler.types.numerics import Numerics
 
 # Part of every record's key: change it when the code generated for a schedule changes.
 VERSION = "2"
@@ -34,7 +35,7 @@ def build(
     threads: int = 1,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     dump_after: DumpAfter = None,
-    numerics: str = "default",
+    numerics: Numerics | str = "default",
 ) -> Executable:
     """Compile a model and load it, see `compiler.pipeline.build`."""
     from compiler.pipeline import build as build_model

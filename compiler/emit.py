@@ -16,13 +16,14 @@ from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.schedule.steps import Schedule
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 
 def schedules_of(
     program: KernelProgram,
     spec: ExecutableSpec,
     chosen: Mapping[str, ScheduleChoice],
-    numerics: str = "default",
+    numerics: Numerics | str = DEFAULT_NUMERICS,
 ) -> dict[str, Schedule]:
     """The schedule that each distinct kernel of `spec` was built with, by workload key.
 

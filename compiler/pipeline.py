@@ -34,6 +34,7 @@ from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 Model: TypeAlias = str | PathLike[str] | Graph
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -64,7 +65,7 @@ def build(
     threads: int = 1,
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
-    numerics: str = "default",
+    numerics: Numerics | str = DEFAULT_NUMERICS,
     limits: Limits | None = None,
 ) -> Executable:
     """Compile a model and load it into this process; the arguments are `compile_model`'s."""
@@ -89,7 +90,7 @@ def compile_model(
     threads: int = 1,
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
-    numerics: str = "default",
+    numerics: Numerics | str = DEFAULT_NUMERICS,
     cache: ObjectCache | None = None,
     limits: Limits | None = None,
     fallback: bool = False,
@@ -98,20 +99,21 @@ def compile_model(
 
     `choose_schedule` gives a kernel's schedule, None for the default one. `shapes` fixes symbolic
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
-    printed to stderr, or is a function of (stage, text). `numerics` "strict" keeps algorithms that
-    round differently out of default schedules. `cache` has code that was made before. What the
-    model needs is within `limits`, or refused; they are this machine's if None. `fallback` marks a
+    printed to stderr, or is a function of (stage, text). Default schedules have the algorithms that
+    `numerics`, or those of that name, admit. `cache` has code that was made before. What the model
+    needs is within `limits`, or refused; they are this machine's if None. `fallback` marks a
     variant for CPUs that cannot run another one. Raises `ImportModelError` and its kinds for
     models that cannot be compiled; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
+    admitted = Numerics.of(numerics)
     stages = Stages(STAGES, dump_after)
     allowance = Allowance(limits)
     graph, program = _to_kernels(model, target, shapes, stages, allowance)
     schedules = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
     built = stages.run(
         "compile_kernels",
-        lambda: compile_kernels(schedules, target, threads, numerics, cache, allowance),
+        lambda: compile_kernels(schedules, target, threads, admitted, cache, allowance),
     )
     compiled = {key: item.compiled for key, item in built.items()}
     constants = stages.run("pack_constants", lambda: pack_constants(program, compiled, allowance))
@@ -231,7 +233,7 @@ def compile_kernels(
     chosen: Mapping[str, ChosenSchedule],
     target: Target,
     threads: int,
-    numerics: str,
+    numerics: Numerics,
     cache: ObjectCache | None = None,
     allowance: Allowance | None = None,
 ) -> dict[str, BuiltKernel]:
@@ -323,18 +325,10 @@ def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
         record_id=None if choice is None else choice.record_id,
         latency=None if choice is None else choice.latency,
         note=item.note,
-        numerics=_numerics(item.compiled),
+        numerics=str(item.compiled.algorithm),
         parallel=item.compiled.parallel,
         workspace_bytes=item.compiled.workspace_bytes,
         flops=kernel_flops(calls[0].kernel),
         operators=calls[0].operators,
         sources=tuple(source for call in calls for source in call.sources),
     )
-
-
-def _numerics(code: CompiledKernel) -> str:
-    """How results are rounded: "direct", or the algorithm that the schedule has chosen."""
-    for _, layout in code.constant_layouts:
-        if layout.winograd:
-            return f"winograd F({layout.winograd}x{layout.winograd})"
-    return "direct"

@@ -12,6 +12,7 @@ from compiler.loops.ir import For, LoopKind, LoopNest, walk
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.schedule.steps import PackLayout, Schedule
 from compiler.target import Target
+from compiler.types.numerics import Algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class CompiledKernel:
     workspace_bytes: int
     constant_layouts: tuple[tuple[str, PackLayout], ...]
     parallel: bool
+    algorithm: Algorithm
 
 
 def compile_kernel(
@@ -42,9 +44,11 @@ def begin_kernel(
     nest = lower_kernel(kernel, schedule)
     text, workspace = emit_kernel(nest, target, symbol)
     layouts, parallel = constant_layouts(schedule), _is_parallel(nest)
+    algorithm = schedule.algorithm
 
     def finish() -> CompiledKernel:
-        return CompiledKernel(symbol, object_code(text, target), workspace, layouts, parallel)
+        code = object_code(text, target)
+        return CompiledKernel(symbol, code, workspace, layouts, parallel, algorithm)
 
     return finish
 

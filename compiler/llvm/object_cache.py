@@ -41,9 +41,8 @@ class ObjectCache:
         if found is not None:
             facts, code = found
             layouts = constant_layouts(schedule)
-            known = CompiledKernel(
-                symbol, code, facts["workspace_bytes"], layouts, facts["parallel"]
-            )
+            size, parallel = facts["workspace_bytes"], facts["parallel"]
+            known = CompiledKernel(symbol, code, size, layouts, parallel, schedule.algorithm)
             return lambda: known
         make = begin_kernel(kernel, schedule, target, symbol)
 

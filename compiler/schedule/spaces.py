@@ -12,29 +12,35 @@ from compiler.schedule.sketches.winograd_conv import winograd_pays, winograd_ske
 from compiler.schedule.space import ScheduleSpace, Sketch
 from compiler.schedule.steps import Schedule
 from compiler.target import Target
+from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 
 def schedule_space(
-    kernel: FusedKernel, target: Target, threads: int = 1, numerics: str = "default"
+    kernel: FusedKernel,
+    target: Target,
+    threads: int = 1,
+    numerics: Numerics | str = DEFAULT_NUMERICS,
 ) -> ScheduleSpace:
     """All schedules of `kernel` that are worth measuring on `target` with `threads` threads.
 
-    `numerics` "strict" leaves out algorithms that round differently (Winograd), "default" has them.
+    Algorithms (Winograd) that `numerics` does not admit are left out.
     A kernel that a sketch fails on has the naive schedule alone: others can be tuned beside it.
     """
     try:
-        return _sketched(kernel, target, threads, numerics)
+        return _sketched(kernel, target, threads, Numerics.of(numerics))
     except ScheduleError:
         return ScheduleSpace([Sketch("naive", (), lambda _: naive_schedule(), ())])
 
 
-def _sketched(kernel: FusedKernel, target: Target, threads: int, numerics: str) -> ScheduleSpace:
+def _sketched(
+    kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
+) -> ScheduleSpace:
     sketches = window_sketches(kernel, target, threads)
     if reduces_rows(kernel):
         sketches += row_wise_sketches(kernel, target, threads)
     sketches += tiled_reduction_sketches(kernel, target, threads)
     if sketches:
-        fast = [] if numerics == "strict" else winograd_sketches(kernel, target, threads)
+        fast = winograd_sketches(kernel, target, threads, numerics)
         if fast and winograd_pays(kernel, target):
             return ScheduleSpace([*fast, *sketches])
         return ScheduleSpace([*sketches, *fast])
@@ -43,19 +49,22 @@ def _sketched(kernel: FusedKernel, target: Target, threads: int, numerics: str) 
 
 
 def default_schedule(
-    kernel: FusedKernel, target: Target, threads: int = 1, numerics: str = "default"
+    kernel: FusedKernel,
+    target: Target,
+    threads: int = 1,
+    numerics: Numerics | str = DEFAULT_NUMERICS,
 ) -> Schedule:
     """The analytic pick: the first sketch with the choices that its rules prefer.
 
     Raises ScheduleError where a sketch fails on the kernel.
     """
-    space = _sketched(kernel, target, threads, numerics)
+    space = _sketched(kernel, target, threads, Numerics.of(numerics))
     return space.schedule(space.default())
 
 
 def untiled_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:
     """One vector at a time, without register tile or unrolling: what tuning is compared with."""
-    sketch = schedule_space(kernel, target, threads, "strict").sketches[0]
+    sketch = schedule_space(kernel, target, threads, STRICT_NUMERICS).sketches[0]
     choices = dict(zip((choice.name for choice in sketch.choices), sketch.default, strict=True))
     if "tile" in choices:
         choices |= {"tile": (1, 1), "unroll": (1, 1)}

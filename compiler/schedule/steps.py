@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from compiler.errors import ScheduleError
+from compiler.types.numerics import Algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +320,12 @@ class Schedule:
     """A tuple of steps, applied in order."""
 
     steps: tuple[Step, ...]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """How the kernel's anchor is computed."""
+        sizes = [step.m for step in self.steps if isinstance(step, Winograd)]
+        return Algorithm.winograd(sizes[0]) if sizes else Algorithm.DIRECT
 
     def to_json(self) -> list[Any]:
         """The steps as `[kind, argument, ...]` lists of JSON values.

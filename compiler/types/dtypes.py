@@ -37,7 +37,12 @@ class DType(StrEnum):
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.F32, DType.F64)
+        return self in _EPSILON
+
+    @property
+    def epsilon(self) -> float:
+        """The spacing of a float type's numbers at 1."""
+        return _EPSILON[self]
 
     @property
     def is_signed(self) -> bool:
@@ -72,6 +77,7 @@ _BYTES: dict[DType, int] = {
 }
 
 
+_EPSILON: dict[DType, float] = {DType.F32: 2.0**-23, DType.F64: 2.0**-52}
 _NUMPY_NAMES: dict[DType, str] = {
     DType.F32: "float32",
     DType.F64: "float64",

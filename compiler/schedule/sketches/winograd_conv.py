@@ -39,6 +39,7 @@ from compiler.schedule.steps import (
 )
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
+from compiler.types.numerics import Algorithm, Numerics
 
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 MEMORY_BYTES = 4  # a cycle, that memory delivers to one core
@@ -62,11 +63,14 @@ class _Context:
         return self.kernel.output.name
 
 
-def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
-    """One sketch per tile size, the better first, where Winograd's form exists for the kernel."""
-    if not winograd_applies(kernel) or not epilogue_is_plain(kernel):
+def winograd_sketches(
+    kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
+) -> list[Sketch]:
+    """One sketch per admitted tile size, the better first, where Winograd's form exists."""
+    sizes = [m for m in TRANSFORMS if Algorithm.winograd(m) in numerics.algorithms]
+    if not sizes or not winograd_applies(kernel) or not epilogue_is_plain(kernel):
         return []
-    sizes = sorted(TRANSFORMS, key=lambda m: _cycles(kernel, m, target))
+    sizes.sort(key=lambda m: _cycles(kernel, m, target))
     sketches = [_sketch(kernel, m, target, threads) for m in sizes]
     return [sketch for sketch in sketches if sketch is not None]
 

@@ -31,6 +31,7 @@ from compiler.runtime.seal import part_digests, seal_of
 from compiler.schedule.steps import PackLayout
 from compiler.target import host_target
 from compiler.types.dtypes import DType
+from compiler.types.numerics import Algorithm
 from compiler.types.tensor_type import Array, TensorType
 
 # out[i] = in0[i] + in1[i] by way of the workspace, which is filled first
@@ -138,6 +139,7 @@ def compile_ir(
         workspace_bytes=workspace_bytes,
         constant_layouts=layouts,
         parallel="%parallel" in ir,
+        algorithm=Algorithm.DIRECT,
     )
 
 
