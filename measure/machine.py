@@ -69,6 +69,11 @@ def activity(cores: Sequence[int]) -> Activity:
     return Activity(_steal_seconds(cores), usage.ru_nivcsw, _queued_seconds())
 
 
+def available_cores() -> tuple[int, ...]:
+    """The cores that this process may run on."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
 def load_average() -> float:
     """Runnable processes, averaged over the last minute."""
     return round(os.getloadavg()[0], 2)

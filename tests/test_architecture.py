@@ -46,6 +46,12 @@ COMPILER_ORDER = (
     "__init__",
 )
 
+ORDERS = {
+    "compiler": COMPILER_ORDER,
+    "measure": ("__init__", "measurement", "machine", "compare", "sandbox", "worker", "farm"),
+}
+"""The same of every package that has an order."""
+
 # Imports against that order that still stand, by file and room; they must become none.
 STILL_UPWARDS = {
     ("compiler/kernels/merge_axes.py", "loops"),
@@ -98,8 +104,8 @@ PUBLIC_UNDERSCORES = {"_exit"}
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 DYNAMIC_IMPORTS = {"__import__", "import_module", "exec", "eval"}
 LOOKS_UP_BY_NAME = {
-    # A worker process finds the compile function by the name that its driver sent.
-    "measure/worker/build_candidate.py",
+    # A process is told by name what it is to do: no room imports those that build upon it.
+    "measure/sandbox/by_name.py",
     # A strategy is found by the name of its file, so that a new one is that file alone.
     "tuner/search/strategy.py",
 }
@@ -187,22 +193,23 @@ def _import_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _order_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Imports of the compiler's rooms that go upwards."""
+    """Imports of a package's rooms that go upwards."""
     package, _, below = name.partition("/")
     room = below.split("/")[0].removesuffix(".py")
-    if package != "compiler":
+    order = ORDERS.get(package)
+    if order is None:
         return
-    if room not in COMPILER_ORDER:
-        yield 1, f"compiler/{room} has no place in the compiler's order"
+    if room not in order:
+        yield 1, f"{package}/{room} has no place in the order of {package}"
         return
     for line, module in _modules(name, tree):
         top, _, imported = module.partition(".")
         imported = imported.split(".")[0]
-        if top != "compiler" or imported not in COMPILER_ORDER or imported == room:
+        if top != package or imported not in order or imported == room:
             continue
-        upwards = COMPILER_ORDER.index(imported) > COMPILER_ORDER.index(room)
+        upwards = order.index(imported) > order.index(room)
         if upwards and (name, imported) not in STILL_UPWARDS:
-            yield line, f"compiler/{room} must not import compiler/{imported}, which is above it"
+            yield line, f"{package}/{room} must not import {package}/{imported}, which is above it"
 
 
 def _privacy_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -340,7 +347,7 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
         ("compiler/expr/a.py", "import db.store", "1: compiler must not import db"),
         ("compiler/expr/a.py", "import os, tuner", "1: compiler must not import tuner"),
         ("compiler/expr/a.py", "from measure import job", "1: compiler must not import measure"),
-        ("measure/a.py", "from db.store import Store", "1: measure must not import db"),
+        ("measure/farm/a.py", "from db.store import Store", "1: measure must not import db"),
         ("db/a.py", "from compiler.errors import X", "1: db must not import compiler"),
         ("configs/a.py", "import compiler", "1: configs must not import compiler"),
         ("db/a.py", "from .. import compiler", "1: db must not import compiler"),
@@ -361,12 +368,12 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
             "2: llvmlite has another home: compiler/llvm/, compiler/runtime/, compiler/target.py",
         ),
         ("compiler/expr/target.py", "import llvmlite", "1: llvmlite has another home: "),
-        ("measure/a.py", "from ray import remote", "1: ray has another home: "),
+        ("measure/farm/a.py", "from ray import remote", "1: ray has another home: "),
         ("tuner/a.py", "import xgboost as xgb", "1: xgboost has another home: "),
         ("tuner/search/session.py", "import sqlalchemy", "1: sqlalchemy has another home: db/"),
         ("tuner/commands/cli.py", "import tomllib", "1: tomllib has another home: configs/"),
         ("db/a.py", "import rich", "1: rich has another home: tuner/"),
-        ("measure/a.py", "import pickle", "1: pickle has another home: tests"),
+        ("measure/farm/a.py", "import pickle", "1: pickle has another home: tests"),
         ("db/a.py", "import pytest", "1: pytest has another home: tests"),
         ("compiler/expr/a.py", "import compiler.kernels.kernel", "1: compiler/expr must not"),
         ("compiler/graph/a.py", "from compiler.plan import fuse", "1: compiler/graph must not"),
@@ -383,11 +390,11 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
         ("tuner/a.py", "import os\nos.getenv('A')", "2: os.getenv is read in configs/"),
         ("tuner/a.py", "import os as o\no.environ", "2: os.environ is read in configs/"),
         ("tuner/a.py", "from os import environ", "1: import os, not environ from it"),
-        ("measure/a.py", "import os\nos.environ['A']", "2: os.environ is read in configs/"),
-        ("measure/a.py", "import os\nos.environ.get('A')", "2: os.environ is read in"),
-        ("measure/a.py", "import os\n'A' in os.environ", "2: os.environ is read in configs/"),
-        ("measure/a.py", "import os\nx = os.environ.pop('A')", "2: os.environ is read in"),
-        ("measure/a.py", "import os\nos.getenv('A')", "2: os.getenv is read in configs/"),
+        ("measure/farm/a.py", "import os\nos.environ['A']", "2: os.environ is read in configs/"),
+        ("measure/farm/a.py", "import os\nos.environ.get('A')", "2: os.environ is read in"),
+        ("measure/farm/a.py", "import os\n'A' in os.environ", "2: os.environ is read in configs/"),
+        ("measure/farm/a.py", "import os\nx = os.environ.pop('A')", "2: os.environ is read in"),
+        ("measure/farm/a.py", "import os\nos.getenv('A')", "2: os.getenv is read in configs/"),
     ],
 )
 def test_breach_is_found(tmp_path: Path, name: str, source: str, breach: str) -> None:
@@ -411,11 +418,11 @@ def test_breach_is_found(tmp_path: Path, name: str, source: str, breach: str) ->
         ("tuner/search/strategies/a.py", "import optuna"),
         ("db/a/b.py", "from ..schema import Base\nimport sqlalchemy"),
         ("configs/settings.py", "import os\nos.environ['A']"),
-        ("measure/a.py", "import os\nenvironment = {**os.environ, 'A': '1'}"),
-        ("measure/a.py", "import os\nenvironment = dict(os.environ, A='1')"),
-        ("measure/a.py", "import os\nenvironment = os.environ.copy()"),
-        ("measure/a.py", "import os\npath = os.environ.get('PYTHONPATH')"),
-        ("measure/a.py", "import os\nos.environ['A'] = '1'\nos.environ.setdefault('A', '1')"),
+        ("measure/farm/a.py", "import os\nenvironment = {**os.environ, 'A': '1'}"),
+        ("measure/farm/a.py", "import os\nenvironment = dict(os.environ, A='1')"),
+        ("measure/farm/a.py", "import os\nenvironment = os.environ.copy()"),
+        ("measure/farm/a.py", "import os\npath = os.environ.get('PYTHONPATH')"),
+        ("measure/farm/a.py", "import os\nos.environ['A'] = '1'\nos.environ.setdefault('A', '1')"),
     ],
 )
 def test_what_is_allowed_passes(tmp_path: Path, name: str, source: str) -> None:

@@ -25,7 +25,8 @@ from db.work import close_lost_jobs
 from measure.farm.make_runner import create_runner
 from measure.farm.ray_address import check_address
 from measure.farm.runner import Runner
-from measure.farm.slots import SlotPlan, available_cores, plan_slots
+from measure.farm.slots import SlotPlan, plan_slots
+from measure.machine import available_cores
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from, task_key
 from tuner.building.build_model import compile_with

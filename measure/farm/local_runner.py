@@ -11,9 +11,10 @@ from pathlib import Path
 from measure.farm.pipeline_runner import PipelineRunner
 from measure.farm.slots import ProcessPin, SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.supervisor import Role, Supervisor
+from measure.sandbox.worker_process import Role
 from measure.sandbox.worker_settings import WorkerSettings
 from measure.worker.build_candidate import BuildResult
+from measure.worker.supervisor import BUILD, MEASURE, Supervisor
 
 
 class _Worker:
@@ -21,7 +22,7 @@ class _Worker:
 
     def __init__(self, settings: WorkerSettings, role: Role) -> None:
         self.supervisor = Supervisor(settings, role)
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"tunefarm-{role}")
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"tunefarm-{role.name}")
         self.thread.submit(self.supervisor.start)  # a failure shows again at the first request
 
     def close(self) -> None:
@@ -41,9 +42,9 @@ class LocalBackend:
         if plan.spare:
             self._pin.confine(plan.spare)
         self._builders = [
-            _Worker(replace(settings, cores=(core,)), "build") for core in plan.build_cores
+            _Worker(replace(settings, cores=(core,)), BUILD) for core in plan.build_cores
         ]
-        self._slots = [_Worker(replace(settings, cores=cores), "measure") for cores in plan.slots]
+        self._slots = [_Worker(replace(settings, cores=cores), MEASURE) for cores in plan.slots]
 
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
         worker = self._builders[index]

@@ -10,9 +10,10 @@ from configs.remains import make_folder
 from measure.farm.local_runner import LocalRunner
 from measure.farm.replay_runner import RecordKey, ReplayRunner
 from measure.farm.runner import Runner
-from measure.farm.slots import available_cores, plan_slots
+from measure.farm.slots import plan_slots
+from measure.machine import available_cores
 from measure.measurement import MeasureResult
-from measure.sandbox.worker_settings import COMPILE, WorkerSettings
+from measure.sandbox.worker_settings import WorkerSettings
 
 
 def create_runner(
@@ -26,7 +27,7 @@ def create_runner(
     memory_bytes: int = 0,
     address: str = "local",
     recorded: Mapping[RecordKey, MeasureResult] | None = None,
-    compile: str = COMPILE,
+    compile: str = "",
     overlap: str = "always",
     token_file: str | None = None,
     tell: Callable[[str], None] | None = None,

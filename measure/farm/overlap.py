@@ -23,7 +23,7 @@ import numpy as np
 from compiler.target import host_target
 from measure.compare import Comparison, compare_paired
 from measure.farm.slots import SlotPlan
-from measure.worker.anchor import Anchor
+from measure.worker.yardstick import Yardstick
 
 LIMIT = 0.05  # as much scatter makes a single measurement unstable
 _ROUNDS = 9
@@ -60,10 +60,10 @@ def measure_overlap(timed: Sequence[int], loaded: Sequence[int]) -> Overlap:
         loads = [_start_load(core, stack) for core in loaded]
         os.sched_setaffinity(0, timed)
         stack.callback(os.sched_setaffinity, 0, before)
-        anchor = Anchor(host_target())
+        yardstick = Yardstick(host_target())
         source = np.zeros(_COPIED_BYTES, np.uint8)
         copy = np.empty_like(source)
-        probes: list[Callable[[], object]] = [anchor.seconds, lambda: np.copyto(copy, source)]
+        probes: list[Callable[[], object]] = [yardstick.seconds, lambda: np.copyto(copy, source)]
         times: dict[tuple[int, bool], list[float]] = {}
         for number in range(_ROUNDS):
             for busy in (False, True) if number % 2 else (True, False):

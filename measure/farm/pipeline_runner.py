@@ -18,7 +18,7 @@ from compiler.errors import MeasureError
 from measure.farm.dispatch import BuildAction, Dispatcher, TimeAction
 from measure.farm.slots import SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.supervisor import WorkerLostError, WorkerStartError
+from measure.sandbox.worker_process import WorkerLostError, WorkerStartError
 from measure.worker.build_candidate import BuildResult
 from measure.worker.timer import TimingOptions
 

@@ -33,13 +33,14 @@ from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from measure.farm.ray_address import check_address
 from measure.farm.ray_start import ray_among_us
 from measure.farm.ray_watch import RayWatch, ray_daemons
-from measure.farm.slots import ProcessPin, SlotPlan, available_cores, plan_slots
+from measure.farm.slots import ProcessPin, SlotPlan, plan_slots
+from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult
 from measure.sandbox.python_path import python_path
 from measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
-from measure.sandbox.supervisor import Supervisor
 from measure.sandbox.worker_settings import WorkerSettings
 from measure.worker.build_candidate import BuildResult
+from measure.worker.supervisor import BUILD, MEASURE, Supervisor
 
 _OBJECT_STORE_BYTES = 128 << 20
 _INSPECT_SECONDS = 60.0
@@ -67,7 +68,7 @@ class MeasuringSlot:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._supervisor = Supervisor(settings, "measure")
+        self._supervisor = Supervisor(settings, MEASURE)
 
     def start(self) -> int | None:
         """Have the worker process ready; its process id."""
@@ -102,7 +103,7 @@ def _builder(settings: WorkerSettings) -> Supervisor:
         for old in _builders.values():
             old.close()
         _builders.clear()
-        _builders[key] = Supervisor(settings, "build")
+        _builders[key] = Supervisor(settings, BUILD)
     return _builders[key]
 
 

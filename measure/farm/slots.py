@@ -89,11 +89,6 @@ class CoreLeases:
         self._held -= returned
 
 
-def available_cores() -> tuple[int, ...]:
-    """The cores that this process may run on."""
-    return tuple(sorted(os.sched_getaffinity(0)))
-
-
 class ProcessPin:
     """Keeps this process, whatever it does between measurements, off the measuring cores."""
 

@@ -17,20 +17,24 @@ import traceback
 from typing import BinaryIO, Protocol
 
 from measure.measurement import Status
+from measure.sandbox.by_name import by_name
 from measure.sandbox.limits import die_with, limit, limit_cpu
 from measure.sandbox.messages import Message, read_message, write_message
 from measure.sandbox.worker_settings import WorkerSettings
 
 
 def main(arguments: list[str]) -> int:
-    """Serve requests until stdin ends. `arguments`: settings as JSON, parent's process id, role."""
+    """Serve requests until stdin ends. `arguments`: settings as JSON, parent's process id, role.
+
+    The role is the path of its class; it imports what it needs, which takes longer than to begin.
+    """
     settings = WorkerSettings.from_json(arguments[0])
     die_with(int(arguments[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, replies = _claim_pipes()
     limit(settings)
     faulthandler.enable()
-    role = _role(arguments[2], settings)
+    role: _Role = by_name(arguments[2])(settings)
     gc.disable()  # no collection may fall into a timed run
     gc.freeze()
     nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -45,21 +49,6 @@ class _Role(Protocol):
     """What a worker process does with a request."""
 
     def answer(self, message: Message) -> Message: ...
-
-
-def _role(name: str, settings: WorkerSettings) -> _Role:
-    """The role of that name; each imports what it needs, which takes longer than to begin it."""
-    if name == "build":
-        from measure.worker.build_role import BuildRole
-
-        return BuildRole(settings)
-    if name == "measure":
-        from measure.worker.measure_role import MeasureRole
-
-        return MeasureRole(settings)
-    from measure.sandbox.import_role import ImportRole
-
-    return ImportRole(settings)
 
 
 def _answer(role: _Role, request: Message) -> Message:

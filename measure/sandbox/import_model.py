@@ -24,14 +24,20 @@ from compiler.graph.serialize import graph_from_structure
 from compiler.limits import Limits
 from compiler.types.tensor_type import Array
 from configs.remains import make_folder
-from measure.farm.slots import available_cores
+from measure.machine import available_cores
 from measure.sandbox.import_role import CONSTANTS
 from measure.sandbox.messages import Message
-from measure.sandbox.supervisor import WorkerEndError, WorkerProcess, WorkerStartError
+from measure.sandbox.worker_process import (
+    Role,
+    WorkerEndError,
+    WorkerProcess,
+    WorkerStartError,
+)
 from measure.sandbox.worker_settings import WorkerSettings
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
+IMPORT = Role("import", "measure.sandbox.import_role:ImportRole")
 _GRACE_SECONDS = 5.0  # for the child to say itself that it takes too long
 
 
@@ -54,7 +60,7 @@ def import_model(
         available_cores(), 1, target={}, scratch=folder, memory_bytes=memory_bytes
     )
     try:
-        worker = WorkerProcess(settings, "import")
+        worker = WorkerProcess(settings, IMPORT)
         try:
             fields = {
                 "path": os.fspath(path),

@@ -10,7 +10,6 @@ from typing import Any
 
 from compiler.machine_memory import memory_bytes
 
-COMPILE = "measure.worker.build_candidate:compile_candidate"
 _MEMORY_SHARE = 0.75
 
 
@@ -19,16 +18,16 @@ class WorkerSettings:
     """How a worker process runs; JSON-safe, it travels on the command line.
 
     `cores` are those it is pinned to, `target` is `Target.to_json()`, `compile` the path of the
-    compile function, `memory_bytes` the limit of its address space (0: three quarters of the
-    machine's memory), `file_bytes` the limit of any file that it writes, `niceness` the most
-    that it may have: the driver's.
+    build step ("": the compiler's own), `memory_bytes` the limit of its address space (0: three
+    quarters of the machine's memory), `file_bytes` the limit of any file that it writes,
+    `niceness` the most that it may have: the driver's.
     """
 
     cores: tuple[int, ...]
     threads: int
     target: Mapping[str, Any]
     scratch: str
-    compile: str = COMPILE
+    compile: str = ""
     memory_bytes: int = 0
     file_bytes: int = 8 << 30
     niceness: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))

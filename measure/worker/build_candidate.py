@@ -6,7 +6,6 @@ import io
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -94,6 +93,8 @@ class BuildResult:
 
 
 Compile: TypeAlias = Callable[[MeasureRequest, Target], BuiltCandidate]
+COMPILE = "measure.worker.build_candidate:compile_candidate"
+"""The path of the build step that a worker uses, unless it is told another one."""
 
 
 def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate:
@@ -134,16 +135,3 @@ def build_candidate(
     except Exception:  # noqa: BLE001 - any failure in lowering is the candidate's
         return failed(Status.BUILD_ERROR, traceback.format_exc())
     return BuildResult(Status.OK, pack_candidates(built), "", perf_counter() - start)
-
-
-def load_compile(path: str) -> Compile:
-    """The compile function at `module:name`; raises MeasureError when there is none."""
-    module, _, name = path.partition(":")
-    try:
-        function = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise MeasureError(f"no compile function at {path}: {error}") from error
-    if not callable(function):
-        raise MeasureError(f"{path} is not a function")
-    result: Compile = function
-    return result

@@ -8,9 +8,10 @@ from pathlib import Path
 from compiler.kernels.serialize import kernel_from_json
 from compiler.target import Target
 from measure.measurement import MeasureRequest, Status
+from measure.sandbox.by_name import by_name
 from measure.sandbox.messages import Message
 from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import build_candidate, load_compile
+from measure.worker.build_candidate import COMPILE, Compile, build_candidate
 from measure.worker.reference import ensure_reference
 
 
@@ -19,7 +20,7 @@ class BuildRole:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._scratch = Path(settings.scratch)
-        self._compile = load_compile(settings.compile)
+        self._compile: Compile = by_name(settings.compile or COMPILE)
         self._target = Target.from_json(settings.target)
 
     def answer(self, message: Message) -> Message:

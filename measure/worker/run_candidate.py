@@ -21,7 +21,6 @@ from compiler.target import host_target
 from measure import machine
 from measure.measurement import Status
 from measure.sandbox.guarded import GuardedBuffer
-from measure.worker.anchor import Anchor
 from measure.worker.bound_call import BoundCall, Problem
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.reference import ensure_reference
@@ -29,6 +28,7 @@ from measure.worker.stability import is_unstable, relative_mad
 from measure.worker.timer import Timing, TimingOptions, time_calls, time_in_turn
 from measure.worker.watch import CoreWatch
 from measure.worker.workload import Workload
+from measure.worker.yardstick import Yardstick
 
 _CACHE_BYTES = 512 * 1024 * 1024
 
@@ -75,7 +75,7 @@ class CandidateRunner:
         self._cores = tuple(cores)
         self._runtime, threading = make_runtime(threads)
         self._repeat = repeat_call_object(host_target())
-        self._anchor = Anchor(host_target())
+        self._yardstick = Yardstick(host_target())
         self._workloads: OrderedDict[str, Workload] = OrderedDict()
         facts = machine.fingerprint()
         self._machine: dict[str, Any] = {
@@ -139,12 +139,12 @@ class CandidateRunner:
         watch = CoreWatch(self._cores)
         copies = [call.use_copies() if options.cold_constants else 0 for call in calls]
         runs = [call.run_flushed if options.flush_cache else call.run for call in calls]
-        anchor = self._anchor.seconds()
+        yardstick = self._yardstick.seconds()
         if len(calls) == 1:
             timings = [time_calls(runs[0], options, estimate=estimates[0], watch=watch)]
         else:
             timings = time_in_turn(runs, options, estimates=estimates, watch=watch, seed=seed)
-        drift = self._anchor.seconds() / anchor - 1.0
+        drift = self._yardstick.seconds() / yardstick - 1.0
         timed = perf_counter()
         for number, call in enumerate(calls):
             if len(calls) > 1:
@@ -161,7 +161,7 @@ class CandidateRunner:
             "retaken": sum(timing.retaken for timing in timings),
             "tainted": sum(timing.tainted for timing in timings),
             "constant_copies": copies[0],
-            "anchor_seconds": anchor,
+            "anchor_seconds": yardstick,
             "anchor_drift": round(drift, 5),
         }
         outcome = _judge(timings, options, facts)

@@ -35,7 +35,8 @@ from db.store import Store
 from measure.farm.local_runner import LocalRunner
 from measure.farm.make_runner import create_runner
 from measure.farm.pipeline_runner import PipelineRunner
-from measure.farm.slots import SlotPlan, available_cores
+from measure.farm.slots import SlotPlan
+from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from measure.worker.build_candidate import BuildResult
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request

@@ -28,7 +28,7 @@ Gradients: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 LOWEST_LABEL = -6.0  # 64 times slower than the best: how much slower still does not matter
 NOISE = 0.01
 UNCERTAIN = 1.0  # spread of the analytic estimate: it may be wrong by a factor of two
-ANCHOR_NOISE = 0.1  # of the anchor's time, that says nothing about the machine's speed
+YARDSTICK_NOISE = 0.1  # of the yardstick's time, that says nothing about the machine's speed
 MIN_FAILURES = 4  # fewer say nothing about where failures are to be expected
 FAILURE_COST = 4.0  # what a certain failure takes off the score: as if 16 times slower
 RELEVANCES = 31  # of a ranking: the label's grades
@@ -46,14 +46,14 @@ class Outcome(IntEnum):
 class TrainingData:
     """Everything measured: n rows.
 
-    `latencies` are in seconds (infinity for a failure), `anchors` those of the anchor kernel beside
+    `latencies` are in seconds (infinity for a failure), `yardsticks` those of the yardstick beside
     each measurement (NaN if unknown), `tasks` says which rows belong to one task.
     """
 
     features: FeatureMatrix  # [n, width]
     latencies: npt.NDArray[np.float64]  # [n]
     outcomes: npt.NDArray[np.int8]  # [n] values of Outcome
-    anchors: npt.NDArray[np.float64]  # [n]
+    yardsticks: npt.NDArray[np.float64]  # [n]
     tasks: npt.NDArray[np.int64]  # [n]
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class TrainingData:
             np.concatenate([part.features for part in parts]),
             np.concatenate([part.latencies for part in parts]),
             np.concatenate([part.outcomes for part in parts]),
-            np.concatenate([part.anchors for part in parts]),
+            np.concatenate([part.yardsticks for part in parts]),
             np.concatenate([part.tasks for part in parts]),
         )
 
@@ -102,7 +102,7 @@ def throughput_labels(data: TrainingData) -> Labels:
     """log2(best latency of the task / latency), at least `LOWEST_LABEL`; NaN for failures.
 
     Latencies are first brought to the task's usual speed of the machine: each is divided by how
-    much longer than the task's median the anchor kernel took beside it.
+    much longer than the task's median the yardstick took beside it.
     """
     labels = np.full(len(data), np.nan, np.float32)
     for task in np.unique(data.tasks):
@@ -110,24 +110,24 @@ def throughput_labels(data: TrainingData) -> Labels:
         measured = data.outcomes[rows] == Outcome.MEASURED
         if not measured.any():
             continue
-        seconds = data.latencies[rows] / _drift(data.anchors[rows])
+        seconds = data.latencies[rows] / _drift(data.yardsticks[rows])
         best = seconds[measured].min()
         labels[rows] = np.maximum(np.log2(best / seconds), LOWEST_LABEL)
     labels[data.outcomes == Outcome.FAILED] = np.nan
     return labels
 
 
-def _drift(anchors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _drift(yardsticks: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """How much slower than usual the machine was beside each measurement; 1 where unknown.
 
-    Small differences are the anchor's own noise, and dividing by them would only add it.
+    Small differences are the yardstick's own noise, and dividing by them would only add it.
     """
-    known = np.isfinite(anchors) & (anchors > 0)
+    known = np.isfinite(yardsticks) & (yardsticks > 0)
     if not known.any():
-        return np.ones(len(anchors))
-    usual = float(np.median(anchors[known]))
-    drift = np.where(known, anchors, usual) / usual
-    return np.where(np.abs(drift - 1.0) > ANCHOR_NOISE, drift, 1.0)
+        return np.ones(len(yardsticks))
+    usual = float(np.median(yardsticks[known]))
+    drift = np.where(known, yardsticks, usual) / usual
+    return np.where(np.abs(drift - 1.0) > YARDSTICK_NOISE, drift, 1.0)
 
 
 def analytic_scores(features: FeatureMatrix) -> Labels:

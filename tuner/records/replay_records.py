@@ -28,7 +28,7 @@ from db.records import TrialRecord
 from db.store import Store
 from measure.farm.make_runner import create_runner
 from measure.farm.runner import Runner
-from measure.farm.slots import available_cores
+from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tuner.records.trial_records import record_to_apply, schedule_hash
 

@@ -44,11 +44,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a measurement teaches a cost model: seconds, what they mean, the anchor's seconds."""
+    """What a measurement teaches a cost model: seconds, what they mean, the yardstick's seconds."""
 
     latency: float
     outcome: Outcome
-    anchor: float = math.nan
+    yardstick: float = math.nan
 
     @staticmethod
     def of(
@@ -57,8 +57,8 @@ class Lesson:
         """The lesson of a measurement with this status, or None if it `SAYS_LITTLE`."""
         if status in SAYS_LITTLE or status == Status.INFRASTRUCTURE:
             return None
-        anchor = conditions.get("anchor_seconds")
-        seconds = float(anchor) if isinstance(anchor, int | float) else math.nan
+        yardstick = conditions.get("anchor_seconds")
+        seconds = float(yardstick) if isinstance(yardstick, int | float) else math.nan
         if status == Status.RUN_TIMEOUT and run_seconds > 0:
             return Lesson(run_seconds / TIMED_CALLS, Outcome.ABOVE, seconds)
         if not math.isfinite(latency):
@@ -193,6 +193,6 @@ def data_of(features: FeatureMatrix, lessons: Sequence[Lesson], number: int) -> 
         features,
         np.array([lesson.latency for lesson in lessons], np.float64),
         np.array([lesson.outcome for lesson in lessons], np.int8),
-        np.array([lesson.anchor for lesson in lessons], np.float64),
+        np.array([lesson.yardstick for lesson in lessons], np.float64),
         np.full(len(lessons), number, np.int64),
     )

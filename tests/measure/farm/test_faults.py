@@ -15,8 +15,7 @@ import pytest
 from compiler.target import host_target
 from db.records import TaskKey, TrialRecord
 from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.supervisor import (
-    Supervisor,
+from measure.sandbox.worker_process import (
     WorkerLostError,
     WorkerProcess,
     WorkerStartError,
@@ -24,6 +23,7 @@ from measure.sandbox.supervisor import (
 )
 from measure.sandbox.worker_settings import WorkerSettings
 from measure.worker.build_candidate import BuildResult, build_candidate
+from measure.worker.supervisor import BUILD, MEASURE, Supervisor
 from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
 from tuner.records.trial_records import best_record, trial_record
 
@@ -71,7 +71,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> WorkerSettings:
 
 @pytest.fixture(scope="module")
 def measurer(settings: WorkerSettings) -> Iterator[Supervisor]:
-    supervisor = Supervisor(settings, "measure")
+    supervisor = Supervisor(settings, MEASURE)
     yield supervisor
     supervisor.close()
     supervisor.stop()
@@ -79,7 +79,7 @@ def measurer(settings: WorkerSettings) -> Iterator[Supervisor]:
 
 @pytest.fixture(scope="module")
 def builder(settings: WorkerSettings) -> Iterator[Supervisor]:
-    supervisor = Supervisor(settings, "build")
+    supervisor = Supervisor(settings, BUILD)
     yield supervisor
     supervisor.close()
     supervisor.stop()
@@ -191,11 +191,11 @@ def test_build_that_does_not_end_is_a_build_timeout(builder: Supervisor) -> None
 def test_worker_that_cannot_start_is_lost(settings: WorkerSettings) -> None:
     broken = replace(settings, compile="tests.measure.fault_kernels:no_such_function")
     with pytest.raises(WorkerLostError, match="no_such_function"):
-        WorkerProcess(broken, "build")
+        WorkerProcess(broken, BUILD)
 
 
 def test_closed_supervisor_does_not_run_anything(settings: WorkerSettings) -> None:
-    supervisor = Supervisor(settings, "measure")
+    supervisor = Supervisor(settings, MEASURE)
     supervisor.close()
     with pytest.raises(WorkerLostError, match="closed"):
         supervisor.measure(make_request("none"), BuildResult(Status.OK))
@@ -261,7 +261,7 @@ def test_a_worker_with_another_niceness_than_the_driver_is_refused(
 ) -> None:
     strict = replace(settings, niceness=os.getpriority(os.PRIO_PROCESS, 0) - 1)
     with pytest.raises(WorkerStartError, match="niceness"):
-        WorkerProcess(strict, "measure")
+        WorkerProcess(strict, MEASURE)
 
 
 def test_flushed_caches_are_part_of_the_request(measurer: Supervisor) -> None:

@@ -13,7 +13,7 @@ from compiler.errors import MeasureError
 from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from measure.farm.slots import SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.supervisor import WorkerLostError, WorkerStartError
+from measure.sandbox.worker_process import WorkerLostError, WorkerStartError
 from measure.worker.build_candidate import BuildResult
 
 

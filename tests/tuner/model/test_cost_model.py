@@ -29,7 +29,7 @@ def data(
     latencies: list[float] | npt.NDArray[np.float64],
     *,
     outcomes: list[Outcome] | None = None,
-    anchors: list[float] | None = None,
+    yardsticks: list[float] | None = None,
     tasks: list[int] | None = None,
 ) -> TrainingData:
     """Rows of one task unless told otherwise; infinity is a failure."""
@@ -40,7 +40,7 @@ def data(
         np.zeros((count, 1), np.float32) if rows is None else rows,
         seconds,
         np.array(usual if outcomes is None else outcomes, np.int8),
-        np.array(anchors or [NAN] * count, np.float64),
+        np.array(yardsticks or [NAN] * count, np.float64),
         np.array(tasks or [0] * count, np.int64),
     )
 
@@ -83,9 +83,9 @@ def test_a_bound_is_not_the_best_of_its_task() -> None:
 
 def test_labels_leave_out_what_the_whole_machine_lost() -> None:
     """The second candidate was measured while the machine ran at half its speed."""
-    slow = throughput_labels(data(None, [1.0, 2.0, 4.0], anchors=[1e-3, 2e-3, 1e-3]))
+    slow = throughput_labels(data(None, [1.0, 2.0, 4.0], yardsticks=[1e-3, 2e-3, 1e-3]))
     assert slow.tolist() == [0, 0, -2]
-    partly = throughput_labels(data(None, [1.0, 2.0, 4.0], anchors=[1e-3, NAN, 1e-3]))
+    partly = throughput_labels(data(None, [1.0, 2.0, 4.0], yardsticks=[1e-3, NAN, 1e-3]))
     assert partly.tolist() == [0, -1, -2]
 
 
@@ -104,7 +104,7 @@ def test_rankings_take_the_tasks_of_earlier_jobs_too() -> None:
     """Which have negative numbers."""
     rows = measured(200, seed=1)
     earlier = TrainingData(
-        rows.features, rows.latencies, rows.outcomes, rows.anchors, rows.tasks - 3
+        rows.features, rows.latencies, rows.outcomes, rows.yardsticks, rows.tasks - 3
     )
     model = BoostedTrees(seed=1, objective="pairwise")
     model.fit(TrainingData.joined([earlier, measured(200, seed=2)]))
@@ -115,7 +115,7 @@ def test_one_model_ranks_the_candidates_of_several_tasks() -> None:
     first = measured(200, seed=1)
     second = measured(200, seed=3)
     slower = TrainingData(
-        second.features, 50 * second.latencies, second.outcomes, second.anchors, second.tasks + 1
+        second.features, 50 * second.latencies, second.outcomes, second.yardsticks, second.tasks + 1
     )
     model = BoostedTrees(seed=1)
     model.fit(TrainingData.joined([first, slower]))

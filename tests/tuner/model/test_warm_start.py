@@ -229,7 +229,7 @@ def test_history_leaves_out_what_the_job_tunes_itself(store: Store) -> None:
     ] == [KNOWN[2], KNOWN[0]]
     data = background(past, FeatureLayout.of([item.space for item in past]), keys[0])
     assert [set(part.tasks.tolist()) for part in data] == [{-1}, {-2}]
-    assert all(np.isfinite(part.anchors).all() for part in data)
+    assert all(np.isfinite(part.yardsticks).all() for part in data)
 
 
 def test_a_long_history_keeps_the_fastest_and_a_spread_of_others(store: Store) -> None:

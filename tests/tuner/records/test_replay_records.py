@@ -22,7 +22,7 @@ from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from measure.farm.make_runner import create_runner
 from measure.farm.runner import Runner
-from measure.farm.slots import available_cores
+from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.measure.fault_kernels import make_kernel
 from tests.tuner import synthetic

@@ -10,26 +10,31 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from time import monotonic
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO, NamedTuple
 
 from compiler.errors import MeasureError
 from configs.remains import on_leaving
 from measure.machine import oom_kills
-from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.measurement import Status
 from measure.sandbox.messages import Decoder, Message, MessageError, encode
 from measure.sandbox.python_path import python_path
 from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import BuildResult
-from measure.worker.timer import TimingOptions
-
-Role: TypeAlias = Literal["build", "import", "measure"]
 
 _KEPT_TEXT = 8192
 _CHUNK = 1 << 20
-_MAX_REQUESTS = {"build": 1000, "measure": 5000}  # then the process is replaced, whatever it leaked
 _OUTSIDE_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
+
+
+class Role(NamedTuple):
+    """What a worker process does: `program` is the path `module:class` of what answers requests.
+
+    After `most_requests` the process is replaced, whatever it leaked.
+    """
+
+    name: str
+    program: str
+    most_requests: int = 1
 
 
 class WorkerLostError(MeasureError):
@@ -82,7 +87,7 @@ class WorkerProcess:
         self._errors: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
         self._oom_kills = oom_kills()
         self._decoder = Decoder()
-        arguments = [settings.to_json(), str(os.getpid()), role]
+        arguments = [settings.to_json(), str(os.getpid()), role.program]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "measure.sandbox.child", *arguments],
             stdin=subprocess.PIPE,
@@ -102,7 +107,7 @@ class WorkerProcess:
             ready = self._receive(monotonic() + settings.start_timeout, "to start")
         except WorkerEndError as end:
             self.kill()
-            raise WorkerStartError(f"a {role} worker did not start: {end.text}") from None
+            raise WorkerStartError(f"a {role.name} worker did not start: {end.text}") from None
         if ready.fields["nice"] > settings.niceness:
             self.close()
             raise WorkerStartError(
@@ -192,121 +197,6 @@ class WorkerProcess:
         self._errors.seek(max(0, size - _KEPT_TEXT))
         text = self._errors.read().decode(errors="replace").strip()
         return f"{reason}\n{text}" if text else reason
-
-
-class Supervisor:
-    """Keeps one worker process of a role, and replaces it when it misbehaves.
-
-    Use from one thread only, except `close`.
-    """
-
-    def __init__(self, settings: WorkerSettings, role: Role) -> None:
-        self._settings = settings
-        self._role = role
-        self._worker: WorkerProcess | None = None
-        self._closed = False
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the worker, None while there is none."""
-        return self._worker.pid if self._worker is not None else None
-
-    def start(self) -> None:
-        """Have a worker process ready; raises WorkerStartError when it does not start."""
-        worker = self._worker
-        if worker is not None and worker.alive and worker.served < _MAX_REQUESTS[self._role]:
-            return
-        self.stop()
-        if self._closed:
-            raise WorkerStartError("the runner is closed")
-        self._worker = WorkerProcess(self._settings, self._role)
-        if self._closed:
-            self.stop()
-            raise WorkerStartError("the runner is closed")
-
-    def stop(self) -> None:
-        """End the worker process; the next request starts another."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
-
-    def close(self) -> None:
-        """Kill the worker process, even in the middle of a request. From any thread."""
-        self._closed = True
-        worker = self._worker
-        if worker is not None:
-            worker.kill()
-
-    def build(self, request: MeasureRequest, core: int) -> BuildResult:
-        """Build a candidate on `core`; raises WorkerLostError on a failure that is not its own."""
-        timeout = TimingOptions.of(request.options).build_timeout
-        fields = {
-            "request": {**asdict(request), "options": dict(request.options)},
-            "cores": [core],
-            "cpu_seconds": 2 * timeout + 1,
-        }
-        try:
-            reply = self._ask(Message(fields), timeout)
-        except WorkerEndError as end:
-            return BuildResult(_BUILD_STATUS.get(end.status, end.status), b"", end.text)
-        return BuildResult(
-            Status(reply.fields["status"]),
-            reply.blob,
-            str(reply.fields["error"]),
-            float(reply.fields.get("build_seconds", 0.0)),
-            int(reply.fields.get("culprit", 0)),
-        )
-
-    def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
-        """Check and time a built candidate; raises WorkerLostError on a failure not its own."""
-        options = TimingOptions.of(request.options)
-        fields = {
-            "kernel": request.kernel,
-            "workload_key": request.workload_key,
-            "options": dict(request.options),
-            "seed": request.seed,
-            "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
-        }
-        if options.fresh_process:
-            self.stop()
-        try:
-            reply = self._ask(Message(fields, build.candidates), options.run_timeout).fields
-        except WorkerEndError as end:
-            return MeasureResult(request.request_id, end.status, (), end.text, build.build_seconds)
-        return MeasureResult(
-            request.request_id,
-            Status(reply["status"]),
-            tuple(float(sample) for sample in reply.get("samples", ())),
-            str(reply["error"]),
-            build.build_seconds,
-            float(reply.get("check_seconds", 0.0)),
-            float(reply.get("run_seconds", 0.0)),
-            dict(reply.get("machine", {})),
-            bool(reply.get("censored", False)),
-            tuple(tuple(map(float, samples)) for samples in reply.get("rivals", ())),
-            reply.get("culprit") if request.rivals and reply["status"] != Status.OK else None,
-        )
-
-    def _ask(self, message: Message, timeout: float) -> Message:
-        """One request to a live worker. Raises WorkerEndError; WorkerLostError if not to blame."""
-        self.start()
-        assert self._worker is not None
-        try:
-            reply = self._worker.request(message, timeout)
-        except WorkerEndError as end:
-            self.stop()
-            if self._closed or end.status is Status.INFRASTRUCTURE:
-                raise WorkerLostError(end.text) from None
-            raise
-        if reply.fields["status"] != Status.OK:
-            error = self._worker.with_output(reply.fields["error"])
-            reply = Message({**reply.fields, "error": error}, reply.blob)
-        if reply.fields.get("retire"):
-            self.stop()
-        return reply
-
-
-_BUILD_STATUS = {Status.RUN_TIMEOUT: Status.BUILD_TIMEOUT, Status.CRASHED: Status.BUILD_ERROR}
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The anchor: a fixed piece of work whose time tells how fast a core runs at the moment.
+"""The yardstick: a fixed piece of work whose time tells how fast a core runs at the moment.
 
 It does nothing but dependent vector arithmetic in registers, so caches and memory do not matter:
 what changes its time is the clock, or somebody else on the core.
@@ -12,16 +12,16 @@ from compiler.llvm.machine import object_code
 from compiler.target import Target
 from compiler.types.dtypes import DType
 
-ANCHOR_SYMBOL = "tunefarm_anchor"
+YARDSTICK_SYMBOL = "tunefarm_yardstick"
 _CHAINS = 8  # as many independent chains as two units with a latency of four cycles take
 
 
 @cache
-def anchor_object(target: Target) -> bytes:
-    """Object code of `void tunefarm_anchor(float *p, int64 n)`: n rounds of the work on *p."""
+def yardstick_object(target: Target) -> bytes:
+    """Object code of `void tunefarm_yardstick(float *p, int64 n)`: n rounds of the work on *p."""
     vector = f"<{target.lanes(DType.F32)} x float>"
     lines = [
-        f"define void @{ANCHOR_SYMBOL}(ptr %p, i64 %n) {{",
+        f"define void @{YARDSTICK_SYMBOL}(ptr %p, i64 %n) {{",
         "entry:",
         f"  %x = load {vector}, ptr %p, align 4",
         "  br label %loop",

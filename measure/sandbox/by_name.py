@@ -1,0 +1,22 @@
+"""What is found by its name: a process is told in words what its starter wants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from compiler.errors import MeasureError
+
+
+def by_name(path: str) -> Callable[..., Any]:
+    """The function or class at `module:name`; raises MeasureError when there is none."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise MeasureError(f"there is no {path}: {error}") from error
+    if not callable(found):
+        raise MeasureError(f"{path} is not a function")
+    function: Callable[..., Any] = found
+    return function

@@ -1,0 +1,134 @@
+"""Supervisor: keeps a worker process for building or measuring, and asks it for candidates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.sandbox.messages import Message
+from measure.sandbox.worker_process import (
+    Role,
+    WorkerEndError,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerStartError,
+)
+from measure.sandbox.worker_settings import WorkerSettings
+from measure.worker.build_candidate import BuildResult
+from measure.worker.timer import TimingOptions
+
+BUILD = Role("build", "measure.worker.build_role:BuildRole", 1000)
+MEASURE = Role("measure", "measure.worker.measure_role:MeasureRole", 5000)
+_BUILD_STATUS = {Status.RUN_TIMEOUT: Status.BUILD_TIMEOUT, Status.CRASHED: Status.BUILD_ERROR}
+
+
+class Supervisor:
+    """Keeps one worker process of a role, and replaces it when it misbehaves.
+
+    Use from one thread only, except `close`.
+    """
+
+    def __init__(self, settings: WorkerSettings, role: Role) -> None:
+        self._settings = settings
+        self._role = role
+        self._worker: WorkerProcess | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, None while there is none."""
+        return self._worker.pid if self._worker is not None else None
+
+    def start(self) -> None:
+        """Have a worker process ready; raises WorkerStartError when it does not start."""
+        worker = self._worker
+        if worker is not None and worker.alive and worker.served < self._role.most_requests:
+            return
+        self.stop()
+        if self._closed:
+            raise WorkerStartError("the runner is closed")
+        self._worker = WorkerProcess(self._settings, self._role)
+        if self._closed:
+            self.stop()
+            raise WorkerStartError("the runner is closed")
+
+    def stop(self) -> None:
+        """End the worker process; the next request starts another."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def close(self) -> None:
+        """Kill the worker process, even in the middle of a request. From any thread."""
+        self._closed = True
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
+
+    def build(self, request: MeasureRequest, core: int) -> BuildResult:
+        """Build a candidate on `core`; raises WorkerLostError on a failure that is not its own."""
+        timeout = TimingOptions.of(request.options).build_timeout
+        fields = {
+            "request": {**asdict(request), "options": dict(request.options)},
+            "cores": [core],
+            "cpu_seconds": 2 * timeout + 1,
+        }
+        try:
+            reply = self._ask(Message(fields), timeout)
+        except WorkerEndError as end:
+            return BuildResult(_BUILD_STATUS.get(end.status, end.status), b"", end.text)
+        return BuildResult(
+            Status(reply.fields["status"]),
+            reply.blob,
+            str(reply.fields["error"]),
+            float(reply.fields.get("build_seconds", 0.0)),
+            int(reply.fields.get("culprit", 0)),
+        )
+
+    def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
+        """Check and time a built candidate; raises WorkerLostError on a failure not its own."""
+        options = TimingOptions.of(request.options)
+        fields = {
+            "kernel": request.kernel,
+            "workload_key": request.workload_key,
+            "options": dict(request.options),
+            "seed": request.seed,
+            "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
+        }
+        if options.fresh_process:
+            self.stop()
+        try:
+            reply = self._ask(Message(fields, build.candidates), options.run_timeout).fields
+        except WorkerEndError as end:
+            return MeasureResult(request.request_id, end.status, (), end.text, build.build_seconds)
+        return MeasureResult(
+            request.request_id,
+            Status(reply["status"]),
+            tuple(float(sample) for sample in reply.get("samples", ())),
+            str(reply["error"]),
+            build.build_seconds,
+            float(reply.get("check_seconds", 0.0)),
+            float(reply.get("run_seconds", 0.0)),
+            dict(reply.get("machine", {})),
+            bool(reply.get("censored", False)),
+            tuple(tuple(map(float, samples)) for samples in reply.get("rivals", ())),
+            reply.get("culprit") if request.rivals and reply["status"] != Status.OK else None,
+        )
+
+    def _ask(self, message: Message, timeout: float) -> Message:
+        """One request to a live worker. Raises WorkerEndError; WorkerLostError if not to blame."""
+        self.start()
+        assert self._worker is not None
+        try:
+            reply = self._worker.request(message, timeout)
+        except WorkerEndError as end:
+            self.stop()
+            if self._closed or end.status is Status.INFRASTRUCTURE:
+                raise WorkerLostError(end.text) from None
+            raise
+        if reply.fields["status"] != Status.OK:
+            error = self._worker.with_output(reply.fields["error"])
+            reply = Message({**reply.fields, "error": error}, reply.blob)
+        if reply.fields.get("retire"):
+            self.stop()
+        return reply
