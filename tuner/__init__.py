@@ -70,18 +70,17 @@ def build(
 
     Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
     """
-    from compiler.runtime.executable import Executable
     from configs.settings import load_settings
-    from db.store import Store
-    from tuner.building.build_model import compile_from
+    from tuner.building.flow import build_executable
+    from tuner.building.request import BuildRequest
 
     settings = load_settings(
         config,
         {"compile.threads": threads, "database.url": None if db is None else fspath(db)},
     )
-    with Store.open(settings.database.url, create=False, read_only=True) as store:
-        built = compile_from(model, store, settings, shapes, require_tuned=require_tuned)
-    return Executable(built.spec)
+    return build_executable(
+        BuildRequest(fspath(model), "", settings, shapes or {}, require_tuned=require_tuned)
+    )
 
 
 __all__ = ["build", "tune"]

@@ -29,12 +29,12 @@ from measure.farm.slots import SlotPlan, plan_slots
 from measure.machine import available_cores
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from, task_key
-from tuner.building.build_model import compile_with
-from tuner.building.build_report import BuildReport
+from tuner.building.compile import CompiledModel, compile_with
+from tuner.building.report import BuildReport
 from tuner.commands.interrupt import interruptible
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
-from tuner.limits import limits_of
+from tuner.from_settings import limits_of, target_of
 from tuner.model.cost_model import BoostedTrees, TrainingData
 from tuner.model.history import (
     JOB_ROWS,
@@ -53,7 +53,6 @@ from tuner.search.session import Overhead, SessionOptions, TuningSession, job_pr
 from tuner.search.strategy import check_strategy
 from tuner.search.tasks import TuningTask
 from tuner.search.time_plan import TimePlan
-from tuner.targets import target_of
 
 MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
 
@@ -246,7 +245,7 @@ class Job:
     def prepare(self, graph: Graph) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""
         begin = time.monotonic()
-        self.untuned = compile_with(graph, None, self.settings).spec
+        self.untuned = self._compile(graph, None).spec
         self.time.build_seconds = time.monotonic() - begin
         model = Executable(self.untuned)
         inputs = aligned_inputs(model)
@@ -294,8 +293,8 @@ class Job:
         bests = [settled.best for settled in self.settled]
         untuned = self.untuned
         assert untuned is not None, "prepare comes first"
-        former = compile_with(graph, self._choose(only_confirmed=True), self.settings)
-        tuned = compile_with(graph, self._choose(settled=bests), self.settings)
+        former = self._compile(graph, self._choose(only_confirmed=True))
+        tuned = self._compile(graph, self._choose(settled=bests))
         self.progress.message("measuring it and the untuned one in turn")
         old, new, report = former.spec, tuned.spec, tuned.report
         changes = new.objects != old.objects
@@ -309,6 +308,9 @@ class Job:
         self.store.record_bests(bests)
         refresh(self.tasks, self.store)
         return latency, report
+
+    def _compile(self, graph: Graph, choose: ChooseSchedule | None) -> CompiledModel:
+        return compile_with(graph, choose, self.settings, self.target)
 
     def _still_applies(self, settled: Settled) -> bool:
         """Whether no other job has settled the task since the finalists met."""

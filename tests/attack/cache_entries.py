@@ -20,8 +20,8 @@ from configs.settings import load_settings
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.build_file import build_file
-from tuner.building.forms import ARTEFACT
+from tuner.building.flow import build
+from tuner.building.request import BuildRequest
 
 _HASH_BYTES = 32
 _FACTS: tuple[Any, ...] = (None, [], {}, 0, "x", [[]], {"kernels": None}, {"kept": {}}, 1e308)
@@ -58,7 +58,7 @@ class CacheEntries(Attack):
 
     def _build(self, cache: Path, output: Path) -> str:
         settings = load_settings(None, {"cache.folder": str(cache)}, environment={})
-        build_file(ARTEFACT, str(self._model), str(output), settings, {}, untuned=True)
+        build(BuildRequest(str(self._model), str(output), settings, untuned=True))
         return ""
 
     def _change(self, rng: Random, cache: Path) -> str:

@@ -15,8 +15,7 @@ from db.check import check
 from db.export import export_records
 from db.store import Store
 from tests.db.examples import KEY, build, populate, trial
-from tuner.building.build_records import builds_table
-from tuner.commands.database_commands import list_table, list_to_json
+from tuner.commands.database_commands import builds_table, list_table, list_to_json
 from tuner.records.prune import plan_pruning
 from tuner.reports.html_report import html_report
 

@@ -16,7 +16,7 @@ from compiler.graph.serialize import graph_from_structure
 from compiler.llvm.machine import object_code
 from compiler.target import host_target
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.forms import FORMS
+from tuner.building.request import FORMS
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
 

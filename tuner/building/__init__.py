@@ -1,4 +1,11 @@
-"""Building: records chosen, code kept, artefacts and other forms written.
+"""Building: one flow, from a model, settings and a database to a file that runs.
 
-Not named `build`: that is the function of the package above.
+    request -> the same bytes were built before?          -> the artefact that came of them
+            -> schedules of its kernels from the records
+            -> these were built before?                   -> the artefact that came of them
+            -> compiled, written in the form that is asked for, kept
+            -> listed in the database
+
+`flow` is this picture in code, for `tune build`, `tune bench` and `tuner.build`. The room is not
+named `build`: that is the function of the package above.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ from db import queries
 from db.records import OK, BestRecord, TaskKey, TrialRecord
 from db.store import Store
 from tuner.records.trial_records import record_to_apply, unusable
-from tuner.targets import target_of
 
 if TYPE_CHECKING:
     from tuner.model.warm_start import WarmStart
@@ -101,16 +100,20 @@ def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
 class Records:
     """What a database has for one build: `choose` gives schedules (None without a database)."""
 
-    def __init__(self, store: Store | None, settings: Settings, target: Target | None) -> None:
-        """`target` is the settings' if it is None."""
+    def __init__(self, store: Store | None, settings: Settings, target: Target) -> None:
         self.choose: ChooseSchedule | None = None
         self._store = store
         if store is None:
             return
-        target = target or target_of(settings)
         threads, numerics = settings.compile.threads, settings.compile.numerics
         self.choose = choose_from(store, target, threads, numerics, predict=True)
         self._like = task_key("", target, threads, numerics)
+
+    def chosen(self, kernels: Mapping[str, FusedKernel]) -> dict[str, ScheduleChoice | None]:
+        """What `choose` gives for each of these kernels."""
+        if self.choose is None:
+            return {}
+        return {key: self.choose(kernel) for key, kernel in kernels.items()}
 
     def notes(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
         """What is to be known of these kernels of the build: those that no schedule fits, and what

@@ -181,41 +181,34 @@ def build(
 ) -> None:
     """Build a model from the best records, and list for every kernel what it runs."""
     shapes = shapes_of(shape)
-    from tuner.building.model_digest import ModelDigest
+    from tuner.building.model_file import begin_digest
 
-    digest = ModelDigest(model)  # meanwhile:
+    digest = begin_digest(model)  # while settings are read, and what a build needs is imported
     from configs.settings import cache_problem, files_read, load_settings
-    from tuner.building.build_file import build_file
-    from tuner.building.build_report import build_table
-    from tuner.building.forms import check_form
+    from tuner.building.flow import build as build_model
+    from tuner.building.report import build_table
+    from tuner.building.request import BuildRequest
 
     values = {**overrides(db, threads), "cache.enabled": None if cache else False}
     settings = load_settings(config, values)
-    files = check_form(emit, output, model, settings, fallback=fallback)
-    read, records = files_read(config, settings), settings.database.url
+    request = BuildRequest(
+        model, output, settings, shapes, emit, untuned, fallback, require_tuned=require_tuned
+    )
+    files, records = request.files(), settings.database.url
+    read = files_read(config, settings)
     check_files(writes=[*files, json], reads=read, databases=[records], model=model)
     if problem := cache_problem(settings):
         print(f"note: {problem}", file=sys.stderr)
-    emitted, not_listed = build_file(
-        emit,
-        model,
-        output,
-        settings,
-        shapes,
-        untuned=untuned,
-        require_tuned=require_tuned,
-        fallback=fallback,
-        digest=digest,
-    )
-    write_json(json, emitted.to_json())
+    result = build_model(request, digest)
+    write_json(json, result.to_json())
     if json != "-":
-        console().print(build_table(emitted.report))
-        for note in emitted.report.notes:
+        console().print(build_table(result.report))
+        for note in result.report.notes:
             print(f"note: {note}", file=sys.stderr)
-    if not_listed:
-        print(f"note: {not_listed}", file=sys.stderr)
+    if result.not_listed:
+        print(f"note: {result.not_listed}", file=sys.stderr)
     if json != "-":
-        print("\n".join(emitted.lines()))
+        print("\n".join(result.lines()))
 
 
 @app.command()
@@ -289,17 +282,15 @@ def bench(
     settings = load_settings(config, overrides(db, threads))
     read = files_read(config, settings)
     check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
-    from compiler.runtime.executable import Executable
-    from tuner.building.build_model import compile_from
-    from tuner.building.open_records import open_records
+    from tuner.building.flow import build_executable
+    from tuner.building.request import BuildRequest
     from tuner.commands import bench as benchmark
     from tuner.confirm.latency import LatencyOptions
 
     engines = benchmark.parse_engines(against)
-    with open_records(settings.database.url, untuned=untuned) as store:
-        spec = compile_from(model, store, settings, shapes).spec
+    ours = build_executable(BuildRequest(model, "", settings, shapes, untuned=untuned))
     options = LatencyOptions(rounds=rounds)
-    result = benchmark.bench(model, Executable(spec), engines, options)
+    result = benchmark.bench(model, ours, engines, options)
     write_json(json, result.to_json())
     if json != "-":
         console().print(benchmark.bench_table(result))
@@ -337,7 +328,7 @@ def inspect(
     shapes = shapes_of(shape)
     check_files(model=model)
     from configs.settings import load_settings
-    from tuner.building.open_records import open_records
+    from tuner.building.record import open_records
     from tuner.commands.inspect_model import inspect_model
 
     settings = load_settings(config, overrides(db, threads))

@@ -52,7 +52,7 @@ def db_builds(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
 ) -> None:
     """List the models that were built from the records."""
-    from tuner.building.build_records import builds_table
+    from tuner.commands.database_commands import builds_table
 
     with open_database(db) as store:
         console().print(builds_table(store, limit))

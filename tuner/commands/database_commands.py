@@ -1,4 +1,4 @@
-"""What `tune db list`, `show`, `check` and `salvage` print."""
+"""What `tune db list`, `show`, `builds`, `check` and `salvage` print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from db.salvage import Salvage
 from db.store import Store
 from tuner.records.replay_records import replay_records
 from tuner.records.trial_records import latency_of, record_to_apply, search_trials
-from tuner.reports.report import format_seconds, format_time
+from tuner.reports.report import format_seconds, format_share, format_time
+
+_DIGITS = 12  # of a digest in a table
 
 
 def list_table(store: Store) -> Table:
@@ -97,6 +99,28 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
             lines.append(f"  a build uses record {best.number} ({note})")
             lines += [f"    {json.dumps(step)}" for step in best.schedule]
     return lines
+
+
+def builds_table(store: Store, limit: int) -> Table:
+    """A row per build, the newest first."""
+    table = Table(header_style="bold")
+    table.add_column("built (UTC)", no_wrap=True)
+    table.add_column("model", overflow="ellipsis", no_wrap=True)
+    for name in ("target", "threads", "numerics", "tuned", "artefact"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("file", overflow="fold")
+    for build in queries.builds(store, limit=limit):
+        table.add_row(
+            format_time(build.created),
+            build.model_name,
+            build.target,
+            str(build.threads),
+            build.numerics,
+            format_share(build.tuned_share),
+            build.artefact_sha256[:_DIGITS],
+            str(build.report.get("output", "-")),
+        )
+    return table
 
 
 def check_lines(store: Store, replay: int) -> tuple[list[str], bool]:

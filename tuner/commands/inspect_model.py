@@ -25,9 +25,8 @@ from configs.settings import CompileSettings, Settings
 from db.store import Store
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from
-from tuner.limits import limits_of
+from tuner.from_settings import limits_of, target_of
 from tuner.search.make_tasks import distinct_kernels
-from tuner.targets import target_of
 
 Model: TypeAlias = str | PathLike[str]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]] | None

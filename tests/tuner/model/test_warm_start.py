@@ -11,9 +11,10 @@ import onnx
 import pytest
 
 from compiler.errors import TunefarmError
-from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
+from compiler.pipeline import kernels_of
 from compiler.runtime.kernel_report import PREDICTED
 from compiler.schedule.space import Candidate, ScheduleSpace
 from compiler.schedule.spaces import schedule_space
@@ -26,7 +27,8 @@ from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import TARGET, matmul_kernel, neighbours
 from tuner.building.apply_best import choose_from, task_key
-from tuner.building.build_model import compile_from
+from tuner.building.flow import build
+from tuner.building.request import BuildRequest, BuildResult
 from tuner.model.cost_model import BoostedTrees
 from tuner.model.features import ESTIMATE, FeatureExtractor, FeatureLayout
 from tuner.model.history import (
@@ -184,6 +186,15 @@ def test_other_threads_numerics_and_versions_teach_nothing(store: Store) -> None
     assert "3 kernels of compiler version 0" in note and "tune again" in note
 
 
+def built(folder: Path, **options: Any) -> BuildResult:
+    """The build of folder/tiny.onnx by the records of folder/tuning.db."""
+    settings = load_settings(None, {"database.url": str(folder / "tuning.db")}, environment={})
+    request = BuildRequest(
+        str(folder / "tiny.onnx"), str(folder / "tiny.tuned"), settings, **options
+    )
+    return build(request)
+
+
 def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
     with Store.open(tmp_path / "tuning.db") as store:
@@ -193,31 +204,26 @@ def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
         key = TaskKey(workload_key(kernel), host.key, 1, "default", "0")
         store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
         store.record_trials([TrialRecord(key, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
-        compiled = compile_from(tmp_path / "tiny.onnx", store, load_settings(environment={}))
-    report = compiled.report
+    report = built(tmp_path).report
     assert len(report.notes) == 1 and "version 0" in report.notes[0]
     assert report.tuned_share == 0.0
 
 
 def test_a_build_says_why_a_tuned_kernel_stays_untuned(tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
-    settings = load_settings(environment={})
     host = host_target()
+    calls = kernels_of(str(tmp_path / "tiny.onnx")).calls
+    kernel = next(call.kernel for call in calls if isinstance(call, KernelCall))
     with Store.open(tmp_path / "tuning.db") as store:
-        untuned = compile_from(tmp_path / "tiny.onnx", store, settings)
-        name, kernel = next(
-            (use.report.name, untuned.kernels[use.report.key]) for use in untuned.report.kernels
-        )
         store.add_targets([TargetRecord(host.key, host.to_json())])
         key = task_key(workload_key(kernel), host, 1, "default")
         store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
         scattered = TrialRecord(key, "a", "tiled", {}, [], "unstable", 1.0, (1.0,))
         store.record_trials([scattered, replace(scattered, schedule=[["again"]])])
-        compiled = compile_from(tmp_path / "tiny.onnx", store, settings)
-        (note,) = compiled.report.notes
-        assert note == f"{name} was tuned, but no trial can be applied: 2 unstable"
-        with pytest.raises(TunefarmError) as refused:
-            compile_from(tmp_path / "tiny.onnx", store, settings, require_tuned=0.9)
+    (note,) = built(tmp_path).report.notes
+    assert note == f"{kernel.name} was tuned, but no trial can be applied: 2 unstable"
+    with pytest.raises(TunefarmError) as refused:
+        built(tmp_path, require_tuned=0.9)
     assert note in str(refused.value.hint)
 
 

@@ -20,13 +20,11 @@ from configs.settings import Settings, load_settings
 from db import queries
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tests.tuner.building.test_build_cache import remember
-from tuner.building import build_file as module
-from tuner.building import build_key
-from tuner.building.build_file import build_file
-from tuner.building.emitted import Emitted
-from tuner.building.forms import ARTEFACT
-from tuner.building.open_records import open_records
+from tests.tuner.building.test_flow import remember
+from tuner.building import cache, record
+from tuner.building.flow import build
+from tuner.building.record import open_records, record_build
+from tuner.building.request import BuildRequest, BuildResult
 
 
 class Builder:
@@ -45,7 +43,7 @@ class Builder:
             self.lookups += 1
             return open_records(url, untuned=untuned)
 
-        monkeypatch.setattr(module, "open_records", counted)
+        monkeypatch.setattr(record, "open_records", counted)
 
     @property
     def kernels(self) -> list[FusedKernel]:
@@ -57,11 +55,11 @@ class Builder:
         folder = {"cache.folder": str(self.folder / "cache"), "database.url": str(self.db)}
         return load_settings(None, {**folder, **names}, environment={})
 
-    def build(self, output: str = "built.tuned", **options: Any) -> tuple[bytes, Emitted, str]:
+    def build(self, output: str = "built.tuned", **options: Any) -> tuple[bytes, BuildResult]:
         settings = options.pop("settings", None) or self.settings()
         path = self.folder / output
-        emitted, note = build_file(ARTEFACT, str(self.model), str(path), settings, {}, **options)
-        return path.read_bytes(), emitted, note
+        result = build(BuildRequest(str(self.model), str(path), settings, **options))
+        return path.read_bytes(), result
 
     def listed(self) -> list[str]:
         with Store.open(self.db, read_only=True) as store:
@@ -77,10 +75,10 @@ def test_a_repeated_build_asks_for_no_records(builder: Builder) -> None:
     first = builder.build()
     assert builder.lookups == 1
     assert builder.build() == first
-    other, emitted, note = builder.build("other.tuned")
-    assert other == first[0] and note == ""
-    assert emitted.files == (str(builder.folder / "other.tuned"),)
-    assert emitted.report == first[1].report
+    other, result = builder.build("other.tuned")
+    assert other == first[0] and result.not_listed == ""
+    assert result.files == (str(builder.folder / "other.tuned"),)
+    assert result.report == first[1].report
     assert builder.lookups == 1
 
 
@@ -123,13 +121,13 @@ def test_a_build_for_another_cpu_is_found_again(builder: Builder) -> None:
 
 
 def test_a_new_record_is_looked_up(builder: Builder) -> None:
-    before, _, _ = builder.build()
+    before, _ = builder.build()
     with Store.open(builder.db) as store:
         remember(store, builder.kernels[0], 2)
-    after, emitted, _ = builder.build()
+    after, result = builder.build()
     assert builder.lookups == 2
     assert after != before
-    assert "2" in {use.report.record_id for use in emitted.report.kernels}
+    assert "2" in {use.report.record_id for use in result.report.kernels}
 
 
 def test_a_changed_model_or_name_is_another_build(builder: Builder) -> None:
@@ -157,7 +155,7 @@ def test_other_programs_are_another_build(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.build()
-    monkeypatch.setattr(build_key, "program", lambda: ("changed",))
+    monkeypatch.setattr(cache, "program", lambda: ("changed",))
     builder.build()
     assert builder.lookups == 2
 
@@ -197,19 +195,17 @@ def test_an_output_that_cannot_be_written_is_an_error(builder: Builder) -> None:
 def test_records_that_come_while_it_is_built_are_not_forgotten(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuner.building.build_records import record_build
-
     def slow(*arguments: Any) -> str:
         with Store.open(builder.db) as store:
             remember(store, builder.kernels[0], 2)
         return record_build(*arguments)
 
-    monkeypatch.setattr("tuner.building.build_records.record_build", slow)
-    before, _, _ = builder.build()
+    monkeypatch.setattr(record, "record_build", slow)
+    before, _ = builder.build()
     monkeypatch.undo()
-    after, emitted, _ = builder.build()
+    after, result = builder.build()
     assert after != before
-    assert "2" in {use.report.record_id for use in emitted.report.kernels}
+    assert "2" in {use.report.record_id for use in result.report.kernels}
 
 
 def test_what_could_not_be_listed_is_said_each_time_and_listed_when_it_can(
@@ -217,16 +213,16 @@ def test_what_could_not_be_listed_is_said_each_time_and_listed_when_it_can(
 ) -> None:
     writeable = False
     with monkeypatch.context() as patch:
-        patch.setattr("tuner.building.build_records.record_build", lambda *_: "read-only")
+        patch.setattr(record, "record_build", lambda *_: "read-only")
         patch.setattr(os, "access", lambda *_: writeable)
         first = builder.build()
-        assert first[2] == "read-only"
+        assert first[1].not_listed == "read-only"
         assert builder.build() == first
         assert builder.lookups == 1
         writeable = True
         assert builder.build() == first
         assert builder.lookups == 2
-    assert builder.build()[2] == ""
+    assert builder.build()[1].not_listed == ""
     assert builder.listed() == ["built.tuned"]
 
 

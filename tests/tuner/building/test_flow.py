@@ -1,4 +1,4 @@
-"""Builds that were made before are found again, and only where everything is the same."""
+"""Builds of the same kernels with the same schedules are found again; all else is compiled."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
-from compiler.errors import TunefarmError
+import tuner
+from compiler.errors import SettingsError, TunefarmError
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import compile_model, kernels_of
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
-from configs.settings import Settings, load_settings
+from configs.settings import DatabaseSettings, Settings, load_settings
 from db import queries
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building import build_key
+from tuner.building import cache
 from tuner.building.apply_best import task_key
-from tuner.building.build_records import record_build
-from tuner.building.emit_model import emit_model
-from tuner.building.emitted import Emitted
-from tuner.building.forms import ARTEFACT
+from tuner.building.cache import BuildCache
+from tuner.building.flow import build
+from tuner.building.record import record_build
+from tuner.building.request import BuildRequest, BuildResult
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 class Compiler:
-    """Builds, and counts how often the compiler was asked."""
+    """Builds that are not found by their bytes, and how often the compiler was asked."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = 0
@@ -52,14 +54,19 @@ class Compiler:
             self.runs += 1
             return compile_model(*arguments, **options)
 
-        monkeypatch.setattr("tuner.building.build_model.compile_model", counted)
+        monkeypatch.setattr("tuner.building.compile.compile_model", counted)
+        monkeypatch.setattr(BuildCache, "repeated", lambda _: None)
 
     def build(
         self, model: Path, settings: Settings, store: Store | None = None, **options: Any
-    ) -> tuple[bytes, Emitted]:
+    ) -> tuple[bytes, BuildResult]:
         output = self._folder / "built.tuned"
-        emitted = emit_model(ARTEFACT, model, str(output), store, settings, **options)
-        return output.read_bytes(), emitted
+        if store is not None:
+            settings = settings.model_copy(update={"database": DatabaseSettings(url=store.name)})
+        result = build(
+            BuildRequest(str(model), str(output), settings, untuned=store is None, **options)
+        )
+        return output.read_bytes(), result
 
 
 @pytest.fixture
@@ -141,7 +148,7 @@ def test_entries_of_other_programs_are_not_read(
     compiler: Compiler, model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler.build(model, settings)
-    monkeypatch.setattr(build_key, "program", lambda: ("changed",))
+    monkeypatch.setattr(cache, "program", lambda: ("changed",))
     compiler.build(model, settings)
     assert compiler.runs == 2
 
@@ -155,7 +162,8 @@ def test_what_happens_to_an_output_happens_to_nothing_else(
     other = tiny_model()
     other.graph.name = "other"
     onnx.save(other, tmp_path / "other.onnx")
-    emit_model(ARTEFACT, tmp_path / "other.onnx", str(tmp_path / "other.tuned"), None, settings)
+    other_file, output = str(tmp_path / "other.onnx"), str(tmp_path / "other.tuned")
+    build(BuildRequest(other_file, output, settings, untuned=True))
     (tmp_path / "built.tuned").write_bytes((tmp_path / "other.tuned").read_bytes())  # in place
     assert (tmp_path / "another.tuned").read_bytes() == first
     assert compiler.build(model, settings)[0] == first
@@ -216,16 +224,49 @@ def test_required_share_counts_for_what_was_built_before_too(
 
 
 def test_builds_are_recorded_in_their_database(
-    compiler: Compiler, model: Path, tmp_path: Path, store: Store
+    compiler: Compiler, model: Path, settings: Settings, store: Store
 ) -> None:
-    values = {"cache.folder": str(tmp_path / "cache"), "database.url": store.name}
-    settings = load_settings(None, values, environment={})
-    _, emitted = compiler.build(model, settings, store)
-    assert record_build(settings, str(model), emitted) == ""
-    (build,) = queries.builds(store)
-    assert (build.model_name, build.artefact_sha256) == ("tiny", emitted.digest)
-    assert build.report["kernels"][0]["numerics"] == "direct"
-    missing = load_settings(None, {"database.url": str(tmp_path / "no.db")}, environment={})
-    assert record_build(missing, str(model), emitted).startswith(
+    _, result = compiler.build(model, settings, store)
+    assert result.not_listed == ""
+    (record,) = queries.builds(store)
+    assert (record.model_name, record.artefact_sha256) == ("tiny", result.digest)
+    assert record.report["kernels"][0]["numerics"] == "direct"
+    missing = load_settings(None, {"database.url": f"{store.name}.gone"}, environment={})
+    request = BuildRequest(str(model), result.output, missing)
+    assert record_build(request, host_target(), result).startswith(
         "the build is not recorded: no such"
     )
+
+
+def test_a_dump_takes_nothing_from_caches(
+    compiler: Compiler, model: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _ = compiler.build(model, settings)
+    again, _ = compiler.build(model, settings, dump_after="run_steps")
+    assert compiler.runs == 2 and again == first
+    assert "run_steps" in capsys.readouterr().err
+
+
+def test_a_model_is_built_into_memory_by_the_same_flow(
+    compiler: Compiler,
+    model: Path,
+    settings: Settings,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setenv("TUNEFARM_CACHE__FOLDER", str(settings.cache.folder))
+    compiler.build(model, settings, store)
+    for _ in range(2):
+        executable = tuner.build(model, db=store.name)
+        (output,) = executable.run({"x": np.ones((1, 3, 12, 12), np.float32)}).values()
+        assert np.isfinite(output).all()
+    assert compiler.runs == 1
+    assert len(queries.builds(store)) == 1 and list(folder.iterdir()) == []
+    with pytest.raises(TunefarmError, match=r"is tuned, 50\.0 % is required"):
+        tuner.build(model, db=store.name, require_tuned=0.5)
+    with pytest.raises(SettingsError, match="must be between 0 and 1"):
+        tuner.build(model, db=store.name, require_tuned=2.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from compiler.emit import assembly_text, llvm_text, schedules_of
@@ -25,49 +24,44 @@ from compiler.runtime.export_c import (
     header_path,
     library_files,
 )
-from compiler.schedule.choice import ScheduleChoice
 from compiler.types.dtypes import DType
 from configs.files import write_text
 from configs.settings import Settings
-from tuner.building.build_model import CompiledModel
-from tuner.building.forms import LIBRARY, OBJECT
-from tuner.limits import limits_of
-from tuner.targets import target_of
+from tuner.building.compile import CompiledModel
+from tuner.building.request import LIBRARY, OBJECT, BuildRequest
+from tuner.from_settings import limits_of, target_of
 
 
-def check_c(form: str, output: str, model: str, settings: Settings) -> tuple[str, ...]:
+def check_c(request: BuildRequest) -> tuple[str, ...]:
     """Refuse a folder or a machine that cannot do. Returns the files that may be overwritten."""
-    if form == LIBRARY:
+    output, target = request.output, target_of(request.settings)
+    if request.form == LIBRARY:
         check_folder(output)
-        check_toolchain(target_of(settings))
+        check_toolchain(target)
         if not Path(output).exists():
             return ()  # in a new folder nothing can be overwritten
-        return tuple(str(Path(output, name)) for name in library_files(Path(model).stem))
-    check_toolchain(target_of(settings), static=True)
+        return tuple(str(Path(output, name)) for name in library_files(request.name))
+    check_toolchain(target, static=True)
     return output, str(header_path(output))
 
 
 def write_form(
-    form: str,
-    name: str,
-    output: str,
-    graph: Graph,
-    built: CompiledModel,
-    settings: Settings,
+    request: BuildRequest, graph: Graph, built: CompiledModel
 ) -> tuple[tuple[str, ...], str]:
     """Write a form other than the artefact; the files, and the command to type next.
 
-    `name` is the model's in C. Raises TunefarmError.
+    In C the model has the name of its file. Raises TunefarmError.
     """
-    spec = built.spec
+    form, output, name, spec = request.form, request.output, request.name, built.spec
     if form in (LIBRARY, OBJECT):
         export = export_library if form == LIBRARY else export_object
         files = tuple(map(str, export(spec, output, name)))
         return files, _c_command(form, spec, output, name)
     if form == "graph":
-        _write(output, json.dumps(_graph_json(graph, spec, settings), indent=1, ensure_ascii=False))
+        graph_json = _graph_json(graph, spec, request.settings)
+        _write(output, json.dumps(graph_json, indent=1, ensure_ascii=False))
         return (output,), f"less {shlex.quote(output)}"
-    _write(output, _code_text(form, graph, spec, built.chosen, settings))
+    _write(output, _code_text(form, graph, built, request.settings))
     return (output,), _assemble_command(form, output)
 
 
@@ -79,15 +73,10 @@ def _graph_json(graph: Graph, spec: ExecutableSpec, settings: Settings) -> objec
     )
 
 
-def _code_text(
-    form: str,
-    graph: Graph,
-    spec: ExecutableSpec,
-    chosen: Mapping[str, ScheduleChoice],
-    settings: Settings,
-) -> str:
+def _code_text(form: str, graph: Graph, built: CompiledModel, settings: Settings) -> str:
+    spec = built.spec
     program = kernels_of(graph, spec.target, limits=limits_of(settings))
-    schedules = schedules_of(program, spec, chosen, settings.compile.numerics)
+    schedules = schedules_of(program, spec, built.chosen, settings.compile.numerics)
     text = llvm_text if form == "llvm" else assembly_text
     return text(program, spec, schedules)
 

@@ -8,10 +8,9 @@ import pytest
 
 from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
 from configs.settings import Settings
-from tests.tuner.synthetic import matmul_kernel
+from tests.tuner.synthetic import TARGET, matmul_kernel
 from tuner.building.apply_best import Records
-from tuner.building.build_report import require_share
-from tuner.building.weigh_kernels import build_report
+from tuner.building.report import build_report, require_share
 
 REPORT = KernelReport(
     name="matmul",
@@ -59,6 +58,6 @@ def test_shares_follow_measured_times_and_estimates_scaled_to_them() -> None:
 
 def test_kernel_that_no_schedule_fits_is_noted_without_a_database_too() -> None:
     naive = replace(REPORT, schedule_source=NAIVE, note="the default schedule does not fit: why")
-    (note,) = Records(None, Settings(), None).notes([REPORT, naive])
+    (note,) = Records(None, Settings(), TARGET).notes([REPORT, naive])
     assert note.startswith("matmul runs as scalar loops")
     assert note.endswith("the default schedule does not fit: why")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from compiler.errors import SettingsError, TunefarmError
+from compiler.errors import TunefarmError
 from compiler.runtime.kernel_report import TUNED, KernelReport
 from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
+if TYPE_CHECKING:
+    from compiler.kernels.kernel import FusedKernel
+
 NOTES_IN_A_HINT = 3
+
+# A coarse roofline of one core, only to weigh kernels against each other.
+_FLOPS_PER_SECOND = 50e9
+_BYTES_PER_SECOND = 8e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +61,37 @@ class BuildReport:
         return BuildReport(tuple(KernelUse(*use) for use in uses), tuple(data["notes"]))
 
 
-def check_share(required: float) -> None:
-    """Raise SettingsError unless `required` is a share that a build can be asked for."""
-    if not 0.0 <= required <= 1.0:
-        raise SettingsError(f"require_tuned = {required}: must be between 0 and 1")
+def build_report(
+    reports: Sequence[KernelReport],
+    kernels: Mapping[str, FusedKernel],
+    notes: tuple[str, ...] = (),
+) -> BuildReport:
+    """The report of a build; `kernels` is by workload key.
+
+    A kernel's time is the one that was measured, or an estimate: by a coarse roofline, scaled so
+    that it is right on the whole for the kernels that were measured.
+    """
+    estimates = [_estimated_seconds(kernels[report.key]) for report in reports]
+    measured = [(r.latency, e) for r, e in zip(reports, estimates, strict=True) if r.latency]
+    scale = sum(m for m, _ in measured) / sum(e for _, e in measured) if measured else 1.0
+    seconds = [
+        report.occurrences * (report.latency or scale * estimate)
+        for report, estimate in zip(reports, estimates, strict=True)
+    ]
+    total = sum(seconds)
+    return BuildReport(
+        tuple(
+            KernelUse(report, cost / total if total else 0.0)
+            for report, cost in zip(reports, seconds, strict=True)
+        ),
+        notes,
+    )
+
+
+def _estimated_seconds(kernel: FusedKernel) -> float:
+    from compiler.kernels.count_work import kernel_bytes, kernel_flops  # with NumPy
+
+    return max(kernel_flops(kernel) / _FLOPS_PER_SECOND, kernel_bytes(kernel) / _BYTES_PER_SECOND)
 
 
 def require_share(report: BuildReport, required: float) -> None:

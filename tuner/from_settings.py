@@ -1,7 +1,8 @@
-"""The target that settings name."""
+"""What settings name, as the compiler takes it: the target and the limits."""
 
 from __future__ import annotations
 
+from compiler.limits import Limits
 from compiler.target import Target, host_target
 from configs.settings import Settings, cache_folder, load_target, targets
 
@@ -20,3 +21,10 @@ def target_of(settings: Settings) -> Target:
 
         check_target(target, name, cache_folder(settings))
     return target
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The settings' limits; where they name none, this machine's."""
+    given = settings.limits
+    rest = {} if given.bytes is None else {"bytes": given.bytes}
+    return Limits(nodes=given.nodes, rank=given.rank, seconds=given.seconds, **rest)

@@ -1,0 +1,157 @@
+"""The whole of a build, by the shortest way there is: found, put together, or compiled.
+
+A build that is repeated takes a third of a second, most of it for imports. So what only other
+builds need is imported where they begin, while a thread reads the model.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from configs.remains import make_folder
+from tuner.building.cache import BuildCache, KnownModel
+from tuner.building.model_file import Meanwhile, begin_digest
+from tuner.building.report import build_report, require_share
+from tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
+from tuner.from_settings import limits_of, target_of
+
+if TYPE_CHECKING:
+    from compiler.graph.ir import Graph
+    from compiler.runtime.executable import Executable
+    from compiler.target import Target
+    from db.store import Store
+
+
+def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) -> BuildResult:
+    """Build what is asked for, and list it in the database that it is made from.
+
+    `digest` of the model may have been begun before, see `begin_digest`. Raises TunefarmError.
+    """
+    digest = digest or begin_digest(request.model)
+    target = target_of(request.settings)
+    cache = BuildCache.of(request, target, digest)
+    if cache is not None:
+        repeated = cache.repeated()
+        if repeated is not None and _placed(request, cache, repeated):
+            return repeated
+    reading = _Reading(request, cache)
+    from tuner.building.record import open_records, record_build
+
+    with open_records(request.settings.database.url, untuned=request.untuned) as store:
+        result = _put_together(request, target, cache, store, reading)
+        if result is None:
+            result = _compiled(request, target, cache, store, reading.graph())
+    if result.digest and request.listed and not request.untuned:
+        result = replace(result, not_listed=record_build(request, target, result))
+    if cache is not None:
+        cache.remember(result)
+    return result
+
+
+def build_executable(request: BuildRequest) -> Executable:
+    """Build an artefact by the same flow and load it; no file is left, so that none is listed.
+
+    The request's output is of no account. Raises TunefarmError.
+    """
+    folder = make_folder("build")
+    try:
+        output = str(folder / f"{request.name}.tuned")
+        build(replace(request, output=output, listed=False))
+        from compiler.runtime.executable import load
+
+        return load(output)  # maps the file, which lasts as long as that
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Reading:
+    """A model that threads look up among those read before and, if it is not there, read."""
+
+    def __init__(self, request: BuildRequest, cache: BuildCache | None) -> None:
+        self._request = request
+        self._known = Meanwhile(lambda: None if cache is None else cache.model())
+        self._graph = Meanwhile(lambda: self._read() if self._known.result() is None else None)
+
+    def known(self) -> KnownModel | None:
+        return self._known.result()
+
+    def graph(self) -> Graph:
+        """The model. Raises what `measure.sandbox.import_model` raises."""
+        return self._graph.result() or self._read()
+
+    def _read(self) -> Graph:
+        from measure.sandbox.import_model import import_model
+
+        request = self._request
+        return import_model(request.model, request.shapes, limits_of(request.settings))
+
+
+def _placed(request: BuildRequest, cache: BuildCache, found: BuildResult) -> bool:
+    """Whether an artefact that is kept could be put to the output."""
+    require_share(found.report, request.require_tuned)
+    return found.kept is not None and cache.place(found.kept)
+
+
+def _put_together(
+    request: BuildRequest,
+    target: Target,
+    cache: BuildCache | None,
+    store: Store | None,
+    reading: _Reading,
+) -> BuildResult | None:
+    """The artefact of the same kernels with the same schedules; None if there is none."""
+    from tuner.building.apply_best import Records
+
+    model = reading.known()
+    if cache is None or model is None:
+        return None
+    records = Records(store, request.settings, target)
+    found = cache.artefact(model, records.chosen(model.kernels))
+    if found is None:
+        return None
+    reports, kept = found
+    report = build_report(reports, model.kernels, records.notes(reports))
+    result = built_artefact(request.output, report, model.model_hash, kept.digest, kept)
+    return result if _placed(request, cache, result) else None
+
+
+def _compiled(
+    request: BuildRequest,
+    target: Target,
+    cache: BuildCache | None,
+    store: Store | None,
+    graph: Graph,
+) -> BuildResult:
+    """The model compiled with the best records of `store`, and written."""
+    from compiler.graph.serialize import structural_hash
+    from compiler.runtime.artefact import digest_of, save
+    from compiler.target import baseline_target
+    from tuner.building.apply_best import Records
+    from tuner.building.compile import compile_with
+
+    settings, output = request.settings, request.output
+    records = Records(store, settings, target)
+    built = compile_with(graph, records.choose, settings, target, dump_after=request.dump_after)
+    report = replace(built.report, notes=records.notes(built.spec.kernels))
+    require_share(report, request.require_tuned)
+    if request.form != ARTEFACT:
+        from tuner.building.emit import write_form
+
+        files, command = write_form(request, graph, built)
+        return BuildResult(request.form, output, files, report, command)
+    portable = None
+    if request.fallback:
+        baseline = baseline_target(target)
+        choose = Records(store, settings, baseline).choose
+        portable = compile_with(graph, choose, settings, baseline, fallback=True).spec
+    save(built.spec, output, portable)
+    model = KnownModel(structural_hash(graph), built.kernels)
+    chosen, reports = built.chosen, built.spec.kernels
+    del built, portable  # whose constants leave room for the copy
+    digest = digest_of(output)
+    kept = None if cache is None else cache.keep(digest)
+    if cache is not None and kept is not None:
+        cache.remember_artefact(model, chosen, reports, kept)
+    return built_artefact(output, report, model.model_hash, digest, kept)

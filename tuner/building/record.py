@@ -1,0 +1,61 @@
+"""The database of a build: opened for its records, and listing what was made of them."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from contextlib import AbstractContextManager, nullcontext
+
+import compiler
+from compiler.errors import DatabaseError, SettingsError
+from compiler.target import Target
+from db import queries
+from db.records import BuildRecord, TargetRecord
+from db.store import Store
+from tuner.building.request import BuildRequest, BuildResult
+
+
+def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | None]:
+    """The database to build from, open for reading; None for untuned builds.
+
+    Raises DatabaseError, and SettingsError for a file that is not there.
+    """
+    if untuned:
+        return nullcontext()
+    if not os.path.exists(url) and "://" not in url:
+        raise SettingsError(
+            f"no such database: {url}", hint="tune --model makes one; --untuned builds without"
+        )
+    return Store.open(url, create=False, read_only=True)
+
+
+def record_build(request: BuildRequest, target: Target, result: BuildResult) -> str:
+    """List a build in the database that it was made from; why that failed, or "".
+
+    An artefact that came out before is listed already, with the file that it first went to. A
+    build server may have the records for reading only: that is no reason to fail.
+    """
+    settings = request.settings
+    record = BuildRecord(
+        id=uuid.uuid4().hex,
+        model_name=request.name,
+        model_hash=result.model_hash,
+        target=target.key,
+        threads=settings.compile.threads,
+        numerics=settings.compile.numerics,
+        compiler_version=compiler.VERSION,
+        artefact_sha256=result.digest,
+        tuned_share=result.report.tuned_share,
+        report=result.to_json(),
+        created=time.time(),
+    )
+    try:
+        with Store.open(settings.database.url, create=False) as store:
+            if queries.is_built(store, result.model_hash, result.digest):
+                return ""
+            store.add_targets([TargetRecord(target.key, target.to_json())])
+            store.record_builds([record])
+    except DatabaseError as error:
+        return f"the build is not recorded: {error.message}"
+    return ""

@@ -1,0 +1,125 @@
+"""What is to be built, and what came of it."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from configs.errors import SettingsError
+from configs.settings import Settings
+from tuner.building.report import BuildReport
+from tuner.reports.report import format_share
+
+if TYPE_CHECKING:
+    from tuner.building.cache import KeptArtefact
+
+ARTEFACT = "artefact"
+LIBRARY = "c-header+shared-library"
+OBJECT = "object"
+FORMS = (ARTEFACT, "llvm", "asm", OBJECT, LIBRARY, "graph")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A model that is to be built to `output`, a file or, for LIBRARY, a folder, in one of FORMS.
+
+    `shapes` fixes symbolic dimensions by input name. `untuned` builds take no database, others
+    that of the settings, in which the artefact is `listed`. `require_tuned` is the share of the
+    estimated time that must run tuned. With `fallback` an artefact gets a second variant for CPUs
+    that cannot run the first. `dump_after` names a stage of the compiler whose program is printed
+    (see `compiler.pipeline`): then nothing is taken from caches.
+
+    Raises SettingsError for what cannot be asked for.
+    """
+
+    model: str
+    output: str
+    settings: Settings
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    form: str = ARTEFACT
+    untuned: bool = False
+    fallback: bool = False
+    require_tuned: float = 0.0
+    dump_after: str | None = None
+    listed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            near = difflib.get_close_matches(self.form, FORMS, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise SettingsError(
+                f"there is no form {self.form!r} to emit",
+                hint=f"{meant}forms: {', '.join(FORMS)}",
+            )
+        if self.fallback and self.form != ARTEFACT:
+            raise SettingsError(f"--fallback is for artefacts, not for {self.form}")
+        if not 0.0 <= self.require_tuned <= 1.0:
+            raise SettingsError(f"require_tuned = {self.require_tuned}: must be between 0 and 1")
+
+    @property
+    def name(self) -> str:
+        """The model's, as artefacts and C have it."""
+        return Path(self.model).stem
+
+    def files(self) -> tuple[str, ...]:
+        """The files that may be overwritten.
+
+        Raises TunefarmError for a folder or a machine that cannot do, before the long work starts.
+        """
+        if self.form not in (LIBRARY, OBJECT):
+            return (self.output,)
+        from tuner.building.emit import check_c
+
+        return check_c(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What was written where, how each kernel was built, and the command to type next.
+
+    `model_hash` and `digest` name the model and the artefact, `kept` is the artefact in the cache
+    if it is kept, `not_listed` says why it is not in its database or is ""; other forms have none
+    of these.
+    """
+
+    form: str
+    output: str
+    files: tuple[str, ...]
+    report: BuildReport
+    next_command: str
+    model_hash: str = ""
+    digest: str = ""
+    kept: KeptArtefact | None = None
+    not_listed: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What users see of it as JSON values."""
+        named = {"output": self.output, "emit": self.form, "files": list(self.files)}
+        return {**named, **self.report.to_json()}
+
+    def lines(self) -> list[str]:
+        """What to tell the user below the table of kernels."""
+        share = format_share(self.report.tuned_share)
+        return [
+            f"{', '.join(self.files)}: {share} of the estimated time runs tuned schedules",
+            f"next: {self.next_command}",
+        ]
+
+
+def built_artefact(
+    output: str,
+    report: BuildReport,
+    model_hash: str,
+    digest: str,
+    kept: KeptArtefact | None,
+    not_listed: str = "",
+) -> BuildResult:
+    """An artefact that is at `output`, or is to be put there."""
+    command = f"tune run {shlex.quote(output)} --repeat 20"
+    return BuildResult(
+        ARTEFACT, output, (output,), report, command, model_hash, digest, kept, not_listed
+    )
