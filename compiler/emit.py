@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import assembly, feature_flags, parse, target_machine
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.runtime.c_interface import in_comment
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
 from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.schedule.steps import Schedule
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 
@@ -78,7 +78,7 @@ def _module_text(
 ) -> str:
     """The kernels' functions and the entry's, each thing declared once."""
     texts = [
-        emit_kernel(lower_kernel(kernel, schedules[key]), spec.target, f"kernel_{key}")[0]
+        emit_kernel(lower(kernel, schedules[key]), spec.target, f"kernel_{key}")[0]
         for key, kernel in _kernels(program).items()
     ]
     declarations: dict[str, None] = {}

@@ -55,10 +55,6 @@ ORDERS = {
 # Imports against that order that still stand, by file and room; they must become none.
 STILL_UPWARDS = {
     ("compiler/kernels/merge_axes.py", "loops"),
-    ("compiler/loops/leaves.py", "schedule"),
-    ("compiler/loops/lower_kernel.py", "schedule"),
-    ("compiler/loops/pack.py", "schedule"),
-    ("compiler/loops/stage_state.py", "schedule"),
 }
 
 # A library may be imported by these files, or below these folders, and nowhere else.
@@ -108,6 +104,8 @@ LOOKS_UP_BY_NAME = {
     "measure/sandbox/by_name.py",
     # A strategy is found by the name of its file, so that a new one is that file alone.
     "tuner/search/strategy.py",
+    # Steps know their own names, and a new one is a file beside this alone.
+    "compiler/schedule/steps/__init__.py",
 }
 
 TOP_LEVEL = {

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import object_code
+from compiler.loops.constant_layout import ConstantLayout
 from compiler.loops.ir import For, LoopKind, LoopNest, walk
-from compiler.loops.lower_kernel import lower_kernel
-from compiler.schedule.steps import PackLayout, Schedule
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.pack_layout import PackLayout
 from compiler.target import Target
 from compiler.types.numerics import Algorithm
 
@@ -22,7 +24,7 @@ class CompiledKernel:
     symbol: str
     object_code: bytes
     workspace_bytes: int
-    constant_layouts: tuple[tuple[str, PackLayout], ...]
+    constant_layouts: tuple[tuple[str, ConstantLayout], ...]
     parallel: bool
     algorithm: Algorithm
 
@@ -41,7 +43,7 @@ def begin_kernel(
 
     LLVM leaves the interpreter to other threads while it compiles.
     """
-    nest = lower_kernel(kernel, schedule)
+    nest = lower(kernel, schedule)
     text, workspace = emit_kernel(nest, target, symbol)
     layouts, parallel = constant_layouts(schedule), _is_parallel(nest)
     algorithm = schedule.algorithm
@@ -53,9 +55,10 @@ def begin_kernel(
     return finish
 
 
-def constant_layouts(schedule: Schedule) -> tuple[tuple[str, PackLayout], ...]:
+def constant_layouts(schedule: Schedule) -> tuple[tuple[str, ConstantLayout], ...]:
     """The layouts that a schedule wants constants in, by buffer."""
-    return tuple((step.buffer, step) for step in schedule.steps if isinstance(step, PackLayout))
+    packs = (step for step in schedule.steps if isinstance(step, PackLayout))
+    return tuple((step.buffer, step.layout) for step in packs)
 
 
 def _is_parallel(nest: LoopNest) -> bool:

@@ -10,7 +10,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_to_json
 from compiler.llvm.compile_kernel import CompiledKernel, begin_kernel, constant_layouts
 from compiler.llvm.machine import object_code
-from compiler.schedule.steps import Schedule
+from compiler.schedule.schedule import Schedule
 from compiler.target import Target
 
 _TEXT = {"of": "text"}

@@ -10,9 +10,8 @@ from compiler.expr.nodes import Expr, Index, Load, add, all_of, binary, integer
 from compiler.expr.walk import transform
 from compiler.loops.ir import If, Memory, Stmt, Store, Update
 from compiler.loops.loop_ranges import Env, axis_value
-from compiler.loops.pack import packed_indices
+from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_state import StageState
-from compiler.schedule.apply_schedule import ScheduledKernel
 
 
 class Leaves:
@@ -89,8 +88,7 @@ class Leaves:
             plain = tuple(i.to_expr() for i in indices)
             layout = self.layouts.get(node.buffer)
             if layout is not None:
-                packed = packed_indices(plain, layout)
-                plain = tuple(affine(item, ranges).to_expr() for item in packed)
+                plain = tuple(affine(i, ranges).to_expr() for i in layout.indices(plain))
             return Load(node.dtype, node.buffer, plain)
 
         under = Substitution(forms, lambda expr: transform(expr, visit))

@@ -85,13 +85,13 @@ def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
                     )
                 extents |= enclosing_tile(state, part_split, env)
                 extents |= {part_split.parent: whole, part_split.inner: factor}
-    partition = state.partitions.get(axis)
-    if partition is None or stop == 0:
+    cuts = state.cuts.get(axis)
+    if cuts is None or stop == 0:
         return [Piece(0, stop, extents, False), *tail] if stop else tail
-    first, last = partition.first, partition.last
+    first, last = cuts.first, cuts.last
     if first + last and stop <= first + last + 1:
         return [*(Piece(i, i + 1, extents, False) for i in range(stop)), *tail]
-    inside = [cut for cut in sorted(set(partition.cuts)) if first < cut < stop - last]
+    inside = [cut for cut in sorted(set(cuts.inside)) if first < cut < stop - last]
     return [
         *(Piece(i, i + 1, extents, True) for i in range(first)),
         *(Piece(*ends, extents, False) for ends in pairwise([first, *inside, stop - last])),

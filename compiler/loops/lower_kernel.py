@@ -1,4 +1,4 @@
-"""FusedKernel + Schedule -> LoopNest: generate the loops that the scheduled stages ask for."""
+"""ScheduledKernel -> LoopNest: generate the loops that its stages ask for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from compiler.expr.nodes import (
 )
 from compiler.expr.parts import split_guards
 from compiler.expr.walk import axes_of, loads, substitute
-from compiler.kernels.kernel import FusedKernel
 from compiler.loops.ir import (
     Allocate,
     For,
@@ -44,18 +43,16 @@ from compiler.loops.loop_ranges import (
     padded_extents,
     pieces_of,
 )
-from compiler.loops.pack import packed_shape
 from compiler.loops.region import Region, User, free_name, required_region
+from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_state import StageState
-from compiler.schedule.apply_schedule import ScheduledKernel, apply_schedule
-from compiler.schedule.steps import Schedule
 
 SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard
 
 
-def lower_kernel(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
-    """The loop nest of `kernel` under `schedule`; `ScheduleError` if they do not fit."""
-    return _Lowering(apply_schedule(kernel, schedule)).run()
+def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:
+    """The loop nest of a scheduled kernel; `ScheduleError` if its stages do not fit together."""
+    return _Lowering(scheduled).run()
 
 
 class _Lowering:
@@ -73,13 +70,13 @@ class _Lowering:
             Memory(
                 buffer.name,
                 buffer.dtype,
-                packed_shape(buffer.shape, self.scheduled.layouts[buffer.name])
+                self.scheduled.layouts[buffer.name].shape(buffer.shape)
                 if buffer.name in self.scheduled.layouts
                 else buffer.shape,
             )
             for buffer in self.kernel.inputs
         )
-        roots = [state for state in self.scheduled.stages if state.attachment is None]
+        roots = tuple(state for state in self.scheduled.stages if state.attachment is None)
         body = self._roots(roots, Env({}, {}, {}, {}, {}))
         stage = output.stage
         return LoopNest(
@@ -90,7 +87,7 @@ class _Lowering:
             tuple(self.scheduled.prefetches.items()),
         )
 
-    def _roots(self, states: list[StageState], env: Env) -> tuple[Stmt, ...]:
+    def _roots(self, states: tuple[StageState, ...], env: Env) -> tuple[Stmt, ...]:
         state, rest = states[0], states[1:]
         stage = state.stage
         memory = Memory(stage.name, stage.dtype, stage.shape)
@@ -124,7 +121,7 @@ class _Lowering:
         stage = state.stage
         first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
         outer, inner = state.order[:first], state.order[first:]
-        spatial = [axis for axis in inner if axis not in state.reduce]
+        spatial = tuple(axis for axis in inner if axis not in state.reduce)
         initial = neutral_element(stage.combiner, stage.dtype)
         guards, body = split_guards(stage.body, stage.combiner)
         lanes = state.vector_roots()
@@ -150,7 +147,7 @@ class _Lowering:
     def _loops(
         self,
         state: StageState,
-        order: list[str],
+        order: tuple[str, ...],
         env: Env,
         leaf: Callable[[Env], tuple[Stmt, ...]],
         offsets: dict[str, Expr],

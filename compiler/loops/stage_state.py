@@ -1,12 +1,13 @@
-"""The state that schedule steps rewrite: per stage its axes, their relations and their order."""
+"""A stage with its loops: the axes, how they are split and fused, their order and their kinds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from compiler.errors import ScheduleError
 from compiler.kernels.stage import Axis, Stage
 from compiler.loops.ir import LoopKind, Scope
-from compiler.schedule.steps import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,15 @@ class Fusion:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeCuts:
+    """Where a loop's range is cut: `first` and `last` iterations stand alone; cuts between them."""
+
+    first: int
+    last: int
+    inside: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """Where a producer is computed: inside loop `axis` of `consumer`."""
 
@@ -41,32 +51,38 @@ class Attachment:
     axis: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StageState:
-    """One stage while steps are applied to it."""
+    """A stage and the loops over its axes; schedule steps make new ones."""
 
     stage: Stage
-    order: list[str] = field(default_factory=list)  # loops, outermost first
-    splits: dict[str, Split] = field(default_factory=dict)  # by parent
-    splits_by_outer: dict[str, Split] = field(default_factory=dict)
-    fusions: dict[str, Fusion] = field(default_factory=dict)  # by fused axis
-    kinds: dict[str, LoopKind] = field(default_factory=dict)
-    partitions: dict[str, Partition] = field(default_factory=dict)  # by loop
-    unrolled_inside: set[str] = field(default_factory=set)  # unrolled, but not at the edges
+    order: tuple[str, ...]  # loops, outermost first
+    reduce: frozenset[str]  # all axes that come from a reduce axis
+    splits: Mapping[str, Split] = field(default_factory=dict)  # by parent
+    splits_by_outer: Mapping[str, Split] = field(default_factory=dict)
+    fusions: Mapping[str, Fusion] = field(default_factory=dict)  # by fused axis
+    kinds: Mapping[str, LoopKind] = field(default_factory=dict)
+    cuts: Mapping[str, RangeCuts] = field(default_factory=dict)  # by loop
+    unrolled_inside: frozenset[str] = frozenset()  # unrolled, but not at the edges
     chunks: int = 1
     attachment: Attachment | None = None
     scope: Scope = Scope.WORKSPACE
-    reduce: set[str] = field(default_factory=set)  # all axes that come from a reduce axis
 
     @staticmethod
     def of(stage: Stage) -> StageState:
         """The naive state: every axis a serial loop, reduce axes innermost."""
-        names = [axis.name for axis in (*stage.axes, *stage.reduce_axes)]
-        return StageState(stage, names, reduce={axis.name for axis in stage.reduce_axes})
+        reduce = tuple(axis.name for axis in stage.reduce_axes)
+        order = (*(axis.name for axis in stage.axes), *reduce)
+        return StageState(stage, order, frozenset(reduce))
 
     @property
     def name(self) -> str:
         return self.stage.name
+
+    @property
+    def is_untouched(self) -> bool:
+        """The state is the naive one."""
+        return self == StageState.of(self.stage)
 
     def axis(self, name: str) -> Axis:
         """A root axis by name."""
@@ -75,8 +91,23 @@ class StageState:
                 return axis
         raise KeyError(name)
 
+    def position(self, loop: str) -> int:
+        """Where a loop is in the order; `ScheduleError` if it is not there."""
+        if loop not in self.order:
+            known = ", ".join(self.order)
+            raise ScheduleError(f"stage {self.name} has no loop {loop!r} (it has: {known})")
+        return self.order.index(loop)
+
+    def order_with(self, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
+        """The loops with `new` in the place of the adjacent `old`; `ScheduleError` if not so."""
+        begin = self.position(old[0])
+        end = begin + len(old)
+        if self.order[begin:end] != old:
+            raise ScheduleError(f"loops {old} are not adjacent in {self.order}")
+        return (*self.order[:begin], *new, *self.order[end:])
+
     def root_of(self, loop: str) -> Axis | None:
-        """The axis that a loop is a part of; None for a fused loop."""
+        """The output axis that a loop is a part of; None for a fused loop."""
         parents = {split.inner: split.parent for split in self.splits.values()}
         parents |= {split.outer: split.parent for split in self.splits.values()}
         while loop in parents:
@@ -88,7 +119,3 @@ class StageState:
         vectorised = [axis for axis, kind in self.kinds.items() if kind is LoopKind.VECTORISED]
         roots = [self.root_of(axis) for axis in vectorised]
         return {root.name for root in roots if root is not None}
-
-    @property
-    def is_untouched(self) -> bool:
-        return not (self.splits or self.fusions or self.kinds or self.attachment)

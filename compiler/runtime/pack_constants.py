@@ -12,18 +12,17 @@ import numpy as np
 from compiler.errors import LoweringError
 from compiler.kernels.kernel import KernelCall, KernelProgram
 from compiler.limits import Allowance
-from compiler.loops.pack import pack_constant, packed_shape
+from compiler.loops.constant_layout import ConstantLayout
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.memory_plan import storage_of
-from compiler.schedule.steps import PackLayout
 from compiler.types.tensor_type import Array
 
 if TYPE_CHECKING:
     from compiler.llvm import CompiledKernel
 
 # (constant, logical shape, layout); a constant that is read as it is has no shape and no layout
-_Use = tuple[str, tuple[int, ...] | None, PackLayout | None]
+_Use = tuple[str, tuple[int, ...] | None, ConstantLayout | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +88,21 @@ def pack_constants(
     return PackedConstants(tuple(arrays), reads, outputs)
 
 
-def _packed_bytes(array: Array, shape: tuple[int, ...] | None, layout: PackLayout | None) -> int:
+def _packed_bytes(
+    array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None
+) -> int:
     """Bytes of what `_packed` makes."""
     if shape is None or layout is None:
         return array.nbytes
     if layout.winograd:
         shape = (*(layout.winograd + 2,) * 2, *shape[:2])
-    return math.prod(packed_shape(shape, layout)) * array.itemsize
+    return math.prod(layout.shape(shape)) * array.itemsize
 
 
-def _packed(array: Array, shape: tuple[int, ...] | None, layout: PackLayout | None) -> Array:
+def _packed(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None) -> Array:
     """An aligned copy of a constant in its layout."""
     if shape is not None and layout is not None:
-        packed = pack_constant(array.reshape(shape), layout, _aligned)
+        packed = layout.pack(array.reshape(shape), _aligned)
     else:
         packed = _aligned(array.shape, array.dtype)
         np.copyto(packed, array)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.steps import Schedule
+from compiler.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

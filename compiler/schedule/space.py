@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from compiler.errors import ScheduleError
 from compiler.schedule.nest_shape import NestShape, Positions
-from compiler.schedule.steps import Schedule
+from compiler.schedule.schedule import Schedule
 
 ChoiceValue: TypeAlias = int | str | tuple[int, ...] | tuple[str, ...]
 

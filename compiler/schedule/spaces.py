@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.row_wise import reduces_rows, row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
 from compiler.schedule.sketches.winograd_conv import winograd_pays, winograd_sketches
 from compiler.schedule.space import ScheduleSpace, Sketch
-from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 

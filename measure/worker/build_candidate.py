@@ -15,7 +15,7 @@ from measure.measurement import MeasureRequest, Status
 from measure.sandbox.messages import Message, encode, read_message
 
 if TYPE_CHECKING:
-    from compiler.schedule.steps import PackLayout
+    from compiler.loops.constant_layout import ConstantLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class BuiltCandidate:
     symbol: str
     object_code: bytes = field(repr=False)
     workspace_bytes: int = 0
-    constant_layouts: tuple[tuple[str, PackLayout], ...] = ()
+    constant_layouts: tuple[tuple[str, ConstantLayout], ...] = ()
 
 
 def pack_candidates(candidates: Sequence[BuiltCandidate]) -> bytes:
@@ -38,13 +38,11 @@ def pack_candidates(candidates: Sequence[BuiltCandidate]) -> bytes:
 
 
 def _pack(candidate: BuiltCandidate) -> bytes:
-    from compiler.schedule.steps import Schedule
-
     fields = {
         "symbol": candidate.symbol,
         "workspace_bytes": candidate.workspace_bytes,
         "constant_layouts": [
-            [name, *Schedule((layout,)).to_json()] for name, layout in candidate.constant_layouts
+            [name, layout.to_json()] for name, layout in candidate.constant_layouts
         ],
     }
     return encode(Message(fields, candidate.object_code))
@@ -62,20 +60,18 @@ def unpack_candidates(data: bytes) -> tuple[BuiltCandidate, ...]:
 
 
 def _unpack(message: Message) -> BuiltCandidate:
-    from compiler.schedule.steps import PackLayout, Schedule
+    from compiler.loops.constant_layout import ConstantLayout
 
     fields = message.fields
     try:
-        layouts = []
-        for name, step in fields["constant_layouts"]:
-            (layout,) = Schedule.from_json([step]).steps
-            if not isinstance(layout, PackLayout):
-                raise ValueError(f"{step[0]} is no layout")
-            layouts.append((str(name), layout))
+        layouts = tuple(
+            (str(name), ConstantLayout.from_json(layout))
+            for name, layout in fields["constant_layouts"]
+        )
         symbol, workspace = str(fields["symbol"]), int(fields["workspace_bytes"])
-    except (KeyError, TypeError, ValueError, TunefarmError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise MeasureError(f"a built candidate cannot be read: {error}") from error
-    return BuiltCandidate(symbol, message.blob, workspace, tuple(layouts))
+    return BuiltCandidate(symbol, message.blob, workspace, layouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,7 @@ def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate
     """Compile the request's kernel under its schedule; raises what the compiler raises."""
     from compiler.kernels.serialize import kernel_from_json
     from compiler.llvm import compile_kernel
-    from compiler.schedule.steps import Schedule
+    from compiler.schedule.schedule import Schedule
 
     kernel = kernel_from_json(request.kernel)
     compiled = compile_kernel(kernel, Schedule.from_json(request.schedule), target)

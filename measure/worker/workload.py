@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.loops.pack import pack_constant
+from compiler.loops.constant_layout import ConstantLayout
 from compiler.runtime.buffers import address_of, aligned_empty
-from compiler.schedule.steps import PackLayout
 from compiler.target import host_target
 from compiler.types.tensor_type import Array
 from measure.sandbox.guarded import GuardedBuffer
@@ -33,8 +32,8 @@ class Workload:
             for buffer in kernel.inputs
             if not buffer.constant
         }
-        self._constants: dict[tuple[str, PackLayout | None], tuple[Array, GuardedBuffer]] = {}
-        self._copies: dict[tuple[str, PackLayout | None], list[Array]] = {}
+        self._constants: dict[tuple[str, ConstantLayout | None], tuple[Array, GuardedBuffer]] = {}
+        self._copies: dict[tuple[str, ConstantLayout | None], list[Array]] = {}
         output = kernel.output
         self.output = GuardedBuffer(output.dtype.bytes * int(np.prod(output.shape, dtype=np.int64)))
         self.output_array = self.output.array(output.dtype, output.shape)
@@ -52,7 +51,7 @@ class Workload:
         for name, buffer in self._activations.items():
             buffer.fill(self.reference.cases[case].inputs[name])
 
-    def arguments(self, layouts: Mapping[str, PackLayout]) -> list[tuple[str, GuardedBuffer]]:
+    def arguments(self, layouts: Mapping[str, ConstantLayout]) -> list[tuple[str, GuardedBuffer]]:
         """Every buffer of the kernel ABI in order, named."""
         inputs = [
             (b.name, self._constant(b.name, layouts.get(b.name))[1])
@@ -62,7 +61,7 @@ class Workload:
         ]
         return [*inputs, ("output", self.output)]
 
-    def copied_constants(self, layouts: Mapping[str, PackLayout]) -> list[dict[str, int]]:
+    def copied_constants(self, layouts: Mapping[str, ConstantLayout]) -> list[dict[str, int]]:
         """Addresses of further copies of all constants, by name: together they exceed the caches.
 
         A model's weights are seldom in the caches when their kernel starts, and how much that
@@ -86,7 +85,7 @@ class Workload:
             for i in range(count)
         ]
 
-    def changed_input(self, case: int, layouts: Mapping[str, PackLayout]) -> str:
+    def changed_input(self, case: int, layouts: Mapping[str, ConstantLayout]) -> str:
         """The name of an input that differs from what was written into it; empty if none does."""
         for buffer in self.kernel.inputs:
             if buffer.constant:
@@ -98,11 +97,11 @@ class Workload:
                 return buffer.name
         return ""
 
-    def _constant(self, name: str, layout: PackLayout | None) -> tuple[Array, GuardedBuffer]:
+    def _constant(self, name: str, layout: ConstantLayout | None) -> tuple[Array, GuardedBuffer]:
         found = self._constants.get((name, layout))
         if found is None:
             logical = self.reference.cases[0].inputs[name]
-            packed = logical if layout is None else pack_constant(logical, layout)
+            packed = logical if layout is None else layout.pack(logical)
             guarded = GuardedBuffer(packed.nbytes)
             guarded.fill(packed)
             found = self._constants[name, layout] = (packed, guarded)

@@ -31,15 +31,14 @@ from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm import compile_kernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import object_code
-from compiler.loops.lower_kernel import lower_kernel
-from compiler.loops.pack import pack_constant
 from compiler.pipeline import build, kernels_of
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.loaded_code import LoadedCode
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.space import ScheduleSpace
 from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.schedule.steps import Schedule
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tuner.confirm.latency import outputs_agree, pinned
@@ -157,7 +156,7 @@ class Timed:
         for buffer in kernel.inputs:
             values = rng.standard_normal(buffer.shape).astype(buffer.dtype.numpy)
             if buffer.name in layouts:
-                values = pack_constant(values, layouts[buffer.name])
+                values = layouts[buffer.name].pack(values)
             aligned = aligned_empty(values.shape, values.dtype, values.nbytes)
             aligned[...] = values
             self.arrays.append(aligned)
@@ -304,7 +303,7 @@ def candidate_times(count: int) -> tuple[float, float]:
     for _ in range(count):
         candidate = space.sample(rng)
         start = time.thread_time()
-        text, _ = emit_kernel(lower_kernel(kernel, space.schedule(candidate)), target, "kernel")
+        text, _ = emit_kernel(lower(kernel, space.schedule(candidate)), target, "kernel")
         python.append(time.thread_time() - start)
         object_code(text, target)
         whole.append(time.thread_time() - start)

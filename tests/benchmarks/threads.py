@@ -30,8 +30,9 @@ from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import build, kernels_of
 from compiler.runtime.threads import make_runtime
 from compiler.schedule.choice import ChooseSchedule
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule
-from compiler.schedule.steps import Parallelize, Schedule
+from compiler.schedule.steps.parallelize import Parallelize
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType

@@ -17,11 +17,11 @@ from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.workload_key import workload_key
 from compiler.llvm.emit_kernel import emit_kernel
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.printer import format_loops
 from compiler.pipeline import kernels_of
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from compiler.types.tensor_type import Attribute
 from configs.settings import load_target
@@ -77,7 +77,7 @@ def drawn_loops() -> Json:
         family = sorted(_FAMILIES)[number % len(_FAMILIES)]
         kernel = _FAMILIES[family](rng)
         space = schedule_space(kernel, target, rng.choice(THREADS))
-        nest = lower_kernel(kernel, space.schedule(space.sample(rng)))
+        nest = lower(kernel, space.schedule(space.sample(rng)))
         digests[f"{number} {family} {workload_key(kernel)}"] = _digest(format_loops(nest))
     return {"version": VERSION, "loops": digests}
 
@@ -107,7 +107,7 @@ def _kernels(graph: Graph, target: Target) -> Iterator[tuple[str, FusedKernel]]:
 
 def _ir_digest(kernel: FusedKernel, schedule: Schedule, target: Target) -> str:
     """Of the IR with its values numbered in the order of their first use."""
-    text, _ = emit_kernel(lower_kernel(kernel, schedule), target, "kernel")
+    text, _ = emit_kernel(lower(kernel, schedule), target, "kernel")
     names: dict[str, str] = {}
     text = _NAME.sub(lambda found: names.setdefault(found[0].lstrip("%"), f"%{len(names)}"), text)
     return _digest(text)

@@ -27,10 +27,11 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.threads import make_runtime
 from compiler.schedule import spaces
 from compiler.schedule.choice import ScheduleChoice
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.row_wise import row_wise_sketches
 from compiler.schedule.space import Sketch
 from compiler.schedule.spaces import default_schedule
-from compiler.schedule.steps import Schedule, Vectorize
+from compiler.schedule.steps.vectorize import Vectorize
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from compiler.expr.nodes import Expr, mul
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
-from compiler.schedule.steps import Inline, Schedule
+from compiler.schedule.steps.inline import Inline
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType

@@ -13,7 +13,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.runtime.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.steps import Schedule
+from compiler.schedule.schedule import Schedule
 from compiler.target import Target
 from configs.settings import Settings
 from db import queries

@@ -14,12 +14,12 @@ from compiler.kernels.printer import format_kernel
 from compiler.limits import Limits
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import assembly
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.printer import format_loops
 from compiler.pipeline import kernels_of
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from configs.settings import CompileSettings, Settings
 from db.store import Store
@@ -106,10 +106,10 @@ def _printer(
         return default_schedule(kernel, target, options.threads, options.numerics)
 
     def loops(kernel: FusedKernel) -> str:
-        return format_loops(lower_kernel(kernel, schedule(kernel)))
+        return format_loops(lower(kernel, schedule(kernel)))
 
     def llvm(kernel: FusedKernel) -> str:
-        text, _ = emit_kernel(lower_kernel(kernel, schedule(kernel)), target, "kernel")
+        text, _ = emit_kernel(lower(kernel, schedule(kernel)), target, "kernel")
         return text
 
     return {

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import schedule_space
-from compiler.schedule.steps import Schedule
 from compiler.target import Target
 from db.records import TaskKey
 from tuner.model.cost_model import BoostedTrees, TrainingData

@@ -20,8 +20,8 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_from_json
 from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
-from compiler.loops.lower_kernel import lower_kernel
-from compiler.schedule.steps import Schedule
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.schedule import Schedule
 from compiler.target import host_target
 from db import queries
 from db.records import TrialRecord
@@ -212,7 +212,7 @@ def _schedule_problem(record: TrialRecord, kernel: FusedKernel) -> str:
     if schedule_hash(schedule.to_json()) != record.schedule_hash:
         return "the schedule that is read is not the one that was recorded"
     if record.status not in _NEVER_COMPILED:
-        lower_kernel(kernel, schedule)
+        lower(kernel, schedule)
     return ""
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
-from compiler.schedule.steps import MergeAxes, MergeReduceAxes, Step
+from compiler.schedule.steps.merge_axes import MergeAxes
+from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
+from compiler.schedule.steps.step import Step
 
 
 def merge_all(kernel: FusedKernel) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:

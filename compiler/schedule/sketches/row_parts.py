@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from compiler.expr.parts import parts_without
 from compiler.expr.walk import axes_of
 from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.steps import (
-    Hoist,
-    Reorder,
-    SplitReduction,
-    Step,
-    Tile,
-    Unroll,
-    Vectorize,
-)
+from compiler.schedule.steps.hoist import Hoist
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.split_reduction import SplitReduction
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
 
 
 @dataclass(slots=True)

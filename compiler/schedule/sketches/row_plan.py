@@ -16,7 +16,7 @@ from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.steps import Inline
+from compiler.schedule.steps.inline import Inline
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
 

@@ -15,6 +15,7 @@ from compiler.expr.walk import loads
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
 from compiler.schedule.sketches.roles import epilogue_is_plain
@@ -33,21 +34,18 @@ from compiler.schedule.sketches.row_plan import (
 )
 from compiler.schedule.sketches.row_shape import row_shape
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
-from compiler.schedule.steps import (
-    CacheWrite,
-    ComputeAt,
-    Fuse,
-    Inline,
-    Parallelize,
-    Partition,
-    Prefetch,
-    Reorder,
-    Schedule,
-    Step,
-    Tile,
-    Unroll,
-    Vectorize,
-)
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.parallelize import Parallelize
+from compiler.schedule.steps.partition import Partition
+from compiler.schedule.steps.prefetch import Prefetch
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 

@@ -15,7 +15,7 @@ from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Numbers
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.space import ChoiceValue
-from compiler.schedule.steps import MergeAxes
+from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.vectors import vector_lanes, vector_type
 from compiler.target import Target
 

@@ -21,6 +21,7 @@ from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes
 from compiler.kernels.stage import Stage
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.roles import roles_of
 from compiler.schedule.sketches.tile_domains import (
     COLUMNS,
@@ -36,23 +37,20 @@ from compiler.schedule.sketches.tile_domains import (
 )
 from compiler.schedule.sketches.tile_shape import tile_shape
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
-from compiler.schedule.steps import (
-    CacheWrite,
-    ComputeAt,
-    Fuse,
-    Inline,
-    MergeAxes,
-    PackLayout,
-    Parallelize,
-    Partition,
-    Prefetch,
-    Reorder,
-    Schedule,
-    Step,
-    Tile,
-    Unroll,
-    Vectorize,
-)
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.merge_axes import MergeAxes
+from compiler.schedule.steps.pack_layout import PackLayout
+from compiler.schedule.steps.parallelize import Parallelize
+from compiler.schedule.steps.partition import Partition
+from compiler.schedule.steps.prefetch import Prefetch
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
 from compiler.target import Target
 
 # Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).

@@ -18,6 +18,7 @@ from compiler.expr.parts import parts_that_read
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.row_shape import block_shape
 from compiler.schedule.sketches.row_wise import (
@@ -26,17 +27,14 @@ from compiler.schedule.sketches.row_wise import (
     work,
 )
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
-from compiler.schedule.steps import (
-    CacheRead,
-    ComputeAt,
-    MergeAxes,
-    Reorder,
-    Schedule,
-    Step,
-    Tile,
-    Unroll,
-    Vectorize,
-)
+from compiler.schedule.steps.cache_read import CacheRead
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.merge_axes import MergeAxes
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType

@@ -18,6 +18,7 @@ from compiler.expr.affine import affine
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_shape import row_shape
@@ -27,19 +28,16 @@ from compiler.schedule.sketches.row_wise import (
     work,
 )
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
-from compiler.schedule.steps import (
-    CacheWrite,
-    ComputeAt,
-    Inline,
-    Partition,
-    Prefetch,
-    Reorder,
-    Schedule,
-    Step,
-    Tile,
-    Unroll,
-    Vectorize,
-)
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.partition import Partition
+from compiler.schedule.steps.prefetch import Prefetch
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType

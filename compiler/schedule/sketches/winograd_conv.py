@@ -19,24 +19,22 @@ from dataclasses import dataclass
 
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import TRANSFORMS, apply_winograd, winograd_applies
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.winograd_shape import winograd_shape
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
-from compiler.schedule.steps import (
-    CacheWrite,
-    ComputeAt,
-    Fuse,
-    Inline,
-    PackLayout,
-    Parallelize,
-    Reorder,
-    Schedule,
-    Step,
-    Tile,
-    Unroll,
-    Vectorize,
-    Winograd,
-)
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.pack_layout import PackLayout
+from compiler.schedule.steps.parallelize import Parallelize
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.steps.winograd import Winograd
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.numerics import Algorithm, Numerics

@@ -19,8 +19,8 @@ from compiler.content_cache import ContentCache
 from compiler.llvm import CompiledKernel, compile_kernel
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule
-from compiler.schedule.steps import Schedule
 from compiler.target import baseline_target, host_target
 from configs.settings import cache_folder, load_settings
 from tests.end_to_end.tiny_model import tiny_model

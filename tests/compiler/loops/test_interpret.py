@@ -12,8 +12,8 @@ from compiler.expr.nodes import Load, add, index, integer
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.loops.interpret import interpret
 from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType
@@ -44,7 +44,7 @@ def test_loops_mean_what_the_kernel_means(name: str) -> None:
             for candidate in (space.default(), space.sample(rng), space.sample(rng))
         ]
     for schedule in dict.fromkeys(schedules):
-        verify_loops(lower_kernel(kernel, schedule))
+        verify_loops(lower(kernel, schedule))
         assert_close(run_loops(kernel, schedule, inputs), expected)
 
 

@@ -33,8 +33,8 @@ from compiler.loops.ir import (
     Store,
     Update,
 )
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType
@@ -216,14 +216,14 @@ def test_a_rule_and_its_violation(rule: Rule) -> None:
 def test_every_lowered_schedule_is_accepted(name: str, lanes: int) -> None:
     kernel = tiny_kernels()[name]
     target = replace(host_target(), vector_bytes=4 * lanes, vector_registers=32)
-    verify_loops(lower_kernel(kernel, naive_schedule()))
+    verify_loops(lower(kernel, naive_schedule()))
     for threads in (1, 2):
         space = schedule_space(kernel, target, threads)
         rng = random.Random(lanes)
         for candidate in (space.default(), *(space.sample(rng) for _ in range(5))):
-            verify_loops(lower_kernel(kernel, space.schedule(candidate)))
+            verify_loops(lower(kernel, space.schedule(candidate)))
 
 
 @pytest.mark.parametrize("name", STEP_KERNELS)
 def test_plain_loops_are_accepted(name: str) -> None:
-    verify_loops(lower_kernel(STEP_KERNELS[name](), naive_schedule()))
+    verify_loops(lower(STEP_KERNELS[name](), naive_schedule()))

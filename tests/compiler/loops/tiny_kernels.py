@@ -12,8 +12,8 @@ from compiler.expr.nodes import Expr, add, binary, const, integer, select, sub
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.loops.interpret import interpret
 from compiler.loops.lower_kernel import lower_kernel
-from compiler.loops.pack import pack_constant
-from compiler.schedule.steps import PackLayout, Schedule
+from compiler.schedule.apply_schedule import apply_schedule
+from compiler.schedule.schedule import Schedule
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
 from tests.compiler.schedule.small_kernels import f32, kernel_of
@@ -235,11 +235,11 @@ def run_loops(kernel: FusedKernel, schedule: Schedule, inputs: Mapping[str, Arra
 
     Packed constants and merged axes give buffers another shape, never other memory.
     """
-    nest = lower_kernel(kernel, schedule)
+    scheduled = apply_schedule(kernel, schedule)
+    nest, layouts = lower_kernel(scheduled), scheduled.layouts
     shapes = {memory.name: memory.shape for memory in nest.inputs}
-    layouts = {step.buffer: step for step in schedule.steps if isinstance(step, PackLayout)}
     packed = {
-        name: pack_constant(array, layouts[name]) if name in layouts else array
+        name: layouts[name].pack(array) if name in layouts else array
         for name, array in inputs.items()
     }
     packed = {name: array.reshape(shapes[name]) for name, array in packed.items()}

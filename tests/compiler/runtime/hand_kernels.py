@@ -21,6 +21,7 @@ from compiler.kernels.kernel import (
 from compiler.kernels.stage import Axis, Stage
 from compiler.llvm import CompiledKernel
 from compiler.llvm.machine import object_code
+from compiler.loops.constant_layout import ConstantLayout
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
 from compiler.runtime.kernel_report import KernelReport
@@ -28,7 +29,6 @@ from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
 from compiler.runtime.seal import part_digests, seal_of
-from compiler.schedule.steps import PackLayout
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from compiler.types.numerics import Algorithm
@@ -126,7 +126,7 @@ def compile_ir(
     count: int,
     *,
     workspace_bytes: int = 0,
-    layouts: tuple[tuple[str, PackLayout], ...] = (),
+    layouts: tuple[tuple[str, ConstantLayout], ...] = (),
 ) -> CompiledKernel:
     """A compiled kernel from a template with `symbol` and `count`."""
     llvm.initialize_native_target()

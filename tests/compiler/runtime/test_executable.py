@@ -12,12 +12,12 @@ import pytest
 
 from compiler.errors import ArtefactError, InputError, LoweringError
 from compiler.kernels.kernel import ViewCall
+from compiler.loops.constant_layout import ConstantLayout
 from compiler.runtime import threads as runtime_threads
 from compiler.runtime.buffers import address_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.runtime.loaded_code import LoadedCode
-from compiler.schedule.steps import PackLayout
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (
@@ -205,7 +205,7 @@ def test_model_without_kernels_runs() -> None:
 
 
 def test_constants_are_packed_once_per_layout() -> None:
-    halves = PackLayout("in1", ((0, 4),), (1, 0))
+    halves = ConstantLayout(((0, 4),), (1, 0))
     weight = np.arange(8, dtype=np.float32)
     eight = TensorType(DType.F32, (8,))
     calls = [
@@ -233,7 +233,7 @@ def test_constants_are_packed_once_per_layout() -> None:
 
 
 def test_packing_what_is_no_constant_is_refused() -> None:
-    layout = PackLayout("in1", ((0, 4),), (1, 0))
+    layout = ConstantLayout(((0, 4),), (1, 0))
     eight = TensorType(DType.F32, (8,))
     program = make_program(
         ["x"], ["y"], [call(add_kernel(8), "k", ("x", "x"), "y")], {"x": eight, "y": eight}

@@ -12,10 +12,9 @@ import numpy as np
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm import compile_kernel
 from compiler.llvm.compile_kernel import CompiledKernel
-from compiler.loops.pack import pack_constant
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
-from compiler.schedule.steps import Schedule
+from compiler.schedule.schedule import Schedule
 from compiler.target import Target, host_target
 from compiler.types.tensor_type import Array
 from measure.sandbox.guarded import GuardedBuffer
@@ -60,7 +59,7 @@ def run_guarded(
     compiled = compile_kernel(kernel, schedule, target)
     layouts = dict(compiled.constant_layouts)
     arrays = [
-        pack_constant(inputs[buffer.name], layouts[buffer.name])
+        layouts[buffer.name].pack(inputs[buffer.name])
         if buffer.name in layouts
         else np.ascontiguousarray(inputs[buffer.name])
         for buffer in kernel.inputs

@@ -11,11 +11,10 @@ import numpy as np
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm import compile_kernel
-from compiler.loops.pack import pack_constant
 from compiler.operators.registry import infer_type
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.runtime.loaded_code import LoadedCode
-from compiler.schedule.steps import Schedule
+from compiler.schedule.schedule import Schedule
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
@@ -88,7 +87,7 @@ def run_kernel(
     compiled = compile_kernel(kernel, schedule, target or host_target())
     layouts = dict(compiled.constant_layouts)
     arrays = [
-        pack_constant(inputs[buffer.name], layouts[buffer.name])
+        layouts[buffer.name].pack(inputs[buffer.name])
         if buffer.name in layouts
         else np.ascontiguousarray(inputs[buffer.name])
         for buffer in kernel.inputs

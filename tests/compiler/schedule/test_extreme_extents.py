@@ -12,9 +12,9 @@ import pytest
 from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.emit_kernel import emit_kernel
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.operators.evaluate_node import node_kernel
 from compiler.operators.registry import Pattern, all_operators, infer_type
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType
@@ -106,7 +106,7 @@ def test_default_schedule_fits_any_extent(operator: str) -> None:
         kernels = list(_kernels(operator, extent, 4))
         assert kernels or extent == 1, f"no case of {operator} takes the extent {extent}"
         for kernel in kernels:
-            emit_kernel(lower_kernel(kernel, default_schedule(kernel, target)), target, "kernel")
+            emit_kernel(lower(kernel, default_schedule(kernel, target)), target, "kernel")
 
 
 @pytest.mark.nightly
@@ -119,4 +119,4 @@ def test_candidates_fit_any_extent(operator: str, threads: int) -> None:
             space = schedule_space(kernel, target, threads)
             for number in range(0, space.size, max(1, space.size // 12)):
                 schedule = space.schedule(space.candidate(number))
-                emit_kernel(lower_kernel(kernel, schedule), target, "kernel")
+                emit_kernel(lower(kernel, schedule), target, "kernel")

@@ -20,9 +20,13 @@ from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.runtime.threads import make_runtime
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches import row_wise, tiled_reduction, transposed, window
 from compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
-from compiler.schedule.steps import Reorder, Schedule, Tile, Vectorize, Winograd
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.steps.winograd import Winograd
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length

@@ -10,9 +10,9 @@ import pytest
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel
 from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
 from compiler.operators.evaluate_node import node_kernel
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.sketches.row_plan import STACK_ELEMENTS
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
@@ -56,7 +56,7 @@ def test_candidates_for_long_rows_lower(name: str, threads: int) -> None:
     space = schedule_space(kernel, host_target(), threads)
     step = max(1, space.size // CANDIDATES)
     for number in range(0, space.size, step):
-        verify_loops(lower_kernel(kernel, space.schedule(space.candidate(number))))
+        verify_loops(lower(kernel, space.schedule(space.candidate(number))))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -72,7 +72,7 @@ def test_long_rows_are_right(name: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_long_rows_are_computed_in_vectors(name: str) -> None:
     kernel = _kernel(name)
-    nest = lower_kernel(kernel, default_schedule(kernel, host_target()))
+    nest = lower(kernel, default_schedule(kernel, host_target()))
     scalar, total = _steps(nest.body, 1, False)
     assert scalar <= SCALAR_PART * total
 

@@ -16,8 +16,8 @@ from compiler.errors import ScheduleError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm.emit_kernel import emit_kernel
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.pipeline import kernels_of
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.nest_shape import NestShape, Operand, aliased_lines
 from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
 from compiler.schedule.spaces import schedule_space
@@ -141,7 +141,7 @@ def test_the_body_has_as_many_multiply_adds_as_the_code(name: str) -> None:
     ]
     bodies = shape_of(sketch, candidates).body
     for candidate, body in zip(candidates, bodies.tolist(), strict=True):
-        nest = lower_kernel(kernel, space.schedule(candidate))
+        nest = lower(kernel, space.schedule(candidate))
         text, _ = emit_kernel(nest, target, "kernel")
         blocks = re.split(r"\n\S+:\n", text)
         assert max(len(re.findall(r"call .*@\"?llvm\.fma", block)) for block in blocks) == body

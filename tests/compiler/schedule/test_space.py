@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.emit_kernel import emit_kernel
-from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
 from compiler.schedule.spaces import default_schedule, schedule_space, untiled_schedule
-from compiler.schedule.steps import Schedule, Tile, Winograd
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.winograd import Winograd
 from compiler.target import host_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
@@ -239,7 +241,7 @@ def test_every_candidate_of_a_small_space_is_legal(name: str, every: int) -> Non
     space = schedule_space(kernel, TARGET, threads)
     schedules = {space.schedule(space.candidate(number)) for number in range(0, space.size, every)}
     for schedule in schedules:
-        nest = lower_kernel(kernel, schedule)
+        nest = lower(kernel, schedule)
         verify_loops(nest)
         emit_kernel(nest, TARGET, "kernel")
 
@@ -251,4 +253,4 @@ def test_a_sample_of_any_space_is_legal(name: str, threads: int) -> None:
     space = schedule_space(kernel, TARGET, threads)
     rng = random.Random(name)
     for _ in range(12):
-        verify_loops(lower_kernel(kernel, space.schedule(space.sample(rng))))
+        verify_loops(lower(kernel, space.schedule(space.sample(rng))))

@@ -7,7 +7,12 @@ import json
 import pytest
 
 from compiler.errors import ScheduleError
-from compiler.schedule.steps import STEPS, Fuse, PackLayout, Parallelize, Schedule, Tile
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.pack_layout import PackLayout
+from compiler.schedule.steps.parallelize import Parallelize
+from compiler.schedule.steps.step import STEPS
+from compiler.schedule.steps.tile import Tile
 
 SCHEDULE = Schedule(
     (

@@ -7,7 +7,9 @@ import pytest
 
 from compiler.errors import SettingsError
 from compiler.kernels.winograd import TRANSFORMS
-from compiler.schedule.steps import PackLayout, Schedule, Winograd
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.pack_layout import PackLayout
+from compiler.schedule.steps.winograd import Winograd
 from compiler.types.dtypes import DType
 from compiler.types.numerics import (
     DEFAULT_NUMERICS,

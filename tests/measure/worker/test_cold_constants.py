@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compiler.schedule.steps import PackLayout
+from compiler.loops.constant_layout import ConstantLayout
 from measure.worker.reference import ensure_reference
 from measure.worker.workload import Workload
 from tests.compiler.schedule.small_kernels import f32, kernel_of
@@ -11,7 +11,7 @@ from tests.compiler.schedule.small_kernels import f32, kernel_of
 def test_every_copy_of_the_constants_is_one_of_its_own(tmp_path: Path) -> None:
     kernel = kernel_of([f32(3, 64), f32(64, 48)], [("matmul", ["x0", "x1"], {})], ["x1"])
     workload = Workload(kernel, ensure_reference(kernel, "key", tmp_path))
-    layout = PackLayout("in1", ((1, 8),), (1, 0, 2))
+    layout = ConstantLayout(((1, 8),), (1, 0, 2))
     try:
         copies = workload.copied_constants({"in1": layout})
         assert len(copies) > 1

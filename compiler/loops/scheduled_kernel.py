@@ -1,0 +1,86 @@
+"""A kernel whose stages carry their loops: what schedule steps rewrite and lowering starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from compiler.errors import ScheduleError
+from compiler.expr.nodes import Expr, Load, index
+from compiler.expr.walk import transform
+from compiler.kernels.kernel import Buffer, FusedKernel
+from compiler.kernels.stage import Axis, Stage
+from compiler.loops.constant_layout import ConstantLayout
+from compiler.loops.stage_state import Split, StageState
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledKernel:
+    """A kernel's stages in the order in which they are computed, with their loops."""
+
+    kernel: FusedKernel
+    stages: tuple[StageState, ...]
+    layouts: Mapping[str, ConstantLayout] = field(default_factory=dict)  # by input
+    prefetches: Mapping[str, int] = field(default_factory=dict)  # elements ahead, by input
+
+    @staticmethod
+    def of(kernel: FusedKernel) -> ScheduledKernel:
+        """The naive state: every stage a serial loop nest."""
+        return ScheduledKernel(kernel, tuple(StageState.of(stage) for stage in kernel.stages))
+
+    def splits(self) -> Iterator[Split]:
+        for state in self.stages:
+            yield from state.splits.values()
+
+    def stage(self, name: str) -> StageState:
+        """A stage by name; `ScheduleError` if there is none."""
+        return self.stages[self.position(name)]
+
+    def position(self, name: str) -> int:
+        """Where a stage is in the order; `ScheduleError` if it is not there."""
+        for position, state in enumerate(self.stages):
+            if state.stage.name == name:
+                return position
+        raise ScheduleError(f"kernel {self.kernel.name} has no stage {name!r}")
+
+    def input(self, name: str) -> Buffer:
+        """An input by name; `ScheduleError` if there is none."""
+        for buffer in self.kernel.inputs:
+            if buffer.name == name:
+                return buffer
+        raise ScheduleError(f"the kernel has no input {name!r}")
+
+    def require_untouched(self, otherwise: str) -> None:
+        """`ScheduleError` with the reason `otherwise` if a stage or a layout is not naive."""
+        if self.layouts or not all(state.is_untouched for state in self.stages):
+            raise ScheduleError(otherwise)
+
+    def untouched_stage(self, name: str, otherwise: str) -> Stage:
+        """A stage that no step was applied to; `ScheduleError` with the reason `otherwise`."""
+        state = self.stage(name)
+        if not state.is_untouched:
+            raise ScheduleError(otherwise)
+        return state.stage
+
+    def with_state(self, state: StageState) -> ScheduledKernel:
+        """`state` in the place of the stage of its name."""
+        return self._spliced(state.name, (state,))
+
+    def with_stages(self, name: str, *stages: Stage) -> ScheduledKernel:
+        """Naive stages in the place of the stage `name`."""
+        return self._spliced(name, tuple(map(StageState.of, stages)))
+
+    def with_part(
+        self, stage: Stage, part: Expr, result: str, axes: tuple[Axis, ...]
+    ) -> ScheduledKernel:
+        """A stage `result` over `axes` that computes `part` of `stage`, which then reads it."""
+        made = Load(part.dtype, result, tuple(index(axis.name) for axis in axes))
+        body = transform(stage.body, lambda node: made if node == part else None)
+        return self.with_stages(
+            stage.name, Stage(result, axes, (), "", part), replace(stage, body=body)
+        )
+
+    def _spliced(self, name: str, states: tuple[StageState, ...]) -> ScheduledKernel:
+        position = self.position(name)
+        stages = (*self.stages[:position], *states, *self.stages[position + 1 :])
+        return replace(self, stages=stages)

@@ -1,0 +1,65 @@
+"""A schedule: steps in order, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from compiler.errors import ScheduleError
+from compiler.schedule.steps.step import STEPS, Step
+from compiler.schedule.steps.winograd import Winograd
+from compiler.types.numerics import Algorithm
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A tuple of steps, applied in order."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """How the kernel's anchor is computed."""
+        sizes = [step.m for step in self.steps if isinstance(step, Winograd)]
+        return Algorithm.winograd(sizes[0]) if sizes else Algorithm.DIRECT
+
+    def to_json(self) -> list[Any]:
+        """The steps as `[kind, argument, ...]` lists of JSON values.
+
+        Trailing arguments that have their default value are left out, so that a schedule's JSON
+        stays the same when a step gets a new optional argument.
+        """
+        return [[type(step).__name__, *_arguments(step)] for step in self.steps]
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> Schedule:
+        """The inverse of `to_json`; `ScheduleError` for a step that this version does not know."""
+        steps = []
+        for entry in data:
+            if not isinstance(entry, list | tuple) or not entry or entry[0] not in STEPS:
+                raise ScheduleError(f"unknown schedule step {entry!r}")
+            kind = STEPS[entry[0]]
+            arguments = [_tuples(argument) for argument in entry[1:]]
+            if len(arguments) > len(fields(kind)):
+                raise ScheduleError(f"schedule step {entry[0]} has too many arguments: {entry!r}")
+            try:
+                steps.append(kind(*arguments))
+            except TypeError as error:
+                raise ScheduleError(f"schedule step {entry!r}: {error}") from None
+        return Schedule(tuple(steps))
+
+    def __str__(self) -> str:
+        return "\n".join(str(step) for step in self.steps)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _arguments(step: Step) -> list[Any]:
+    """A step's arguments, without the trailing ones that have their default value."""
+    arguments = [(getattr(step, field.name), field.default) for field in fields(step)]
+    while arguments and arguments[-1][0] == arguments[-1][1]:
+        arguments.pop()
+    return [value for value, _ in arguments]

@@ -1,0 +1,32 @@
+"""Step: accumulate in a stage that another one copies out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.expr.nodes import Load, index
+from compiler.kernels.stage import Stage
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.schedule.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite(Step):
+    """Split the output stage in two: `result` accumulates, `stage` copies it out.
+
+    for i: for k: y[i] += a[i, k]      ->      for i: for k: result[i] += a[i, k]
+                                               for i: y[i] = result[i]
+
+    `result` has the axes of `stage`; usually a `ComputeAt` in registers follows.
+    """
+
+    stage: str
+    result: str
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        stage = scheduled.untouched_stage(
+            self.stage, "the cache must be made before other steps touch the stage"
+        )
+        names = tuple(index(axis.name) for axis in stage.axes)
+        copy = Stage(stage.name, stage.axes, (), "", Load(stage.dtype, self.result, names))
+        return scheduled.with_stages(stage.name, replace(stage, name=self.result), copy)

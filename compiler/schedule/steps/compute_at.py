@@ -1,0 +1,35 @@
+"""Step: compute the part of a stage that a loop of its consumer needs, there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.errors import ScheduleError
+from compiler.loops.ir import Scope
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.loops.stage_state import Attachment
+from compiler.schedule.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAt(Step):
+    """Compute the part of `stage` that one iteration of `consumer`'s loop `axis` needs, there.
+
+    for i: t[i] = f(i)                         for i.o: for i.i: t'[i.i] = f(i.o*4 + i.i)
+    for i.o: for i.i: y[...] = t[...]     ->            for i.i: y[...] = t'[i.i]
+
+    `scope` is where t' lives: "register", or "stack".
+    """
+
+    stage: str
+    consumer: str
+    axis: str
+    scope: str = "stack"
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        state, consumer = scheduled.stage(self.stage), scheduled.stage(self.consumer)
+        consumer.position(self.axis)
+        if scheduled.position(self.stage) >= scheduled.position(self.consumer):
+            raise ScheduleError(f"{self.stage} does not come before {self.consumer}")
+        attachment = Attachment(self.consumer, self.axis)
+        return scheduled.with_state(replace(state, attachment=attachment, scope=Scope(self.scope)))

@@ -1,0 +1,26 @@
+"""Step: make one axis of two adjacent output axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.kernels.merge_axes import merge_axes
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.schedule.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class MergeAxes(Step):
+    """Make one axis `first_second` of two adjacent output axes that are only walked together.
+
+    for i < 4: for j < 5: y[i, j] = x[i, j] + 1     ->     for i_j < 20: y[i_j] = x[i_j] + 1
+
+    Comes before all other steps.
+    """
+
+    first: str
+    second: str
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        scheduled.require_untouched("axes are merged before all other steps")
+        return ScheduledKernel.of(merge_axes(scheduled.kernel, self.first, self.second))

@@ -1,0 +1,84 @@
+"""Step: reduce in independent partial results, the vector form of a sum."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from compiler.errors import ScheduleError
+from compiler.expr.combiners import COMBINERS
+from compiler.expr.nodes import Expr, Load, add, binary, index, integer, mul
+from compiler.expr.walk import substitute
+from compiler.kernels.stage import Axis, Stage
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.schedule.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReduction(Step):
+    """Reduce in `lanes` independent partial results, then combine them: the vector form of a sum.
+
+    for i: for k < 19: s[i] += x[i, k]
+    ->
+    for i: for k.o < 2: for k.l < 8: s.lanes[i, k.l] += x[i, k.o*8 + k.l]
+    for i: for k.l < 8: s.sum[i] += s.lanes[i, k.l]
+    for i: for k.t < 3: s.tail[i] += x[i, 16 + k.t]
+    for i: s[i] = s.sum[i] + s.tail[i]
+
+    Without a tail `s` itself combines the lanes. Needs extent >= lanes. Where there is a stage
+    `s.lanes` already, the partial results are called `s.lanes_1`, and so on.
+    """
+
+    stage: str
+    axis: str
+    lanes: int
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        stage = scheduled.untouched_stage(
+            self.stage, "a reduction must be split before other steps touch the stage"
+        )
+        extents = {axis.name: axis.extent for axis in stage.reduce_axes}
+        if self.axis not in extents:
+            raise ScheduleError(f"{self.axis} is no reduce axis of {stage.name}")
+        blocks, rest = divmod(extents[self.axis], self.lanes)
+        if blocks == 0:
+            raise ScheduleError(f"extent {extents[self.axis]} is below {self.lanes} lanes")
+        others = tuple(axis for axis in stage.reduce_axes if axis.name != self.axis)
+        spatial = tuple(index(item.name) for item in stage.axes)
+        outer, lane, tail = f"{self.axis}.o", f"{self.axis}.l", f"{self.axis}.t"
+
+        def at(value: Expr) -> Expr:
+            return substitute(stage.body, {self.axis: value})
+
+        taken = {other.name for other in scheduled.stages}
+        names = (f"{stage.name}.lanes{f'_{count}' if count else ''}" for count in itertools.count())
+        partial = Stage(
+            next(name for name in names if name not in taken),
+            (*stage.axes, Axis(lane, self.lanes)),
+            (*others, Axis(outer, blocks)),
+            stage.combiner,
+            at(add(mul(index(outer), integer(self.lanes)), index(lane))),
+        )
+        total = Stage(
+            stage.name if rest == 0 else f"{stage.name}.sum",
+            stage.axes,
+            (Axis(lane, self.lanes),),
+            stage.combiner,
+            Load(stage.dtype, partial.name, (*spatial, index(lane))),
+        )
+        if rest == 0:
+            return scheduled.with_stages(stage.name, partial, total)
+        leftover = Stage(
+            f"{stage.name}.tail",
+            stage.axes,
+            (*others, Axis(tail, rest)),
+            stage.combiner,
+            at(add(integer(blocks * self.lanes), index(tail))),
+        )
+        combined = binary(
+            COMBINERS[stage.combiner].operation,
+            Load(stage.dtype, total.name, spatial),
+            Load(stage.dtype, leftover.name, spatial),
+        )
+        result = Stage(stage.name, stage.axes, (), "", combined)
+        return scheduled.with_stages(stage.name, partial, total, leftover, result)

@@ -1,0 +1,30 @@
+"""Step: compute a 3x3 convolution by Winograd's minimal filtering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.kernels.winograd import apply_winograd
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.schedule.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd(Step):
+    """Compute a 3x3 convolution by Winograd's minimal filtering in tiles of `m` x `m` outputs.
+
+    conv[oh, ow] += pad[oh + kh, ow + kw] * w[kh, kw]
+    ->
+    data.rows, data.both: B^T d B of each tile of pad
+    products[x, y, t] += data.both[x, y, t] * transformed w[x, y]
+    output.rows, conv: A^T products A
+
+    Comes before all other steps. The filter is transformed when the model is built. Rounding
+    differs from the direct form.
+    """
+
+    m: int
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        scheduled.require_untouched("the algorithm is chosen before all other steps")
+        return ScheduledKernel.of(apply_winograd(scheduled.kernel, self.m))
