@@ -373,6 +373,7 @@ def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -
         measure.runner,
         threads=settings.compile.threads,
         target=target,
+        numerics=settings.compile.numerics,
         slots=measure.slots,
         builders=measure.builders,
         address=measure.address or "local",

@@ -21,6 +21,7 @@ def create_runner(
     *,
     threads: int = 1,
     target: Target | None = None,
+    numerics: str = "default",
     slots: int = 1,
     builders: int | None = None,
     retries: int = 2,
@@ -36,6 +37,7 @@ def create_runner(
 
     threads: of the measured kernels; every request must ask for the same count.
     target: what candidates are compiled for; this machine when not given.
+    numerics: the name of those that their outputs are checked under.
     slots, builders: per node; builders default to one for each core that does not time.
     retries: how often a request is tried again after its worker was lost.
     memory_bytes: limit of a worker's address space, 0 for three quarters of the memory.
@@ -62,6 +64,7 @@ def create_runner(
         threads=threads,
         target=(target or host_target()).to_json(),
         scratch=str(make_folder("scratch")),
+        numerics=numerics,
         compile=compile,
         memory_bytes=memory_bytes,
     )

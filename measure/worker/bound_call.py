@@ -113,7 +113,10 @@ class BoundCall:
             return Problem(f"input {changed} was modified", retire=True)
         reference = self.workload.reference
         mismatch = compare_output(
-            self.workload.output_array, reference.cases[case].expected, reference.length
+            self.workload.output_array,
+            reference.cases[case].expected,
+            reference.length,
+            self.workload.numerics,
         )
         return Problem(f"seed {case}: {mismatch}", retire=False) if mismatch else None
 

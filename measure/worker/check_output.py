@@ -5,12 +5,10 @@ of Numerical Algorithms, 2nd ed., section 4.2), and with roundings of random sig
 sum|terms| (Higham and Mary 2019). Neither is known per element, so the terms' size is taken from
 the output itself:
 
-    tolerance = FACTOR * eps * sqrt(K) * (|expected| + rms(expected))
+    tolerance = numerics.tolerance(type, K) * (|expected| + rms(expected))
 
-with eps the spacing of the output's type at 1 and K the kernel's reduction length. FACTOR = 64
-leaves room for vectorised exp and tanh of a few ulp and for Winograd convolutions; a forgotten term
-of a sum of 4608 is still many times over the limit. Integers and bools must be equal; NaN equals
-NaN.
+with K the kernel's reduction length; see `compiler.types.numerics`. Integers and bools must be
+equal; NaN equals NaN.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from compiler.types.dtypes import DType
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.tensor_type import Array
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-
-FACTOR = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,9 @@ class Mismatch:
         )
 
 
-def tolerance(expected: Floats, length: int) -> tuple[float, float]:
+def tolerance(expected: Floats, length: float, numerics: Numerics) -> tuple[float, float]:
     """(relative, absolute) tolerance of a float output behind sums of `length` terms."""
-    relative = FACTOR * float(np.finfo(expected.dtype).eps) * math.sqrt(length)
+    relative = numerics.tolerance(DType.from_numpy(expected.dtype), length)
     finite = expected[np.isfinite(expected)]
     if not finite.size:
         return relative, 0.0
@@ -61,18 +59,22 @@ def tolerance(expected: Floats, length: int) -> tuple[float, float]:
     return relative, relative * rms
 
 
-def compare_output(got: Array, expected: Array, length: int) -> Mismatch | None:
+def compare_output(
+    got: Array, expected: Array, length: float, numerics: Numerics = DEFAULT_NUMERICS
+) -> Mismatch | None:
     """The worst element of `got`, or None when all are right. Shapes and types are equal."""
     if got.dtype == np.bool_:
         got_bytes, expected_bytes = got.view(np.uint8), expected.view(np.uint8)
         return _exact(got_bytes, expected_bytes)
     if not np.issubdtype(got.dtype, np.floating):
         return _exact(got, expected)
-    return _compare_floats(cast(Floats, got), cast(Floats, expected), length)
+    return _compare_floats(cast(Floats, got), cast(Floats, expected), length, numerics)
 
 
-def _compare_floats(got: Floats, expected: Floats, length: int) -> Mismatch | None:
-    relative, absolute = tolerance(expected, length)
+def _compare_floats(
+    got: Floats, expected: Floats, length: float, numerics: Numerics
+) -> Mismatch | None:
+    relative, absolute = tolerance(expected, length, numerics)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(got - expected)
         limit = np.abs(expected)

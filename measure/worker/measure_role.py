@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compiler.types.numerics import Numerics
 from measure.sandbox.messages import Message
 from measure.sandbox.worker_settings import WorkerSettings
 from measure.worker.build_candidate import unpack_candidates
@@ -15,7 +16,10 @@ class MeasureRole:
     """Checks and times candidates: the only place where foreign code runs."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._runner = CandidateRunner(Path(settings.scratch), settings.threads, settings.cores)
+        numerics = Numerics.of(settings.numerics)
+        self._runner = CandidateRunner(
+            Path(settings.scratch), settings.threads, settings.cores, numerics
+        )
 
     def answer(self, message: Message) -> Message:
         fields = message.fields

@@ -18,6 +18,7 @@ from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
 from compiler.target import host_target
+from compiler.types.numerics import Numerics
 from measure import machine
 from measure.measurement import Status
 from measure.sandbox.guarded import GuardedBuffer
@@ -70,8 +71,11 @@ class RunOutcome:
 class CandidateRunner:
     """Runs candidates one after the other; lives as long as its process behaves."""
 
-    def __init__(self, scratch: Path, threads: int, cores: Sequence[int]) -> None:
+    def __init__(
+        self, scratch: Path, threads: int, cores: Sequence[int], numerics: Numerics
+    ) -> None:
         self._scratch = scratch
+        self._numerics = numerics
         self._cores = tuple(cores)
         self._runtime, threading = make_runtime(threads)
         self._repeat = repeat_call_object(host_target())
@@ -175,7 +179,8 @@ class CandidateRunner:
             while sum(kept.nbytes for kept in self._workloads.values()) > _CACHE_BYTES:
                 self._workloads.popitem(last=False)[1].close()
             built = kernel_from_json(kernel)
-            workload = Workload(built, ensure_reference(built, key, self._scratch))
+            reference = ensure_reference(built, key, self._scratch)
+            workload = Workload(built, reference, self._numerics)
         self._workloads[key] = workload
         return workload
 

@@ -10,6 +10,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.loops.constant_layout import ConstantLayout
 from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.target import host_target
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.tensor_type import Array
 from measure.sandbox.guarded import GuardedBuffer
 from measure.worker.reference import Reference
@@ -24,9 +25,12 @@ class Workload:
     Constants are packed once for each layout that candidates ask for.
     """
 
-    def __init__(self, kernel: FusedKernel, reference: Reference) -> None:
+    def __init__(
+        self, kernel: FusedKernel, reference: Reference, numerics: Numerics = DEFAULT_NUMERICS
+    ) -> None:
         self.kernel = kernel
         self.reference = reference
+        self.numerics = numerics
         self._activations = {
             buffer.name: GuardedBuffer(buffer.type.bytes)
             for buffer in kernel.inputs

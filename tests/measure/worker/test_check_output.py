@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiler.types.dtypes import DType
+from compiler.types.numerics import DEFAULT_NUMERICS, Algorithm, Numerics
 from measure.worker.check_output import compare_output, tolerance
 
 
@@ -84,11 +86,14 @@ def test_scalar_output_is_compared() -> None:
     assert mismatch is not None and mismatch.index == ()
 
 
-def test_tolerance_grows_with_the_root_of_the_length() -> None:
-    expected = random_floats(50)
-    assert tolerance(expected, 400)[0] == pytest.approx(20 * tolerance(expected, 1)[0])
+def test_numerics_decide_how_far_an_output_may_be_off() -> None:
+    expected = random_floats(50).astype(np.float64)
+    stored = Numerics("stored", frozenset(Algorithm), storage=DType.F32)
+    assert compare_output(expected * (1 + 1e-6), expected, 1) is not None
+    assert compare_output(expected * (1 + 1e-6), expected, 1, stored) is None
+    assert compare_output(expected * (1 + 1e-4), expected, 1, stored) is not None
 
 
 def test_rms_of_huge_values_does_not_overflow() -> None:
     expected = np.full(4, 3e38, dtype=np.float32)
-    assert np.isfinite(tolerance(expected, 1)[1])
+    assert np.isfinite(tolerance(expected, 1, DEFAULT_NUMERICS)[1])
