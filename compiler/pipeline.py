@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,14 +10,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
-from compiler.errors import LoweringError, ScheduleError, VerifyError
+from compiler.errors import LoweringError, ScheduleError, TunefarmError, VerifyError
 from compiler.graph.ir import Graph
 from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.limits import Allowance, Limits
-from compiler.llvm import CompiledKernel, begin_kernel
+from compiler.llvm.compile_kernel import CompiledKernel, emit_loops
 from compiler.llvm.machine import object_code
-from compiler.llvm.object_cache import ObjectCache
+from compiler.llvm.object_cache import KernelEntry, ObjectCache
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_ir
@@ -29,7 +29,9 @@ from compiler.runtime.pack_constants import pack_constants
 from compiler.runtime.run_steps import run_steps
 from compiler.runtime.seal import part_digests, seal_of
 from compiler.runtime.verify_spec import verify_spec
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
@@ -45,7 +47,12 @@ STAGES = (
     "optimise",
     "extract_kernels",
     "choose_schedules",
-    "compile_kernels",
+    # each kernel by itself, see `KernelStages`:
+    "schedule",
+    "loops",
+    "llvm",
+    "object_code",
+    # the model again:
     "pack_constants",
     "plan_memory",
     "run_steps",
@@ -55,6 +62,30 @@ STAGES = (
 
 _DOES_NOT_FIT = (ScheduleError, LoweringError, VerifyError)
 """What compiling a kernel raises with a schedule that is not for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """All that the compiler came to know of a model.
+
+    `program` has its kernels, `schedules` by workload key what each of them was built with, `spec`
+    is what an executable is made of, and `graph` the optimised one that the kernels are from.
+    """
+
+    program: KernelProgram
+    schedules: Mapping[str, KernelSchedule]
+    spec: ExecutableSpec
+    graph: Graph
+
+    @property
+    def kernels(self) -> dict[str, FusedKernel]:
+        """The distinct kernels by workload key, in order of first use."""
+        return {key: item.kernel for key, item in self.schedules.items()}
+
+    @property
+    def chosen(self) -> dict[str, ScheduleChoice | None]:
+        """What had been chosen for each kernel, by workload key, whether it fits or not."""
+        return {key: item.chosen for key, item in self.schedules.items()}
 
 
 def build(
@@ -69,7 +100,7 @@ def build(
     limits: Limits | None = None,
 ) -> Executable:
     """Compile a model and load it into this process; the arguments are `compile_model`'s."""
-    spec = compile_model(
+    compiled = compile_model(
         model,
         choose_schedule,
         target=target,
@@ -79,7 +110,7 @@ def build(
         numerics=numerics,
         limits=limits,
     )
-    return Executable(spec)
+    return Executable(compiled.spec)
 
 
 def compile_model(
@@ -90,31 +121,30 @@ def compile_model(
     threads: int = 1,
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
+    dump_kernels: Collection[str] | None = None,
     numerics: Numerics | str = DEFAULT_NUMERICS,
     cache: ObjectCache | None = None,
     limits: Limits | None = None,
     fallback: bool = False,
-) -> ExecutableSpec:
+) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
     `choose_schedule` gives a kernel's schedule, None for the default one. `shapes` fixes symbolic
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
-    printed to stderr, or is a function of (stage, text). Default schedules have the algorithms that
-    `numerics`, or those of that name, admit. `cache` has code that was made before. What the model
-    needs is within `limits`, or refused; they are this machine's if None. `fallback` marks a
+    printed to stderr, or is a function of (stage, text); of the stages of single kernels those of
+    `dump_kernels`, if given, are dumped, by workload key. Default schedules have the algorithms
+    that `numerics`, or those of that name, admit. `cache` has code that was made before. What the
+    model needs is within `limits`, or refused; they are this machine's if None. `fallback` marks a
     variant for CPUs that cannot run another one. Raises `ImportModelError` and its kinds for
     models that cannot be compiled; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
     admitted = Numerics.of(numerics)
-    stages = Stages(STAGES, dump_after)
+    stages = Stages(STAGES, dump_after, dump_kernels)
     allowance = Allowance(limits)
     graph, program = _to_kernels(model, target, shapes, stages, allowance)
-    schedules = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
-    built = stages.run(
-        "compile_kernels",
-        lambda: compile_kernels(schedules, target, threads, admitted, cache, allowance),
-    )
+    chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
+    built = KernelStages(stages, target, threads, admitted, allowance, cache).run(chosen)
     compiled = {key: item.compiled for key, item in built.items()}
     constants = stages.run("pack_constants", lambda: pack_constants(program, compiled, allowance))
     plan = stages.run(
@@ -142,7 +172,8 @@ def compile_model(
     entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec)))
     compile_entry = object_code if cache is None else cache.object_code
     entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
-    return replace(spec, entry=entry_code)
+    schedules = {key: item.schedule for key, item in built.items()}
+    return Compiled(program, schedules, replace(spec, entry=entry_code), graph)
 
 
 def kernels_of(
@@ -187,115 +218,164 @@ class ChosenSchedule:
     choice: ScheduleChoice | None
 
     def __str__(self) -> str:
-        if self.choice is None:
-            return f"{self.kernel.name}: default"
-        steps = "; ".join(map(str, self.choice.schedule.steps))
-        return f"{self.kernel.name}: {self.choice.source} {self.choice.record_id or ''}: {steps}"
+        return f"{self.kernel.name}: {DEFAULT if self.choice is None else self.choice}"
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltKernel:
-    """A distinct kernel's code; `choice` is None if it has the default schedule, `note` says why
-    when another one had been chosen or that one does not fit."""
+class KernelSchedule:
+    """The schedule that a distinct kernel is built with, which is `used`.
 
-    compiled: CompiledKernel
-    choice: ScheduleChoice | None
+    `chosen` is what had been chosen for it, None for the default one; where another one is used
+    `note` says why.
+    """
+
+    kernel: FusedKernel
+    chosen: ScheduleChoice | None
+    used: ScheduleChoice
     note: str = ""
 
-    @property
-    def source(self) -> str:
-        """Where its schedule came from, as in a `KernelReport`."""
-        return DEFAULT if self.choice is None else self.choice.source
-
     def __str__(self) -> str:
-        code = self.compiled
-        text = (
-            f"{code.symbol}: {self.source} schedule, {len(code.object_code)} bytes of object code"
-        )
-        if code.workspace_bytes:
-            text += f", {code.workspace_bytes} bytes of workspace"
-        return f"{text} ({self.note})" if self.note else text
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.kernel.name}: {self.used}{note}"
 
 
 def choose_schedules(
     program: KernelProgram, choose: ChooseSchedule | None
 ) -> dict[str, ChosenSchedule]:
     """Ask for the schedule of each distinct kernel; the result is by workload key."""
-    chosen: dict[str, ChosenSchedule] = {}
-    for call in program.calls:
-        if isinstance(call, KernelCall) and call.key not in chosen:
-            choice = None if choose is None else choose(call.kernel)
-            chosen[call.key] = ChosenSchedule(call.kernel, choice)
-    return chosen
+    kernels = {key: calls[0].kernel for key, calls in program.kernel_calls().items()}
+    return {
+        key: ChosenSchedule(kernel, None if choose is None else choose(kernel))
+        for key, kernel in kernels.items()
+    }
 
 
-def compile_kernels(
-    chosen: Mapping[str, ChosenSchedule],
-    target: Target,
-    threads: int,
-    numerics: Numerics,
-    cache: ObjectCache | None = None,
-    allowance: Allowance | None = None,
-) -> dict[str, BuiltKernel]:
-    """Lower each distinct kernel to loops, LLVM and object code; the result is by workload key.
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A distinct kernel's code, and the schedule that it was built with."""
+
+    compiled: CompiledKernel
+    schedule: KernelSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStages:
+    """What each distinct kernel goes through by itself: schedule, loops, LLVM and object code.
 
     Where the chosen schedule does not fit the default one takes its place, and the naive one where
-    that does not fit either; the note says so.
-
-    One thread lowers a kernel while another has LLVM compile those before it. More would only wait:
-    the former hold the interpreter's lock, the latter one that llvmlite has for all of LLVM.
-    Raises `LimitError` before a kernel for which there is no time any more.
+    that does not fit either; the note says so. Raises `LimitError` before a kernel for which there
+    is no time any more.
     """
-    allowance = allowance or Allowance()
-    begin = begin_kernel if cache is None else cache.begin_kernel
-    with ThreadPoolExecutor(1) as llvm:
 
-        def start(key: str, choice: ScheduleChoice | None) -> Future[CompiledKernel]:
-            kernel = chosen[key].kernel
-            allowance.check_time(f"compiling kernel {kernel.name}")
-            try:
-                if choice is None:
-                    schedule = default_schedule(kernel, target, threads, numerics)
-                else:
-                    schedule = choice.schedule
-                finish = begin(kernel, schedule, target, f"kernel_{key}")
-                return llvm.submit(_in_time, finish, f"compiling kernel {kernel.name}", allowance)
-            except _DOES_NOT_FIT as error:
-                failed: Future[CompiledKernel] = Future()
-                failed.set_exception(error)
-                return failed
+    stages: Stages
+    target: Target
+    threads: int
+    numerics: Numerics
+    allowance: Allowance
+    cache: ObjectCache | None = None
 
-        started = {key: start(key, item.choice) for key, item in chosen.items()}
-        return {
-            key: _first_that_fits(item.choice, started[key], partial(start, key))
-            for key, item in chosen.items()
-        }
+    def run(self, chosen: Mapping[str, ChosenSchedule]) -> dict[str, BuiltKernel]:
+        """Compile these kernels, which are by workload key, as the result is.
+
+        One thread lowers a kernel while another has LLVM compile those before it. More would only
+        wait: the former hold the interpreter's lock, the latter one that llvmlite has for all LLVM.
+        """
+        with ThreadPoolExecutor(1) as llvm:
+
+            def begin(key: str, schedule: Callable[[], KernelSchedule]) -> _Begun:
+                first, compile = self.lower(key, f"kernel_{key}", schedule)
+                return first, llvm.submit(compile)
+
+            def finish(key: str, begun: _Begun) -> BuiltKernel:
+                schedule, code = begun
+                try:
+                    return BuiltKernel(self.stages.run("object_code", code.result, key), schedule)
+                except _DOES_NOT_FIT as error:
+                    following = partial(self._following, schedule, error)
+                return finish(key, begin(key, following))
+
+            all_begun = {key: begin(key, partial(self.first, item)) for key, item in chosen.items()}
+            return {key: finish(key, begun) for key, begun in all_begun.items()}
+
+    def lower(
+        self, key: str, symbol: str, schedule: Callable[[], KernelSchedule]
+    ) -> tuple[KernelSchedule, Callable[[], CompiledKernel]]:
+        """Lower a kernel with this schedule, or the first one after it that fits.
+
+        What is returned with the schedule compiles, in any thread; the function is named `symbol`.
+        """
+        chosen = self.stages.run("schedule", schedule, key)
+        kernel, steps = chosen.kernel, chosen.used.schedule
+        self.allowance.check_time(f"compiling kernel {kernel.name}")
+        entry = self._entry(key, kernel, steps, symbol)
+        if entry is not None and (found := entry.find()) is not None:
+            return chosen, partial(_same, found)
+        try:
+            nest = self.stages.run("loops", lambda: lower(kernel, steps), key)
+            emitted = self.stages.run(
+                "llvm", lambda: emit_loops(nest, steps, self.target, symbol), key
+            )
+        except _DOES_NOT_FIT as error:
+            return self.lower(key, symbol, partial(self._following, chosen, error))
+
+        def compile() -> CompiledKernel:
+            self.allowance.check_time(f"compiling kernel {kernel.name}")
+            compiled = emitted.compile(self.target)
+            if entry is not None:
+                entry.keep(compiled)
+            return compiled
+
+        return chosen, compile
+
+    def first(self, item: ChosenSchedule) -> KernelSchedule:
+        """The schedule to try first: the chosen one, or the default one."""
+        if item.choice is None:
+            return self._default(item.kernel, None, "")
+        return KernelSchedule(item.kernel, item.choice, item.choice)
+
+    def _following(self, item: KernelSchedule, error: TunefarmError) -> KernelSchedule:
+        """The schedule to try after one that does not fit. Raises `error` if there is none."""
+        used = item.used
+        if used.source == NAIVE:
+            raise error
+        note = _note(item.note, used, error)
+        if used.source == DEFAULT:
+            return replace(item, used=_NAIVE, note=note)
+        return self._default(item.kernel, item.chosen, note)
+
+    def _default(
+        self, kernel: FusedKernel, chosen: ScheduleChoice | None, note: str
+    ) -> KernelSchedule:
+        """The default schedule, or the naive one where a sketch fails on the kernel."""
+        try:
+            schedule = default_schedule(kernel, self.target, self.threads, self.numerics)
+        except _DOES_NOT_FIT as error:
+            note = _note(note, ScheduleChoice(naive_schedule(), DEFAULT), error)
+            return KernelSchedule(kernel, chosen, _NAIVE, note)
+        return KernelSchedule(kernel, chosen, ScheduleChoice(schedule, DEFAULT), note)
+
+    def _entry(
+        self, key: str, kernel: FusedKernel, schedule: Schedule, symbol: str
+    ) -> KernelEntry | None:
+        """Where the code is kept; None if it is not, or what comes before it is to be dumped."""
+        if self.cache is None or any(self.stages.dumps(name, key) for name in ("loops", "llvm")):
+            return None
+        return self.cache.entry(kernel, schedule, self.target, symbol)
 
 
-def _first_that_fits(
-    choice: ScheduleChoice | None,
-    code: Future[CompiledKernel],
-    start: Callable[[ScheduleChoice | None], Future[CompiledKernel]],
-) -> BuiltKernel:
-    """The kernel's `code` with the schedule `choice`, or that with the next one that fits."""
-    try:
-        return BuiltKernel(code.result(), choice)
-    except _DOES_NOT_FIT as error:
-        source = DEFAULT if choice is None else choice.source
-        if source == NAIVE:
-            raise
-        record = f" of record {choice.record_id}" if choice and choice.record_id else ""
-        note = f"the {source} schedule{record} does not fit: {error}"
-    following = ScheduleChoice(naive_schedule(), NAIVE) if source == DEFAULT else None
-    built = _first_that_fits(following, start(following), start)
-    return replace(built, note=f"{note}; {built.note}" if built.note else note)
+def _same(compiled: CompiledKernel) -> CompiledKernel:
+    return compiled
 
 
-def _in_time(
-    finish: Callable[[], CompiledKernel], doing: str, allowance: Allowance
-) -> CompiledKernel:
-    allowance.check_time(doing)
-    return finish()
+_Begun: TypeAlias = tuple[KernelSchedule, Future[CompiledKernel]]
+_NAIVE = ScheduleChoice(naive_schedule(), NAIVE)
+
+
+def _note(before: str, refused: ScheduleChoice, error: TunefarmError) -> str:
+    """What to say of a kernel when this schedule does not fit either."""
+    record = f" of record {refused.record_id}" if refused.record_id else ""
+    note = f"the {refused.source} schedule{record} does not fit: {error}"
+    return f"{before}; {note}" if before else note
 
 
 def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) -> list[int]:
@@ -308,26 +388,22 @@ def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) 
 
 def _reports(program: KernelProgram, built: Mapping[str, BuiltKernel]) -> tuple[KernelReport, ...]:
     """One report per distinct kernel, in order of first use."""
-    calls: dict[str, list[KernelCall]] = {}
-    for call in program.calls:
-        if isinstance(call, KernelCall):
-            calls.setdefault(call.key, []).append(call)
-    return tuple(_report(calls[key], item) for key, item in built.items())
+    return tuple(_report(calls, built[key]) for key, calls in program.kernel_calls().items())
 
 
 def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
-    choice = item.choice
+    code, used = item.compiled, item.schedule.used
     return KernelReport(
         name=calls[0].kernel.name,
         key=calls[0].key,
         occurrences=len(calls),
-        schedule_source=item.source,
-        record_id=None if choice is None else choice.record_id,
-        latency=None if choice is None else choice.latency,
-        note=item.note,
-        numerics=str(item.compiled.algorithm),
-        parallel=item.compiled.parallel,
-        workspace_bytes=item.compiled.workspace_bytes,
+        schedule_source=used.source,
+        record_id=used.record_id,
+        latency=used.latency,
+        note=item.schedule.note,
+        numerics=str(code.algorithm),
+        parallel=code.parallel,
+        workspace_bytes=code.workspace_bytes,
         flops=kernel_flops(calls[0].kernel),
         operators=calls[0].operators,
         sources=tuple(source for call in calls for source in call.sources),

@@ -1,13 +1,11 @@
-"""Stages: runs one step of the pipeline; verifies its program, times it, dumps it on demand."""
+"""Stages: runs one step of the pipeline, verifies its program and dumps it on demand."""
 
 from __future__ import annotations
 
 import difflib
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from compiler.errors import SettingsError
 from compiler.graph.ir import Graph
@@ -15,69 +13,79 @@ from compiler.graph.printer import format_graph
 from compiler.graph.verify import verify_graph
 from compiler.kernels.kernel import KernelCall, KernelProgram
 from compiler.kernels.printer import format_kernel
+from compiler.loops.ir import LoopNest
+from compiler.loops.printer import format_loops
+from compiler.loops.verify import verify_loops
 from compiler.runtime.verify_program import verify_program
 
-# The name of a stage ("all" for every one), printed to stderr; or a function of (stage, program).
+ALL = "all"
+
+# The name of a stage (ALL for every one), printed to stderr; or a function of (stage, program).
 DumpAfter: TypeAlias = str | Callable[[str, str], None] | None
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """Seconds that a stage took, its verification included."""
-
-    name: str
-    seconds: float
-
-
 class Stages:
-    """Runs the named stages of a pipeline and keeps their times."""
+    """Runs the named stages of a pipeline."""
 
-    def __init__(self, names: Sequence[str], dump_after: DumpAfter = None) -> None:
-        """`names` are the pipeline's stages; `SettingsError` if `dump_after` names none of them."""
-        if isinstance(dump_after, str) and dump_after not in (*names, "all"):
-            near = difflib.get_close_matches(dump_after, (*names, "all"), n=1)
+    def __init__(
+        self,
+        names: Sequence[str],
+        dump_after: DumpAfter = None,
+        kernels: Collection[str] | None = None,
+    ) -> None:
+        """`names` are the pipeline's stages; `SettingsError` if `dump_after` names none of them.
+
+        Of the stages that each kernel goes through by itself those of `kernels` are dumped, by
+        workload key; all if None.
+        """
+        if isinstance(dump_after, str) and dump_after not in (*names, ALL):
+            near = difflib.get_close_matches(dump_after, (*names, ALL), n=1)
             hint = f"did you mean {near[0]!r}?" if near else ""
             raise SettingsError(
                 f"no stage {dump_after!r}; the stages are {', '.join(names)}", hint=hint
             )
         self._dump_after = dump_after
-        self.times: list[StageTime] = []
+        self._kernels = kernels
 
-    def run(self, name: str, stage: Callable[[], T]) -> T:
+    def run(self, name: str, stage: Callable[[], T], kernel: str = "") -> T:
         """Run `stage`, verify the program it returns, and dump it if that was asked for.
 
         Every program is verified where it is made, so the next stage starts from a verified one.
+        `kernel` is the workload key of the kernel that it is a program of, if it is of one.
         """
-        start = time.perf_counter()
         program = stage()
         verify(program)
-        self.times.append(StageTime(name, time.perf_counter() - start))
-        self.observe(name, program)
+        self.observe(name, program, kernel)
         return program
 
-    def observe(self, name: str, program: object) -> None:
+    def observe(self, name: str, program: object, kernel: str = "") -> None:
         """Dump the program that a stage, or a pass within one, has made if that was asked for."""
+        if not self.dumps(name, kernel):
+            return
         if callable(self._dump_after):
             self._dump_after(name, format_program(program))
-        elif self._dump_after in (name, "all"):
-            print(f"after {name}:\n{format_program(program)}", file=sys.stderr)
+        else:
+            of = f" of {kernel}" if kernel else ""
+            print(f"after {name}{of}:\n{format_program(program)}", file=sys.stderr)
+
+    def dumps(self, name: str, kernel: str = "") -> bool:
+        """Whether the program that this stage makes is asked for."""
+        if kernel and self._kernels is not None and kernel not in self._kernels:
+            return False
+        return callable(self._dump_after) or self._dump_after in (name, ALL)
 
 
 def verify(program: object) -> None:
     """Raise `VerifyError` if a program breaks a rule of its representation."""
-    if isinstance(program, Graph):
-        verify_graph(program)
-    elif isinstance(program, KernelProgram):
-        verify_program(program)
+    if type(program) in _REPRESENTATIONS:
+        _REPRESENTATIONS[type(program)][0](program)
 
 
 def format_program(program: object) -> str:
     """A program as text that a person can read."""
-    if isinstance(program, Graph):
-        return format_graph(program)
-    if isinstance(program, KernelProgram):
-        return _format_kernel_program(program)
+    if type(program) in _REPRESENTATIONS:
+        return _REPRESENTATIONS[type(program)][1](program)
     if isinstance(program, dict):
         return "\n".join(f"{key}: {value}" for key, value in program.items())
     if isinstance(program, tuple):
@@ -96,6 +104,14 @@ def _format_kernel_program(program: KernelProgram) -> str:
         else:
             lines.append(f"  {call.output} = view {call.input} as {program.types[call.output]}")
     lines.append(f"  return {', '.join(program.outputs)}")
-    kernels = {call.key: call.kernel for call in program.calls if isinstance(call, KernelCall)}
-    lines.extend(f"\n<{key}>\n{format_kernel(kernel)}" for key, kernel in kernels.items())
+    for key, (call, *_) in program.kernel_calls().items():
+        lines.append(f"\n<{key}>\n{format_kernel(call.kernel)}")
     return "\n".join(lines)
+
+
+# What each representation is verified and printed by; what is not here is plain data.
+_REPRESENTATIONS: dict[type, tuple[Callable[[Any], None], Callable[[Any], str]]] = {
+    Graph: (verify_graph, format_graph),
+    KernelProgram: (verify_program, _format_kernel_program),
+    LoopNest: (verify_loops, format_loops),
+}

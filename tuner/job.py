@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
-from compiler.pipeline import kernels_of
+from compiler.pipeline import Compiled, kernels_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
@@ -29,8 +29,8 @@ from measure.farm.slots import SlotPlan, plan_slots
 from measure.machine import available_cores
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from, task_key
-from tuner.building.compile import CompiledModel, compile_with
-from tuner.building.report import BuildReport
+from tuner.building.compile import compile_with
+from tuner.building.report import BuildReport, build_report
 from tuner.commands.interrupt import interruptible
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
@@ -296,7 +296,7 @@ class Job:
         former = self._compile(graph, self._choose(only_confirmed=True))
         tuned = self._compile(graph, self._choose(settled=bests))
         self.progress.message("measuring it and the untuned one in turn")
-        old, new, report = former.spec, tuned.spec, tuned.report
+        old, new = former.spec, tuned.spec
         changes = new.objects != old.objects
         third = Executable(old) if changes and old.objects != untuned.objects else None
         options = LatencyOptions(max_seconds=self.time.comparison_seconds)
@@ -304,12 +304,12 @@ class Job:
         if changes and latency.is_slower:
             self.progress.message("the new schedules make the model slower: the former ones stay")
             bests = [settled.incumbent for settled in self.settled if self._still_applies(settled)]
-            report = former.report
+            tuned = former
         self.store.record_bests(bests)
         refresh(self.tasks, self.store)
-        return latency, report
+        return latency, build_report(tuned.spec.kernels, tuned.kernels)
 
-    def _compile(self, graph: Graph, choose: ChooseSchedule | None) -> CompiledModel:
+    def _compile(self, graph: Graph, choose: ChooseSchedule | None) -> Compiled:
         return compile_with(graph, choose, self.settings, self.target)
 
     def _still_applies(self, settled: Settled) -> bool:

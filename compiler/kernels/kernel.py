@@ -152,3 +152,11 @@ class KernelProgram:
     calls: tuple[KernelCall | ViewCall, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
+
+    def kernel_calls(self) -> dict[str, list[KernelCall]]:
+        """The calls of each distinct kernel by workload key, in order of first use."""
+        found: dict[str, list[KernelCall]] = {}
+        for call in self.calls:
+            if isinstance(call, KernelCall):
+                found.setdefault(call.key, []).append(call)
+        return found

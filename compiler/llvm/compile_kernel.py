@@ -1,8 +1,7 @@
-"""Kernel + schedule -> machine code."""
+"""Kernel + schedule -> LLVM text -> machine code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.kernels.kernel import FusedKernel
@@ -28,31 +27,50 @@ class CompiledKernel:
     parallel: bool
     algorithm: Algorithm
 
+    def __str__(self) -> str:
+        text = f"{self.symbol}: {len(self.object_code)} bytes of object code"
+        return text + (f", {self.workspace_bytes} of workspace" if self.workspace_bytes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedKernel:
+    """One kernel as a module of LLVM, the schedule it has, and what its caller must provide."""
+
+    symbol: str
+    text: str
+    workspace_bytes: int
+    parallel: bool
+    schedule: Schedule
+
+    def __str__(self) -> str:
+        return self.text
+
+    def compile(self, target: Target) -> CompiledKernel:
+        """Its machine code, in any thread: LLVM leaves the interpreter to others meanwhile."""
+        code, steps = object_code(self.text, target), self.schedule
+        layouts, algorithm = constant_layouts(steps), steps.algorithm
+        size, parallel = self.workspace_bytes, self.parallel
+        return CompiledKernel(self.symbol, code, size, layouts, parallel, algorithm)
+
+
+def emit_loops(nest: LoopNest, schedule: Schedule, target: Target, symbol: str) -> EmittedKernel:
+    """The nest that `schedule` gave as LLVM for `target`; `LoweringError` if it cannot be."""
+    text, workspace_bytes = emit_kernel(nest, target, symbol)
+    return EmittedKernel(symbol, text, workspace_bytes, _is_parallel(nest), schedule)
+
 
 def compile_kernel(
     kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str = "kernel"
 ) -> CompiledKernel:
     """Lower, emit and compile; `ScheduleError` or `LoweringError` if the two do not fit."""
-    return begin_kernel(kernel, schedule, target, symbol)()
+    return llvm_kernel(kernel, schedule, target, symbol).compile(target)
 
 
-def begin_kernel(
-    kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str = "kernel"
-) -> Callable[[], CompiledKernel]:
-    """Lower and emit, as `compile_kernel` does; what is returned compiles, in any thread.
-
-    LLVM leaves the interpreter to other threads while it compiles.
-    """
-    nest = lower(kernel, schedule)
-    text, workspace = emit_kernel(nest, target, symbol)
-    layouts, parallel = constant_layouts(schedule), _is_parallel(nest)
-    algorithm = schedule.algorithm
-
-    def finish() -> CompiledKernel:
-        code = object_code(text, target)
-        return CompiledKernel(symbol, code, workspace, layouts, parallel, algorithm)
-
-    return finish
+def llvm_kernel(
+    kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
+) -> EmittedKernel:
+    """Lower and emit, as `compile_kernel` does."""
+    return emit_loops(lower(kernel, schedule), schedule, target, symbol)
 
 
 def constant_layouts(schedule: Schedule) -> tuple[tuple[str, ConstantLayout], ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from compiler.content_cache import ContentCache, cache_key
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_to_json
-from compiler.llvm.compile_kernel import CompiledKernel, begin_kernel, constant_layouts
+from compiler.llvm.compile_kernel import CompiledKernel, constant_layouts
 from compiler.llvm.machine import object_code
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target
@@ -18,53 +19,32 @@ _TEXT = {"of": "text"}
 
 
 class ObjectCache:
-    """Compiles what is not in the cache yet. Used by several threads at once."""
+    """Knows what was compiled before. Used by several threads at once."""
 
     def __init__(self, cache: ContentCache) -> None:
         self.hits = 0
         self.misses = 0
         self.cache = cache
 
-    def compile_kernel(
+    def entry(
         self, kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
-    ) -> CompiledKernel:
-        """`compiler.llvm.compile_kernel.compile_kernel`, or what it gave before."""
-        return self.begin_kernel(kernel, schedule, target, symbol)()
-
-    def begin_kernel(
-        self, kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
-    ) -> Callable[[], CompiledKernel]:
-        """`compiler.llvm.compile_kernel.begin_kernel`, or what is known already."""
+    ) -> KernelEntry:
+        """Where the code is kept that `compile_kernel` makes of these."""
         steps = schedule.to_json()
         key = cache_key("kernel", kernel_to_json(kernel), steps, target.to_json(), symbol)
-        found = self._find(key, _is_kernel)
-        if found is not None:
-            facts, code = found
-            layouts = constant_layouts(schedule)
-            size, parallel = facts["workspace_bytes"], facts["parallel"]
-            known = CompiledKernel(symbol, code, size, layouts, parallel, schedule.algorithm)
-            return lambda: known
-        make = begin_kernel(kernel, schedule, target, symbol)
-
-        def finish() -> CompiledKernel:
-            made = make()
-            facts = {"workspace_bytes": made.workspace_bytes, "parallel": made.parallel}
-            self.cache.add(key, facts, made.object_code)
-            return made
-
-        return finish
+        return KernelEntry(self, key, schedule, symbol)
 
     def object_code(self, text: str, target: Target) -> bytes:
         """`compiler.llvm.machine.object_code`, or what it gave before."""
         key = cache_key("text", text, target.to_json())
-        found = self._find(key, lambda facts: facts == _TEXT)
+        found = self.find(key, lambda facts: facts == _TEXT)
         if found is not None:
             return found[1]
         code = object_code(text, target)
         self.cache.add(key, _TEXT, code)
         return code
 
-    def _find(
+    def find(
         self, key: str, is_right: Callable[[Any], bool]
     ) -> tuple[dict[str, Any], bytes] | None:
         """An entry whose facts are of the right kind."""
@@ -74,6 +54,31 @@ class ObjectCache:
             return None
         self.hits += 1
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """The place in a cache of one kernel's code."""
+
+    cache: ObjectCache
+    key: str
+    schedule: Schedule
+    symbol: str
+
+    def find(self) -> CompiledKernel | None:
+        """The code, if it was kept."""
+        found = self.cache.find(self.key, _is_kernel)
+        if found is None:
+            return None
+        facts, code = found
+        size, parallel = facts["workspace_bytes"], facts["parallel"]
+        layouts, algorithm = constant_layouts(self.schedule), self.schedule.algorithm
+        return CompiledKernel(self.symbol, code, size, layouts, parallel, algorithm)
+
+    def keep(self, made: CompiledKernel) -> None:
+        """Keep the code."""
+        facts = {"workspace_bytes": made.workspace_bytes, "parallel": made.parallel}
+        self.cache.cache.add(self.key, facts, made.object_code)
 
 
 def _is_kernel(facts: Any) -> bool:

@@ -24,5 +24,9 @@ class ScheduleChoice:
     record_id: str | None = None
     latency: float | None = None
 
+    def __str__(self) -> str:
+        steps = "; ".join(map(str, self.schedule.steps))
+        return f"{self.source} {self.record_id or ''}: {steps}"
+
 
 ChooseSchedule: TypeAlias = Callable[[FusedKernel], ScheduleChoice | None]

@@ -18,11 +18,11 @@ def save_models(folder: Path) -> list[Path]:
     """Build them into the folder; their files."""
     target = host_target()
     net = _network()
-    portable = compile_model(net, target=baseline_target(target), fallback=True)
-    save(compile_model(net, target=target), folder / "two variants.tuned", portable)
-    save(compile_model(_wide(), target=target, threads=2), folder / "threads.tuned")
-    save(compile_model(_types(), target=target), folder / "types.tuned")
-    save(compile_model(_copies(), target=target), folder / "copies.tuned")
+    portable = compile_model(net, target=baseline_target(target), fallback=True).spec
+    save(compile_model(net, target=target).spec, folder / "two variants.tuned", portable)
+    save(compile_model(_wide(), target=target, threads=2).spec, folder / "threads.tuned")
+    save(compile_model(_types(), target=target).spec, folder / "types.tuned")
+    save(compile_model(_copies(), target=target).spec, folder / "copies.tuned")
     return sorted(folder.glob("*.tuned"))
 
 

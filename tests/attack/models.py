@@ -208,7 +208,9 @@ def build_and_run(path: Path) -> str:
     fields = {"path": str(path), "shapes": {}, "limits": asdict(LIMITS)}
     try:
         reply = ImportRole(WorkerSettings((0,), 1, {}, str(scratch))).answer(Message(fields))
-        executable = Executable(compile_model(graph_of(reply.fields, path, scratch), limits=LIMITS))
+        executable = Executable(
+            compile_model(graph_of(reply.fields, path, scratch), limits=LIMITS).spec
+        )
         executable.run(_inputs(executable))
     except VerifyError:
         raise  # a bug, by its own words

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     for name in options.models or model_names():
         with tempfile.TemporaryDirectory() as folder:
             path = write_model(name, Path(folder) / f"{name}.onnx")
-            spec = compile_model(path, threads=options.threads)
+            spec = compile_model(path, threads=options.threads).spec
         rows.append({"model": name, "arena": spec.arena_bytes, "bound": spec.arena_lower_bound})
         if not options.json:
             share = spec.arena_bytes / spec.arena_lower_bound

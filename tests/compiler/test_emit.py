@@ -10,12 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.emit import assembly_text, llvm_text, schedules_of
+from compiler.emit import assembly_text, llvm_text
 from compiler.frontend.import_onnx import import_onnx
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.workload_key import workload_key
 from compiler.llvm.machine import object_code
-from compiler.pipeline import compile_model, kernels_of
+from compiler.pipeline import compile_model
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ScheduleChoice
@@ -30,23 +29,19 @@ def drawn(folder: Path, threads: int) -> tuple[ExecutableSpec, str, str]:
     onnx.save(odd_mlp(), folder / "model.onnx")
     graph = import_onnx(folder / "model.onnx")
     rng = random.Random(threads)
-    chosen: dict[str, ScheduleChoice] = {}
-    seen: list[str] = []
+    seen: list[FusedKernel] = []
 
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
-        key = workload_key(kernel)
-        seen.append(key)
+        seen.append(kernel)
         if len(seen) % 2:
             return None
         space = schedule_space(kernel, host_target(), threads)
-        chosen[key] = ScheduleChoice(space.schedule(space.sample(rng)), "tuned")
-        return chosen[key]
+        return ScheduleChoice(space.schedule(space.sample(rng)), "tuned")
 
-    spec = compile_model(graph, choose, threads=threads)
+    compiled = compile_model(graph, choose, threads=threads)
+    spec = compiled.spec
     assert {kernel.schedule_source for kernel in spec.kernels} == {"default", "tuned"}
-    program = kernels_of(graph)
-    schedules = schedules_of(program, spec, chosen)
-    return spec, llvm_text(program, spec, schedules), assembly_text(program, spec, schedules)
+    return spec, llvm_text(compiled), assembly_text(compiled)
 
 
 def outputs_of(spec: ExecutableSpec, code: bytes) -> dict[str, Array]:
@@ -75,16 +70,3 @@ def test_the_text_says_how_to_call_the_code(tmp_path: Path) -> None:
     assert llvm.count("define void @kernel_") == len(spec.kernels)
     assert llvm.count("define ") == llvm.count("#0 {")  # each for the target's CPU
     assert f'attributes #0 = {{ "target-cpu"="{spec.target.cpu}"' in llvm
-
-
-def test_schedules_are_those_that_the_kernels_were_built_with(tmp_path: Path) -> None:
-    """One that was chosen and did not fit is reported as default, and default it is."""
-    onnx.save(odd_mlp(), tmp_path / "model.onnx")
-    graph = import_onnx(tmp_path / "model.onnx")
-    program = kernels_of(graph)
-    default = schedules_of(program, compile_model(graph), {})
-    (first, second, *_) = default
-    misfits = {first: ScheduleChoice(default[second], "tuned")}
-    spec = compile_model(graph, lambda kernel: misfits.get(workload_key(kernel)))
-    assert spec.kernels[0].note
-    assert schedules_of(program, spec, misfits) == default

@@ -132,6 +132,6 @@ def test_run_beyond_the_limits_is_refused_when_the_model_is_built() -> None:
 
 
 def test_model_that_does_not_fit_into_this_machine_is_refused_when_it_is_loaded() -> None:
-    spec = compile_model(relu_chain())
+    spec = compile_model(relu_chain()).spec
     with pytest.raises(ArtefactError, match=r"needs .* bytes, and this machine has"):
         Executable(replace(spec, arena_bytes=1 << 50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +15,22 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import compiler
-from compiler.emit import llvm_text, schedules_of
-from compiler.errors import ImportModelError, ScheduleError, SettingsError
+from compiler import pipeline
+from compiler.emit import llvm_text
+from compiler.errors import ImportModelError, ScheduleError, SettingsError, VerifyError
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
+from compiler.llvm.compile_kernel import EmittedKernel, emit_loops
+from compiler.loops.ir import LoopNest
 from compiler.pipeline import STAGES, compile_model, kernels_of
 from compiler.runtime import artefact
 from compiler.runtime.executable import Executable
 from compiler.runtime.threads import make_runtime
 from compiler.schedule import spaces
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.row_wise import row_wise_sketches
@@ -34,6 +39,7 @@ from compiler.schedule.spaces import default_schedule
 from compiler.schedule.steps.vectorize import Vectorize
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
+from compiler.types.node import Node
 from compiler.types.tensor_type import TensorType
 
 Vector = npt.NDArray[np.float32]
@@ -247,15 +253,79 @@ def test_kernel_without_a_schedule_that_fits_runs_as_scalar_loops_and_is_reporte
     expected = {report.name for report in compiler.build(graph).kernels}
     monkeypatch.setattr(spaces, "row_wise_sketches", sketches)
     monkeypatch.setattr(spaces, "tiled_reduction_sketches", lambda *_: [])
-    spec = compile_model(graph)
+    compiled = compile_model(graph)
+    spec = compiled.spec
     assert {report.name for report in spec.kernels} == expected
     for report in spec.kernels:
         assert (report.schedule_source, report.record_id) == ("naive", None)
         assert report.note.startswith("the default schedule does not fit: ")
     assert_equals_reference(Executable(spec), mlp)
-    program = kernels_of(graph)
-    schedules = schedules_of(program, spec, {})
-    assert "define" in llvm_text(program, spec, schedules)
+    assert "define" in llvm_text(compiled)
+
+
+def test_compiled_says_what_each_kernel_was_chosen_and_built_with(conv_net: Path) -> None:
+    """One that was chosen and does not fit gives way to the default one."""
+    default = compile_model(conv_net)
+    first, second, *rest = default.schedules.values()
+    assert first.chosen is None
+    given = {
+        first.kernel: ScheduleChoice(first.used.schedule, "tuned", "r1"),
+        second.kernel: ScheduleChoice(first.used.schedule, "tuned", "r2"),
+    }
+    compiled = compile_model(conv_net, lambda kernel: given.get(kernel))
+    fits, does_not, *others = compiled.schedules.values()
+    assert (fits.used, fits.note) == (given[first.kernel], "")
+    assert does_not.chosen == given[second.kernel]
+    assert does_not.used == second.used
+    assert does_not.note.startswith("the tuned schedule of record r2 does not fit: ")
+    assert others == rest
+    assert list(compiled.schedules) == [report.key for report in compiled.spec.kernels]
+    assert compiled.kernels == {
+        key: calls[0].kernel for key, calls in compiled.program.kernel_calls().items()
+    }
+
+
+def _out_of_range(nest: LoopNest) -> LoopNest:
+    """The nest, with one element too few of output."""
+    *rows, last = nest.output.shape
+    return replace(nest, output=replace(nest.output, shape=(*rows, last - 1)))
+
+
+def test_loops_that_break_a_rule_are_refused_with_the_verifiers_message(
+    mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
+        return _out_of_range(lower(kernel, schedule))
+
+    monkeypatch.setattr(pipeline, "lower", broken)
+    with pytest.raises(VerifyError, match=r"loops of .*: index \d runs over .*, extent"):
+        compile_model(mlp)
+
+
+def test_kernel_whose_loops_break_a_rule_falls_back(
+    mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
+        nest = lower(kernel, schedule)
+        return _out_of_range(nest) if schedule.steps else nest
+
+    monkeypatch.setattr(pipeline, "lower", broken)
+    compiled = compile_model(mlp)
+    for report in compiled.spec.kernels:
+        assert report.schedule_source == "naive"
+        assert report.note.startswith("the default schedule does not fit: loops of ")
+    assert_equals_reference(Executable(compiled.spec), mlp)
+
+
+def test_kernel_that_llvm_refuses_falls_back(mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def emit(nest: LoopNest, schedule: Schedule, target: Target, symbol: str) -> EmittedKernel:
+        emitted = emit_loops(nest, schedule, target, symbol)
+        return replace(emitted, text="no LLVM") if schedule.steps else emitted
+
+    monkeypatch.setattr(pipeline, "emit_loops", emit)
+    for report in compile_model(mlp).spec.kernels:
+        assert report.schedule_source == "naive"
+        assert report.note.startswith("the default schedule does not fit: LLVM refuses ")
 
 
 def test_kernel_that_a_sketch_fails_on_can_still_be_tuned(
@@ -271,13 +341,26 @@ def test_kernel_that_a_sketch_fails_on_can_still_be_tuned(
 
 def test_same_model_gives_the_same_artefact(conv_net: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
-        artefact.save(compile_model(conv_net), tmp_path / name)
+        artefact.save(compile_model(conv_net).spec, tmp_path / name)
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
 
 
 def test_memory_is_reused_between_layers(conv_net: Path) -> None:
-    spec = compile_model(conv_net)
+    spec = compile_model(conv_net).spec
     assert spec.arena_lower_bound <= spec.arena_bytes <= 1.15 * spec.arena_lower_bound
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_is_dumped_by_its_name(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    vector = TensorType(DType.F32, (3,))
+    nodes = (Node("relu", ("x",), "y"),)
+    compile_model(
+        Graph("g", ("x",), ("y",), nodes, {"x": vector, "y": vector}, {}), dump_after=stage
+    )
+    printed = capsys.readouterr().err.splitlines()
+    assert [line for line in printed if line.startswith("after ")] == [printed[0]]
+    assert re.fullmatch(rf"after {stage}( of [0-9a-f]+)?:", printed[0])
+    assert "".join(printed[1:]) or stage == "pack_constants"  # there is none
 
 
 def test_stages_are_dumped_by_name(mlp: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +373,7 @@ def test_stages_are_dumped_by_name(mlp: Path, capsys: pytest.CaptureFixture[str]
 def test_all_stages_run_in_the_order_of_the_map(mlp: Path) -> None:
     dumped: list[str] = []
     compile_model(mlp, dump_after=lambda stage, text: dumped.append(stage))
-    assert tuple(dumped) == STAGES
+    assert tuple(dict.fromkeys(dumped)) == STAGES
 
 
 def test_unknown_stage_is_refused_with_the_nearest(mlp: Path) -> None:

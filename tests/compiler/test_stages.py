@@ -8,6 +8,9 @@ import pytest
 
 from compiler.errors import SettingsError, VerifyError
 from compiler.graph.ir import Graph
+from compiler.kernels.kernel import KernelProgram
+from compiler.loops.ir import For, LoopKind, LoopNest, Memory
+from compiler.loops.printer import format_loops
 from compiler.stages import Stages
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
@@ -17,18 +20,30 @@ VECTOR = TensorType(DType.F32, (4,))
 GRAPH = Graph("g", ("x",), ("y",), (Node("relu", ("x",), "y"),), {"x": VECTOR, "y": VECTOR}, {})
 
 
-def test_stage_result_is_returned_and_timed() -> None:
+NEST = LoopNest("k", (), Memory("out", DType.F32, (4,)), ())
+
+
+def test_stage_result_is_returned() -> None:
     stages = Stages(("first", "second"))
     assert stages.run("first", lambda: GRAPH) is GRAPH
     assert stages.run("second", lambda: 7) == 7
-    assert [time.name for time in stages.times] == ["first", "second"]
-    assert all(time.seconds >= 0 for time in stages.times)
 
 
-def test_broken_program_is_refused_where_it_is_made() -> None:
-    broken = replace(GRAPH, outputs=("nothing",))
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(GRAPH, outputs=("nothing",)),
+        KernelProgram("p", (), ("nothing",), (), {}, {}),
+        replace(NEST, body=(For("i", 4, 4, LoopKind.SERIAL, ()),)),
+    ],
+    ids=["graph", "kernels", "loops"],
+)
+def test_broken_program_is_refused_where_it_is_made(broken: object) -> None:
+    seen: list[str] = []
+    stages = Stages(("first",), lambda stage, text: seen.append(stage))
     with pytest.raises(VerifyError):
-        Stages(("first",)).run("first", lambda: broken)
+        stages.run("first", lambda: broken)
+    assert seen == []
 
 
 def test_only_the_named_stage_is_dumped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,3 +68,14 @@ def test_dump_function_sees_every_stage() -> None:
 def test_unknown_stage_name_is_refused() -> None:
     with pytest.raises(SettingsError, match="no stage 'secnd'; the stages are first, second"):
         Stages(("first", "second"), dump_after="secnd")
+
+
+def test_dumps_of_single_kernels_name_and_are_limited_to_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages = Stages(("loops", "whole"), dump_after="all", kernels={"one"})
+    stages.run("loops", lambda: NEST, "one")
+    stages.run("loops", lambda: NEST, "two")
+    stages.run("whole", lambda: ("all of it",))
+    printed = capsys.readouterr().err
+    assert printed == f"after loops of one:\n{format_loops(NEST)}\nafter whole:\nall of it\n"

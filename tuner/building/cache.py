@@ -152,7 +152,7 @@ class BuildCache:
     def remember_artefact(
         self,
         model: KnownModel,
-        chosen: Mapping[str, ScheduleChoice],
+        chosen: Mapping[str, ScheduleChoice | None],
         reports: Sequence[KernelReport],
         kept: KeptArtefact,
     ) -> None:

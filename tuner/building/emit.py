@@ -6,13 +6,10 @@ import json
 import shlex
 from pathlib import Path
 
-from compiler.emit import assembly_text, llvm_text, schedules_of
+from compiler.emit import assembly_text, llvm_text
 from compiler.errors import ExportError
-from compiler.graph.ir import Graph
 from compiler.graph.serialize import graph_to_json
-from compiler.limits import Allowance
-from compiler.pipeline import kernels_of
-from compiler.plan.optimise import optimise
+from compiler.pipeline import Compiled
 from compiler.runtime.c_header import compile_command, object_command
 from compiler.runtime.c_interface import c_interface
 from compiler.runtime.executable_spec import ExecutableSpec
@@ -24,12 +21,9 @@ from compiler.runtime.export_c import (
     header_path,
     library_files,
 )
-from compiler.types.dtypes import DType
 from configs.files import write_text
-from configs.settings import Settings
-from tuner.building.compile import CompiledModel
 from tuner.building.request import LIBRARY, OBJECT, BuildRequest
-from tuner.from_settings import limits_of, target_of
+from tuner.from_settings import target_of
 
 
 def check_c(request: BuildRequest) -> tuple[str, ...]:
@@ -45,9 +39,7 @@ def check_c(request: BuildRequest) -> tuple[str, ...]:
     return output, str(header_path(output))
 
 
-def write_form(
-    request: BuildRequest, graph: Graph, built: CompiledModel
-) -> tuple[tuple[str, ...], str]:
+def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...], str]:
     """Write a form other than the artefact; the files, and the command to type next.
 
     In C the model has the name of its file. Raises TunefarmError.
@@ -58,27 +50,13 @@ def write_form(
         files = tuple(map(str, export(spec, output, name)))
         return files, _c_command(form, spec, output, name)
     if form == "graph":
-        graph_json = _graph_json(graph, spec, request.settings)
-        _write(output, json.dumps(graph_json, indent=1, ensure_ascii=False))
+        # Of its constants only the SHA-256.
+        graph = graph_to_json(built.graph, with_constants=False)
+        _write(output, json.dumps(graph, indent=1, ensure_ascii=False))
         return (output,), f"less {shlex.quote(output)}"
-    _write(output, _code_text(form, graph, built, request.settings))
-    return (output,), _assemble_command(form, output)
-
-
-def _graph_json(graph: Graph, spec: ExecutableSpec, settings: Settings) -> object:
-    """The graph that kernels were made from; of its constants only the SHA-256."""
-    allowance = Allowance(limits_of(settings))
-    return graph_to_json(
-        optimise(graph, spec.target.lanes(DType.F32), allowance=allowance), with_constants=False
-    )
-
-
-def _code_text(form: str, graph: Graph, built: CompiledModel, settings: Settings) -> str:
-    spec = built.spec
-    program = kernels_of(graph, spec.target, limits=limits_of(settings))
-    schedules = schedules_of(program, spec, built.chosen, settings.compile.numerics)
     text = llvm_text if form == "llvm" else assembly_text
-    return text(program, spec, schedules)
+    _write(output, text(built))
+    return (output,), _assemble_command(form, output)
 
 
 def _c_command(form: str, spec: ExecutableSpec, output: str, name: str) -> str:

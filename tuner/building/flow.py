@@ -134,12 +134,13 @@ def _compiled(
     settings, output = request.settings, request.output
     records = Records(store, settings, target)
     built = compile_with(graph, records.choose, settings, target, dump_after=request.dump_after)
-    report = replace(built.report, notes=records.notes(built.spec.kernels))
+    reports = built.spec.kernels
+    report = build_report(reports, built.kernels, records.notes(reports))
     require_share(report, request.require_tuned)
     if request.form != ARTEFACT:
         from tuner.building.emit import write_form
 
-        files, command = write_form(request, graph, built)
+        files, command = write_form(request, built)
         return BuildResult(request.form, output, files, report, command)
     portable = None
     if request.fallback:
@@ -148,7 +149,7 @@ def _compiled(
         portable = compile_with(graph, choose, settings, baseline, fallback=True).spec
     save(built.spec, output, portable)
     model = KnownModel(structural_hash(graph), built.kernels)
-    chosen, reports = built.chosen, built.spec.kernels
+    chosen = built.chosen
     del built, portable  # whose constants leave room for the copy
     digest = digest_of(output)
     kept = None if cache is None else cache.keep(digest)

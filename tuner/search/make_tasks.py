@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.kernels.kernel import FusedKernel, KernelProgram
 from compiler.kernels.serialize import kernel_to_json
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
@@ -22,12 +22,7 @@ from tuner.search.tasks import TuningTask, plan
 
 def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int]]:
     """Each distinct kernel and how often the model calls it, by workload key."""
-    found: dict[str, tuple[FusedKernel, int]] = {}
-    for call in program.calls:
-        if isinstance(call, KernelCall):
-            kernel, count = found.get(call.key, (call.kernel, 0))
-            found[call.key] = kernel, count + 1
-    return found
+    return {key: (calls[0].kernel, len(calls)) for key, calls in program.kernel_calls().items()}
 
 
 def make_tasks(

@@ -16,12 +16,13 @@ import pytest
 import compiler
 from compiler import content_cache
 from compiler.content_cache import ContentCache
+from compiler.kernels.kernel import FusedKernel
 from compiler.llvm import CompiledKernel, compile_kernel
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule
-from compiler.target import baseline_target, host_target
+from compiler.target import Target, baseline_target, host_target
 from configs.settings import cache_folder, load_settings
 from tests.end_to_end.tiny_model import tiny_model
 from tests.measure.fault_kernels import make_kernel
@@ -41,6 +42,7 @@ from compiler.content_cache import ContentCache
 from compiler.llvm.object_cache import ObjectCache
 from compiler.schedule.spaces import default_schedule
 from compiler.target import host_target
+from tests.compiler.llvm.test_object_cache import compile_through
 from tests.tuner.synthetic import matmul_kernel
 
 folder, *sizes = sys.argv[1:]
@@ -50,7 +52,7 @@ digest = hashlib.sha256()
 for size in map(int, sizes):
     kernel = matmul_kernel(size, 8, 5)
     schedule = default_schedule(kernel, host_target())
-    digest.update(cache.compile_kernel(kernel, schedule, host_target(), "kernel").object_code)
+    digest.update(compile_through(cache, kernel, schedule).object_code)
 print(cache.hits, cache.misses, digest.hexdigest())
 """
 """Compiles kernels of the sizes given through a cache, after a line of input."""
@@ -88,8 +90,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "caches" / "tunefarm"
 
 
-def compile_through(cache: ObjectCache) -> CompiledKernel:
-    return cache.compile_kernel(KERNEL, SCHEDULE, HOST, "kernel")
+def compile_through(
+    cache: ObjectCache,
+    kernel: FusedKernel = KERNEL,
+    schedule: Schedule = SCHEDULE,
+    target: Target = HOST,
+    symbol: str = "kernel",
+) -> CompiledKernel:
+    """What the pipeline does with a kernel."""
+    entry = cache.entry(kernel, schedule, target, symbol)
+    found = entry.find()
+    if found is None:
+        found = compile_kernel(kernel, schedule, target, symbol)
+        entry.keep(found)
+    return found
 
 
 def entries(folder: Path) -> list[Path]:
@@ -117,7 +131,7 @@ def test_every_fact_of_a_kernel_is_kept(folder: Path) -> None:
     assert expected.parallel and expected.constant_layouts
     for _ in range(2):
         cache = ObjectCache(ContentCache(folder))
-        assert cache.compile_kernel(kernel, schedule, HOST, "kernel") == expected
+        assert compile_through(cache, kernel, schedule) == expected
     assert cache.hits == 1
 
 
@@ -132,7 +146,7 @@ def test_a_miss_is_a_hit_afterwards(folder: Path) -> None:
 def test_another_process_finds_what_this_one_made(repository: Path, folder: Path) -> None:
     kernel = matmul_kernel(3, 8, 5)
     schedule = default_schedule(kernel, HOST)
-    ObjectCache(ContentCache(folder)).compile_kernel(kernel, schedule, HOST, "kernel")
+    compile_through(ObjectCache(ContentCache(folder)), kernel, schedule)
     filler = Filler(repository, folder, 3)
     filler.start()
     hits, misses, _ = filler.finish()
@@ -150,7 +164,7 @@ def test_two_processes_may_fill_it_at_once(repository: Path, folder: Path) -> No
     cache = ObjectCache(ContentCache(folder))
     for size in sizes:
         kernel = matmul_kernel(size, 8, 5)
-        cache.compile_kernel(kernel, default_schedule(kernel, HOST), HOST, "kernel")
+        compile_through(cache, kernel, default_schedule(kernel, HOST))
     assert (cache.hits, cache.misses) == (len(sizes), 0)
 
 
@@ -166,7 +180,7 @@ def test_whatever_code_depends_on_is_part_of_the_key(folder: Path) -> None:
         (matmul_kernel(6, 8, 6), SCHEDULE, HOST, "kernel"),
         (make_kernel(), PLAIN, HOST, "kernel"),
     ):
-        made = cache.compile_kernel(kernel, schedule, target, symbol)
+        made = compile_through(cache, kernel, schedule, target, symbol)
         assert made == compile_kernel(kernel, schedule, target, symbol)
     assert (cache.hits, cache.misses) == (0, 7)
 

@@ -106,7 +106,7 @@ def compiled(model: onnx.ModelProto, folder: Path, threads: int = 1) -> Executab
     """The model as the pipeline compiles it."""
     path = folder / "model.onnx"
     onnx.save(model, path)
-    return compile_model(import_onnx(path), threads=threads)
+    return compile_model(import_onnx(path), threads=threads).spec
 
 
 def random_inputs(spec: ExecutableSpec) -> dict[str, Array]:

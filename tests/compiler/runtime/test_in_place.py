@@ -143,7 +143,7 @@ def test_kernels_read_and_write_arrays_that_are_not_aligned(name: str, target: s
     graph = import_model_proto(MODELS[name])
     for seed in range(SCHEDULES):
         choose = RandomSchedules(seed, TARGETS[target])
-        executable = Executable(compile_model(graph, choose, target=TARGETS[target]))
+        executable = Executable(compile_model(graph, choose, target=TARGETS[target]).spec)
         assert not any(kernel.note for kernel in executable.kernels)  # the schedules fit
         for at_end in (False, True):
             run_guarded(executable, graph, at_end=at_end)
