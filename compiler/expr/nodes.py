@@ -8,18 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.expr.functions import BINARY, UNARY
 from compiler.types.dtypes import DType
-
-UNARY_OPS = frozenset(
-    "neg abs exp log sqrt rsqrt reciprocal tanh erf sigmoid sin cos tan asin acos atan sinh cosh "
-    "asinh acosh atanh floor ceil round sign not isnan".split()
-)
-# div: true division for floats, truncation toward zero for integers. floordiv and mod round toward
-# minus infinity (Python's), fmod truncates (C's).
-ARITHMETIC_OPS = frozenset(
-    "add sub mul div floordiv mod fmod max min pow and or xor shl shr".split()
-)
-COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +43,7 @@ class Load(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Unary(Expr):
-    """A function of one operand; operand and result have the same type (isnan gives bool)."""
+    """A function of one operand, a row of UNARY."""
 
     op: str
     operand: Expr
@@ -61,7 +51,7 @@ class Unary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
-    """A function of two operands of one type; comparisons give bool."""
+    """A function of two operands of one type, a row of BINARY."""
 
     op: str
     left: Expr
@@ -103,19 +93,18 @@ def index(name: str) -> Index:
 
 def unary(op: str, operand: Expr) -> Expr:
     """`op(operand)`."""
-    return Unary(DType.BOOL if op == "isnan" else operand.dtype, op, operand)
+    return Unary(UNARY[op].result or operand.dtype, op, operand)
 
 
 def binary(op: str, left: Expr, right: Expr) -> Expr:
     """`left op right`; folds integer literals and neutral elements so that indices stay small."""
     if left.dtype is not right.dtype:
         raise TypeError(f"{op}: operands have types {left.dtype} and {right.dtype}")
-    dtype = DType.BOOL if op in COMPARE_OPS else left.dtype
     if left.dtype is DType.I64:
         folded = _fold_index(op, left, right)
         if folded is not None:
             return folded
-    return Binary(dtype, op, left, right)
+    return Binary(BINARY[op].result or left.dtype, op, left, right)
 
 
 def _fold_index(op: str, left: Expr, right: Expr) -> Expr | None:

@@ -14,16 +14,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.expr.bounds import simplify_division
+from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Unary, binary, index
 from compiler.expr.walk import loads, postorder, rewrite
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
-
-EXPENSIVE_FUNCTIONS = frozenset(
-    "exp log tanh erf sigmoid sin cos tan asin acos atan sinh cosh asinh acosh atanh pow".split()
-)
 
 
 def canonicalise(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:
@@ -98,7 +95,8 @@ def _is_padding(stage: Stage) -> bool:
 
 def _is_expensive(stage: Stage) -> bool:
     return any(
-        isinstance(node, (Unary, Binary)) and node.op in EXPENSIVE_FUNCTIONS
+        (isinstance(node, Unary) and UNARY[node.op].expensive)
+        or (isinstance(node, Binary) and BINARY[node.op].expensive)
         for node in postorder(stage.body)
     )
 

@@ -17,10 +17,10 @@ from numpy.lib.stride_tricks import as_strided
 
 from compiler.expr.bounds import linear_terms
 from compiler.expr.combiners import COMBINERS, neutral_element
+from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from compiler.expr.walk import children, postorder
 from compiler.kernels.evaluate_product import contract, product_factors
-from compiler.kernels.evaluate_scalar import binary_function, convert, unary_function
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
@@ -184,13 +184,13 @@ class _Evaluator:
             case Load():
                 return self._load(node, operands)
             case Unary():
-                return unary_function(node.op, operands[0])
+                return UNARY[node.op].evaluate(operands[0])
             case Binary():
-                return binary_function(node.op, operands[0], operands[1])
+                return BINARY[node.op].evaluate(operands[0], operands[1])
             case Select():
                 return np.where(*operands)
             case Cast():
-                return convert(operands[0], node.dtype)
+                return operands[0].astype(node.dtype.numpy, copy=False)
         raise TypeError(f"{type(node).__name__} is no scalar expression")
 
     def _load(self, load: Load, positions: Sequence[_Values]) -> _Values:

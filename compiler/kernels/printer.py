@@ -16,29 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from compiler.expr.functions import BINARY
 from compiler.expr.nodes import Expr
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import ExpressionTable
 from compiler.kernels.stage import Axis, Stage
 
-_INFIX = {
-    "mul": ("*", 6),
-    "div": ("/", 6),
-    "floordiv": ("//", 6),
-    "mod": ("%", 6),
-    "add": ("+", 5),
-    "sub": ("-", 5),
-    "shl": ("<<", 4),
-    "shr": (">>", 4),
-    "eq": ("==", 3),
-    "ne": ("!=", 3),
-    "lt": ("<", 3),
-    "le": ("<=", 3),
-    "gt": (">", 3),
-    "ge": (">=", 3),
-    "and": ("and", 2),
-    "or": ("or", 1),
-}
 _ATOM = 9
 _LONG = 32  # a shared expression with a longer text gets a name
 
@@ -128,10 +111,11 @@ def _format_row(row: list[Any], texts: list[tuple[str, int]]) -> tuple[str, int]
 
 
 def _format_binary(op: str, left: tuple[str, int], right: tuple[str, int]) -> tuple[str, int]:
-    if op not in _INFIX:
+    infix = BINARY[op].infix if op in BINARY else None
+    if infix is None:
         return f"{op}({left[0]}, {right[0]})", _ATOM
-    sign, precedence = _INFIX[op]
-    chains = precedence != _INFIX["eq"][1]
+    sign, precedence = infix
+    chains = BINARY[op].result is None  # a == b == c would be read otherwise
     left_fits = left[1] > precedence or (chains and left[1] == precedence)
     left_text = left[0] if left_fits else f"({left[0]})"
     associative = op in ("and", "or")

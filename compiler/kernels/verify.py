@@ -9,10 +9,8 @@ import numpy as np
 from compiler.errors import VerifyError
 from compiler.expr.bounds import index_range
 from compiler.expr.combiners import COMBINERS
+from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import (
-    ARITHMETIC_OPS,
-    COMPARE_OPS,
-    UNARY_OPS,
     Binary,
     Cast,
     Const,
@@ -27,9 +25,6 @@ from compiler.kernels.kernel import FusedKernel, Tensor
 from compiler.kernels.printer import format_expression, format_kernel
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
-
-_NUMERIC_UNARY = frozenset(("neg", "abs", "sign"))
-_BIT_OPS = frozenset(("and", "or", "xor"))
 
 
 def verify_kernel(kernel: FusedKernel) -> None:
@@ -102,9 +97,12 @@ def _node_problem(node: Expr, extents: Mapping[str, int], tensors: Mapping[str, 
         case Load():
             return _load_problem(node, tensors)
         case Unary():
-            return _unary_problem(node)
+            return _call_problem(UNARY, node.op, node.operand.dtype, node.dtype)
         case Binary():
-            return _binary_problem(node)
+            left, right = node.left.dtype, node.right.dtype
+            if left is not right:
+                return f"operands {left} and {right}"
+            return _call_problem(BINARY, node.op, left, node.dtype)
         case Select():
             if node.condition.dtype is not DType.BOOL:
                 return f"select on {node.condition.dtype}"
@@ -141,34 +139,12 @@ def _load_problem(node: Load, tensors: Mapping[str, Tensor]) -> str:
     return ""
 
 
-def _unary_problem(node: Unary) -> str:
-    operand = node.operand.dtype
-    if node.op not in UNARY_OPS:
-        return f"unknown function {node.op}"
-    if node.dtype is not (DType.BOOL if node.op == "isnan" else operand):
-        return f"{node.op} of {operand} as {node.dtype}"
-    if node.op == "not":
-        return "not of a float" if operand.is_float else ""
-    if operand is DType.BOOL or not (operand.is_float or node.op in _NUMERIC_UNARY):
-        return f"{node.op} of {operand}"
-    return ""
-
-
-def _binary_problem(node: Binary) -> str:
-    if node.left.dtype is not node.right.dtype:
-        return f"operands {node.left.dtype} and {node.right.dtype}"
-    operand = node.left.dtype
-    if node.op in COMPARE_OPS:
-        return "" if node.dtype is DType.BOOL else f"comparison of type {node.dtype}"
-    if node.op not in ARITHMETIC_OPS:
-        return f"unknown function {node.op}"
-    if node.dtype is not operand:
-        return f"{node.op} of {operand} as {node.dtype}"
-    if node.op in _BIT_OPS:
-        return f"{node.op} of floats" if operand.is_float else ""
-    if node.op in ("shl", "shr"):
-        return "" if operand.is_integer else f"{node.op} of {operand}"
-    return f"{node.op} of bool" if operand is DType.BOOL else ""
+def _call_problem(functions: Mapping[str, Function], op: str, operand: DType, result: DType) -> str:
+    function = functions.get(op)
+    if function is None:
+        return f"unknown function {op}"
+    problem = function.problem(operand, result)
+    return problem and f"{op} {problem}"
 
 
 def _bounds_problem(body: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:

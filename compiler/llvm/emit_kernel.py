@@ -59,7 +59,7 @@ class _KernelEmitter:
         self.parallel_bodies = 0
 
     def run(self) -> str:
-        body = _FunctionEmitter(self, FunctionWriter(self.declarations), "%buffers", "%workspace")
+        body = _FunctionEmitter(self, self.new_writer(), "%buffers", "%workspace")
         body.statements(self.nest.body)
         body.writer.line("ret void")
         self.functions.append(
@@ -67,6 +67,9 @@ class _KernelEmitter:
             f"nounwind {{\nentry:\n{body.writer.text()}\n}}"
         )
         return "\n".join([*sorted(self.declarations), *self.functions])
+
+    def new_writer(self) -> FunctionWriter:
+        return FunctionWriter(self.declarations, self.target.has_fma)
 
 
 class _FunctionEmitter:
@@ -85,7 +88,6 @@ class _FunctionEmitter:
             writer,
             self.addresses,
             self.registers,
-            kernel.target.has_fma,
             dict(kernel.nest.prefetches),
         )
         scalar.emit = self.expressions.value
@@ -205,7 +207,7 @@ class _FunctionEmitter:
             emitter = _FunctionEmitter(kernel, inner, buffers, workspace)
             return lambda start, stop: emitter._serial(loop, start, stop)
 
-        kernel.functions.append(outline(loop, name, kernel.declarations, serial_loop))
+        kernel.functions.append(outline(loop, name, kernel.new_writer(), serial_loop))
         call_outlined(writer, loop, name)
 
     # Other statements ----------------------------------------------------------------------------

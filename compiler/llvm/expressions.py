@@ -7,7 +7,6 @@ from typing import Any
 
 from compiler.expr.affine import affine, decide
 from compiler.expr.nodes import (
-    COMPARE_OPS,
     Binary,
     Cast,
     Const,
@@ -21,19 +20,9 @@ from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.loads import Lane, LoadEmitter
-from compiler.llvm.math import VECTOR_FUNCTIONS, float_literal, vector_function
 from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value, type_of
 from compiler.types.dtypes import DType
-
-
-def literal(value: int | float | bool, dtype: DType) -> str:
-    """An LLVM literal."""
-    if dtype.is_float:
-        return float_literal(float(value), dtype)
-    if dtype is DType.BOOL:
-        return "true" if value else "false"
-    return str(int(value))
 
 
 class ExpressionEmitter(LoadEmitter):
@@ -49,11 +38,9 @@ class ExpressionEmitter(LoadEmitter):
         writer: FunctionWriter,
         addresses: Addresses,
         registers: Registers,
-        has_fma: bool,
         prefetches: Mapping[str, int],
     ) -> None:
         super().__init__(writer, addresses, registers, prefetches)
-        self.has_fma = has_fma
         # By identity, with the expression itself so that no identity is used again.
         self._memo: dict[int, tuple[Expr, Value]] = {}
         self._axes: dict[int, tuple[Expr, frozenset[str]]] = {}
@@ -98,7 +85,7 @@ class ExpressionEmitter(LoadEmitter):
     # Leaves --------------------------------------------------------------------------------------
 
     def _const(self, node: Const) -> Value:
-        return Value(literal(node.value, node.dtype), node.dtype, 0)
+        return Value(scalar_ops.literal(node.value, node.dtype), node.dtype, 0)
 
     def _index(self, node: Index) -> Value:
         if self.lane is not None and node.name == self.lane.variable:
@@ -151,13 +138,10 @@ class ExpressionEmitter(LoadEmitter):
     # Operations ----------------------------------------------------------------------------------
 
     def _unary(self, node: Unary) -> Value:
-        x = self.value(node.operand)
-        if x.dtype is DType.F32 and node.op in VECTOR_FUNCTIONS:
-            return vector_function(self.writer, node.op, x, self.has_fma)
-        return scalar_ops.unary(self.writer, node.op, x)
+        return scalar_ops.unary(self.writer, node.op, self.value(node.operand))
 
     def _binary(self, node: Binary) -> Value:
-        if node.left.dtype is DType.I64 and node.op not in COMPARE_OPS:
+        if node.dtype is DType.I64:
             form = affine(node, self.addresses.ranges)
             if form.is_constant:
                 return Value(str(form.constant), DType.I64, 0)

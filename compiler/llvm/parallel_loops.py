@@ -52,9 +52,8 @@ def call_outlined(writer: FunctionWriter, loop: For, name: str) -> None:
     writer.begin_block(done)
 
 
-def outline(loop: For, name: str, declarations: set[str], body: Body) -> str:
-    """The function that each thread of the team calls."""
-    writer = FunctionWriter(declarations)
+def outline(loop: For, name: str, writer: FunctionWriter, body: Body) -> str:
+    """The function that each thread of the team calls, written by a new writer."""
     slots = [
         writer.emit_entry(
             f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr %context, i32 0, i32 {i}"

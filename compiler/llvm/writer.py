@@ -70,8 +70,9 @@ class FunctionWriter:
     lines define.
     """
 
-    def __init__(self, declarations: set[str]) -> None:
+    def __init__(self, declarations: set[str], has_fma: bool) -> None:
         self.declarations = declarations
+        self.has_fma = has_fma
         self.entry: list[object] = []
         self._out: list[object] = []
         self._next = 0

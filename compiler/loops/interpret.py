@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from compiler.expr.combiners import COMBINERS
+from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import (
     Binary,
     Cast,
@@ -20,7 +20,6 @@ from compiler.expr.nodes import (
     Unary,
 )
 from compiler.loops.ir import Allocate, For, If, Let, LoopNest, Stmt, Store, Update
-from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 
 Scalar: TypeAlias = Any  # a NumPy scalar of a buffer's element type
@@ -91,78 +90,12 @@ class _Interpreter:
                 element: Scalar = self.buffers[buffer][self._position(buffer, indices, env)]
                 return element
             case Unary(op=op, operand=operand):
-                return _unary(op, self.value(operand, env))
+                return UNARY[op].evaluate(self.value(operand, env))[()]
             case Binary(op=op, left=left, right=right):
-                return _binary(op, self.value(left, env), self.value(right, env))
+                return BINARY[op].evaluate(self.value(left, env), self.value(right, env))[()]
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return self.value(then if self.value(condition, env) else otherwise, env)
             case Cast(dtype=dtype, operand=operand):
-                return _cast(self.value(operand, env), dtype)
+                return self.value(operand, env).astype(dtype.numpy)
             case _:
                 raise TypeError(f"not an expression: {expr!r}")
-
-
-def _cast(value: Scalar, dtype: DType) -> Scalar:
-    return np.asarray(value).astype(dtype.numpy)[()]
-
-
-_MATH: dict[str, Callable[[float], float]] = {
-    "erf": math.erf,
-    "sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > -700 else 0.0,
-    "rsqrt": lambda x: 1 / math.sqrt(x),
-    "reciprocal": lambda x: 1 / x,
-    "acos": np.arccos,
-    "asin": np.arcsin,
-    "atan": np.arctan,
-    "acosh": np.arccosh,
-    "asinh": np.arcsinh,
-    "atanh": np.arctanh,
-    "round": np.rint,
-    "neg": lambda x: -x,
-}
-
-
-def _unary(op: str, x: Scalar) -> Scalar:
-    if op == "not":
-        return np.logical_not(x) if x.dtype == np.bool_ else np.invert(x)
-    if op == "isnan":
-        return np.isnan(x)
-    function = _MATH.get(op) or getattr(np, op)
-    return x.dtype.type(function(x))
-
-
-def _truncated_division(a: Scalar, b: Scalar) -> Scalar:
-    if a.dtype.kind == "f":
-        return np.divide(a, b)
-    quotient = abs(int(a)) // abs(int(b))
-    sign = 1 if (int(a) < 0) == (int(b) < 0) else -1
-    return a.dtype.type(sign * quotient)
-
-
-_BINARY: dict[str, Callable[..., Scalar]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": _truncated_division,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "fmod": np.fmod,
-    "max": np.maximum,
-    "min": np.minimum,
-    "pow": np.power,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "shl": np.left_shift,
-    "shr": np.right_shift,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-
-
-def _binary(op: str, a: Scalar, b: Scalar) -> Scalar:
-    return _BINARY[op](a, b)

@@ -10,15 +10,8 @@ from compiler.errors import ShapeError
 from compiler.expr.nodes import Expr, add, binary, cast, const, mul, select, sub, unary
 from compiler.operators.elementwise import register_unary
 from compiler.operators.registry import Attributes
-from compiler.operators.rules import (
-    FLOATS,
-    NUMBERS,
-    SIGNED,
-    check,
-    choice_attribute,
-    float_attribute,
-)
-from compiler.types.dtypes import DType
+from compiler.operators.rules import check, choice_attribute, float_attribute
+from compiler.types.dtypes import FLOATS, NUMBERS, SIGNED, DType
 
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875

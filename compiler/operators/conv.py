@@ -21,7 +21,6 @@ from compiler.operators.registry import (
     register,
 )
 from compiler.operators.rules import (
-    NUMBERS,
     check,
     check_dtype,
     check_same_dtype,
@@ -36,6 +35,7 @@ from compiler.operators.rules import (
     window_index,
     window_reach,
 )
+from compiler.types.dtypes import NUMBERS
 from compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", "NCHWc", "NCHW->NCHWc")

@@ -22,13 +22,6 @@ from compiler.operators.registry import (
     register,
 )
 from compiler.operators.rules import (
-    ALL,
-    BOOLS,
-    FLOATS,
-    INTEGERS,
-    NUMBERS,
-    SIGNED,
-    UNSIGNED_INTEGERS,
     bool_attribute,
     broadcast_load,
     broadcast_shapes,
@@ -40,7 +33,16 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
-from compiler.types.dtypes import DType
+from compiler.types.dtypes import (
+    ALL,
+    BOOLS,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    SIGNED,
+    UNSIGNED_INTEGERS,
+    DType,
+)
 from compiler.types.tensor_type import Attribute, TensorType
 
 UnaryBody: TypeAlias = Callable[[Attributes, Expr], Expr]

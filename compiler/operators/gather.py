@@ -20,7 +20,6 @@ from compiler.operators.registry import (
 )
 from compiler.operators.rules import (
     INDICES,
-    NUMBERS,
     axis_attribute,
     check,
     check_dtype,
@@ -29,7 +28,7 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
-from compiler.types.dtypes import DType
+from compiler.types.dtypes import NUMBERS, DType
 from compiler.types.tensor_type import TensorType
 
 

@@ -6,7 +6,6 @@ from compiler.expr.nodes import Expr, mul
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.registry import Attributes, Pattern, Tensors, Types, register
 from compiler.operators.rules import (
-    NUMBERS,
     axes_of,
     bool_attribute,
     broadcast_load,
@@ -17,6 +16,7 @@ from compiler.operators.rules import (
     given,
     present,
 )
+from compiler.types.dtypes import NUMBERS
 from compiler.types.tensor_type import TensorType
 
 

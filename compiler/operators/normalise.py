@@ -27,7 +27,6 @@ from compiler.operators.registry import (
     register,
 )
 from compiler.operators.rules import (
-    FLOATS,
     axes_of,
     axis_attribute,
     broadcast_load,
@@ -42,6 +41,7 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
+from compiler.types.dtypes import FLOATS
 from compiler.types.tensor_type import TensorType
 
 # --- softmax ------------------------------------------------------------------------------------

@@ -17,8 +17,6 @@ from compiler.operators.registry import (
     register,
 )
 from compiler.operators.rules import (
-    FLOATS,
-    NUMBERS,
     bool_attribute,
     check,
     check_dtype,
@@ -33,7 +31,7 @@ from compiler.operators.rules import (
     window_index,
     window_reach,
 )
-from compiler.types.dtypes import DType
+from compiler.types.dtypes import FLOATS, NUMBERS, DType
 from compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", "NCHWc")

@@ -17,8 +17,6 @@ from compiler.operators.registry import (
     register,
 )
 from compiler.operators.rules import (
-    ALL,
-    NUMBERS,
     axes_of,
     axis_attribute,
     bool_attribute,
@@ -30,7 +28,7 @@ from compiler.operators.rules import (
     pointwise,
     present,
 )
-from compiler.types.dtypes import DType
+from compiler.types.dtypes import ALL, NUMBERS, DType
 from compiler.types.tensor_type import TensorType
 
 

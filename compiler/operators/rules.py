@@ -28,14 +28,6 @@ from compiler.types.tensor_type import TensorType
 
 PointBody: TypeAlias = Callable[[Sequence[Expr]], Expr]
 
-FLOATS = frozenset((DType.F32, DType.F64))
-SIGNED_INTEGERS = frozenset((DType.I8, DType.I16, DType.I32, DType.I64))
-UNSIGNED_INTEGERS = frozenset((DType.U8, DType.U16, DType.U32, DType.U64))
-INTEGERS = SIGNED_INTEGERS | UNSIGNED_INTEGERS
-SIGNED = FLOATS | SIGNED_INTEGERS
-NUMBERS = FLOATS | INTEGERS
-BOOLS = frozenset((DType.BOOL,))
-ALL = NUMBERS | BOOLS
 INDICES = frozenset((DType.I32, DType.I64))
 
 

@@ -25,6 +25,8 @@ class DType(StrEnum):
     U64 = "u64"
     BOOL = "bool"
 
+    __hash__ = str.__hash__  # not Enum's, which is Python code that every look-up by type would run
+
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype of an element in memory."""
@@ -98,3 +100,13 @@ def _numpy_types() -> dict[DType, np.dtype[Any]]:
     import numpy as np  # late: targets have element types, and the command line's help has targets
 
     return {dtype: np.dtype(name) for dtype, name in _NUMPY_NAMES.items()}
+
+
+FLOATS = frozenset((DType.F32, DType.F64))
+SIGNED_INTEGERS = frozenset((DType.I8, DType.I16, DType.I32, DType.I64))
+UNSIGNED_INTEGERS = frozenset((DType.U8, DType.U16, DType.U32, DType.U64))
+INTEGERS = SIGNED_INTEGERS | UNSIGNED_INTEGERS
+SIGNED = FLOATS | SIGNED_INTEGERS
+NUMBERS = FLOATS | INTEGERS
+BOOLS = frozenset((DType.BOOL,))
+ALL = NUMBERS | BOOLS

@@ -12,11 +12,11 @@ import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 
 from compiler.expr.combiners import COMBINERS
+from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import Binary, Expr, Load, Unary
 from compiler.expr.walk import children, postorder
 from compiler.kernels.kernel import Buffer, FusedKernel
@@ -24,21 +24,6 @@ from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 
-_Range: TypeAlias = tuple[float, float]
-
-_UNARY_RANGES: dict[str, _Range] = {
-    "log": (0.25, 1.0),
-    "sqrt": (0.25, 1.0),
-    "rsqrt": (0.25, 1.0),
-    "reciprocal": (0.25, 1.0),
-    "acosh": (1.0, 2.0),
-    "asin": (-0.75, 0.75),
-    "acos": (-0.75, 0.75),
-    "atanh": (-0.75, 0.75),
-}
-_DIVISIONS = frozenset(("div", "floordiv", "mod", "fmod"))
-_SHIFTS = frozenset(("shl", "shr"))
-_POSITIVE_RESULTS = frozenset(("exp", "abs", "sigmoid", "cosh"))
 _NEGLIGIBLE_SUM = 4
 
 
@@ -47,9 +32,8 @@ class _Uses:
     """What the expressions demand of one input."""
 
     addressed: list[int] = field(default_factory=list)  # extents of the axes that it addresses
-    divisor: bool = False
-    shift: bool = False
-    range: _Range | None = None
+    floats: tuple[float, float] | None = None
+    integers: tuple[int, int] | None = None
     summed: int = 1  # length of the longest sum that multiplies it with something
 
 
@@ -86,8 +70,8 @@ def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:
     if not dtype.is_float:
         low, high = _integer_range(dtype, uses)
         return rng.integers(low, high, size=shape, dtype=dtype.numpy)
-    low_end, high_end = uses.range or (-1.0, 1.0)
-    if uses.range is None and buffer.constant and uses.summed > _NEGLIGIBLE_SUM:
+    low_end, high_end = uses.floats or (-1.0, 1.0)
+    if uses.floats is None and buffer.constant and uses.summed > _NEGLIGIBLE_SUM:
         high_end = math.sqrt(3.0 / uses.summed)
         low_end = -high_end
     if dtype is DType.F64:
@@ -101,8 +85,8 @@ def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:
 def _integer_range(dtype: DType, uses: _Uses) -> tuple[int, int]:
     if uses.addressed:
         return 0, max(1, min(uses.addressed))
-    if uses.divisor or uses.shift:
-        return 1, 8
+    if uses.integers is not None:
+        return uses.integers
     return (-8, 8) if dtype.is_signed else (0, 16)
 
 
@@ -119,31 +103,29 @@ def _find_uses(kernel: FusedKernel) -> dict[str, _Uses]:
                     for index, extent in zip(node.indices, shapes[node.buffer], strict=True):
                         for name in _inputs_of(index, stages):
                             uses[name].addressed.append(extent)
-                case Unary() if node.op in _UNARY_RANGES:
-                    for name in _inputs_of(node.operand, stages):
-                        uses[name].range = _UNARY_RANGES[node.op]
+                case Unary():
+                    _note_domains(UNARY[node.op], node, stages, uses)
                 case Binary():
-                    _note_binary(node, stage, length, stages, uses)
+                    _note_domains(BINARY[node.op], node, stages, uses)
+                    if node.op == "mul" and stage.combiner == "sum":
+                        _note_product(node, length, uses)
     return uses
 
 
-def _note_binary(
-    node: Binary, stage: Stage, length: int, stages: dict[str, Stage], uses: dict[str, _Uses]
+def _note_domains(
+    function: Function, node: Expr, stages: dict[str, Stage], uses: dict[str, _Uses]
 ) -> None:
-    if node.op in _DIVISIONS:
-        for name in _inputs_of(node.right, stages):
-            uses[name].divisor = True
-            uses[name].range = (0.25, 1.0)
-    elif node.op in _SHIFTS:
-        for name in _inputs_of(node.right, stages):
-            uses[name].shift = True
-    elif node.op == "pow" and node.left.dtype.is_float:
-        for name in _inputs_of(node.left, stages):
-            uses[name].range = (0.25, 1.0)
-    elif node.op == "mul" and stage.combiner == "sum":
-        for operand in (node.left, node.right):
-            if isinstance(operand, Load) and operand.buffer in uses:
-                uses[operand.buffer].summed = max(uses[operand.buffer].summed, length)
+    for operand, domain in zip(children(node), function.domains, strict=False):
+        if domain is not None:
+            for name in _inputs_of(operand, stages):
+                uses[name].floats = domain.floats or uses[name].floats
+                uses[name].integers = domain.integers or uses[name].integers
+
+
+def _note_product(node: Binary, length: int, uses: dict[str, _Uses]) -> None:
+    for operand in (node.left, node.right):
+        if isinstance(operand, Load) and operand.buffer in uses:
+            uses[operand.buffer].summed = max(uses[operand.buffer].summed, length)
 
 
 def _inputs_of(expr: Expr, stages: dict[str, Stage]) -> set[str]:
@@ -169,7 +151,9 @@ def _deciding(expr: Expr, stages: dict[str, Stage], seen: set[str]) -> Iterator[
                 if node.buffer in stages and node.buffer not in seen:
                     seen.add(node.buffer)
                     work.append(stages[node.buffer].body)
-            case Unary() if node.op in _POSITIVE_RESULTS:
+            case Unary() if UNARY[node.op].positive:
+                continue
+            case Binary() if BINARY[node.op].positive:
                 continue
             case Binary() if node.op == "mul" and node.left == node.right:
                 continue

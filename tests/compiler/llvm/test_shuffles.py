@@ -29,7 +29,7 @@ def run(
     """Load vectors of `data` at `starts`, rearrange them, and return what comes out."""
     dtype = DType.from_numpy(data.dtype)
     declarations: set[str] = set()
-    writer = FunctionWriter(declarations)
+    writer = FunctionWriter(declarations, has_fma=False)
 
     def pointer(base: str, element: int) -> str:
         return writer.emit(f"getelementptr i8, ptr {base}, i64 {element * dtype.bytes}")

@@ -1,0 +1,233 @@
+"""The scalar functions, one row each: all that is known of one is said here and nowhere else.
+
+To add one, add its row: whatever types, evaluates, interprets, prints, emits or checks expressions
+looks here. Functions of one operand are in UNARY, those of two (of one type) in BINARY.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.expr import arithmetic, polynomials
+from compiler.expr.instructions import (
+    Emit,
+    by_kind,
+    equality,
+    in_f32,
+    instruction,
+    intrinsic,
+    libm,
+    order,
+)
+from compiler.types.dtypes import ALL, BOOLS, FLOATS, INTEGERS, NUMBERS, DType
+
+_Values: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Values that an operand takes without harm: floats in low..high, integers in low..high - 1."""
+
+    floats: tuple[float, float] | None = None
+    integers: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A scalar function."""
+
+    operands: frozenset[DType]  # the element types that it takes, the same for all operands
+    evaluate: Callable[..., _Values]  # on NumPy arrays and scalars, broadcast
+    emit: Emit
+    result: DType | None = None  # of the operands' type, unless given
+    infix: tuple[str, int] | None = None  # how it is printed between operands, and how tight
+    expensive: bool = False  # rather stored than evaluated again
+    positive: bool = False  # whatever the operands are
+    domains: tuple[Domain | None, ...] = ()  # of the operands, where not all values do
+
+    def problem(self, operand: DType, result: DType) -> str:
+        """What is wrong with these types; empty when nothing is."""
+        if operand not in self.operands:
+            return f"of {operand}"
+        return "" if result is (self.result or operand) else f"of {operand} as {result}"
+
+
+# --- the meaning of functions that NumPy has not, or means otherwise ----------------------------
+
+_erf_of_object = np.frompyfunc(math.erf, 1, 1)
+
+
+def _one(x: _Values) -> _Values:
+    return np.ones((), x.dtype)
+
+
+def _erf(x: _Values) -> _Values:
+    return np.asarray(_erf_of_object(x)).astype(x.dtype)
+
+
+def _divide(left: _Values, right: _Values) -> _Values:
+    """True division of floats; integers are truncated toward zero, and division by zero gives 0."""
+    if left.dtype.kind == "f":
+        return np.asarray(left / right)
+    quotient = left // right
+    if left.dtype.kind == "u":
+        return np.asarray(quotient)
+    # NumPy rounds toward minus infinity: one too low where the signs differ and a rest remains.
+    rest = (quotient * right != left) & ((left < 0) != (right < 0)) & (right != 0)
+    return np.asarray(quotient + rest.astype(left.dtype))
+
+
+def _power(left: _Values, right: _Values) -> _Values:
+    if left.dtype.kind == "f":
+        return np.asarray(np.power(left, right))
+    wide = np.power(left.astype(np.float64), right.astype(np.float64))
+    return np.asarray(wide.astype(left.dtype))
+
+
+# --- the rows -----------------------------------------------------------------------------------
+
+
+def _of_libm(evaluate: np.ufunc, name: str, *domains: Domain, positive: bool = False) -> Function:
+    """A function of floats that the C library computes."""
+    return Function(
+        FLOATS, evaluate, libm(name), expensive=True, positive=positive, domains=domains
+    )
+
+
+_POSITIVE = Domain((0.25, 1.0))
+_INSIDE_ONE = Domain((-0.75, 0.75))
+
+UNARY: Mapping[str, Function] = {
+    "neg": Function(NUMBERS, np.negative, by_kind(instruction("fneg"), arithmetic.negate_integer)),
+    "abs": Function(
+        NUMBERS,
+        np.abs,
+        by_kind(intrinsic("llvm.fabs"), arithmetic.integer_magnitude),
+        positive=True,
+    ),
+    "sign": Function(NUMBERS, np.sign, arithmetic.sign),
+    "not": Function(INTEGERS | BOOLS, np.invert, lambda m, x: m.emit("xor", x, m.constant(-1))),
+    "isnan": Function(FLOATS, np.isnan, lambda m, x: m.compare("uno", x, x), result=DType.BOOL),
+    "floor": Function(FLOATS, np.floor, intrinsic("llvm.floor")),
+    "ceil": Function(FLOATS, np.ceil, intrinsic("llvm.ceil")),
+    "round": Function(FLOATS, np.rint, intrinsic("llvm.rint")),
+    "sqrt": Function(FLOATS, np.sqrt, intrinsic("llvm.sqrt"), domains=(_POSITIVE,)),
+    "rsqrt": Function(
+        FLOATS,
+        lambda x: np.asarray(_one(x) / np.sqrt(x)),
+        arithmetic.reciprocal_root,
+        domains=(_POSITIVE,),
+    ),
+    "reciprocal": Function(
+        FLOATS, lambda x: np.asarray(_one(x) / x), arithmetic.reciprocal, domains=(_POSITIVE,)
+    ),
+    "exp": Function(
+        FLOATS, np.exp, in_f32(polynomials.exp, libm("exp")), expensive=True, positive=True
+    ),
+    "log": Function(
+        FLOATS,
+        np.log,
+        in_f32(polynomials.log, libm("log")),
+        expensive=True,
+        domains=(_POSITIVE,),
+    ),
+    "tanh": Function(FLOATS, np.tanh, in_f32(polynomials.tanh, libm("tanh")), expensive=True),
+    "erf": Function(FLOATS, _erf, in_f32(polynomials.erf, libm("erf")), expensive=True),
+    "sigmoid": Function(
+        FLOATS,
+        lambda x: np.asarray(_one(x) / (_one(x) + np.exp(-x))),
+        in_f32(polynomials.sigmoid, arithmetic.sigmoid),
+        expensive=True,
+        positive=True,
+    ),
+    "sin": _of_libm(np.sin, "sin"),
+    "cos": _of_libm(np.cos, "cos"),
+    "tan": _of_libm(np.tan, "tan"),
+    "asin": _of_libm(np.arcsin, "asin", _INSIDE_ONE),
+    "acos": _of_libm(np.arccos, "acos", _INSIDE_ONE),
+    "atan": _of_libm(np.arctan, "atan"),
+    "sinh": _of_libm(np.sinh, "sinh"),
+    "cosh": _of_libm(np.cosh, "cosh", positive=True),
+    "asinh": _of_libm(np.arcsinh, "asinh"),
+    "acosh": _of_libm(np.arccosh, "acosh", Domain((1.0, 2.0))),
+    "atanh": _of_libm(np.arctanh, "atanh", _INSIDE_ONE),
+}
+
+_DIVISION = (None, Domain((0.25, 1.0), (1, 8)))
+_SHIFT = (None, Domain(integers=(1, 8)))
+
+
+def _comparison(evaluate: np.ufunc, emit: Emit, symbol: str) -> Function:
+    return Function(ALL, evaluate, emit, DType.BOOL, (symbol, 3))
+
+
+BINARY: Mapping[str, Function] = {
+    "add": Function(
+        NUMBERS, np.add, by_kind(instruction("fadd"), instruction("add")), infix=("+", 5)
+    ),
+    "sub": Function(
+        NUMBERS, np.subtract, by_kind(instruction("fsub"), instruction("sub")), infix=("-", 5)
+    ),
+    "mul": Function(
+        NUMBERS, np.multiply, by_kind(instruction("fmul"), instruction("mul")), infix=("*", 6)
+    ),
+    # div: true division for floats, truncation toward zero for integers. floordiv and mod round
+    # toward minus infinity (Python's), fmod truncates (C's).
+    "div": Function(
+        NUMBERS,
+        _divide,
+        by_kind(instruction("fdiv"), arithmetic.truncated_quotient),
+        infix=("/", 6),
+        domains=_DIVISION,
+    ),
+    "floordiv": Function(
+        NUMBERS,
+        np.floor_divide,
+        by_kind(arithmetic.floor_quotient, arithmetic.integer_floor_quotient),
+        infix=("//", 6),
+        domains=_DIVISION,
+    ),
+    "mod": Function(
+        NUMBERS,
+        np.mod,
+        by_kind(arithmetic.float_modulo, arithmetic.integer_modulo),
+        infix=("%", 6),
+        domains=_DIVISION,
+    ),
+    "fmod": Function(
+        NUMBERS,
+        np.fmod,
+        by_kind(libm("fmod"), arithmetic.truncated_remainder),
+        domains=_DIVISION,
+    ),
+    "max": Function(NUMBERS, np.maximum, arithmetic.extreme("llvm.maximum", "gt")),
+    "min": Function(NUMBERS, np.minimum, arithmetic.extreme("llvm.minimum", "lt")),
+    "pow": Function(
+        NUMBERS,
+        _power,
+        by_kind(libm("pow"), arithmetic.integer_power),
+        expensive=True,
+        domains=(_POSITIVE, None),
+    ),
+    "and": Function(INTEGERS | BOOLS, np.bitwise_and, instruction("and"), infix=("and", 2)),
+    "or": Function(INTEGERS | BOOLS, np.bitwise_or, instruction("or"), infix=("or", 1)),
+    "xor": Function(INTEGERS | BOOLS, np.bitwise_xor, instruction("xor")),
+    "shl": Function(
+        INTEGERS, np.left_shift, arithmetic.shift(left=True), infix=("<<", 4), domains=_SHIFT
+    ),
+    "shr": Function(
+        INTEGERS, np.right_shift, arithmetic.shift(left=False), infix=(">>", 4), domains=_SHIFT
+    ),
+    "eq": _comparison(np.equal, equality("oeq", "eq"), "=="),
+    "ne": _comparison(np.not_equal, equality("une", "ne"), "!="),
+    "lt": _comparison(np.less, order("lt"), "<"),
+    "le": _comparison(np.less_equal, order("le"), "<="),
+    "gt": _comparison(np.greater, order("gt"), ">"),
+    "ge": _comparison(np.greater_equal, order("ge"), ">="),
+}
