@@ -170,7 +170,7 @@ class Models(Attack):
             **os.environ,
             **{f"TUNEFARM_LIMITS__{k.upper()}": str(v) for k, v in asdict(LIMITS).items()},
         }
-        program = "import tuner.commands.cli; tuner.commands.cli.main()"
+        program = "import tuner.commands.entry; tuner.commands.entry.main()"
         words = ["build", "--untuned", "--no-cache", "--model", str(path)]
         words += ["--output", str(self.folder / "built")]
 

@@ -68,8 +68,8 @@ def _export(store: Store) -> object:
 
 
 READERS: dict[str, Callable[[Store], object]] = {
-    "list": list_table,
-    "list --json": list_to_json,
+    "list": lambda store: list_table(queries.summary(store)),
+    "list --json": lambda store: list_to_json(queries.summary(store)),
     "export": _export,
     "prune": lambda store: plan_pruning(store, 2),
     "report": html_report,
@@ -130,4 +130,4 @@ def test_moments_beyond_the_calendar_are_shown_as_none(database: Path) -> None:
     """They are numbers, and nothing is wrong with the file."""
     with Store.open(database) as store:
         store.record_trials([trial(9, created=1e300)])
-        assert list_table(store).columns[-1]._cells == ["-"]
+        assert list_table(queries.summary(store)).columns[-1]._cells == ["-"]

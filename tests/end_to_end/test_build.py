@@ -121,7 +121,7 @@ def tune_process(
         "XDG_CACHE_HOME": str(folder / "caches"),
     }
     return subprocess.run(
-        [sys.executable, "-m", "tuner.commands.cli", *arguments],
+        [sys.executable, "-m", "tuner.commands.entry", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

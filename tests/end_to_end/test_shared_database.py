@@ -40,7 +40,7 @@ def arguments(tmp_path: Path) -> list[str]:
 
 def driver(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tuner.commands.cli", *arguments],
+        [sys.executable, "-m", "tuner.commands.entry", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

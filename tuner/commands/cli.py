@@ -6,40 +6,33 @@ Progress goes to stderr, results to stdout. What a command needs is imported whe
 
 from __future__ import annotations
 
-import gc
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from configs.remains import leave
 from tuner.commands.command_files import check_files
-from tuner.commands.command_line import (
-    DbOption,
-    EmitOption,
-    JsonOption,
-    UsageError,
-    end_at_once,
-    named_values,
-    overrides,
-    run_command,
-    shapes_of,
-    write_file,
-    write_json,
-)
+from tuner.commands.command_line import prepare, show, write_file
 from tuner.commands.database_cli import database, open_database
-from tuner.commands.interrupt import (
-    catch_signals,
-    end_interrupted,
-    exit_code,
-    ignore_signals,
-    interrupted,
-    signals_held,
+from tuner.commands.entry import short_lived
+from tuner.commands.interrupt import exit_code, signals_held
+from tuner.commands.options import (
+    ConfigOption,
+    DbOption,
+    JsonOption,
+    ModelOption,
+    ShapeOption,
+    ThreadsOption,
+    UntunedOption,
+    UsageError,
+    named_values,
+    shapes_of,
 )
-from tuner.commands.streams import prepare_streams
-from tuner.commands.terminal import console
+
+if TYPE_CHECKING:
+    from configs.settings import Settings
 
 app = typer.Typer(
     add_completion=False,
@@ -49,22 +42,6 @@ app = typer.Typer(
     epilog="--debug behind any command shows the traceback of an error.",
 )
 app.add_typer(database, name="db")
-
-ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX model.")]
-ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
-]
-ConfigOption = Annotated[
-    str | None,
-    typer.Option("--config", metavar="FILE|PRESET", help="Settings: TOML file, quick, overnight."),
-]
-ShapeOption = Annotated[
-    list[str] | None,
-    typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix an input's shape (repeatable)."),
-]
-UntunedOption = Annotated[
-    bool, typer.Option("--untuned", help="Default schedules only, without a database.")
-]
 
 
 @app.callback()
@@ -91,58 +68,49 @@ def tune(
     json: JsonOption = None,
 ) -> None:
     """Tune the kernels of an ONNX model, then say how much faster the model has become."""
-    given = (model, db, trials, minutes, threads, config, seed, shape, address, runner, json)
-    if context.invoked_subcommand is not None:
-        if any(value is not None for value in given):
-            name = context.invoked_subcommand
+    name = context.invoked_subcommand
+    if name is not None:
+        if any(value not in (None, ()) for value in context.params.values()):
             raise UsageError(f"options of '{name}' go behind it: tune {name} --…")
         return
     if model is None:
         raise UsageError("say what to tune: tune --model FILE (or see tune --help)")
     shapes = shapes_of(shape)
-    values = overrides(db, threads, trials, minutes, seed, runner, address)
-    _tune(model, config, values, shapes, json)
+    from configs.settings import load_settings
 
-
-def _tune(
-    model: str,
-    config: str | None,
-    values: dict[str, object],
-    shapes: dict[str, tuple[int, ...]],
-    json: str | None,
-) -> None:
-    from configs.settings import cache_problem, files_read, load_settings
-
+    values = {
+        "database.url": db,
+        "compile.threads": threads,
+        "search.total_trials": trials,
+        "search.minutes": minutes,
+        "search.seed": seed,
+        "measure.runner": runner,
+        "measure.address": address,
+    }
     settings = load_settings(config, values)
-    read = files_read(config, settings)
-    check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
-    if problem := cache_problem(settings):
-        print(f"note: {problem}", file=sys.stderr)
+    prepare(settings, config, model, [json])
     with signals_held():  # libraries start threads
         from tuner.job import summary_lines, tune_model
         from tuner.reports.progress import make_progress
         from tuner.reports.report import task_table
 
     result = tune_model(model, settings, shapes=shapes, progress=make_progress())
-    write_json(json, result.to_json())
-    if json != "-":
-        console().print(task_table(result.tasks))
+    show(json, result.to_json(), task_table(result.tasks))
     if result.interrupted:
         command = shlex.join(["tune", *sys.argv[1:]])
         print(f"interrupted; all results are kept. To go on: {command}", file=sys.stderr)
         raise typer.Exit(exit_code())
     if json != "-":
-        command = _build_command(model, settings, config, shapes, values["database.url"])
-        for line in summary_lines(result, command):
-            print(line)
+        command = _build_command(model, settings, config, shapes, db)
+        print("\n".join(summary_lines(result, command)))
 
 
 def _build_command(
     model: str,
-    settings: Any,
+    settings: Settings,
     config: str | None,
     shapes: dict[str, tuple[int, ...]],
-    typed_db: object,
+    typed_db: str | None,
 ) -> str:
     command = ["tune", "build", "--model", model]
     if typed_db is not None or "://" not in settings.database.url:
@@ -162,7 +130,16 @@ def build(
     model: ModelOption,
     output: Annotated[str, typer.Option(metavar="PATH", help="Where it goes (for C: a folder).")],
     db: DbOption = None,
-    emit: EmitOption = "artefact",
+    emit: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM",
+            help="artefact: for tune run and Python. c-header+shared-library: into a folder, with "
+            "an example. object: the same functions and constants to be linked in, its header "
+            "beside it. llvm, asm: the code as text, without constants. graph: JSON, of constants "
+            "the SHA-256.",
+        ),
+    ] = "artefact",
     require_tuned: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Fail if less of the time is tuned."),
@@ -180,33 +157,31 @@ def build(
     json: JsonOption = None,
 ) -> None:
     """Build a model from the best records, and list for every kernel what it runs."""
+    short_lived()
     shapes = shapes_of(shape)
     from tuner.building.model_file import begin_digest
 
     digest = begin_digest(model)  # while settings are read, and what a build needs is imported
-    from configs.settings import cache_problem, files_read, load_settings
+    from configs.settings import load_settings
     from tuner.building.flow import build as build_model
     from tuner.building.report import build_table
     from tuner.building.request import BuildRequest
 
-    values = {**overrides(db, threads), "cache.enabled": None if cache else False}
+    values = {
+        "database.url": db,
+        "compile.threads": threads,
+        "cache.enabled": None if cache else False,
+    }
     settings = load_settings(config, values)
     request = BuildRequest(
         model, output, settings, shapes, emit, untuned, fallback, require_tuned=require_tuned
     )
-    files, records = request.files(), settings.database.url
-    read = files_read(config, settings)
-    check_files(writes=[*files, json], reads=read, databases=[records], model=model)
-    if problem := cache_problem(settings):
-        print(f"note: {problem}", file=sys.stderr)
+    prepare(settings, config, model, [*request.files(), json])
     result = build_model(request, digest)
-    write_json(json, result.to_json())
-    if json != "-":
-        console().print(build_table(result.report))
-        for note in result.report.notes:
-            print(f"note: {note}", file=sys.stderr)
-    if result.not_listed:
-        print(f"note: {result.not_listed}", file=sys.stderr)
+    show(json, result.to_json(), build_table(result.report))
+    notes = () if json == "-" else result.report.notes
+    for note in (*notes, *filter(None, [result.not_listed])):
+        print(f"note: {note}", file=sys.stderr)
     if json != "-":
         print("\n".join(result.lines()))
 
@@ -241,24 +216,13 @@ def run(
     files = named_values(input, "--input", "NAME=FILE.npy")
     check_files(writes=[output, json], reads=[artefact, *files.values()])
     import compiler
-    from tuner.commands.run_model import (
-        profile_line,
-        profile_table,
-        run_lines,
-        run_model,
-        write_outputs,
-    )
+    from tuner.commands.run_model import run_model, run_parts, write_outputs
 
     executable = compiler.load(artefact, threads, fallback=fallback)
     outputs, result = run_model(executable, files, repeat=repeat, seed=seed, profile=profile)
     if output is not None:
         write_outputs(outputs, output)
-    write_json(json, result.to_json())
-    if json != "-":
-        print("\n".join(run_lines(result)))
-        if result.profile is not None:
-            console().print(profile_table(result.profile))
-            print(profile_line(result.profile))
+    show(json, result.to_json(), *run_parts(result))
 
 
 @app.command()
@@ -277,11 +241,10 @@ def bench(
 ) -> None:
     """Time the built model against other engines in interleaved runs."""
     shapes = shapes_of(shape)
-    from configs.settings import files_read, load_settings
+    from configs.settings import load_settings
 
-    settings = load_settings(config, overrides(db, threads))
-    read = files_read(config, settings)
-    check_files(writes=[json], reads=read, databases=[settings.database.url], model=model)
+    settings = load_settings(config, {"database.url": db, "compile.threads": threads})
+    prepare(settings, config, model, [json])
     from tuner.building.flow import build_executable
     from tuner.building.request import BuildRequest
     from tuner.commands import bench as benchmark
@@ -291,9 +254,7 @@ def bench(
     ours = build_executable(BuildRequest(model, "", settings, shapes, untuned=untuned))
     options = LatencyOptions(rounds=rounds)
     result = benchmark.bench(model, ours, engines, options)
-    write_json(json, result.to_json())
-    if json != "-":
-        console().print(benchmark.bench_table(result))
+    show(json, result.to_json(), benchmark.bench_table(result))
 
 
 @app.command()
@@ -331,7 +292,7 @@ def inspect(
     from tuner.building.record import open_records
     from tuner.commands.inspect_model import inspect_model
 
-    settings = load_settings(config, overrides(db, threads))
+    settings = load_settings(config, {"database.url": db, "compile.threads": threads})
     with open_records(settings.database.url, untuned=db is None) as store:
         print(inspect_model(model, stage, settings, kernel=kernel, shapes=shapes, store=store))
 
@@ -349,33 +310,3 @@ def report(
         page = html_report(store)
     write_file(html, page)
     print(html)
-
-
-def main() -> None:
-    """Run the command line of this process, and end it."""
-    catch_signals()
-    arguments = sys.argv[1:]
-    builds = arguments[:1] == ["build"]
-    if builds:
-        sys.setswitchinterval(0.0002)  # LLVM's thread makes many short calls, and waits after each
-        gc.disable()  # what a build makes it keeps to its end: looking for garbage finds little
-    code = None
-    try:
-        prepare_streams()
-        code = run_command(app, arguments)
-        if not interrupted():
-            ignore_signals()  # the work is done
-    except KeyboardInterrupt:
-        pass
-    if interrupted():
-        if code != exit_code():  # else it has been said
-            print("interrupted", file=sys.stderr)
-        end_interrupted()
-    leave()
-    if builds and code == 0:
-        end_at_once()
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

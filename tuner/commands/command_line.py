@@ -1,47 +1,28 @@
-"""What every command needs: parsed values, JSON, and errors as one line."""
+"""What every command needs: files checked before, results shown, and errors as one line."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from configs.errors import SettingsError, TunefarmError
 from configs.files import write_text
+from tuner.commands.command_files import check_files
 from tuner.commands.interrupt import exit_code, interrupted
 from tuner.commands.streams import OutputError, abandon_stdout
-from tuner.commands.terminal import printable_json, printable_streams
+from tuner.commands.terminal import console, printable_json, printable_streams
 
-DbOption = Annotated[
-    str | None,
-    typer.Option("--db", metavar="FILE|URL", help="Tuning database [default: tuning.db]."),
-]
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- stdout).")
-]
-EmitOption = Annotated[
-    str,
-    typer.Option(
-        metavar="FORM",
-        help="artefact: for tune run and Python. c-header+shared-library: into a folder, with an "
-        "example. object: the same functions and constants to be linked in, its header beside it. "
-        "llvm, asm: the code as text, without constants. graph: JSON, of constants the SHA-256.",
-    ),
-]
+if TYPE_CHECKING:
+    from rich.table import Table
 
-
-class UsageError(typer.BadParameter):
-    """Options that make no sense together or cannot be read; exit code 2."""
-
-    def format_message(self) -> str:
-        return self.message
+    from configs.settings import Settings
 
 
 def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -99,16 +80,6 @@ def _interrupted() -> int:
     return exit_code()
 
 
-def end_at_once() -> NoReturn:
-    """End the process, successfully, without taking the interpreter apart object by object.
-
-    That takes a third of a second after a build, when nothing is left to be closed.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
 def _fail(message: str, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines() if part.strip())
     print(f"error: {line or 'no reason given'}", file=sys.stderr)
@@ -127,52 +98,31 @@ def _keep_traceback() -> str:
     return f"the traceback is in {file.name}, --debug shows it"
 
 
-def overrides(
-    db: str | None,
-    threads: int | None,
-    trials: int | None = None,
-    minutes: float | None = None,
-    seed: int | None = None,
-    runner: str | None = None,
-    address: str | None = None,
-) -> dict[str, object]:
-    """Options as keys of the settings; None means "not given"."""
-    return {
-        "database.url": db,
-        "compile.threads": threads,
-        "search.total_trials": trials,
-        "search.minutes": minutes,
-        "search.seed": seed,
-        "measure.runner": runner,
-        "measure.address": address,
-    }
+def prepare(
+    settings: Settings, config: str | None, model: str, writes: Iterable[str | None]
+) -> None:
+    """Refuse, before the work, to write what a command reads; say so if there is no cache.
+
+    `config` is what the settings were read from. Raises SettingsError.
+    """
+    from configs.settings import cache_problem, files_read
+
+    read = files_read(config, settings)
+    check_files(writes=writes, reads=read, databases=[settings.database.url], model=model)
+    if problem := cache_problem(settings):
+        print(f"note: {problem}", file=sys.stderr)
 
 
-def named_values(values: Iterable[str] | None, option: str, form: str) -> dict[str, str]:
-    """`NAME=VALUE` options by name."""
-    result: dict[str, str] = {}
-    for text in values or ():
-        name, equals, value = text.rpartition("=")
-        if not equals or not name or not value:
-            raise UsageError(f"{option} {text}: give it as {form}")
-        if name in result:
-            raise UsageError(f"{option} {name} is given twice")
-        result[name] = value
-    return result
-
-
-def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
-    """`--shape` options as shapes by input name; `NAME=` alone would be a scalar and is refused."""
-    shapes = {}
-    for name, text in named_values(values, "--shape", "NAME=1,3,224,224").items():
-        try:
-            shape = tuple(int(extent) for extent in text.split(","))
-        except ValueError:
-            raise UsageError(f"--shape {name}={text}: extents must be integers") from None
-        if any(extent < 1 for extent in shape):
-            raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
-        shapes[name] = shape
-    return shapes
+def show(path: str | None, value: Any, *parts: Table | str) -> None:
+    """Write a result as JSON to `path`, and print it for people unless that is stdout."""
+    write_json(path, value)
+    if path == "-":
+        return
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            console().print(part)
 
 
 def write_json(path: str | None, value: Any) -> None:

@@ -10,7 +10,8 @@ import typer
 
 from configs.errors import DatabaseError
 from tuner.commands.command_files import DEFAULT_DATABASE, check_files
-from tuner.commands.command_line import DbOption, JsonOption, write_json
+from tuner.commands.command_line import show
+from tuner.commands.options import DbOption, JsonOption
 from tuner.commands.terminal import console
 
 if TYPE_CHECKING:
@@ -23,14 +24,12 @@ database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look a
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
     """List what is recorded: a row per kernel, target and thread count; jobs not finished."""
     check_files(writes=[json], databases=[db])
+    from db import queries
     from tuner.commands.database_commands import job_lines, list_table, list_to_json
 
     with open_database(db) as store:
-        write_json(json, list_to_json(store) if json else None)
-        if json != "-":
-            console().print(list_table(store))
-            for line in job_lines(store):
-                print(line)
+        tasks = queries.summary(store)
+        show(json, list_to_json(tasks), list_table(tasks), *job_lines(store))
 
 
 @database.command("show")

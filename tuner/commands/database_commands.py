@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table
@@ -12,6 +13,7 @@ from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json
 from db import queries
 from db.check import check
+from db.queries import TaskSummary
 from db.salvage import Salvage
 from db.store import Store
 from tuner.records.replay_records import replay_records
@@ -21,14 +23,14 @@ from tuner.reports.report import format_seconds, format_share, format_time
 _DIGITS = 12  # of a digest in a table
 
 
-def list_table(store: Store) -> Table:
+def list_table(tasks: Iterable[TaskSummary]) -> Table:
     """A row per kernel, target and thread count."""
     table = Table(header_style="bold")
     table.add_column("workload", no_wrap=True)
     table.add_column("kernel", overflow="ellipsis", no_wrap=True)
     for name in ("target", "threads", "numerics", "trials", "failed", "best", "last (UTC)"):
         table.add_column(name, justify="right", no_wrap=True)
-    for task in queries.summary(store):
+    for task in tasks:
         best = task.best_latency
         table.add_row(
             task.key.workload,
@@ -57,7 +59,7 @@ def job_lines(store: Store) -> list[str]:
     ]
 
 
-def list_to_json(store: Store) -> list[dict[str, Any]]:
+def list_to_json(tasks: Iterable[TaskSummary]) -> list[dict[str, Any]]:
     """The same as JSON values."""
     return [
         {
@@ -71,7 +73,7 @@ def list_to_json(store: Store) -> list[dict[str, Any]]:
             "failed": task.trials - task.ok_trials,
             "best_seconds": task.best_latency,
         }
-        for task in queries.summary(store)
+        for task in tasks
     ]
 
 

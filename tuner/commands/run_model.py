@@ -85,20 +85,23 @@ def run_model(
     return outputs, result
 
 
-def run_lines(result: RunResult) -> list[str]:
-    """The result for people."""
+def run_parts(result: RunResult) -> list[Table | str]:
+    """The result for people: lines, and a table of the kernels' times if they were asked for."""
     count = len(result.samples)
     runs = "1 run" if count == 1 else f"{count} runs"
-    return [
+    parts: list[Table | str] = [
         *(f"{name}: {type}" for name, type in result.outputs.items()),
         f"latency: median {format_seconds(result.latency)}, "
         f"spread {format_share(spread(result.samples))}, "
         f"fastest {format_seconds(min(result.samples))} ({runs}, {result.threads} thread(s), "
         f"code for {result.cpu})",
     ]
+    if result.profile is not None:
+        parts += [_profile_table(result.profile), _profile_line(result.profile)]
+    return parts
 
 
-def profile_table(profile: Profile) -> Table:
+def _profile_table(profile: Profile) -> Table:
     """A row per distinct kernel, the costliest first, and one for all of them."""
     table = Table(header_style="bold")
     table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
@@ -134,7 +137,7 @@ def _profile_cells(row: KernelTime) -> tuple[str, ...]:
     )
 
 
-def profile_line(profile: Profile) -> str:
+def _profile_line(profile: Profile) -> str:
     """How the kernels' times compare with the whole model's."""
     ratio = format_share(profile.stepwise_seconds / profile.run_seconds)
     return (

@@ -228,7 +228,8 @@ def test_what_could_not_be_listed_is_said_each_time_and_listed_when_it_can(
 
 def test_a_repeated_build_imports_little(builder: Builder) -> None:
     program = (
-        "import sys; from tuner.commands.cli import app, run_command\n"
+        "import sys; from tuner.commands.cli import app\n"
+        "from tuner.commands.command_line import run_command\n"
         "code = run_command(app, sys.argv[1:])\n"
         "print(sorted({'numpy', 'onnx', 'sqlalchemy', 'xgboost', 'ray'} & set(sys.modules)))\n"
         "sys.exit(code)"

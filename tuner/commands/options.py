@@ -1,0 +1,65 @@
+"""Options that several commands have, and what their values mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+DbOption = Annotated[
+    str | None,
+    typer.Option("--db", metavar="FILE|URL", help="Tuning database [default: tuning.db]."),
+]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- stdout).")
+]
+ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX model.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
+]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE|PRESET", help="Settings: TOML file, quick, overnight."),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix an input's shape (repeatable)."),
+]
+UntunedOption = Annotated[
+    bool, typer.Option("--untuned", help="Default schedules only, without a database.")
+]
+
+
+class UsageError(typer.BadParameter):
+    """Options that make no sense together or cannot be read; exit code 2."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
+def named_values(values: Iterable[str] | None, option: str, form: str) -> dict[str, str]:
+    """`NAME=VALUE` options by name."""
+    result: dict[str, str] = {}
+    for text in values or ():
+        name, equals, value = text.rpartition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"{option} {text}: give it as {form}")
+        if name in result:
+            raise UsageError(f"{option} {name} is given twice")
+        result[name] = value
+    return result
+
+
+def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
+    """`--shape` options as shapes by input name; `NAME=` alone would be a scalar and is refused."""
+    shapes = {}
+    for name, text in named_values(values, "--shape", "NAME=1,3,224,224").items():
+        try:
+            shape = tuple(int(extent) for extent in text.split(","))
+        except ValueError:
+            raise UsageError(f"--shape {name}={text}: extents must be integers") from None
+        if any(extent < 1 for extent in shape):
+            raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
+        shapes[name] = shape
+    return shapes
