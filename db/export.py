@@ -16,9 +16,10 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, TypeVar
+from typing import Any, TextIO, TypeAlias
 
 from configs.errors import DatabaseError
 from configs.files import replacing
@@ -26,7 +27,7 @@ from configs.regular_file import open_regular
 from db import queries
 from db.bounds import check_bounds, refuse_unbounded
 from db.records import (
-    JOB_STATES,
+    OK,
     BestRecord,
     BuildRecord,
     JobRecord,
@@ -100,22 +101,18 @@ def add_records(store: Store, records: Iterable[Record]) -> int:
 
     What a record refers to must come before it, as in `records_of`.
     """
+    add: Mapping[type[Record], Callable[[list[Any]], int | None]] = {
+        TargetRecord: store.add_targets,
+        WorkloadRecord: store.add_workloads,
+        JobRecord: store.add_jobs,
+        TrialRecord: store.record_trials,
+        BestRecord: store.record_bests,
+        BuildRecord: store.record_builds,
+    }
     new = 0
     for kind, run in itertools.groupby(records, key=type):
-        same: Iterator[Any] = iter(run)
-        while batch := list(itertools.islice(same, _BATCH)):
-            if kind is TargetRecord:
-                store.add_targets(batch)
-            elif kind is WorkloadRecord:
-                store.add_workloads(batch)
-            elif kind is JobRecord:
-                store.add_jobs(batch)
-            elif kind is BestRecord:
-                store.record_bests(batch)
-            elif kind is BuildRecord:
-                store.record_builds(batch)
-            else:
-                new += store.record_trials(batch)
+        while batch := list(itertools.islice(run, _BATCH)):
+            new += add[kind](batch) or 0
     return new
 
 
@@ -134,21 +131,22 @@ def records_of(store: Store) -> Iterator[Record]:
     yield from reversed(queries.builds(store))
 
 
-_KINDS: Mapping[type[Record], str] = {
-    TargetRecord: "target",
-    WorkloadRecord: "workload",
-    JobRecord: "job",
-    TrialRecord: "trial",
-    BestRecord: "best",
-    BuildRecord: "build",
+_KINDS: Mapping[str, type[Record]] = {
+    "target": TargetRecord,
+    "workload": WorkloadRecord,
+    "job": JobRecord,
+    "trial": TrialRecord,
+    "best": BestRecord,
+    "build": BuildRecord,
 }
+_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def _lines(store: Store) -> Iterator[dict[str, Any]]:
     yield {"format": FORMAT, "version": VERSION}
     count = 0
     for record in records_of(store):
-        line = {"kind": _KINDS[type(record)], **asdict(record)}
+        line = {"kind": _NAMES[type(record)], **asdict(record)}
         line.pop("number", None)
         yield {**line, "checksum": hash_json(line)}
         count += 1
@@ -269,63 +267,32 @@ def _trial_name(record: TrialRecord | BestRecord) -> str:
 def _record(value: object) -> Record:
     if not isinstance(value, dict):
         raise ValueError("this is not an object")
-    kind = value.pop("kind", None)
-    if kind == "target":
-        return _build(TargetRecord, value, {"key": _text, "description": _any})
-    if kind == "workload":
-        return _build(WorkloadRecord, value, {"key": _text, "name": _text, "kernel": _any})
-    if kind == "job":
-        return _build(JobRecord, value, _JOB)
-    if kind == "trial":
-        trial = _build(TrialRecord, value, _TRIAL)
-        if trial.status == "ok" and not trial.is_ok:
-            raise ValueError("an ok trial needs a latency above zero")
-        return trial
-    if kind == "best":
-        return _build(BestRecord, value, _BEST)
-    if kind == "build":
-        return _build(BuildRecord, value, _BUILD)
-    raise ValueError(f"unknown kind {kind!r}")
+    name = value.pop("kind", None)
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"unknown kind {name!r}")
+    record: Record = _built(kind, value)
+    if isinstance(record, TrialRecord) and record.status == OK and not record.is_ok:
+        raise ValueError("an ok trial needs a latency above zero")
+    return record
 
 
-_T = TypeVar(
-    "_T",
-    TargetRecord,
-    WorkloadRecord,
-    JobRecord,
-    TrialRecord,
-    BestRecord,
-    BuildRecord,
-    JobTask,
-    TaskKey,
-)
-Reader = Callable[[object], Any]
-
-
-def _build(cls: type[_T], value: object, readers: Mapping[str, Reader]) -> _T:
+def _built(kind: type[Any], value: object) -> Any:
+    """The object's fields as a record, whose values `check_bounds` is still to look at."""
     if not isinstance(value, dict):
-        raise ValueError(f"{cls.__name__} is not an object")
-    for name in value.keys() - readers.keys():
+        raise ValueError(f"{kind.__name__} is not an object")
+    types = {field.name: str(field.type) for field in fields(kind) if field.name != "number"}
+    for name in value.keys() - types.keys():
         raise ValueError(f"unknown field {name!r}")
-    for name in readers.keys() - value.keys():
+    for name in types.keys() - value.keys():
         raise ValueError(f"field {name!r} is missing")
     read = {}
-    for name, reader in readers.items():
+    for name, type in types.items():
         try:
-            read[name] = reader(value[name])
+            read[name] = _READERS[type](value[name]) if type in _READERS else value[name]
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-    return cls(**read)
-
-
-def _any(value: object) -> Any:
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a string")
-    return value
+    return kind(**read)
 
 
 def _number(value: object) -> float:
@@ -341,99 +308,18 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-        raise ValueError(f"{value!r} is not a count")
-    return value
+def _each(value: object, read: Callable[[object], Any]) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list")
+    return tuple(map(read, value))
 
 
-def _object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is not an object")
-    return value
-
-
-def _optional(reader: Reader) -> Reader:
-    return lambda value: None if value is None else reader(value)
-
-
-def _list(reader: Reader) -> Reader:
-    def read(value: object) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise ValueError(f"{value!r} is not a list")
-        return tuple(reader(item) for item in value)
-
-    return read
-
-
-def _state(value: object) -> str:
-    if value not in JOB_STATES:
-        raise ValueError(f"{value!r} is no state of a job")
-    return str(value)
-
-
-def _task_key(value: object) -> TaskKey:
-    return _build(TaskKey, value, _TASK_KEY)
-
-
-def _job_task(value: object) -> JobTask:
-    return _build(JobTask, value, {"key": _task_key, "occurrences": _count})
-
-
-_READERS: dict[str, Reader] = {"str": _text, "int": _count, "float": _number}
-_TASK_KEY = {field.name: _READERS[str(field.type)] for field in fields(TaskKey)}
-_JOB: dict[str, Reader] = {
-    "id": _text,
-    "model_name": _text,
-    "model_hash": _text,
-    "settings": _any,
-    "state": _state,
-    "started": _number,
-    "updated": _number,
-    "finished": _optional(_number),
-    "progress": _any,
-    "tasks": _list(_job_task),
+_READERS: Mapping[str, Callable[[object], Any]] = {
+    "float": _number,
+    "float | None": lambda value: None if value is None else _number(value),
+    "tuple[float, ...]": lambda value: _each(value, _number),
+    "tuple[str, ...]": lambda value: _each(value, lambda item: item),
+    "tuple[JobTask, ...]": lambda value: _each(value, partial(_built, JobTask)),
+    "TaskKey": partial(_built, TaskKey),
 }
-_TRIAL: dict[str, Reader] = {
-    "key": _task_key,
-    "request_id": _text,
-    "sketch": _text,
-    "choices": _object,
-    "schedule": _any,
-    "status": _text,
-    "latency": _optional(_number),
-    "samples": _list(_number),
-    "error": _text,
-    "build_seconds": _number,
-    "check_seconds": _number,
-    "run_seconds": _number,
-    "machine": _object,
-    "conditions": _object,
-    "job": _optional(_text),
-    "created": _number,
-}
-_BEST: dict[str, Reader] = {
-    "key": _task_key,
-    "schedule_hash": _text,
-    "request_id": _text,
-    "default_latency": _number,
-    "ratio": _number,
-    "low": _number,
-    "high": _number,
-    "met": _list(_text),
-    "job": _text,
-    "created": _number,
-}
-_BUILD: dict[str, Reader] = {
-    "id": _text,
-    "model_name": _text,
-    "model_hash": _text,
-    "target": _text,
-    "threads": _count,
-    "numerics": _text,
-    "compiler_version": _text,
-    "artefact_sha256": _text,
-    "tuned_share": _number,
-    "report": _any,
-    "created": _number,
-}
+"""What makes a field of this type from its JSON value, where that is not the value itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
+from db.rows import record_of
 from db.store import Store
 
 _NUMBERS_AT_ONCE = 500
@@ -41,11 +42,6 @@ class TaskSummary:
     ok_trials: int
     best_latency: float | None
     last_created: float
-
-
-def best_trial(store: Store, key: TaskKey) -> TrialRecord | None:
-    """The ok trial with the lowest latency, the older one of two equals."""
-    return fastest_trial(store, key)
 
 
 def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
@@ -108,19 +104,11 @@ def fastest_trial(
         return _trial(session.execute(_NUMBERED, {"number": found}).one())
 
 
-def measured_hashes(store: Store, key: TaskKey) -> set[str]:
-    """Hashes of all schedules of which a trial is recorded, whatever its status."""
-    hashes = select(schema.Trial.schedule_hash).where(_IS_OF_TASK).distinct()
-    with store.reading() as session:
-        return set(session.scalars(hashes, _key_of(key)))
-
-
-def trials(
-    store: Store, key: TaskKey, *, only_ok: bool = False, limit: int | None = None
-) -> list[TrialRecord]:
+def trials(store: Store, key: TaskKey, *, limit: int | None = None) -> list[TrialRecord]:
     """Trials of a task in the order they were recorded; with `limit` the newest ones."""
+    newest_first = _OF_TASK.order_by(schema.Trial.id.desc()).limit(limit)
     with store.reading() as session:
-        return _newest(session, _OF_TASK, only_ok, limit, _key_of(key))
+        return [_trial(row) for row in reversed(session.execute(newest_first, _key_of(key)).all())]
 
 
 def some_trials(
@@ -148,14 +136,7 @@ def tasks(store: Store, *, only_ok: bool = False) -> list[TaskKey]:
     """The tasks that have trials (or ok ones), in the order in which they were first seen."""
     of_task = schema.Trial.task_id == schema.Task.id
     trial = exists().where(of_task, _IS_OK) if only_ok else exists().where(of_task)
-    statement = (
-        select(*_KEY)
-        .select_from(schema.Task)
-        .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
-        .join(schema.Target, schema.Target.id == schema.Task.target_id)
-        .where(trial)
-        .order_by(schema.Task.id)
-    )
+    statement = _keyed(*_KEY).where(trial).order_by(schema.Task.id)
     with store.reading() as session:
         return [TaskKey(*row) for row in session.execute(statement)]
 
@@ -203,13 +184,6 @@ def trials_of_schedules(store: Store, key: TaskKey, hashes: Sequence[str]) -> li
         return [_trial(row) for row in session.execute(of_these, _key_of(key))]
 
 
-def trial(store: Store, number: int) -> TrialRecord | None:
-    """The trial with this number."""
-    with store.reading() as session:
-        row = session.execute(_NUMBERED, {"number": number}).first()
-        return None if row is None else _trial(row)
-
-
 def count_trials(store: Store, key: TaskKey | None = None) -> dict[str, int]:
     """Number of trials by status, of one task or of all."""
     with store.reading() as session:
@@ -226,35 +200,21 @@ def workloads(store: Store, keys: Sequence[str] | None = None) -> dict[str, Work
     if keys is not None:
         statement = statement.where(schema.Workload.key.in_(keys))
     with store.reading() as session:
-        return {
-            row.key: WorkloadRecord(row.key, row.name, row.kernel)
-            for row in session.scalars(statement)
-        }
+        return {row.key: record_of(WorkloadRecord, row) for row in session.scalars(statement)}
 
 
 def targets(store: Store) -> dict[str, TargetRecord]:
     """All targets by key."""
     with store.reading() as session:
         rows = session.scalars(select(schema.Target).order_by(schema.Target.id))
-        return {row.key: TargetRecord(row.key, row.description) for row in rows}
+        return {row.key: record_of(TargetRecord, row) for row in rows}
 
 
-def jobs(
-    store: Store, *, model_hash: str | None = None, limit: int | None = None
-) -> list[JobRecord]:
-    """Jobs, of one model or of all, newest first."""
+def jobs(store: Store) -> list[JobRecord]:
+    """All jobs, newest first."""
     statement = select(schema.Job).order_by(schema.Job.started.desc(), schema.Job.id.desc())
-    if model_hash is not None:
-        statement = statement.where(schema.Job.model_hash == model_hash)
     with store.reading() as session:
-        return [_job(session, row) for row in session.scalars(statement.limit(limit)).all()]
-
-
-def job(store: Store, job_id: str) -> JobRecord | None:
-    """The job with this id."""
-    with store.reading() as session:
-        row = session.scalar(select(schema.Job).filter_by(uid=job_id))
-        return None if row is None else _job(session, row)
+        return [_job(session, row) for row in session.scalars(statement).all()]
 
 
 def builds(store: Store, *, limit: int | None = None) -> list[BuildRecord]:
@@ -266,7 +226,8 @@ def builds(store: Store, *, limit: int | None = None) -> list[BuildRecord]:
         .limit(limit)
     )
     with store.reading() as session:
-        return [_build(row, target) for row, target in session.execute(statement)]
+        rows = session.execute(statement)
+        return [record_of(BuildRecord, row, id=row.uid, target=target) for row, target in rows]
 
 
 def is_built(store: Store, model_hash: str, artefact_sha256: str) -> bool:
@@ -281,12 +242,7 @@ def summary(store: Store, workload: str | None = None) -> list[TaskSummary]:
 
     Every trial is read for it. Raises DatabaseError if one of them, of any task, is damaged.
     """
-    statement = (
-        select(schema.Task.id, *_KEY, schema.Workload.name)
-        .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
-        .join(schema.Target, schema.Target.id == schema.Task.target_id)
-        .order_by(schema.Task.id)
-    )
+    statement = _keyed(schema.Task.id, *_KEY, schema.Workload.name).order_by(schema.Task.id)
     if workload is not None:
         statement = statement.where(schema.Workload.key == workload)
     with store.reading() as session:
@@ -325,20 +281,20 @@ _IS_OK = schema.Trial.status == literal_column(f"'{OK}'")
 _IS_CONFIRMED = schema.Trial.confirmed == literal_column("1")
 
 
-def _is_task(column: InstrumentedAttribute[int]) -> ColumnElement[bool]:
-    """Whether the column is the task of the parameters `_key_of`: statements are made only once."""
-    task = (
-        select(schema.Task.id)
+def _keyed(*columns: InstrumentedAttribute[Any]) -> Select[Any]:
+    """Columns of tasks and of what their keys are made of."""
+    return (
+        select(*columns)
+        .select_from(schema.Task)
         .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
         .join(schema.Target, schema.Target.id == schema.Task.target_id)
-        .where(
-            schema.Workload.key == bindparam("workload"),
-            schema.Target.key == bindparam("target"),
-            schema.Task.threads == bindparam("threads"),
-            schema.Task.numerics == bindparam("numerics"),
-            schema.Task.compiler_version == bindparam("compiler_version"),
-        )
     )
+
+
+def _is_task(column: InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    """Whether the column is the task of the parameters `_key_of`: statements are made only once."""
+    same = zip(_KEY, TaskKey.__slots__, strict=True)
+    task = _keyed(schema.Task.id).where(*(part == bindparam(name) for part, name in same))
     return column == task.scalar_subquery()
 
 
@@ -374,94 +330,45 @@ _BESTS = select(schema.Best, schema.Job.uid).join(schema.Job, schema.Job.id == s
 _NEWEST_BEST = _BESTS.where(_is_task(schema.Best.task_id)).order_by(schema.Best.id.desc()).limit(1)
 
 
-def _newest(
-    session: Session,
-    statement: Select[Any],
-    only_ok: bool,
-    limit: int | None,
-    parameters: Mapping[str, object] | None = None,
-) -> list[TrialRecord]:
-    if only_ok:
-        statement = statement.where(_IS_OK)
-    newest_first = statement.order_by(schema.Trial.id.desc()).limit(limit)
-    return [_trial(row) for row in reversed(session.execute(newest_first, parameters).all())]
-
-
 def _trial(result: Any) -> TrialRecord:
     row, machine, job_id, *key = result
     assert isinstance(row, schema.Trial)
     if machine is None or None in key or (job_id is None) != (row.job_id is None):
         raise damaged_row(f"trials {row.id}", "what it refers to is not there")
-    return TrialRecord(
+    return record_of(
+        TrialRecord,
+        row,
         key=TaskKey(*key),
-        request_id=row.request_id,
-        sketch=row.sketch,
-        choices=row.choices,
-        schedule=row.schedule,
-        status=row.status,
-        latency=row.latency,
         samples=tuple(row.samples),
-        error=row.error,
-        build_seconds=row.build_seconds,
-        check_seconds=row.check_seconds,
-        run_seconds=row.run_seconds,
         machine=machine,
-        conditions=row.conditions,
         job=job_id,
-        created=row.created,
         number=row.id,
     )
 
 
 def _best(row: schema.Best, job_id: str, trial: TrialRecord) -> BestRecord:
-    return BestRecord(
+    return record_of(
+        BestRecord,
+        row,
         key=trial.key,
         schedule_hash=trial.schedule_hash,
         request_id=trial.request_id,
-        default_latency=row.default_latency,
-        ratio=row.ratio,
-        low=row.low,
-        high=row.high,
         met=tuple(row.met),
         job=job_id,
-        created=row.created,
-    )
-
-
-def _build(row: schema.Build, target: str) -> BuildRecord:
-    return BuildRecord(
-        id=row.uid,
-        model_name=row.model_name,
-        model_hash=row.model_hash,
-        target=target,
-        threads=row.threads,
-        numerics=row.numerics,
-        compiler_version=row.compiler_version,
-        artefact_sha256=row.artefact_sha256,
-        tuned_share=row.tuned_share,
-        report=row.report,
-        created=row.created,
     )
 
 
 def _job(session: Session, row: schema.Job) -> JobRecord:
     tasks = session.execute(
-        select(schema.JobTask, *_KEY)
-        .join(schema.Task, schema.Task.id == schema.JobTask.task_id)
-        .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
-        .join(schema.Target, schema.Target.id == schema.Task.target_id)
+        _keyed(schema.JobTask.occurrences, *_KEY)
+        .join(schema.JobTask, schema.JobTask.task_id == schema.Task.id)
         .where(schema.JobTask.job_id == row.id)
         .order_by(schema.JobTask.position)
     )
-    return JobRecord(
+    return record_of(
+        JobRecord,
+        row,
         id=row.uid,
-        model_name=row.model_name,
-        model_hash=row.model_hash,
-        settings=row.settings,
         state="lost" if row.state == "running" and is_lost(session, row.id) else row.state,
-        started=row.started,
-        updated=row.updated,
-        finished=row.finished,
-        progress=row.progress,
-        tasks=tuple(JobTask(TaskKey(*found[1:]), found[0].occurrences) for found in tasks),
+        tasks=tuple(JobTask(TaskKey(*key), occurrences) for occurrences, *key in tasks),
     )

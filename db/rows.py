@@ -1,11 +1,12 @@
-"""Records to rows: ids by key, and the values of a row."""
+"""Between records and rows: ids by key, and the values of a row."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from sqlalchemy import Insert, Select, func, select
 from sqlalchemy.dialects import sqlite
@@ -19,12 +20,15 @@ from db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
+    TargetRecord,
     TaskKey,
     TrialRecord,
+    WorkloadRecord,
     canonical_json,
     hash_json,
 )
 
+_Record = TypeVar("_Record")
 _ERROR_CHARACTERS = 16_000
 _PARENTS_LOCK = int.from_bytes(b"parents", "big")
 _NOTHING: Mapping[tuple[str, object], int] = {}
@@ -97,11 +101,9 @@ class RowIds:
 
     def _task(self, key: TaskKey) -> int:
         values = {
+            **_columns(key, "workload", "target"),
             "workload_id": self._required(schema.Workload, key.workload),
             "target_id": self._required(schema.Target, key.target),
-            "threads": key.threads,
-            "numerics": key.numerics,
-            "compiler_version": key.compiler_version,
         }
         same = select(schema.Task.id).filter_by(**values)
         return self._found_or_added(same, schema.Task, values)
@@ -147,21 +149,15 @@ def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
         raise DatabaseError(f"trial {record.request_id} is ok but its latency is {record.latency}")
     latency = record.latency
     return {
+        **_columns(record, "key", "job", "machine", "number"),
         "task_id": ids.task(record.key),
         "job_id": ids.job(record.job),
         "machine_id": ids.machine(record.machine),
-        "request_id": record.request_id,
-        "sketch": record.sketch,
         "choices": dict(record.choices),
-        "schedule": record.schedule,
         "schedule_hash": schedule_hash,
         "status": str(record.status),
         "latency": latency if latency is not None and math.isfinite(latency) else None,
-        "samples": list(record.samples),
         "error": _printable(record.error),
-        "build_seconds": record.build_seconds,
-        "check_seconds": record.check_seconds,
-        "run_seconds": record.run_seconds,
         "conditions": dict(record.conditions),
         "created": record.created or time.time(),
         "confirmed": int(bool(record.conditions.get(CONFIRMED))),
@@ -171,14 +167,10 @@ def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
 def best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
     """The columns of a best's row. Raises DatabaseError if its trial is not in the database."""
     return {
+        **_columns(record, "key", "job", "schedule_hash", "request_id"),
         "task_id": ids.task(record.key),
         "job_id": ids.job(record.job),
         "trial_id": ids.trial(record.key, record.schedule_hash, record.request_id),
-        "default_latency": record.default_latency,
-        "ratio": record.ratio,
-        "low": record.low,
-        "high": record.high,
-        "met": list(record.met),
         "created": record.created or time.time(),
     }
 
@@ -186,18 +178,34 @@ def best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
 def build_values(ids: RowIds, record: BuildRecord) -> dict[str, Any]:
     """The columns of a build's row. Raises DatabaseError if its target is not in the database."""
     return {
+        **_columns(record, "id", "target"),
         "uid": record.id,
         "model_name": _printable(record.model_name),
-        "model_hash": record.model_hash,
         "target_id": ids.target(record.target),
-        "threads": record.threads,
-        "numerics": record.numerics,
-        "compiler_version": record.compiler_version,
-        "artefact_sha256": record.artefact_sha256,
-        "tuned_share": record.tuned_share,
-        "report": record.report,
-        "created": record.created,
     }
+
+
+def workload_values(_: RowIds, record: WorkloadRecord) -> dict[str, Any]:
+    """The columns of a workload's row."""
+    return _columns(record)
+
+
+def target_values(_: RowIds, record: TargetRecord) -> dict[str, Any]:
+    """The columns of a target's row."""
+    return _columns(record)
+
+
+def _columns(record: Any, *left_out: str) -> dict[str, Any]:
+    """What the columns hold that are named as a field: of the record's fields all but some."""
+    names = (field.name for field in fields(record))
+    return {name: getattr(record, name) for name in names if name not in left_out}
+
+
+def record_of(kind: Callable[..., _Record], row: schema.Base, **given: Any) -> _Record:
+    """The inverse: the record of a row, with the `given` fields that are no columns of the row."""
+    names = (field.name for field in fields(kind))  # type: ignore[arg-type]
+    values = {name: getattr(row, name) for name in names if name not in given}
+    return kind(**values, **given)
 
 
 def _printable(text: str) -> str:
@@ -217,15 +225,9 @@ def job_row(session: Session, uid: str) -> schema.Job:
 def add_job(session: Session, ids: RowIds, record: JobRecord) -> None:
     """Add a job and its tasks, unless its id is in the database already."""
     values = {
+        **_columns(record, "id", "tasks"),
         "uid": record.id,
         "model_name": _printable(record.model_name),
-        "model_hash": record.model_hash,
-        "settings": record.settings,
-        "state": record.state,
-        "started": record.started,
-        "updated": record.updated,
-        "finished": record.finished,
-        "progress": record.progress,
     }
     added = insert_new(session, schema.Job).values(values).returning(schema.Job.id)
     number = session.scalar(added)

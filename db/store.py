@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import CursorResult, delete, inspect
+from sqlalchemy import CursorResult, delete
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
@@ -24,8 +24,8 @@ from db import schema, sqlite_file
 from db.backend import Backend, backend_of
 from db.checksum import checksum_of
 from db.leases import hold_lease, let_go
-from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
-from db.raw_rows import damage, raw_rows, row_name
+from db.migrate import MIGRATIONS
+from db.prepare import prepare
 from db.records import (
     JOB_STATES,
     BestRecord,
@@ -45,7 +45,9 @@ from db.rows import (
     insert_new,
     job_row,
     lock_parents,
+    target_values,
     trial_values,
+    workload_values,
 )
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
@@ -73,10 +75,10 @@ class Store:
         self.read_only = read_only
         self.upgraded_from: str | None = None  # the schema that opening has found and upgraded
         self.patience: Patience | None = None
-        self._backend = backend
-        self._engine = backend.make_engine(read_only=read_only)
-        self._reader = self._engine.execution_options(**backend.reading)
-        self._writer = self._engine.execution_options(**backend.writing)
+        self.backend = backend
+        self.engine = backend.make_engine(read_only=read_only)
+        self._reader = self.engine.execution_options(**backend.reading)
+        self.writer = self.engine.execution_options(**backend.writing)
         self._ids: dict[tuple[str, object], int] = {}  # of committed rows
 
     @classmethod
@@ -102,16 +104,16 @@ class Store:
         """
         store = cls(backend_of(path_or_url), read_only=read_only)
         try:
-            with store._translated():
+            with store.translating():
                 create = create and not read_only
-                store._prepare(migrations, create=create, check_rows=check_rows)
+                prepare(store, migrations, create=create, check_rows=check_rows)
         except BaseException:
             store.close()
             raise
         return store
 
     def close(self) -> None:
-        self._engine.dispose()
+        self.engine.dispose()
 
     def __enter__(self) -> Store:
         return self
@@ -126,21 +128,23 @@ class Store:
 
     def is_same(self, other: Store) -> bool:
         """Whether both are one database, whatever they were opened as."""
-        with self._translated():
-            mine = self._backend.identity(self._engine)
-        with other._translated():
-            return mine == other._backend.identity(other._engine)
+        return self.identity() == other.identity()
+
+    def identity(self) -> object:
+        """Equal for two ways to name one database."""
+        with self.translating():
+            return self.backend.identity(self.engine)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """A session of `db.schema` models that sees one state of the database. Keep it short."""
-        with self._translated(), self._patiently(self._begin_reading) as session:
+        with self.translating(), self.patiently(self._begin_reading) as session:
             yield session
 
     def _begin_reading(self) -> Session:
         session = Session(self._reader)
         try:
-            with self._translated():
+            with self.translating():
                 session.connection()
         except BaseException:
             session.close()
@@ -152,7 +156,7 @@ class Store:
         """A session that writes all or nothing: it commits at the end, unless there is an error."""
         if self.read_only:
             raise DatabaseError(f"{self.name} is open for reading only")
-        with self._translated(), Session(self._writer) as session, session.begin():
+        with self.translating(), Session(self.writer) as session, session.begin():
             yield session
 
     def write(self, work: Callable[[Session], _T]) -> _T:
@@ -162,9 +166,9 @@ class Store:
             with self.writing() as session:
                 return work(session)
 
-        return self._patiently(write)
+        return self.patiently(write)
 
-    def _patiently(self, work: Callable[[], _T]) -> _T:
+    def patiently(self, work: Callable[[], _T]) -> _T:
         """Do `work`; again after a collision, and while the database cannot be used and `patience`
         says so."""
         collisions = 0
@@ -177,30 +181,37 @@ class Store:
                     collisions += 1
                     continue
                 collisions = 0
-                if self._backend.may_reconnect:
-                    self._engine.dispose()  # what a failed transaction left in its connection
+                if self.backend.may_reconnect:
+                    self.engine.dispose()  # what a failed transaction left in its connection
                 if self.patience is None or not self.patience(error):
                     raise
 
     def add_workloads(self, workloads: Iterable[WorkloadRecord]) -> None:
         """Add the workloads that are not in the database yet."""
-        rows = [
-            {"key": record.key, "name": record.name, "kernel": record.kernel}
-            for record in workloads
-        ]
-        self._add(schema.Workload, rows)
+        self._add(schema.Workload, workload_values, workloads, parents=True)
 
     def add_targets(self, targets: Iterable[TargetRecord]) -> None:
         """Add the targets that are not in the database yet."""
-        rows = [{"key": record.key, "description": record.description} for record in targets]
-        self._add(schema.Target, rows)
+        self._add(schema.Target, target_values, targets, parents=True)
 
-    def _add(self, model: type[schema.Base], rows: Sequence[Mapping[str, Any]]) -> None:
+    def _add(
+        self,
+        model: type[schema.Base],
+        values: Callable[[RowIds, _T], dict[str, Any]],
+        records: Iterable[_T],
+        *,
+        parents: bool = False,
+    ) -> None:
+        """Add the records whose rows are not there yet, all or none; `parents` others refer to."""
+        new = list(records)
+
         def add(session: Session) -> None:
-            lock_parents(session)
-            session.execute(insert_new(session, model), rows)
+            if parents:
+                lock_parents(session)
+            ids = RowIds(session)
+            session.execute(insert_new(session, model), [values(ids, record) for record in new])
 
-        if rows:
+        if new:
             self.write(add)
 
     def record_trials(self, trials: Iterable[TrialRecord]) -> int:
@@ -252,23 +263,15 @@ class Store:
     def compact(self) -> None:
         """Let go of the space of deleted rows: a file becomes smaller, and needs as much space
         again for a moment; a server uses it for new rows."""
-        with self._translated():
-            self._backend.compact(self._engine)
+        with self.translating():
+            self.backend.compact(self.engine)
 
     def record_bests(self, bests: Iterable[BestRecord]) -> None:
         """Add what a job settled, all in one transaction; what is there already stays as it is.
 
         Raises DatabaseError, and adds none, if a trial or job is not in the database.
         """
-        records = list(bests)
-
-        def add(session: Session) -> None:
-            ids = RowIds(session)
-            rows = [best_values(ids, record) for record in records]
-            session.execute(insert_new(session, schema.Best), rows)
-
-        if records:
-            self.write(add)
+        self._add(schema.Best, best_values, bests)
 
     def start_job(
         self, model_name: str, model_hash: str, settings: Any, tasks: Sequence[JobTask] = ()
@@ -335,93 +338,21 @@ class Store:
 
         Raises DatabaseError, and adds none, if a target is not in the database.
         """
-        records = list(builds)
-
-        def add(session: Session) -> None:
-            ids = RowIds(session)
-            rows = [build_values(ids, record) for record in records]
-            session.execute(insert_new(session, schema.Build), rows)
-
-        if records:
-            self.write(add)
-
-    def _prepare(self, migrations: Path, *, create: bool, check_rows: bool) -> None:
-        """Check the database, then bring it to this version's schema."""
-        self._backend.check(self._engine, create=create, read_only=self.read_only)
-        with self._engine.connect() as connection:
-            revision = schema_revision(connection)
-            tables = set(inspect(connection).get_table_names())
-        if check_rows and revision in schema.OF_THESE_COLUMNS:
-            self._check_rows(tables, revision)
-        if self._is_newest(revision, migrations):
-            return
-        if self.read_only:
-            raise DatabaseError(
-                f"{self.name} has schema {revision}, older than this version's "
-                f"{known_revisions(migrations)[0]}",
-                hint="upgrade it with: tune db upgrade",
-            )
-        self._patiently(lambda: self._migrate(migrations))
-
-    def _is_newest(self, revision: str | None, migrations: Path) -> bool:
-        """Whether there is nothing to migrate. Raises DatabaseError for a newer schema."""
-        if migrations == MIGRATIONS and revision == schema.REVISION:
-            return True
-        known = known_revisions(migrations)
-        if revision is not None and revision not in known:
-            raise DatabaseError(
-                f"{self.name} has schema {revision}, newer than this version's {known[0]}",
-                hint="upgrade tunefarm",
-            )
-        return revision == known[0]
-
-    def _check_rows(self, names: Collection[str], revision: str) -> None:
-        """Every row, but of a large file only those that do not grow with every use.
-
-        Raises DatabaseError for a damaged row and a table that is not there.
-        """
-        skipped = self._backend.left_to_readers
-        with self.reading() as session:
-            for table in schema.Base.metadata.sorted_tables:
-                if table.name not in names and revision == schema.REVISION:
-                    raise sqlite_file.damaged(self.name, f"it has no table {table.name}")
-                if table.name not in names or table.name in skipped:
-                    continue
-                for row in raw_rows(session, table):
-                    problem = damage(table, row)
-                    if problem:
-                        name = f"{table.name} {row_name(table, row)}"
-                        raise sqlite_file.damaged(self.name, f"{name}: {problem}")
-
-    def _migrate(self, migrations: Path) -> None:
-        """Create or upgrade the schema: all of it or nothing, once if several processes try."""
-        with self._translated(), self._writer.begin() as connection:
-            self._backend.lock_schema(connection)
-            revision = schema_revision(connection)
-            if self._is_newest(revision, migrations):
-                return  # another process was quicker
-            if revision is not None:
-                self._backend.back_up(self._engine, connection, revision)
-            elif inspect(connection).get_table_names():
-                raise DatabaseError(f"{self.name} has tables but no schema version")
-            else:
-                self._backend.mark(connection)
-            migrate(connection, migrations)
-        self.upgraded_from = revision
+        self._add(schema.Build, build_values, builds)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translating(self) -> Iterator[None]:
         """Turn the database library's errors into DatabaseErrors that name the database."""
         try:
             yield
         except StatementError as error:
             reason = next(iter(str(error.orig or error).splitlines()), "no reason given")
-            if self._backend.has_collided(error):
+            if self.backend.has_collided(error):
                 raise _CollisionError(f"{self.name}: {reason}") from error
-            if self._backend.may_pass(error):
+            if self.backend.may_pass(error):
                 raise DatabaseUnavailableError(f"{self.name}: {reason}") from error
             raise DatabaseError(f"{self.name}: {reason}") from error
-        except self._engine.dialect.loaded_dbapi.Error as error:
+        except self.engine.dialect.loaded_dbapi.Error as error:
             raise DatabaseError(f"{self.name}: {error}") from error
         except UnicodeDecodeError as error:
             raise sqlite_file.damaged(self.name, sqlite_file.NOT_TEXT) from error

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from db import schema
@@ -148,9 +148,3 @@ def _claimed(
         late = schema.Claim.schedule_hash.in_(measured & ours)
         session.execute(delete(schema.Claim).where(*mine, late))
     return ours - measured
-
-
-def count_claims(store: Store) -> int:
-    """How many candidates are claimed."""
-    with store.reading() as session:
-        return session.scalar(select(func.count()).select_from(schema.Claim)) or 0

@@ -129,7 +129,7 @@ def _trial(
 
 
 def _best(store: Store, key: TaskKey, job: str) -> BestRecord | None:
-    trial = queries.best_trial(store, key)
+    trial = queries.fastest_trial(store, key)
     if trial is None:
         return None
     hashes = (trial.schedule_hash,)

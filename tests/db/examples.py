@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import func, select
+
+from db import schema
 from db.records import BuildRecord, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
 
@@ -60,3 +63,9 @@ def build(number: int) -> BuildRecord:
         report={"kernels": [{"name": "conv", "share": 0.75}]},
         created=2000.0 + number,
     )
+
+
+def count_claims(store: Store) -> int:
+    """How many candidates are claimed."""
+    with store.reading() as session:
+        return session.scalar(select(func.count()).select_from(schema.Claim)) or 0

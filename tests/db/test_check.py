@@ -74,9 +74,8 @@ def test_damaged_row_is_refused_by_every_reader(store: Store) -> None:
         connection.execute("UPDATE trials SET latency = 0.001 WHERE id = 3")
         connection.commit()
     for read in (
-        lambda: queries.best_trial(store, KEY),
+        lambda: queries.fastest_trial(store, KEY),
         lambda: queries.trials(store, KEY),
-        lambda: queries.trial(store, 3),
         lambda: list(queries.iterate_trials(store)),
     ):
         with pytest.raises(
@@ -96,4 +95,4 @@ def test_a_damaged_build_is_found_by_the_check_and_when_it_is_read_and_hinders_n
     with pytest.raises(DatabaseError, match="builds 1: the record is damaged"):
         queries.builds(store)
     with Store.open(store.name, create=False, read_only=True) as again:
-        assert queries.best_trial(again, KEY) is not None
+        assert queries.fastest_trial(again, KEY) is not None

@@ -219,7 +219,7 @@ def test_impossible_location_is_refused(location: str, reason: str) -> None:
 def test_reading_only_changes_nothing(database: Path) -> None:
     before = contents(database.parent)
     with Store.open(database, read_only=True) as store:
-        assert queries.best_trial(store, KEY) is not None
+        assert queries.fastest_trial(store, KEY) is not None
         with pytest.raises(DatabaseError, match="is open for reading only"):
             store.record_trials([trial(1000)])
     assert contents(database.parent) == before

@@ -141,7 +141,7 @@ def test_reading_only_cannot_write(store: Store, postgresql_url: str) -> None:
         values = {"key": "k", "description": {}}
         with pytest.raises(DatabaseError, match="read-only transaction"), reader.reading() as read:
             read.execute(insert(schema.Target).values(values))
-        with reader._translated(), reader._writer.begin() as connection:
+        with reader.translating(), reader.writer.begin() as connection:
             assert connection.exec_driver_sql("SHOW transaction_read_only").scalar() == "on"
     assert set(queries.targets(store)) == {KEY.target}
 
@@ -194,7 +194,7 @@ class Failure:
     def __init__(self, store: Store, step: str, action: str, times: int = 1) -> None:
         self.left = times
         self._action = action
-        event.listen(store._engine, step, self._fail)
+        event.listen(store.engine, step, self._fail)
 
     def _fail(self, connection: Any, *details: Any) -> None:
         if details and "INSERT INTO trials" not in details[1]:

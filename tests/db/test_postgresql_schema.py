@@ -56,7 +56,7 @@ def database(postgresql: Server, postgresql_url: str) -> Iterator[Database]:
 
 
 def test_migrations_make_exactly_the_models(database: Database) -> None:
-    with Store.open(database.url) as store, store._engine.connect() as connection:
+    with Store.open(database.url) as store, store.engine.connect() as connection:
         options = {"compare_type": True, "compare_server_default": True}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, schema.Base.metadata) == []

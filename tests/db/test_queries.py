@@ -19,9 +19,9 @@ def plan(question: str) -> str:
         def remember(_connection: object, _cursor: object, *statement: object) -> None:
             statements.append(statement[:2])
 
-        event.listen(store._engine, "before_cursor_execute", remember)
+        event.listen(store.engine, "before_cursor_execute", remember)
         getattr(queries, question)(store, KEY)
-        event.remove(store._engine, "before_cursor_execute", remember)
+        event.remove(store.engine, "before_cursor_execute", remember)
         steps = []
         with store.reading() as session:
             for text, parameters in statements:
@@ -33,16 +33,9 @@ def plan(question: str) -> str:
         return "\n".join(steps)
 
 
-def test_best_trial_reads_one_row_of_the_partial_index() -> None:
-    steps = plan("best_trial")
+def test_fastest_trial_reads_one_row_of_the_partial_index() -> None:
+    steps = plan("fastest_trial")
     assert "INDEX ix_trials_best (task_id=?)" in steps
-    assert "SCAN" not in steps
-    assert "TEMP B-TREE" not in steps
-
-
-def test_measured_hashes_come_from_the_unique_index_alone() -> None:
-    steps = plan("measured_hashes")
-    assert "SEARCH trials USING COVERING INDEX" in steps
     assert "SCAN" not in steps
     assert "TEMP B-TREE" not in steps
 

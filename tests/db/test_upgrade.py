@@ -65,7 +65,7 @@ def test_every_schema_is_read_with_all_that_it_held(revision: str, tmp_path: Pat
         assert trials[2].error == "signal 11\nat 0x0"
         (job,) = queries.jobs(store)
         assert (job.state, job.tasks) == ("finished", (JobTask(KEY, 4), JobTask(OTHER, 1)))
-        assert queries.best_trial(store, KEY) == trials[0]
+        assert queries.fastest_trial(store, KEY) == trials[0]
         settled = queries.best(store, OTHER)
         assert (settled is not None) == (revision != "0001")
         assert queries.finalists(store, OTHER) == [trials[3]]

@@ -175,7 +175,7 @@ def bests_elsewhere(
             continue
         if key == replace(like, workload=key.workload):
             continue
-        record = queries.best_trial(store, key)
+        record = queries.fastest_trial(store, key)
         if record is not None:
             known = Known(kernel, record.sketch, record.choices, record.number)
             result.setdefault(key.workload, []).append(known)

@@ -105,8 +105,9 @@ def test_what_others_showed_is_applied_to_a_new_kernel(store: Store) -> None:
     choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
     assert choice is not None
     assert choice.source == PREDICTED
-    origin = queries.trial(store, int(choice.record_id or 0))
-    assert origin is not None and origin.is_ok
+    number = int(choice.record_id or 0)
+    (origin,) = (found for found in queries.iterate_trials(store) if found.number == number)
+    assert origin.is_ok
     assert origin.key.workload != workload_key(UNKNOWN)
     space = schedule_space(UNKNOWN, TARGET)
     schedules = {
@@ -269,7 +270,7 @@ def test_a_record_that_cannot_be_read_is_left_out(store: Store) -> None:
 
 def test_the_best_for_other_threads_is_a_place_to_start_from(store: Store) -> None:
     key = remember(store, KNOWN[0], 30)
-    best = queries.best_trial(store, key)
+    best = queries.fastest_trial(store, key)
     assert best is not None
     two = replace(key, threads=2)
     found = bests_elsewhere(store, {key.workload: KNOWN[0]}, two)

@@ -15,8 +15,9 @@ from pathlib import Path
 from db import queries
 from db.check import check
 from db.store import Store
-from db.work import claim, close_lost_jobs, count_claims
+from db.work import claim, close_lost_jobs
 from measure.measurement import MeasureResult
+from tests.db.examples import count_claims
 from tests.tuner.setting import TILES, Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space
 from tuner.model.cost_model import BoostedTrees

@@ -34,7 +34,7 @@ def test_every_result_is_in_the_store(setting: Setting) -> None:
     counts = [len(queries.trials(setting.store, task.key)) for task in setting.made]
     assert counts == [9, 7]
     assert len(setting.runner.requests) == 16
-    best = queries.best_trial(setting.store, setting.made[0].key)
+    best = queries.fastest_trial(setting.store, setting.made[0].key)
     assert best is not None
     assert best.choices == {"tile": 9}
     assert best.machine == {"cpu": "made-up"}

@@ -1,0 +1,85 @@
+"""What opening does to a database: it is checked, then brought to this version's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import inspect
+
+from configs.errors import DatabaseError
+from db import schema, sqlite_file
+from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
+from db.raw_rows import damage, raw_rows, row_name
+
+if TYPE_CHECKING:
+    from db.store import Store
+
+
+def prepare(store: Store, migrations: Path, *, create: bool, check_rows: bool) -> None:
+    """Check the database, then bring it to this version's schema."""
+    store.backend.check(store.engine, create=create, read_only=store.read_only)
+    with store.engine.connect() as connection:
+        revision = schema_revision(connection)
+        tables = set(inspect(connection).get_table_names())
+    if check_rows and revision in schema.OF_THESE_COLUMNS:
+        _check_rows(store, tables, revision)
+    if _is_newest(store.name, revision, migrations):
+        return
+    if store.read_only:
+        raise DatabaseError(
+            f"{store.name} has schema {revision}, older than this version's "
+            f"{known_revisions(migrations)[0]}",
+            hint="upgrade it with: tune db upgrade",
+        )
+    store.patiently(lambda: _migrate(store, migrations))
+
+
+def _is_newest(name: str, revision: str | None, migrations: Path) -> bool:
+    """Whether there is nothing to migrate. Raises DatabaseError for a newer schema."""
+    if migrations == MIGRATIONS and revision == schema.REVISION:
+        return True
+    known = known_revisions(migrations)
+    if revision is not None and revision not in known:
+        raise DatabaseError(
+            f"{name} has schema {revision}, newer than this version's {known[0]}",
+            hint="upgrade tunefarm",
+        )
+    return revision == known[0]
+
+
+def _check_rows(store: Store, names: Collection[str], revision: str) -> None:
+    """Every row, but of a large file only those that do not grow with every use.
+
+    Raises DatabaseError for a damaged row and a table that is not there.
+    """
+    skipped = store.backend.left_to_readers
+    with store.reading() as session:
+        for table in schema.Base.metadata.sorted_tables:
+            if table.name not in names and revision == schema.REVISION:
+                raise sqlite_file.damaged(store.name, f"it has no table {table.name}")
+            if table.name not in names or table.name in skipped:
+                continue
+            for row in raw_rows(session, table):
+                problem = damage(table, row)
+                if problem:
+                    name = f"{table.name} {row_name(table, row)}"
+                    raise sqlite_file.damaged(store.name, f"{name}: {problem}")
+
+
+def _migrate(store: Store, migrations: Path) -> None:
+    """Create or upgrade the schema: all of it or nothing, once if several processes try."""
+    with store.translating(), store.writer.begin() as connection:
+        store.backend.lock_schema(connection)
+        revision = schema_revision(connection)
+        if _is_newest(store.name, revision, migrations):
+            return  # another process was quicker
+        if revision is not None:
+            store.backend.back_up(store.engine, connection, revision)
+        elif inspect(connection).get_table_names():
+            raise DatabaseError(f"{store.name} has tables but no schema version")
+        else:
+            store.backend.mark(connection)
+        migrate(connection, migrations)
+    store.upgraded_from = revision
