@@ -1,6 +1,7 @@
 """Brings the stages of a fusion group into the form that schedules know.
 
 - Without a reduction, one output stage.
+- A reduction with an accumulator is one of that type; what reads it converts what it gives.
 - With reductions: pointwise stages before the last reduction (the anchor) are inlined into their
   readers, except padding ("pad", whose windows overlap) and expensive ones that would be evaluated
   more than once per element; everything after the anchor becomes one epilogue stage, with the
@@ -17,6 +18,7 @@ from compiler.expr.bounds import simplify_division
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Unary, binary, index
 from compiler.expr.walk import loads, postorder, rewrite
+from compiler.kernels.accumulate import apart
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
 from compiler.kernels.stage import Axis, Stage
@@ -29,7 +31,7 @@ def canonicalise(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:
     The anchor becomes the last reduction, or the only stage. Equal subexpressions become one node.
     Also returns the old names of the inputs that are left, in order.
     """
-    stages = _read(_inline(kernel.stages))
+    stages = _read(_inline(_accumulators_apart(kernel.stages)))
     reductions = [stage.name for stage in stages if stage.reduce_axes]
     anchor = reductions[-1] if reductions else stages[-1].name
     stages = _name_axes_like(stages, anchor)
@@ -48,6 +50,14 @@ def with_literals(kernel: FusedKernel, literals: Mapping[str, Const]) -> FusedKe
 
 
 # --- what is inlined ----------------------------------------------------------------------------
+
+
+def _accumulators_apart(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    parts: list[Stage] = []
+    for stage in stages:
+        wide = stage.accumulator is not None
+        parts += apart(stage, f"{stage.name}.accumulated") if wide else (stage,)
+    return tuple(parts)
 
 
 def _inline(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:

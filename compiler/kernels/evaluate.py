@@ -39,7 +39,7 @@ def evaluate_kernel(
 ) -> Array:
     """The kernel's output for inputs by buffer name, as a new C-contiguous array.
 
-    With `accumulate_double`, sums and products of f32 are accumulated in f64 and rounded once.
+    With `accumulate_double`, what is accumulated in f32 is accumulated in f64 and rounded once.
     Loads outside of a tensor (on the side of a select that is not taken) are clamped. Raises
     `ValueError` when an input is missing or has another shape or element type than its buffer.
     """
@@ -63,8 +63,8 @@ def evaluate_stage(stage: Stage, tensors: Mapping[str, Array], accumulate_double
     ranges = {axis.name: range(axis.extent) for axis in (*stage.axes, *stage.reduce_axes)}
     if not stage.reduce_axes:
         return _evaluate_pointwise(stage, tensors, ranges)
-    rounds = COMBINERS[stage.combiner].rounds and stage.dtype is DType.F32
-    accumulator = DType.F64 if rounds and accumulate_double else stage.dtype
+    rounds = COMBINERS[stage.combiner].rounds and stage.accumulates is DType.F32
+    accumulator = DType.F64 if rounds and accumulate_double else stage.accumulates
     neutral = neutral_element(stage.combiner, accumulator)
     result = np.full(stage.shape, neutral.value, accumulator.numpy)
     _accumulate(stage, tensors, ranges, accumulator, result)

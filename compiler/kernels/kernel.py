@@ -99,10 +99,12 @@ class KernelBuilder:
         *,
         reduce: Sequence[tuple[str, int]] = (),
         combiner: str = "",
+        accumulator: DType | None = None,
     ) -> Tensor:
         """Add the stage `hint[axes] = combiner over reduce of body(*axes, *reduce)`.
 
-        `body` is called with one index expression per axis, then one per reduce axis.
+        `body` is called with one index expression per axis, then one per reduce axis. Terms are
+        joined in the type `accumulator`, None for the body's.
         """
         count = self._used.get(hint, 0)
         self._used[hint] = count + 1
@@ -117,6 +119,7 @@ class KernelBuilder:
             tuple(Axis(axis, extent) for axis, extent in reduce),
             combiner,
             expression,
+            None if accumulator is expression.dtype else accumulator,
         )
         self.stages.append(stage)
         return Tensor(name, stage.dtype, stage.shape)

@@ -50,7 +50,8 @@ def format_expression(expr: Expr) -> str:
 def _stage_lines(stage: Stage) -> list[str]:
     head = f"{stage.name}[{_axes(stage.axes)}]: {stage.dtype} ="
     if stage.reduce_axes:
-        head += f" {stage.combiner} over {_axes(stage.reduce_axes)} of"
+        wide = f" in {stage.accumulator}" if stage.accumulator else ""
+        head += f" {stage.combiner}{wide} over {_axes(stage.reduce_axes)} of"
     return [head, *("  " + line for line in _expression_lines(stage.body))]
 
 

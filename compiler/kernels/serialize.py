@@ -10,6 +10,8 @@ written once. Rows of the table, operands as row numbers:
     ["binary", dtype, op, left, right]
     ["select", condition, then, otherwise]
     ["cast", dtype, operand]
+
+A stage is [name, axes, reduce axes, combiner, body], and its accumulator where it has one.
 """
 
 from __future__ import annotations
@@ -93,6 +95,7 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
             _axes_to_json(stage.reduce_axes),
             stage.combiner,
             table.add(stage.body),
+            *([] if stage.accumulator is None else [str(stage.accumulator)]),
         ]
         for stage in kernel.stages
     ]
@@ -132,8 +135,15 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
         for name, dtype, shape, constant in value["inputs"]
     )
     stages = tuple(
-        Stage(str(name), _axes_from_json(axes), _axes_from_json(reduce), str(combiner), nodes[body])
-        for name, axes, reduce, combiner, body in value["stages"]
+        Stage(
+            str(name),
+            _axes_from_json(axes),
+            _axes_from_json(reduce),
+            str(combiner),
+            nodes[body],
+            *map(DType, accumulator),
+        )
+        for name, axes, reduce, combiner, body, *accumulator in value["stages"]
     )
     return FusedKernel(str(value["name"]), inputs, stages, str(value["anchor"]))
 

@@ -21,6 +21,8 @@ class Stage:
     """`name[axes] = combiner over reduce_axes of body`; with no reduce_axes just `body`.
 
     Axis names are unique within a kernel's stage. `combiner` is "" exactly if `reduce_axes` is ().
+    Sums and products are formed in the type `accumulator`, wider than the body's (None: in that),
+    and stored in the body's, see `compiler.kernels.accumulate`.
     """
 
     name: str
@@ -28,10 +30,16 @@ class Stage:
     reduce_axes: tuple[Axis, ...]
     combiner: str
     body: Expr
+    accumulator: DType | None = None
 
     @property
     def dtype(self) -> DType:
         return self.body.dtype
+
+    @property
+    def accumulates(self) -> DType:
+        """The type that terms are joined in."""
+        return self.accumulator or self.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -79,11 +79,27 @@ def _stage_problem(stage: Stage, tensors: Mapping[str, Tensor]) -> str:
         return f"unknown combiner {stage.combiner}"
     if stage.combiner and (stage.combiner in ("and", "or")) != (stage.dtype is DType.BOOL):
         return f"combiner {stage.combiner} does not combine {stage.dtype}"
+    if stage.accumulator is not None:
+        problem = _accumulator_problem(stage, stage.accumulator)
+        if problem:
+            return problem
     for node in postorder(stage.body):
         problem = _node_problem(node, extents, tensors)
         if problem:
             return f"{problem} in {format_expression(node)}"
     return _bounds_problem(stage.body, extents, tensors)
+
+
+def _accumulator_problem(stage: Stage, accumulator: DType) -> str:
+    if not stage.combiner or not COMBINERS[stage.combiner].rounds:
+        what = f"a {stage.combiner}" if stage.combiner else "a stage without reduce axes"
+        return f"{what} has no use for an accumulator of type {accumulator}"
+    if accumulator is stage.dtype or not accumulator.holds(stage.dtype):
+        return (
+            f"{accumulator} cannot accumulate {stage.dtype}: it has to be wider, and a float for "
+            "floats, an integer for integers"
+        )
+    return ""
 
 
 def _node_problem(node: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:

@@ -87,7 +87,7 @@ def winograd_applies(kernel: FusedKernel) -> bool:
     if names != ["n", "ocb", "oh", "ow", "oci", "icb", "ici", "kh", "kw"]:
         return False
     extents = {axis.name: axis.extent for axis in anchor.reduce_axes}
-    if (extents["kh"], extents["kw"]) != (3, 3) or anchor.dtype is not DType.F32:
+    if (extents["kh"], extents["kw"]) != (3, 3) or anchor.accumulates is not DType.F32:
         return False
     factors = _factors(anchor)
     if factors is None:

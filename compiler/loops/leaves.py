@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from compiler.errors import ScheduleError
 from compiler.expr.affine import Affine, Substitution, affine, decide
-from compiler.expr.nodes import Expr, Index, Load, add, all_of, binary, integer
+from compiler.expr.nodes import Expr, Index, Load, add, all_of, binary, cast, integer
 from compiler.expr.walk import transform
 from compiler.loops.ir import If, Memory, Stmt, Store, Update
 from compiler.loops.loop_ranges import Env, axis_value
@@ -27,18 +27,24 @@ class Leaves:
         state: StageState,
         memory: Memory,
         offsets: dict[str, Expr],
-        body: Expr,
+        body: Expr | Memory,
         combiner: str,
         indices_only: bool = False,
     ) -> Callable[[Env], tuple[Stmt, ...]]:
-        """What stores `body` to `memory`, given what is known on the way down to it."""
+        """What stores `body` to `memory`, given what is known on the way down to it.
+
+        Of another memory it is the element at the same place, converted.
+        """
 
         def statements(env: Env) -> tuple[Stmt, ...]:
             indices = tuple(
                 affine(axis_value(state, axis.name, env), env.ranges).to_expr()
                 for axis in state.stage.axes
             )
-            value = body if indices_only else self._rewrite(state, body, offsets, env)
+            if isinstance(body, Memory):
+                value = cast(memory.dtype, Load(body.dtype, body.name, indices))
+            else:
+                value = body if indices_only else self._rewrite(state, body, offsets, env)
             statement: Stmt = Store(memory.name, indices, value)
             if combiner:
                 statement = Update(memory.name, indices, combiner, value)

@@ -23,6 +23,7 @@ from compiler.expr.nodes import (
 )
 from compiler.expr.parts import split_guards
 from compiler.expr.walk import axes_of, loads, substitute
+from compiler.kernels.accumulate import widened
 from compiler.loops.ir import (
     Allocate,
     For,
@@ -112,33 +113,48 @@ class _Lowering:
         if not stage.reduce_axes:
             leaf = self.leaves.leaf(state, memory, offsets, stage.body, "")
             return self._loops(state, state.order, start, leaf, offsets)
-        return self._reduction(state, memory, offsets, start)
+        if stage.accumulator is None:
+            return self._reduction(state, memory, memory, offsets, start)
+        held = Memory(f"{memory.name}.accumulated", stage.accumulator, memory.shape)
+        return (Allocate(held, state.scope, self._reduction(state, held, memory, offsets, start)),)
 
     def _reduction(
-        self, state: StageState, memory: Memory, offsets: dict[str, Expr], env: Env
+        self,
+        state: StageState,
+        held: Memory,
+        memory: Memory,
+        offsets: dict[str, Expr],
+        env: Env,
     ) -> tuple[Stmt, ...]:
-        """Outer loops; then the initial value and the updates, from the first reduce axis on."""
+        """Outer loops; then the initial value and the updates, from the first reduce axis on.
+
+        Terms are joined in `held`, which is then stored to `memory` unless it is the same.
+        """
         stage = state.stage
         first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
         outer, inner = state.order[:first], state.order[first:]
         spatial = tuple(axis for axis in inner if axis not in state.reduce)
-        initial = neutral_element(stage.combiner, stage.dtype)
+        initial = neutral_element(stage.combiner, held.dtype)
         guards, body = split_guards(stage.body, stage.combiner)
+        body = widened(body, stage.combiner, held.dtype) if held is not memory else body
         lanes = state.vector_roots()
         per_lane = [guard for guard in guards if axes_of(guard) & lanes]
         if per_lane:
             # What differs between the lanes of a vector cannot be a branch.
             guards = [guard for guard in guards if not axes_of(guard) & lanes]
             body = select(all_of(*per_lane), body, initial)
-        fill = self.leaves.leaf(state, memory, offsets, initial, "", indices_only=True)
-        update = self.leaves.leaf(state, memory, offsets, body, stage.combiner)
+        fill = self.leaves.leaf(state, held, offsets, initial, "", indices_only=True)
+        update = self.leaves.leaf(state, held, offsets, body, stage.combiner)
+        store = self.leaves.leaf(state, memory, offsets, held, "", indices_only=True)
 
         def from_first_reduce_axis(env: Env) -> tuple[Stmt, ...]:
+            filled = self._loops(state, spatial, env, fill, offsets, producers=False)
             updating = replace(env, guards=tuple(guards))
-            return (
-                *self._loops(state, spatial, env, fill, offsets, producers=False),
-                *self._loops(state, inner, updating, update, offsets),
-            )
+            updated = self._loops(state, inner, updating, update, offsets)
+            if held is memory:
+                return (*filled, *updated)
+            stored = self._loops(state, spatial, env, store, offsets, producers=False)
+            return (*filled, *updated, *stored)
 
         return self._loops(state, outer, env, from_first_reduce_axis, offsets)
 

@@ -54,6 +54,15 @@ class DType(StrEnum):
     def is_integer(self) -> bool:
         return not self.is_float and self is not DType.BOOL
 
+    def holds(self, other: DType) -> bool:
+        """Every value of `other` is one of this type, and they are floats or integers both."""
+        if self.is_float or other.is_float:
+            return self.is_float and other.is_float and self.bytes >= other.bytes
+        if not (self.is_integer and other.is_integer):
+            return self is other
+        wider = self.bytes > other.bytes
+        return self is other or (wider and (self.is_signed or not other.is_signed))
+
     @staticmethod
     def from_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype; `ValueError` when there is none."""

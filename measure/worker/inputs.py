@@ -53,14 +53,21 @@ def make_inputs(kernel: FusedKernel, seed: int, key: str = "") -> dict[str, Arra
     return result
 
 
-def reduction_length(kernel: FusedKernel) -> int:
-    """How many roundings can pile up in one output element: the sums' lengths, added up."""
-    lengths = [
-        math.prod(axis.extent for axis in stage.reduce_axes)
-        for stage in kernel.stages
-        if stage.combiner and COMBINERS[stage.combiner].rounds
-    ]
-    return max(1, sum(lengths))
+def reduction_length(kernel: FusedKernel) -> float:
+    """How many roundings can pile up in one output element: the sums' lengths, added up.
+
+    Errors grow with the root of that number, so that a rounding of an accumulator which is finer
+    than the output counts as the square of its part of one.
+    """
+    sums = [s for s in kernel.stages if s.combiner and COMBINERS[s.combiner].rounds]
+    return max(1, sum(_roundings(stage, kernel.output.dtype) for stage in sums))
+
+
+def _roundings(stage: Stage, output: DType) -> float:
+    terms = math.prod(axis.extent for axis in stage.reduce_axes)
+    if not (stage.accumulates.is_float and output.is_float):
+        return terms
+    return terms * min(1.0, stage.accumulates.epsilon / output.epsilon) ** 2
 
 
 def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:

@@ -35,7 +35,7 @@ class Reference:
     """The cases that a kernel is checked with, and the length of its sums (for the tolerance)."""
 
     cases: tuple[ReferenceCase, ...]
-    length: int
+    length: float
 
 
 def ensure_reference(kernel: FusedKernel, key: str, scratch: Path) -> Reference:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from compiler.expr.nodes import Load, index
-from compiler.kernels.stage import Stage
+from compiler.kernels.accumulate import apart
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.schedule.steps.step import Step
 
@@ -17,7 +16,8 @@ class CacheWrite(Step):
     for i: for k: y[i] += a[i, k]      ->      for i: for k: result[i] += a[i, k]
                                                for i: y[i] = result[i]
 
-    `result` has the axes of `stage`; usually a `ComputeAt` in registers follows.
+    `result` has the axes of `stage` and the type of its accumulator; usually a `ComputeAt` in
+    registers follows.
     """
 
     stage: str
@@ -27,6 +27,4 @@ class CacheWrite(Step):
         stage = scheduled.untouched_stage(
             self.stage, "the cache must be made before other steps touch the stage"
         )
-        names = tuple(index(axis.name) for axis in stage.axes)
-        copy = Stage(stage.name, stage.axes, (), "", Load(stage.dtype, self.result, names))
-        return scheduled.with_stages(stage.name, replace(stage, name=self.result), copy)
+        return scheduled.with_stages(stage.name, *apart(stage, self.result))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from compiler.errors import ScheduleError
 from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import Expr, Load, add, binary, index, integer, mul
+from compiler.expr.nodes import Expr, Load, add, binary, cast, index, integer, mul
 from compiler.expr.walk import substitute
+from compiler.kernels.accumulate import widened
 from compiler.kernels.stage import Axis, Stage
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.schedule.steps.step import Step
@@ -25,8 +26,9 @@ class SplitReduction(Step):
     for i: for k.t < 3: s.tail[i] += x[i, 16 + k.t]
     for i: s[i] = s.sum[i] + s.tail[i]
 
-    Without a tail `s` itself combines the lanes. Needs extent >= lanes. Where there is a stage
-    `s.lanes` already, the partial results are called `s.lanes_1`, and so on.
+    Without a tail `s` itself combines the lanes, unless it has an accumulator: all but `s` are of
+    that type. Needs extent >= lanes. Where there is a stage `s.lanes` already, the partial results
+    are called `s.lanes_1`, and so on.
     """
 
     stage: str
@@ -46,9 +48,11 @@ class SplitReduction(Step):
         others = tuple(axis for axis in stage.reduce_axes if axis.name != self.axis)
         spatial = tuple(index(item.name) for item in stage.axes)
         outer, lane, tail = f"{self.axis}.o", f"{self.axis}.l", f"{self.axis}.t"
+        term = widened(stage.body, stage.combiner, stage.accumulates)
+        whole = rest == 0 and term.dtype is stage.dtype
 
         def at(value: Expr) -> Expr:
-            return substitute(stage.body, {self.axis: value})
+            return substitute(term, {self.axis: value})
 
         taken = {other.name for other in scheduled.stages}
         names = (f"{stage.name}.lanes{f'_{count}' if count else ''}" for count in itertools.count())
@@ -60,25 +64,26 @@ class SplitReduction(Step):
             at(add(mul(index(outer), integer(self.lanes)), index(lane))),
         )
         total = Stage(
-            stage.name if rest == 0 else f"{stage.name}.sum",
+            stage.name if whole else f"{stage.name}.sum",
             stage.axes,
             (Axis(lane, self.lanes),),
             stage.combiner,
-            Load(stage.dtype, partial.name, (*spatial, index(lane))),
+            Load(term.dtype, partial.name, (*spatial, index(lane))),
         )
-        if rest == 0:
-            return scheduled.with_stages(stage.name, partial, total)
-        leftover = Stage(
-            f"{stage.name}.tail",
-            stage.axes,
-            (*others, Axis(tail, rest)),
-            stage.combiner,
-            at(add(integer(blocks * self.lanes), index(tail))),
-        )
-        combined = binary(
-            COMBINERS[stage.combiner].operation,
-            Load(stage.dtype, total.name, spatial),
-            Load(stage.dtype, leftover.name, spatial),
-        )
-        result = Stage(stage.name, stage.axes, (), "", combined)
-        return scheduled.with_stages(stage.name, partial, total, leftover, result)
+        made = [partial, total]
+        if whole:
+            return scheduled.with_stages(stage.name, *made)
+        combined: Expr = Load(term.dtype, total.name, spatial)
+        if rest:
+            leftover = Stage(
+                f"{stage.name}.tail",
+                stage.axes,
+                (*others, Axis(tail, rest)),
+                stage.combiner,
+                at(add(integer(blocks * self.lanes), index(tail))),
+            )
+            made.append(leftover)
+            operation = COMBINERS[stage.combiner].operation
+            combined = binary(operation, combined, Load(term.dtype, leftover.name, spatial))
+        made.append(Stage(stage.name, stage.axes, (), "", cast(stage.dtype, combined)))
+        return scheduled.with_stages(stage.name, *made)

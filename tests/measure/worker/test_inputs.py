@@ -115,3 +115,17 @@ def test_reduction_length_counts_sums_but_not_maxima() -> None:
     x = builder.input(TensorType(DType.F32, (9,)))
     builder.stage("max", [], lambda k: x[k], reduce=[("k", 9)], combiner="max")
     assert reduction_length(finish(builder)) == 1
+
+
+def test_roundings_of_a_finer_accumulator_are_parts_of_one() -> None:
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.F32, (900,)))
+    builder.stage(
+        "sum",
+        [],
+        lambda k: x[k],
+        reduce=[("k", 900)],
+        combiner="sum",
+        accumulator=DType.F64,
+    )
+    assert reduction_length(finish(builder)) == 1
