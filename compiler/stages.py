@@ -25,6 +25,16 @@ DumpAfter: TypeAlias = str | Callable[[str, str], None] | None
 T = TypeVar("T")
 
 
+def check_stage(dump_after: str, names: Sequence[str]) -> None:
+    """Raise `SettingsError`, with the nearest, unless it is one of these stages, or ALL."""
+    if dump_after not in (*names, ALL):
+        near = difflib.get_close_matches(dump_after, (*names, ALL), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else ""
+        raise SettingsError(
+            f"no stage {dump_after!r}; the stages are {', '.join(names)}", hint=hint
+        )
+
+
 class Stages:
     """Runs the named stages of a pipeline."""
 
@@ -39,12 +49,8 @@ class Stages:
         Of the stages that each kernel goes through by itself those of `kernels` are dumped, by
         workload key; all if None.
         """
-        if isinstance(dump_after, str) and dump_after not in (*names, ALL):
-            near = difflib.get_close_matches(dump_after, (*names, ALL), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else ""
-            raise SettingsError(
-                f"no stage {dump_after!r}; the stages are {', '.join(names)}", hint=hint
-            )
+        if isinstance(dump_after, str):
+            check_stage(dump_after, names)
         self._dump_after = dump_after
         self._kernels = kernels
 

@@ -210,6 +210,20 @@ def test_inspect_prints_the_stage(
     assert expected in result.out
 
 
+def test_dumps_go_to_stderr_and_change_nothing_else(
+    tune: CommandLine, model: Path, tmp_path: Path
+) -> None:
+    build: list[str | Path] = ["build", "--model", model, "--untuned", "--output", tmp_path / "t"]
+    plain = tune(*build)
+    dumped = tune(*build, "--dump-after", "schedule")
+    assert (dumped.code, dumped.out) == (0, plain.out)
+    assert dumped.err.count("after schedule of ") == 4
+    inspect: list[str | Path] = ["inspect", "--model", model, "--stage", "kernels"]
+    shown = tune(*inspect, "--kernel", "softmax", "--dump-after", "loops")
+    assert shown.out == tune(*inspect, "--kernel", "softmax").out
+    assert shown.err.count("after loops of ") == 1
+
+
 def test_inspect_prints_one_kernel(tune: CommandLine, tuned: SimpleNamespace) -> None:
     result = tune("inspect", "--model", tuned.model, "--stage", "kernels", "--kernel", "softmax")
     assert "kernel softmax" in result.out
@@ -469,6 +483,9 @@ def test_unknown_names_come_with_the_nearest(tune: CommandLine, model: Path) -> 
     assert "kernels" in tune.refuses("inspect", "--model", model, "--stage", "kernel")
     stage: list[str | Path] = ["--model", model, "--stage", "kernels", "--kernel", "softmx"]
     assert "softmax" in tune.refuses("inspect", *stage)
+    dump: list[str | Path] = ["--model", model, "--dump-after", "optimize"]
+    assert "optimise" in tune.refuses("inspect", "--stage", "graph", *dump)
+    assert "optimise" in tune.refuses("build", "--untuned", "--output", "x.tuned", *dump)
     engine: list[str | Path] = ["--model", model, "--untuned", "--against", "onnxruntim"]
     assert "onnxruntime" in tune.refuses("bench", *engine)
     assert "resnet18" in tune.refuses("zoo", "resnet81", "--output", "x.onnx")

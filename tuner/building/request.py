@@ -59,6 +59,11 @@ class BuildRequest:
             raise SettingsError(f"--fallback is for artefacts, not for {self.form}")
         if not 0.0 <= self.require_tuned <= 1.0:
             raise SettingsError(f"require_tuned = {self.require_tuned}: must be between 0 and 1")
+        if self.dump_after is not None:
+            from compiler.pipeline import STAGES
+            from compiler.stages import check_stage
+
+            check_stage(self.dump_after, STAGES)
 
     @property
     def name(self) -> str:

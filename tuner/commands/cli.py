@@ -21,6 +21,7 @@ from tuner.commands.interrupt import exit_code, signals_held
 from tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DumpOption,
     JsonOption,
     ModelOption,
     ShapeOption,
@@ -154,6 +155,7 @@ def build(
     threads: ThreadsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    dump_after: DumpOption = None,
     json: JsonOption = None,
 ) -> None:
     """Build a model from the best records, and list for every kernel what it runs."""
@@ -174,7 +176,7 @@ def build(
     }
     settings = load_settings(config, values)
     request = BuildRequest(
-        model, output, settings, shapes, emit, untuned, fallback, require_tuned=require_tuned
+        model, output, settings, shapes, emit, untuned, fallback, require_tuned, dump_after
     )
     prepare(settings, config, model, [*request.files(), json])
     result = build_model(request, digest)
@@ -284,6 +286,7 @@ def inspect(
     threads: ThreadsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    dump_after: DumpOption = None,
 ) -> None:
     """Print a model's program at a stage of the compiler; with --db by the best records."""
     shapes = shapes_of(shape)
@@ -294,7 +297,16 @@ def inspect(
 
     settings = load_settings(config, {"database.url": db, "compile.threads": threads})
     with open_records(settings.database.url, untuned=db is None) as store:
-        print(inspect_model(model, stage, settings, kernel=kernel, shapes=shapes, store=store))
+        text = inspect_model(
+            model,
+            stage,
+            settings,
+            kernel=kernel,
+            shapes=shapes,
+            store=store,
+            dump_after=dump_after,
+        )
+        print(text)
 
 
 @app.command()

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike
 from typing import TypeAlias
 
 from compiler.errors import SettingsError
-from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.printer import format_kernel
-from compiler.limits import Limits
-from compiler.llvm.emit_kernel import emit_kernel
+from compiler.limits import Allowance
 from compiler.llvm.machine import assembly
-from compiler.loops.printer import format_loops
-from compiler.pipeline import kernels_of
-from compiler.schedule.apply_schedule import lower
+from compiler.pipeline import STAGES, ChosenSchedule, KernelStages, compile_model, kernels_of
 from compiler.schedule.choice import ChooseSchedule
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule, schedule_space
+from compiler.schedule.spaces import schedule_space
+from compiler.stages import Stages, check_stage
 from compiler.target import Target
+from compiler.types.numerics import Numerics
 from configs.settings import CompileSettings, Settings
 from db.store import Store
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from
 from tuner.from_settings import limits_of, target_of
-from tuner.search.make_tasks import distinct_kernels
 
 Model: TypeAlias = str | PathLike[str]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]] | None
 
-STAGES = ("graph", "kernels", "space", "loops", "llvm", "asm")
+_PROGRAMS = ("graph", "kernels", "space", "loops", "llvm", "asm")
 
 
 def inspect_model(
@@ -42,42 +39,52 @@ def inspect_model(
     kernel: str | None = None,
     shapes: Shapes = None,
     store: Store | None = None,
+    dump_after: str | None = None,
 ) -> str:
-    """The program after `stage` (see `STAGES`) of all kernels, or of those that `kernel` names.
+    """The program after `stage` of all kernels, or of those that `kernel` names.
 
-    `kernel` is a name, a key or the start of a key.
-
-    Kernels are lowered with the best schedule of `store`, else with the default one. Raises
-    SettingsError for an unknown stage or kernel, and for a kernel of the graph.
+    `stage` is graph, kernels, space, loops, llvm or asm; `kernel` a name, a key or the start of a
+    key. Kernels are lowered with the best schedule of `store`, else with the default one, and
+    where it does not fit as a build does. `dump_after` is as in `compile_model`; of single kernels
+    those are dumped that `kernel` names. Raises SettingsError for an unknown stage or kernel, and
+    for a kernel of the graph.
     """
-    if stage not in STAGES:
-        near = difflib.get_close_matches(stage, STAGES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES)}"
+    if stage not in _PROGRAMS:
+        near = difflib.get_close_matches(stage, _PROGRAMS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(_PROGRAMS)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
     if stage == "graph" and kernel is not None:
         raise SettingsError("the graph has no kernels yet", hint="choose a later stage")
-    target, threads = target_of(settings), settings.compile.threads
-    limits = limits_of(settings)
+    if dump_after is not None:
+        check_stage(dump_after, STAGES)
+    target, options, limits = target_of(settings), settings.compile, limits_of(settings)
     graph = import_model(model, shapes, limits)
-    if stage == "graph":
-        return _graph(graph, target, limits)
+    texts: dict[str, str] = {}
+    observe = texts.__setitem__ if stage == "graph" else None
+    program = kernels_of(graph, target, dump_after=observe, limits=limits)
+    calls = program.kernel_calls()
+    selected = _select({key: uses[0].kernel for key, uses in calls.items()}, kernel)
     choose: ChooseSchedule | None = None
     if store is not None:
-        choose = choose_from(store, target, threads, settings.compile.numerics)
-    show = _printer(stage, target, settings.compile, choose)
-    program = kernels_of(graph, target, limits=limits)
-    found = {key: (item, times) for key, (item, times) in distinct_kernels(program).items()}
-    chosen = _select({key: item for key, (item, _) in found.items()}, kernel)
+        choose = choose_from(store, target, options.threads, options.numerics)
+    if dump_after is not None:
+        compile_model(
+            graph,
+            choose,
+            target=target,
+            threads=options.threads,
+            dump_after=dump_after,
+            dump_kernels=selected,
+            numerics=options.numerics,
+            limits=limits,
+        )
+    if stage == "graph":
+        return texts["optimise"]
+    show = _printer(stage, target, options, choose, Allowance(limits))
     return "\n\n".join(
-        f"# {item.name} <{key}>, {found[key][1]} times\n{show(item)}"
-        for key, item in chosen.items()
+        f"# {item.name} <{key}>, {len(calls[key])} times\n{show(key, item)}"
+        for key, item in selected.items()
     )
-
-
-def _graph(graph: Graph, target: Target, limits: Limits) -> str:
-    dumped: dict[str, str] = {}
-    kernels_of(graph, target, dump_after=dumped.__setitem__, limits=limits)
-    return dumped["optimise"]
 
 
 def _select(kernels: Mapping[str, FusedKernel], wanted: str | None) -> Mapping[str, FusedKernel]:
@@ -97,28 +104,28 @@ def _select(kernels: Mapping[str, FusedKernel], wanted: str | None) -> Mapping[s
 
 
 def _printer(
-    stage: str, target: Target, options: CompileSettings, choose: ChooseSchedule | None
-) -> Callable[[FusedKernel], str]:
-    def schedule(kernel: FusedKernel) -> Schedule:
-        choice = None if choose is None else choose(kernel)
-        if choice is not None:
-            return choice.schedule
-        return default_schedule(kernel, target, options.threads, options.numerics)
+    stage: str,
+    target: Target,
+    options: CompileSettings,
+    choose: ChooseSchedule | None,
+    allowance: Allowance,
+) -> Callable[[str, FusedKernel], str]:
+    """What shows a kernel, given its workload key and the kernel itself, after `stage`."""
+    if stage == "kernels":
+        return lambda key, kernel: format_kernel(kernel)
+    if stage == "space":
+        return lambda key, kernel: format_space(kernel, target, options)
+    texts: dict[str, str] = {}
+    observed = Stages(STAGES, texts.__setitem__)
+    numerics = Numerics.of(options.numerics)
+    stages = KernelStages(observed, target, options.threads, numerics, allowance)
 
-    def loops(kernel: FusedKernel) -> str:
-        return format_loops(lower(kernel, schedule(kernel)))
+    def lowered(key: str, kernel: FusedKernel) -> str:
+        chosen = ChosenSchedule(kernel, None if choose is None else choose(kernel))
+        stages.lower(key, "kernel", partial(stages.first, chosen))
+        return assembly(texts["llvm"], target) if stage == "asm" else texts[stage]
 
-    def llvm(kernel: FusedKernel) -> str:
-        text, _ = emit_kernel(lower(kernel, schedule(kernel)), target, "kernel")
-        return text
-
-    return {
-        "kernels": format_kernel,
-        "space": lambda kernel: format_space(kernel, target, options),
-        "loops": loops,
-        "llvm": llvm,
-        "asm": lambda kernel: assembly(llvm(kernel), target),
-    }[stage]
+    return lowered
 
 
 def format_space(kernel: FusedKernel, target: Target, options: CompileSettings) -> str:

@@ -29,6 +29,10 @@ ShapeOption = Annotated[
 UntunedOption = Annotated[
     bool, typer.Option("--untuned", help="Default schedules only, without a database.")
 ]
+DumpOption = Annotated[
+    str | None,
+    typer.Option(metavar="STAGE", help="Print the program after this stage, or all, to stderr."),
+]
 
 
 class UsageError(typer.BadParameter):

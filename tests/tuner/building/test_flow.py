@@ -85,6 +85,21 @@ def test_the_same_build_again_takes_no_compiler(
     assert reported.model_hash and reported.digest
 
 
+def test_what_is_dumped_is_made_anew_where_the_build_is_kept(
+    compiler: Compiler, model: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = compiler.build(model, settings)[0]
+    assert capsys.readouterr().err == ""
+    dumped, result = compiler.build(model, settings, dump_after="llvm")
+    assert dumped == first
+    assert capsys.readouterr().err.count("define void @kernel_") == len(result.report.kernels)
+
+
+def test_an_unknown_stage_to_dump_is_refused_with_the_nearest(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="did you mean 'plan_memory'"):
+        BuildRequest("m.onnx", "m.tuned", settings, dump_after="planmemory")
+
+
 def test_what_was_built_before_is_what_a_build_without_cache_gives(
     compiler: Compiler, model: Path, settings: Settings
 ) -> None:

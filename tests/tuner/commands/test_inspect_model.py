@@ -1,0 +1,67 @@
+"""What `tune inspect` prints is what the stages of the compiler made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from compiler.errors import SettingsError
+from compiler.loops.printer import format_loops
+from compiler.pipeline import STAGES, kernels_of
+from compiler.schedule import spaces
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.space import Sketch
+from compiler.schedule.steps.vectorize import Vectorize
+from configs.settings import Settings, load_settings
+from tests.end_to_end.tiny_model import tiny_model
+from tuner.commands.inspect_model import inspect_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.onnx"
+    onnx.save(tiny_model(), path)
+    return path
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load_settings(environment={})
+
+
+def test_kernel_that_no_schedule_fits_is_shown_as_it_is_built(
+    model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    misfit = Schedule((Vectorize("no_such_stage", "no_such_axis"),))
+    sketch = Sketch("misfit", (), lambda _: misfit, ())
+    monkeypatch.setattr(spaces, "row_wise_sketches", lambda *_: [sketch])
+    kernels = [calls[0] for calls in kernels_of(model).kernel_calls().values()]
+    (softmax,) = (call for call in kernels if "softmax" in call.operators)
+    shown = inspect_model(model, "loops", settings, kernel=softmax.key)
+    assert shown.split("\n", 1)[1] == format_loops(lower(softmax.kernel, spaces.naive_schedule()))
+    assert "define void @kernel(" in inspect_model(model, "llvm", settings, kernel="softmax")
+
+
+def test_dumps_are_limited_to_the_kernel_and_leave_the_text_alone(
+    model: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = inspect_model(model, "space", settings, kernel="softmax")
+    assert capsys.readouterr() == ("", "")
+    assert inspect_model(model, "space", settings, kernel="softmax", dump_after="all") == shown
+    out, err = capsys.readouterr()
+    headers = [line for line in err.splitlines() if line.startswith("after ")]
+    assert out == "" and tuple(header.split()[1].rstrip(":") for header in headers) == STAGES
+    whole = inspect_model(model, "graph", settings, dump_after="loops")
+    loops = capsys.readouterr().err
+    assert loops.count("after loops of ") == len(kernels_of(model).kernel_calls())
+    assert whole == inspect_model(model, "graph", settings)
+
+
+def test_unknown_stages_come_with_the_nearest_before_the_model_is_read(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="did you mean loops"):
+        inspect_model("missing.onnx", "loop", settings)
+    with pytest.raises(SettingsError, match="did you mean 'object_code'"):
+        inspect_model("missing.onnx", "loops", settings, dump_after="object")
