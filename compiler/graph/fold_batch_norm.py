@@ -66,8 +66,7 @@ def _affine(graph: Graph, node: Node) -> _Affine | None:
     scale, bias, mean, variance = (
         graph.constants[name].astype(np.float64) for name in node.inputs[1:]
     )
-    epsilon = complete_attributes(node)["epsilon"]
-    assert isinstance(epsilon, float)
+    epsilon = complete_attributes(node).floating("epsilon")
     factor = scale / np.sqrt(variance + epsilon)
     return _Affine(factor, bias - mean * factor)
 
@@ -145,12 +144,11 @@ def _scaled_weight(node: Node, weight: Array, factor: _Doubles) -> Array:
     """Weights times the factor of their output channel; multiplied in double precision."""
     attributes = complete_attributes(node)
     if node.operator == "matmul":
-        return _times(weight, factor[:, None] if attributes["transpose_b"] else factor)
+        return _times(weight, factor[:, None] if attributes.flag("transpose_b") else factor)
     spatial = (1,) * (weight.ndim - 2)
     if node.operator == "conv":
         return _times(weight, factor.reshape(-1, 1, *spatial))
-    groups = attributes["groups"]
-    assert isinstance(groups, int)
+    groups = attributes.integer("groups")
     grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
     return _times(grouped, factor.reshape(groups, 1, -1, *spatial)).reshape(weight.shape)
 

@@ -18,13 +18,11 @@ from compiler.graph.infer_types import node_type
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
 from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.operators.rules import ints_attribute
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute
 
 Rule: TypeAlias = Callable[[Rewriter, Node], "str | None"]
 _MAXIMUM_ROUNDS = 20
-_REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
 
 
 def run(graph: Graph) -> Graph:
@@ -51,12 +49,10 @@ def _round(graph: Graph) -> tuple[Graph, bool]:
 
 
 def _apply(rewriter: Rewriter, node: Node) -> str | None:
-    for rule in _RULES.get(node.operator, ()):
+    for rule in (*_DECLARED, *_RULES.get(node.operator, ()), _operand_without_expand):
         replacement = rule(rewriter, node)
         if replacement is not None:
             return replacement
-    if operator(node.operator).pattern is Pattern.ELEMENTWISE and len(node.inputs) > 1:
-        return _operand_without_expand(rewriter, node)
     return None
 
 
@@ -71,14 +67,18 @@ def _identity(rewriter: Rewriter, node: Node) -> str | None:
 
 
 def _same_type(rewriter: Rewriter, node: Node) -> str | None:
-    """For operators that do nothing exactly when they keep the type (reshape, expand, cast, …)."""
-    same = rewriter.types[node.inputs[0]] == rewriter.types[node.output]
-    return node.inputs[0] if same else None
+    if not operator(node.operator).identity_if_same_type:
+        return None
+    return node.inputs[0] if _keeps_type(rewriter, node) else None
+
+
+def _keeps_type(rewriter: Rewriter, node: Node, position: int = 0) -> bool:
+    return rewriter.types[node.inputs[position]] == rewriter.types[node.output]
 
 
 def _no_op_slice(rewriter: Rewriter, node: Node) -> str | None:
-    steps = _ints(node, "steps")
-    return _same_type(rewriter, node) if all(step == 1 for step in steps) else None
+    forwards = all(step == 1 for step in _ints(node, "steps"))
+    return node.inputs[0] if forwards and _keeps_type(rewriter, node) else None
 
 
 def _no_op_pad(rewriter: Rewriter, node: Node) -> str | None:
@@ -95,22 +95,23 @@ def _one_part(rewriter: Rewriter, node: Node) -> str | None:
     return node.inputs[0] if len(node.inputs) == 1 else None
 
 
-def _neutral_operand(value: float, *, either_side: bool) -> Rule:
-    """x op value is x, if the other operand does not widen the shape."""
-
-    def rule(rewriter: Rewriter, node: Node) -> str | None:
-        pairs = [node.inputs, node.inputs[::-1]] if either_side else [node.inputs]
-        for kept, other in pairs:
-            constant = rewriter.constants.get(other)
-            same = rewriter.types[kept] == rewriter.types[node.output]
-            if constant is not None and same and np.all(constant == value):
-                return kept
+def _neutral_operand(rewriter: Rewriter, node: Node) -> str | None:
+    """x op neutral is x, if the other operand does not widen the shape."""
+    definition = operator(node.operator)
+    if definition.neutral is None:
         return None
+    for kept, other in ((0, 1), (1, 0)) if definition.commutes else ((0, 1),):
+        constant = rewriter.constants.get(node.inputs[other])
+        if constant is None or not _keeps_type(rewriter, node, kept):
+            continue
+        if np.all(constant == definition.neutral):
+            return node.inputs[kept]
+    return None
 
-    return rule
 
-
-def _reduction_of_unit_axes(rewriter: Rewriter, node: Node) -> str | None:
+def _fold_of_unit_axes(rewriter: Rewriter, node: Node) -> str | None:
+    if not operator(node.operator).folds_axes:
+        return None
     source, result = rewriter.types[node.inputs[0]], rewriter.types[node.output]
     if source.size != result.size or source.dtype is not result.dtype:
         return None
@@ -128,7 +129,7 @@ def _reshaped(rewriter: Rewriter, node: Node, source: str) -> str:
 
 def _reshape_of_reshape(rewriter: Rewriter, node: Node) -> str | None:
     before = rewriter.producers.get(node.inputs[0])
-    if before is None or before.operator not in ("reshape", "identity"):
+    if before is None or operator(before.operator).pattern is not Pattern.VIEW:
         return None
     return _reshaped(rewriter, node, before.inputs[0])
 
@@ -166,6 +167,8 @@ def _division_by_power_of_two(rewriter: Rewriter, node: Node) -> str | None:
 
 def _operand_without_expand(rewriter: Rewriter, node: Node) -> str | None:
     """Pointwise operators broadcast by themselves: read the source of an expand where that fits."""
+    if operator(node.operator).pattern is not Pattern.ELEMENTWISE or len(node.inputs) < 2:
+        return None
     inputs = tuple(
         before.inputs[0]
         if (before := rewriter.producers.get(name)) is not None and before.operator == "expand"
@@ -193,8 +196,8 @@ def _inverse_layout(rewriter: Rewriter, node: Node) -> str | None:
     if rewriter.types[source] != rewriter.types[node.output]:
         return None
     if node.operator == "to_blocked":
-        channels, block = rewriter.types[node.inputs[0]].shape[1], _attribute(node, "block")
-        if not isinstance(block, int) or channels % block:
+        channels = rewriter.types[node.inputs[0]].shape[1]
+        if channels % complete_attributes(node).integer("block"):
             return None
     return source
 
@@ -205,17 +208,19 @@ def _inverse_layout(rewriter: Rewriter, node: Node) -> str | None:
 def _pad_before_window(rewriter: Rewriter, node: Node) -> str | None:
     """conv(pad(x)) and pool(pad(x)) with the padding in the window operator's own pads.
 
-    The padding must be what the operator assumes outside of its data: 0 for conv, the lowest value
-    for max_pool, and for average_pool zeros that count.
+    The padding must be what the operator assumes outside of its data; in averages it has to count.
     """
-    pad = rewriter.producers.get(node.inputs[0])
+    outside = operator(node.operator).outside
+    pad = rewriter.producers.get(node.inputs[0]) if outside else None
+    if outside is None or pad is None or pad.operator != "pad":
+        return None
     attributes = complete_attributes(node)
-    if pad is None or pad.operator != "pad" or attributes["layout"] != "NCHW":
+    if attributes["layout"] != "NCHW":
         return None
     if complete_attributes(pad)["mode"] != "constant":
         return None
     fill = _pad_value(rewriter, pad)
-    own = _padding_value(node, rewriter.types[node.inputs[0]].dtype.numpy)
+    own = outside(rewriter.types[node.inputs[0]].dtype)
     pads = _ints(pad, "pads")
     rank = len(pads) // 2
     outer = (*pads[:2], *pads[rank : rank + 2])
@@ -224,7 +229,7 @@ def _pad_before_window(rewriter: Rewriter, node: Node) -> str | None:
     merged: dict[str, Attribute] = dict(node.attributes)
     spatial = (*pads[2:rank], *pads[rank + 2 :])
     old = _ints(node, "pads") or (0,) * len(spatial)
-    if node.operator == "average_pool":
+    if "count_include_pad" in attributes:
         if any(old) and not attributes["count_include_pad"]:
             return None
         merged["count_include_pad"] = True
@@ -244,14 +249,6 @@ def _pad_value(rewriter: Rewriter, pad: Node) -> float | None:
     return None if constant is None else float(constant.reshape(-1)[0])
 
 
-def _padding_value(node: Node, dtype: np.dtype[np.generic]) -> float:
-    if node.operator != "max_pool":
-        return 0.0
-    if np.issubdtype(dtype, np.floating):
-        return -np.inf
-    return float(np.iinfo(dtype).min)  # type: ignore[type-var]
-
-
 # --- helpers ------------------------------------------------------------------------------------
 
 
@@ -259,34 +256,26 @@ def _emit_like(rewriter: Rewriter, node: Node, attributes: Mapping[str, Attribut
     return rewriter.emit(node.operator, node.inputs, attributes, like=node, output=node.output)
 
 
-def _attribute(node: Node, name: str) -> Attribute:
-    return complete_attributes(node)[name]
-
-
 def _ints(node: Node, name: str) -> tuple[int, ...]:
-    return ints_attribute(complete_attributes(node), name)
+    return complete_attributes(node).integers(name)
 
 
 _RULES: dict[str, tuple[Rule, ...]] = {
     "identity": (_identity,),
-    "add": (_neutral_operand(0, either_side=True),),
-    "sub": (_neutral_operand(0, either_side=False),),
-    "mul": (_neutral_operand(1, either_side=True),),
-    "div": (_neutral_operand(1, either_side=False), _division_by_power_of_two),
-    "pow": (_neutral_operand(1, either_side=False),),
+    "div": (_division_by_power_of_two,),
     "clip": (_no_op_clip,),
-    "cast": (_same_type,),
-    "reshape": (_same_type, _reshape_of_reshape),
-    "expand": (_same_type,),
-    "tile": (_same_type,),
+    "reshape": (_reshape_of_reshape,),
     "slice": (_no_op_slice,),
     "pad": (_no_op_pad,),
     "concat": (_one_part,),
     "transpose": (_transpose,),
     "to_blocked": (_inverse_layout,),
     "from_blocked": (_inverse_layout,),
-    "conv": (_pad_before_window,),
-    "max_pool": (_pad_before_window,),
-    "average_pool": (_pad_before_window,),
-    **dict.fromkeys(_REDUCTIONS, (_reduction_of_unit_axes,)),
 }
+# Rules of whatever operator is declared to be so.
+_DECLARED: tuple[Rule, ...] = (
+    _same_type,
+    _neutral_operand,
+    _fold_of_unit_axes,
+    _pad_before_window,
+)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
 from compiler.operators.registry import complete_attributes
-from compiler.operators.rules import bool_attribute
 from compiler.types.node import Node
 
 
@@ -29,7 +28,7 @@ def run(graph: Graph) -> Graph:
 def _is_read_transposed(rewriter: Rewriter, node: Node) -> bool:
     if node.operator != "matmul" or node.inputs[1] in rewriter.constants:
         return False
-    return bool_attribute(complete_attributes(node), "transpose_b")
+    return complete_attributes(node).flag("transpose_b")
 
 
 def _turn(rewriter: Rewriter, node: Node) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from compiler.errors import ShapeError
 from compiler.expr.nodes import Expr, add, binary, cast, const, mul, select, sub, unary
 from compiler.operators.elementwise import register_unary
-from compiler.operators.registry import Attributes
-from compiler.operators.rules import check, choice_attribute, float_attribute
+from compiler.operators.rules import check
+from compiler.operators.use import Attributes
 from compiler.types.dtypes import FLOATS, NUMBERS, SIGNED, DType
 
 SELU_ALPHA = 1.67326319217681884765625
@@ -18,7 +18,7 @@ SELU_GAMMA = 1.05070102214813232421875
 
 
 def _constant(attributes: Attributes, name: str, x: Expr) -> Expr:
-    return const(float_attribute(attributes, name), x.dtype)
+    return const(attributes.floating(name), x.dtype)
 
 
 def _max(left: Expr, right: Expr) -> Expr:
@@ -35,7 +35,7 @@ def _relu(attributes: Attributes, x: Expr) -> Expr:
 
 def _leaky_relu(attributes: Attributes, x: Expr) -> Expr:
     scaled = mul(x, _constant(attributes, "alpha", x))
-    if 0 <= float_attribute(attributes, "alpha") <= 1:
+    if 0 <= attributes.floating("alpha") <= 1:
         return _max(x, scaled)
     return select(binary("lt", x, const(0, x.dtype)), scaled, x)
 
@@ -54,7 +54,7 @@ def _selu(attributes: Attributes, x: Expr) -> Expr:
 
 
 def _celu(attributes: Attributes, x: Expr) -> Expr:
-    alpha = float_attribute(attributes, "alpha")
+    alpha = attributes.floating("alpha")
     zero = const(0, x.dtype)
     negative = mul(const(alpha, x.dtype), _exp_minus_one(mul(x, const(1 / alpha, x.dtype))))
     return add(_max(x, zero), _min(negative, zero))
@@ -76,7 +76,7 @@ def _unit_ramp(x: Expr, slope: float, offset: float) -> Expr:
 
 
 def _hard_sigmoid(attributes: Attributes, x: Expr) -> Expr:
-    alpha, beta = float_attribute(attributes, "alpha"), float_attribute(attributes, "beta")
+    alpha, beta = attributes.floating("alpha"), attributes.floating("beta")
     return _unit_ramp(x, alpha, beta)
 
 
@@ -84,10 +84,14 @@ def _hard_swish(attributes: Attributes, x: Expr) -> Expr:
     return mul(x, _unit_ramp(x, 1 / 6, 0.5))
 
 
+def _gelu_form(attributes: Attributes) -> str:
+    return attributes.choice("approximate", ("none", "tanh"))
+
+
 def _gelu(attributes: Attributes, x: Expr) -> Expr:
     """Hendrycks and Gimpel, Gaussian Error Linear Units: x P(X <= x), or its tanh form."""
     half, one = const(0.5, x.dtype), const(1, x.dtype)
-    if choice_attribute(attributes, "approximate", ("none", "tanh")) == "none":
+    if _gelu_form(attributes) == "none":
         inner = unary("erf", mul(x, const(math.sqrt(0.5), x.dtype)))
     else:
         # sqrt(2/pi) (x + 0.044715 x^3), as x (a + b x^2)
@@ -106,13 +110,13 @@ def _thresholded_relu(attributes: Attributes, x: Expr) -> Expr:
 
 
 def _swish(attributes: Attributes, x: Expr) -> Expr:
-    alpha = float_attribute(attributes, "alpha")
+    alpha = attributes.floating("alpha")
     scaled = x if alpha == 1 else mul(x, const(alpha, x.dtype))
     return mul(x, unary("sigmoid", scaled))
 
 
 def _shrink(attributes: Attributes, x: Expr) -> Expr:
-    lambd, bias = float_attribute(attributes, "lambd"), float_attribute(attributes, "bias")
+    lambd, bias = attributes.floating("lambd"), attributes.floating("bias")
     wide = x if x.dtype.is_float else cast(DType.F64, x)  # integers meet float thresholds
     zero, offset = const(0, wide.dtype), const(bias, wide.dtype)
     above = select(binary("gt", wide, const(lambd, wide.dtype)), sub(wide, offset), zero)
@@ -121,7 +125,7 @@ def _shrink(attributes: Attributes, x: Expr) -> Expr:
 
 
 def _clip(attributes: Attributes, x: Expr) -> Expr:
-    low, high = _clip_bound(attributes, "min"), _clip_bound(attributes, "max")
+    low, high = _clip_bounds(attributes)
     if x.dtype.is_float:
         smallest, largest = -math.inf, math.inf
     else:
@@ -134,40 +138,33 @@ def _clip(attributes: Attributes, x: Expr) -> Expr:
     return x
 
 
-def _clip_bound(attributes: Attributes, name: str) -> int | float | None:
-    value = attributes[name]
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise ShapeError(f"attribute {name} must be a number or absent, not {value!r}")
-    return value
-
-
-def _check_clip(attributes: Attributes) -> None:
-    _clip_bound(attributes, "min")
-    _clip_bound(attributes, "max")
+def _clip_bounds(attributes: Attributes) -> list[int | float | None]:
+    """The bounds `min` and `max`, None where there is none."""
+    bounds: list[int | float | None] = []
+    for name in ("min", "max"):
+        value = attributes[name]
+        if value is not None and (value != value or isinstance(value, bool | str | tuple)):
+            raise ShapeError(f"attribute {name} must be a number or absent, not {value!r}")
+        bounds.append(value)
+    return bounds
 
 
 def _check_celu(attributes: Attributes) -> None:
-    check(float_attribute(attributes, "alpha") != 0, "attribute alpha must not be 0")
-
-
-def _check_gelu(attributes: Attributes) -> None:
-    choice_attribute(attributes, "approximate", ("none", "tanh"))
+    check(attributes.floating("alpha") != 0, "attribute alpha must not be 0")
 
 
 register_unary("relu", SIGNED, _relu)
 register_unary("leaky_relu", FLOATS, _leaky_relu, alpha=0.01)
-register_unary("elu", FLOATS, _elu, alpha=1.0)
-register_unary("selu", FLOATS, _selu, alpha=SELU_ALPHA, gamma=SELU_GAMMA)
-register_unary("celu", FLOATS, _celu, validate=_check_celu, alpha=1.0)
-register_unary("softplus", FLOATS, _softplus)
-register_unary("softsign", FLOATS, _softsign)
+register_unary("elu", FLOATS, _elu, cheap=False, alpha=1.0)
+register_unary("selu", FLOATS, _selu, cheap=False, alpha=SELU_ALPHA, gamma=SELU_GAMMA)
+register_unary("celu", FLOATS, _celu, cheap=False, validate=_check_celu, alpha=1.0)
+register_unary("softplus", FLOATS, _softplus, cheap=False)
+register_unary("softsign", FLOATS, _softsign, cheap=False)
 register_unary("hard_sigmoid", FLOATS, _hard_sigmoid, alpha=0.2, beta=0.5)
 register_unary("hard_swish", FLOATS, _hard_swish)
-register_unary("gelu", FLOATS, _gelu, validate=_check_gelu, approximate="none")
-register_unary("mish", FLOATS, _mish)
+register_unary("gelu", FLOATS, _gelu, cheap=False, validate=_gelu_form, approximate="none")
+register_unary("mish", FLOATS, _mish, cheap=False)
 register_unary("thresholded_relu", FLOATS, _thresholded_relu, alpha=1.0)
-register_unary("swish", FLOATS, _swish, alpha=1.0)
+register_unary("swish", FLOATS, _swish, cheap=False, alpha=1.0)
 register_unary("shrink", NUMBERS, _shrink, lambd=0.5, bias=0.0)
-register_unary("clip", NUMBERS, _clip, validate=_check_clip, min=None, max=None)
+register_unary("clip", NUMBERS, _clip, validate=_clip_bounds, min=None, max=None)

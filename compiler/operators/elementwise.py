@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
 from compiler.errors import ShapeError
 from compiler.expr.nodes import Expr, binary, cast, const, mul, select, unary
-from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.kernels.kernel import Tensor
 from compiler.operators.registry import (
     REQUIRED,
-    Attributes,
-    ExpressionRule,
+    OperatorDefinition,
     Pattern,
     Required,
-    Tensors,
     TypeRule,
-    Types,
     register,
 )
-from compiler.operators.rules import (
-    bool_attribute,
-    broadcast_load,
-    broadcast_shapes,
-    check_dtype,
-    check_same_dtype,
-    choice_attribute,
-    float_attribute,
-    given,
-    pointwise,
-    present,
-)
+from compiler.operators.rules import broadcast_load, broadcast_shapes, check_dtype, check_same_dtype
+from compiler.operators.use import Attributes, Types, Use
 from compiler.types.dtypes import (
     ALL,
     BOOLS,
@@ -45,8 +33,45 @@ from compiler.types.dtypes import (
 )
 from compiler.types.tensor_type import Attribute, TensorType
 
-UnaryBody: TypeAlias = Callable[[Attributes, Expr], Expr]
-BinaryBody: TypeAlias = Callable[[Attributes, Expr, Expr], Expr]
+Body: TypeAlias = Callable[..., Expr]
+"""The scalar function: of the attributes and one element of each operand."""
+
+
+def pointwise(
+    name: str,
+    operands: int,
+    infer: TypeRule,
+    body: Body,
+    *,
+    attributes: Mapping[str, Attribute | Required] = MappingProxyType({}),
+    cheap: bool = True,
+    commutes: bool = False,
+    neutral: float | None = None,
+) -> None:
+    """Register a pointwise operator."""
+
+    def expression(attributes: Attributes, use: Use) -> Tensor:
+        tensors = [use.input(position) for position in range(operands)]
+        return use.pointwise(
+            name,
+            lambda indices: body(
+                attributes, *(broadcast_load(tensor, indices, use.shape) for tensor in tensors)
+            ),
+        )
+
+    register(
+        OperatorDefinition(
+            name,
+            Pattern.ELEMENTWISE,
+            operands,
+            infer,
+            expression,
+            attributes,
+            cheap=cheap,
+            commutes=commutes,
+            neutral=neutral,
+        )
+    )
 
 
 # --- one operand --------------------------------------------------------------------------------
@@ -55,38 +80,31 @@ BinaryBody: TypeAlias = Callable[[Attributes, Expr, Expr], Expr]
 def register_unary(
     name: str,
     allowed: frozenset[DType],
-    body: UnaryBody,
+    body: Body,
     *,
+    cheap: bool = True,
     result: DType | None = None,
-    validate: Callable[[Attributes], None] | None = None,
+    validate: Callable[[Attributes], object] | None = None,
     **defaults: Attribute | Required,
 ) -> None:
-    """Register the pointwise operator `name` of one operand; `body` is the scalar function."""
+    """Register a pointwise operator of one operand; `cheap` as in its definition."""
 
     def infer(attributes: Attributes, types: Types) -> TensorType:
-        type = present(types, 0)
+        type = types.present(0)
         check_dtype(type, allowed)
         for attribute, default in defaults.items():
             if isinstance(default, bool):
-                bool_attribute(attributes, attribute)
+                attributes.flag(attribute)
             elif isinstance(default, float):
-                float_attribute(attributes, attribute)
+                attributes.floating(attribute)
         if validate is not None:
             validate(attributes)
         return TensorType(result or type.dtype, type.shape)
 
-    def expression(
-        builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-    ) -> Tensor:
-        data = given(inputs, 0)
-        return pointwise(
-            builder, name, type.shape, lambda indices: body(attributes, data[tuple(indices)])
-        )
-
-    register(name, Pattern.ELEMENTWISE, 1, infer, expression, **defaults)
+    pointwise(name, 1, infer, body, attributes=defaults, cheap=cheap)
 
 
-def _plain(op: str) -> UnaryBody:
+def _plain(op: str) -> Body:
     return lambda attributes, x: unary(op, x)
 
 
@@ -108,8 +126,8 @@ def _isinf(attributes: Attributes, x: Expr) -> Expr:
     largest = float(np.finfo(x.dtype.numpy).max)
     positive = binary("gt", x, const(largest, x.dtype))
     negative = binary("lt", x, const(-largest, x.dtype))
-    detect_positive = bool_attribute(attributes, "detect_positive")
-    if bool_attribute(attributes, "detect_negative"):
+    detect_positive = attributes.flag("detect_positive")
+    if attributes.flag("detect_negative"):
         return binary("or", negative, positive) if detect_positive else negative
     return positive if detect_positive else const(False, DType.BOOL)
 
@@ -119,28 +137,21 @@ def _bitwise_not(attributes: Attributes, x: Expr) -> Expr:
     return binary("xor", x, const(all_bits, x.dtype))
 
 
-def _cast_target(attributes: Attributes) -> DType:
-    return DType(choice_attribute(attributes, "to", list(DType)))
-
-
 def _infer_cast(attributes: Attributes, types: Types) -> TensorType:
-    return TensorType(_cast_target(attributes), present(types, 0).shape)
+    return TensorType(_target(attributes), types.present(0).shape)
 
 
-def _cast(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
-    return pointwise(
-        builder, "cast", type.shape, lambda indices: cast(type.dtype, data[tuple(indices)])
-    )
+def _target(attributes: Attributes) -> DType:
+    return DType(attributes.choice("to", list(DType)))
 
 
-_FLOAT_FUNCTIONS = (
+_FUNCTIONS = (
     "exp log sqrt reciprocal tanh erf sigmoid sin cos tan asin acos atan sinh cosh asinh acosh "
-    "atanh floor ceil round"
+    "atanh"
 )
-for _name in _FLOAT_FUNCTIONS.split():
+for _name in _FUNCTIONS.split():
+    register_unary(_name, FLOATS, _plain(_name), cheap=False)
+for _name in ("floor", "ceil", "round"):
     register_unary(_name, FLOATS, _plain(_name))
 register_unary("neg", SIGNED, _plain("neg"))
 register_unary("not", BOOLS, _plain("not"))
@@ -151,7 +162,20 @@ register_unary(
     "isinf", FLOATS, _isinf, result=DType.BOOL, detect_negative=True, detect_positive=True
 )
 register_unary("bitwise_not", INTEGERS, _bitwise_not)
-register("cast", Pattern.ELEMENTWISE, 1, _infer_cast, _cast, to=REQUIRED)
+register(
+    OperatorDefinition(
+        "cast",
+        Pattern.ELEMENTWISE,
+        1,
+        _infer_cast,
+        lambda attributes, use: use.pointwise(
+            "cast", lambda indices: cast(use.dtype, use.input(0)[indices])
+        ),
+        {"to": REQUIRED},
+        cheap=True,
+        identity_if_same_type=True,
+    )
+)
 
 
 # --- two and three operands ---------------------------------------------------------------------
@@ -159,7 +183,7 @@ register("cast", Pattern.ELEMENTWISE, 1, _infer_cast, _cast, to=REQUIRED)
 
 def _infer_binary(allowed: frozenset[DType], result: DType | None) -> TypeRule:
     def infer(attributes: Attributes, types: Types) -> TensorType:
-        left, right = present(types, 0), present(types, 1)
+        left, right = types.present(0), types.present(1)
         check_dtype(left, allowed, "the left operand")
         check_same_dtype(left, right)
         return TensorType(result or left.dtype, broadcast_shapes(left.shape, right.shape))
@@ -167,43 +191,11 @@ def _infer_binary(allowed: frozenset[DType], result: DType | None) -> TypeRule:
     return infer
 
 
-def _binary_expression(name: str, body: BinaryBody) -> ExpressionRule:
-    def expression(
-        builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-    ) -> Tensor:
-        left, right = given(inputs, 0), given(inputs, 1)
-
-        def value(indices: Sequence[Expr]) -> Expr:
-            return body(
-                attributes,
-                broadcast_load(left, indices, type.shape),
-                broadcast_load(right, indices, type.shape),
-            )
-
-        return pointwise(builder, name, type.shape, value)
-
-    return expression
-
-
-def _register_binary(
-    name: str,
-    allowed: frozenset[DType],
-    body: BinaryBody,
-    *,
-    result: DType | None = None,
-    infer: TypeRule | None = None,
-    **defaults: Attribute | Required,
-) -> None:
-    rule = infer or _infer_binary(allowed, result)
-    expression = _binary_expression(name, body)
-    register(name, Pattern.ELEMENTWISE, 2, rule, expression, **defaults)
-
-
-def _plain_binary(op: str) -> BinaryBody:
+def _plain_binary(op: str) -> Body:
     return lambda attributes, left, right: binary(op, left, right)
 
 
-def _division(op: str) -> BinaryBody:
+def _division(op: str) -> Body:
     """div, mod or fmod. Integer division by zero gives 0, and by -1 wraps, as NumPy has it.
 
     The machine's division traps in both cases, so that it gets the divisor 1 instead.
@@ -228,7 +220,7 @@ def _division(op: str) -> BinaryBody:
 
 
 def _infer_pow(attributes: Attributes, types: Types) -> TensorType:
-    base, exponent = present(types, 0), present(types, 1)
+    base, exponent = types.present(0), types.present(1)
     check_dtype(base, NUMBERS, "the base")
     check_dtype(exponent, NUMBERS, "the exponent")
     return TensorType(base.dtype, broadcast_shapes(base.shape, exponent.shape))
@@ -242,19 +234,19 @@ def _pow(attributes: Attributes, base: Expr, exponent: Expr) -> Expr:
 
 
 def _infer_shift(attributes: Attributes, types: Types) -> TensorType:
-    choice_attribute(attributes, "direction", ("left", "right"))
+    attributes.choice("direction", ("left", "right"))
     return _infer_binary(UNSIGNED_INTEGERS, None)(attributes, types)
 
 
 def _bit_shift(attributes: Attributes, left: Expr, right: Expr) -> Expr:
-    direction = choice_attribute(attributes, "direction", ("left", "right"))
+    direction = attributes.choice("direction", ("left", "right"))
     shifted = binary("shl" if direction == "left" else "shr", left, right)
     bits = const(left.dtype.bytes * 8, left.dtype)
     return select(binary("lt", right, bits), shifted, const(0, left.dtype))
 
 
 def _infer_prelu(attributes: Attributes, types: Types) -> TensorType:
-    data, slope = present(types, 0), present(types, 1)
+    data, slope = types.present(0), types.present(1)
     result = _infer_binary(NUMBERS, None)(attributes, types)
     if result.shape != data.shape:
         raise ShapeError(f"the slope {slope} does not broadcast to the data's shape")
@@ -268,32 +260,41 @@ def _prelu(attributes: Attributes, x: Expr, slope: Expr) -> Expr:
 
 
 def _infer_where(attributes: Attributes, types: Types) -> TensorType:
-    condition, then, otherwise = (present(types, position) for position in range(3))
+    condition, then, otherwise = (types.present(position) for position in range(3))
     check_dtype(condition, BOOLS, "the condition")
     check_same_dtype(then, otherwise)
     return TensorType(then.dtype, broadcast_shapes(condition.shape, then.shape, otherwise.shape))
 
 
-def _where(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    operands = [given(inputs, position) for position in range(3)]
-
-    def value(indices: Sequence[Expr]) -> Expr:
-        condition, then, otherwise = (
-            broadcast_load(operand, indices, type.shape) for operand in operands
-        )
-        return select(condition, then, otherwise)
-
-    return pointwise(builder, "where", type.shape, value)
+def _where(attributes: Attributes, condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+    return select(condition, then, otherwise)
 
 
-for _name in ("add", "sub", "mul", "max", "min"):
-    _register_binary(_name, NUMBERS, _plain_binary(_name))
-for _name in ("div", "mod", "fmod"):
-    _register_binary(_name, NUMBERS, _division(_name))
+def _register_binary(
+    name: str,
+    allowed: frozenset[DType],
+    body: Body | None = None,
+    *,
+    result: DType | None = None,
+    cheap: bool = True,
+    commutes: bool = False,
+    neutral: float | None = None,
+) -> None:
+    """An operator of two operands of one type; its `body` is the function of its name if None."""
+    function, infer = body or _plain_binary(name), _infer_binary(allowed, result)
+    pointwise(name, 2, infer, function, cheap=cheap, commutes=commutes, neutral=neutral)
+
+
+_register_binary("add", NUMBERS, commutes=True, neutral=0)
+_register_binary("sub", NUMBERS, neutral=0)
+_register_binary("mul", NUMBERS, commutes=True, neutral=1)
+_register_binary("max", NUMBERS, commutes=True)
+_register_binary("min", NUMBERS, commutes=True)
+_register_binary("div", NUMBERS, _division("div"), cheap=False, neutral=1)
+_register_binary("mod", NUMBERS, _division("mod"), cheap=False)
+_register_binary("fmod", NUMBERS, _division("fmod"), cheap=False)
 for _name in ("and", "or", "xor"):
-    _register_binary(_name, BOOLS, _plain_binary(_name))
+    _register_binary(_name, BOOLS, commutes=True)
     _register_binary(f"bitwise_{_name}", INTEGERS, _plain_binary(_name))
 for _name, _op in (
     ("less", "lt"),
@@ -302,8 +303,8 @@ for _name, _op in (
     ("greater_equal", "ge"),
 ):
     _register_binary(_name, NUMBERS, _plain_binary(_op), result=DType.BOOL)
-_register_binary("equal", ALL, _plain_binary("eq"), result=DType.BOOL)
-_register_binary("pow", NUMBERS, _pow, infer=_infer_pow)
-_register_binary("bit_shift", UNSIGNED_INTEGERS, _bit_shift, infer=_infer_shift, direction=REQUIRED)
-_register_binary("prelu", NUMBERS, _prelu, infer=_infer_prelu)
-register("where", Pattern.ELEMENTWISE, 3, _infer_where, _where)
+_register_binary("equal", ALL, _plain_binary("eq"), result=DType.BOOL, commutes=True)
+pointwise("pow", 2, _infer_pow, _pow, cheap=False, neutral=1)
+pointwise("bit_shift", 2, _infer_shift, _bit_shift, attributes={"direction": REQUIRED})
+pointwise("prelu", 2, _infer_prelu, _prelu)
+pointwise("where", 3, _infer_where, _where)

@@ -6,28 +6,11 @@ so that no model and no measurement with random inputs can read outside of a ten
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from compiler.expr.nodes import Expr, add, binary, cast, integer, select
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.registry import (
-    REQUIRED,
-    Attributes,
-    Pattern,
-    Tensors,
-    Types,
-    register,
-)
-from compiler.operators.rules import (
-    INDICES,
-    axis_attribute,
-    check,
-    check_dtype,
-    given,
-    int_attribute,
-    pointwise,
-    present,
-)
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.rules import INDICES, check, check_dtype
+from compiler.operators.use import Attributes, Types, Use
 from compiler.types.dtypes import NUMBERS, DType
 from compiler.types.tensor_type import TensorType
 
@@ -46,31 +29,29 @@ def _position(position: Expr, extent: int) -> Expr:
 
 
 def _infer_gather(attributes: Attributes, types: Types) -> TensorType:
-    data, indices = present(types, 0), present(types, 1)
+    data, indices = types.present(0), types.present(1)
     check_dtype(indices, INDICES, "the index tensor")
-    axis = axis_attribute(attributes, "axis", len(data.shape))
+    axis = attributes.axis("axis", len(data.shape))
     shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
     return TensorType(data.dtype, shape)
 
 
-def _gather(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data, picks = given(inputs, 0), given(inputs, 1)
-    axis = axis_attribute(attributes, "axis", len(data.shape))
+def _gather(attributes: Attributes, use: Use) -> Tensor:
+    data, picks = use.input(0), use.input(1)
+    axis = attributes.axis("axis", len(data.shape))
     end = axis + len(picks.shape)
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         position = _position(picks[tuple(indices[axis:end])], data.shape[axis])
         return data[(*indices[:axis], position, *indices[end:])]
 
-    return pointwise(builder, "gather", type.shape, value)
+    return use.pointwise("gather", value)
 
 
 def _infer_gather_elements(attributes: Attributes, types: Types) -> TensorType:
-    data, indices = present(types, 0), present(types, 1)
+    data, indices = types.present(0), types.present(1)
     check_dtype(indices, INDICES, "the index tensor")
-    axis = axis_attribute(attributes, "axis", len(data.shape))
+    axis = attributes.axis("axis", len(data.shape))
     check(
         len(indices.shape) == len(data.shape),
         f"the data has {len(data.shape)} axes, the index tensor {len(indices.shape)}",
@@ -83,23 +64,21 @@ def _infer_gather_elements(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(data.dtype, indices.shape)
 
 
-def _gather_elements(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data, picks = given(inputs, 0), given(inputs, 1)
-    axis = axis_attribute(attributes, "axis", len(data.shape))
+def _gather_elements(attributes: Attributes, use: Use) -> Tensor:
+    data, picks = use.input(0), use.input(1)
+    axis = attributes.axis("axis", len(data.shape))
 
-    def value(indices: Sequence[Expr]) -> Expr:
-        position = _position(picks[tuple(indices)], data.shape[axis])
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        position = _position(picks[indices], data.shape[axis])
         return data[(*indices[:axis], position, *indices[axis + 1 :])]
 
-    return pointwise(builder, "gather_elements", type.shape, value)
+    return use.pointwise("gather_elements", value)
 
 
 def _infer_gather_nd(attributes: Attributes, types: Types) -> TensorType:
-    data, indices = present(types, 0), present(types, 1)
+    data, indices = types.present(0), types.present(1)
     check_dtype(indices, INDICES, "the index tensor")
-    batch = int_attribute(attributes, "batch_dims")
+    batch = attributes.integer("batch_dims")
     check(len(indices.shape) >= 1, "the index tensor is a scalar")
     check(
         0 <= batch < min(len(data.shape), len(indices.shape)),
@@ -117,47 +96,50 @@ def _infer_gather_nd(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(data.dtype, (*indices.shape[:-1], *data.shape[batch + depth :]))
 
 
-def _gather_nd(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data, picks = given(inputs, 0), given(inputs, 1)
-    batch, depth = int_attribute(attributes, "batch_dims"), picks.shape[-1]
+def _gather_nd(attributes: Attributes, use: Use) -> Tensor:
+    data, picks = use.input(0), use.input(1)
+    batch, depth = attributes.integer("batch_dims"), picks.shape[-1]
     outer = len(picks.shape) - 1
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         positions = [
             _position(picks[(*indices[:outer], integer(entry))], data.shape[batch + entry])
             for entry in range(depth)
         ]
         return data[(*indices[:batch], *positions, *indices[outer:])]
 
-    return pointwise(builder, "gather_nd", type.shape, value)
+    return use.pointwise("gather_nd", value)
 
 
 def _infer_one_hot(attributes: Attributes, types: Types) -> TensorType:
-    indices, values = present(types, 0), present(types, 1)
+    indices, values = types.present(0), types.present(1)
     check_dtype(indices, NUMBERS, "the index tensor")
     check(values.shape == (2,), f"the values must be [off, on], not {values}")
-    axis = axis_attribute(attributes, "axis", len(indices.shape) + 1)
-    depth = int_attribute(attributes, "depth")
+    axis = attributes.axis("axis", len(indices.shape) + 1)
+    depth = attributes.integer("depth")
     return TensorType(values.dtype, (*indices.shape[:axis], depth, *indices.shape[axis:]))
 
 
-def _one_hot(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    picks, values = given(inputs, 0), given(inputs, 1)
-    axis = axis_attribute(attributes, "axis", len(type.shape))
-    depth = int_attribute(attributes, "depth")
+def _one_hot(attributes: Attributes, use: Use) -> Tensor:
+    picks, values = use.input(0), use.input(1)
+    axis = attributes.axis("axis", len(use.shape))
+    depth = attributes.integer("depth")
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         hot = _wrapped(picks[(*indices[:axis], *indices[axis + 1 :])], depth)
         return select(binary("eq", hot, indices[axis]), values[integer(1)], values[integer(0)])
 
-    return pointwise(builder, "one_hot", type.shape, value)
+    return use.pointwise("one_hot", value)
 
 
-register("gather", Pattern.INJECTIVE, 2, _infer_gather, _gather, axis=0)
-register("gather_elements", Pattern.INJECTIVE, 2, _infer_gather_elements, _gather_elements, axis=0)
-register("gather_nd", Pattern.INJECTIVE, 2, _infer_gather_nd, _gather_nd, batch_dims=0)
-register("one_hot", Pattern.INJECTIVE, 2, _infer_one_hot, _one_hot, depth=REQUIRED, axis=REQUIRED)
+register(
+    *(
+        OperatorDefinition(name, Pattern.INJECTIVE, 2, infer, expression, attributes)
+        for name, infer, expression, attributes in (
+            ("gather", _infer_gather, _gather, {"axis": 0}),
+            ("gather_elements", _infer_gather_elements, _gather_elements, {"axis": 0}),
+            ("gather_nd", _infer_gather_nd, _gather_nd, {"batch_dims": 0}),
+            ("one_hot", _infer_one_hot, _one_hot, {"depth": REQUIRED, "axis": REQUIRED}),
+        )
+    )
+)

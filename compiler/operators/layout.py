@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.registry import (
-    REQUIRED,
-    Attributes,
-    Pattern,
-    Tensors,
-    Types,
-    register,
-)
-from compiler.operators.rules import check, given, int_attribute, pointwise, present
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.rules import check
+from compiler.operators.use import Attributes, Types, Use
 from compiler.types.tensor_type import TensorType
 
 
 def _infer_to_blocked(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
-    block = int_attribute(attributes, "block")
+    type = types.present(0)
+    block = attributes.integer("block")
     check(block >= 1, f"the block must be at least 1, not {block}")
     check(len(type.shape) >= 2, f"the data needs the axes N and C, not the shape {type.shape}")
     batch, channels, *spatial = type.shape
     return TensorType(type.dtype, (batch, -(-channels // block), *spatial, block))
 
 
-def _to_blocked(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
-    block, channels = int_attribute(attributes, "block"), data.shape[1]
+def _to_blocked(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    block, channels = attributes.integer("block"), data.shape[1]
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         batch, outer, *spatial, inner = indices
         channel = add(mul(outer, integer(block)), inner)
         element = data[(batch, channel, *spatial)]
@@ -41,12 +31,12 @@ def _to_blocked(
             return element
         return select(binary("lt", channel, integer(channels)), element, const(0, data.dtype))
 
-    return pointwise(builder, "to_blocked", type.shape, value)
+    return use.pointwise("to_blocked", value)
 
 
 def _infer_from_blocked(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
-    channels = int_attribute(attributes, "channels")
+    type = types.present(0)
+    channels = attributes.integer("channels")
     check(len(type.shape) >= 3, f"{type} is not blocked: it needs the axes N, C and a block")
     batch, blocks, *spatial, block = type.shape
     check(
@@ -56,21 +46,37 @@ def _infer_from_blocked(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(type.dtype, (batch, channels, *spatial))
 
 
-def _from_blocked(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
+def _from_blocked(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
     block = integer(data.shape[-1])
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         batch, channel, *spatial = indices
         outer, inner = binary("floordiv", channel, block), binary("mod", channel, block)
         return data[(batch, outer, *spatial, inner)]
 
-    return pointwise(builder, "from_blocked", type.shape, value)
+    return use.pointwise("from_blocked", value)
 
 
-register("to_blocked", Pattern.INJECTIVE, 1, _infer_to_blocked, _to_blocked, block=REQUIRED)
 register(
-    "from_blocked", Pattern.INJECTIVE, 1, _infer_from_blocked, _from_blocked, channels=REQUIRED
+    OperatorDefinition(
+        "to_blocked",
+        Pattern.INJECTIVE,
+        1,
+        _infer_to_blocked,
+        _to_blocked,
+        {"block": REQUIRED},
+        cheap=True,
+        passes=1,
+    ),
+    OperatorDefinition(
+        "from_blocked",
+        Pattern.INJECTIVE,
+        1,
+        _infer_from_blocked,
+        _from_blocked,
+        {"channels": REQUIRED},
+        cheap=True,
+        passes=1,
+    ),
 )

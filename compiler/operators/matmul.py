@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from compiler.expr.nodes import Expr, mul
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.registry import Attributes, Pattern, Tensors, Types, register
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import OperatorDefinition, Pattern, register
 from compiler.operators.rules import (
-    axes_of,
-    bool_attribute,
     broadcast_load,
     broadcast_shapes,
     check,
     check_dtype,
     check_same_dtype,
-    given,
-    present,
 )
+from compiler.operators.use import Attributes, Types, Use, axes_of
 from compiler.types.dtypes import NUMBERS
 from compiler.types.tensor_type import TensorType
 
@@ -26,31 +23,26 @@ def _matrix(type: TensorType, transposed: bool) -> tuple[int, int]:
 
 
 def _infer_matmul(attributes: Attributes, types: Types) -> TensorType:
-    left, right = present(types, 0), present(types, 1)
+    left, right = types.present(0), types.present(1)
     check_dtype(left, NUMBERS)
     check_same_dtype(left, right)
     check(
         min(len(left.shape), len(right.shape)) >= 2,
         "both operands need at least the two axes of a matrix",
     )
-    rows, left_inner = _matrix(left, bool_attribute(attributes, "transpose_a"))
-    right_inner, columns = _matrix(right, bool_attribute(attributes, "transpose_b"))
-    check(
-        left_inner == right_inner,
-        f"the inner extents {left_inner} and {right_inner} differ",
-    )
+    rows, left_inner = _matrix(left, attributes.flag("transpose_a"))
+    right_inner, columns = _matrix(right, attributes.flag("transpose_b"))
+    check(left_inner == right_inner, f"the inner extents {left_inner} and {right_inner} differ")
     batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
     return TensorType(left.dtype, (*batch, rows, columns))
 
 
-def _matmul(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    left, right = given(inputs, 0), given(inputs, 1)
-    transpose_a = bool_attribute(attributes, "transpose_a")
-    transpose_b = bool_attribute(attributes, "transpose_b")
+def _matmul(attributes: Attributes, use: Use) -> Tensor:
+    left, right = use.input(0), use.input(1)
+    transpose_a = attributes.flag("transpose_a")
+    transpose_b = attributes.flag("transpose_b")
     inner = left.shape[-2] if transpose_a else left.shape[-1]
-    *batch, rows, columns = type.shape
+    *batch, rows, columns = use.shape
 
     def body(*indices: Expr) -> Expr:
         *stack, m, n, k = indices
@@ -61,7 +53,7 @@ def _matmul(
             broadcast_load(right, of_right, (*batch, *right.shape[-2:])),
         )
 
-    return builder.stage(
+    return use.builder.stage(
         "matmul",
         [*axes_of(batch, "b"), ("m", rows), ("n", columns)],
         body,
@@ -70,12 +62,19 @@ def _matmul(
     )
 
 
+def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
+    _, inner = _matrix(types.present(0), attributes.flag("transpose_a"))
+    return result.size * inner
+
+
 register(
-    "matmul",
-    Pattern.CONTRACTION,
-    2,
-    _infer_matmul,
-    _matmul,
-    transpose_a=False,
-    transpose_b=False,
+    OperatorDefinition(
+        "matmul",
+        Pattern.CONTRACTION,
+        2,
+        _infer_matmul,
+        _matmul,
+        {"transpose_a": False, "transpose_b": False},
+        work=_work,
+    )
 )

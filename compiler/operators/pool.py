@@ -3,257 +3,205 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.expr.nodes import Const, Expr, add, binary, cast, const, integer, mul, sub
-from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.kernels.kernel import Tensor
+from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import (
     REQUIRED,
-    Attributes,
+    OperatorDefinition,
     Pattern,
-    Tensors,
-    Types,
+    Required,
+    TypeRule,
     register,
 )
-from compiler.operators.rules import (
-    bool_attribute,
-    check,
-    check_dtype,
-    choice_attribute,
-    divide_by_count,
-    given,
-    ints_attribute,
-    lowest,
-    pad_stage,
-    present,
-    spatial_names,
-    window_index,
-    window_reach,
-)
+from compiler.operators.rules import check, check_dtype, divide_by_count, lowest
+from compiler.operators.use import Attributes, Types, Use
+from compiler.operators.windows import Windows, read_windows, spatial_names
 from compiler.types.dtypes import FLOATS, NUMBERS, DType
-from compiler.types.tensor_type import TensorType
+from compiler.types.tensor_type import Attribute, TensorType
 
-LAYOUTS = ("NCHW", "NCHWc")
-
-
-@dataclass(frozen=True, slots=True)
-class _Windows:
-    """The attributes of a pool, one entry per spatial axis."""
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    begins: tuple[int, ...]
-    ends: tuple[int, ...]
-    dilations: tuple[int, ...]
-    outputs: tuple[int, ...]
-    blocked: bool
-
-    @property
-    def rank(self) -> int:
-        return len(self.kernel)
-
-    def split(self, items: Sequence[Expr]) -> tuple[list[Expr], list[Expr], list[Expr]]:
-        """Indices of the result as those before, of and after the spatial axes."""
-        return list(items[:2]), list(items[2 : 2 + self.rank]), list(items[2 + self.rank :])
+LAYOUTS = ("NCHW", BLOCKED)
 
 
-def _windows(attributes: Attributes) -> _Windows:
-    kernel = ints_attribute(attributes, "kernel")
-    rank = len(kernel)
-    ones, zeros = (1,) * rank, (0,) * rank
-    pads = ints_attribute(attributes, "pads") or zeros + zeros
-    check(len(pads) == 2 * rank, f"pads {list(pads)} needs {2 * rank} entries")
-    windows = _Windows(
-        kernel,
-        ints_attribute(attributes, "strides") or ones,
-        pads[:rank],
-        pads[rank:],
-        ints_attribute(attributes, "dilations") or ones,
-        ints_attribute(attributes, "shape"),
-        choice_attribute(attributes, "layout", LAYOUTS) == "NCHWc",
-    )
-    for name in ("strides", "dilations", "outputs"):
-        values = getattr(windows, name)
-        check(len(values) == rank, f"{name} {list(values)} needs {rank} entries")
-    check(rank >= 1, "the kernel has no axis")
-    for name in ("kernel", "strides", "dilations"):
-        values = getattr(windows, name)
-        check(min(values) >= 1, f"{name} {list(values)} must be positive")
-    check(min(pads) >= 0, f"pads {list(pads)} must not be negative")
-    return windows
-
-
-def _infer_pool(allowed: frozenset[DType], attributes: Attributes, types: Types) -> TensorType:
-    type, windows = present(types, 0), _windows(attributes)
-    check_dtype(type, allowed)
-    rank = len(type.shape) - (3 if windows.blocked else 2)
-    check(
-        rank == windows.rank,
-        f"a kernel {list(windows.kernel)} does not fit data of {rank} spatial axes",
-    )
-    check(not windows.blocked or rank == 2, f"blocked data has 2 spatial axes, not {rank}")
-    for axis in range(rank):
-        extent, begin = type.shape[2 + axis], windows.begins[axis]
-        last = (windows.outputs[axis] - 1) * windows.strides[axis] - begin
+def _infer_pool(allowed: frozenset[DType]) -> TypeRule:
+    def infer(attributes: Attributes, types: Types) -> TensorType:
+        type, kernel = types.present(0), attributes.integers("kernel")
+        windows, outputs = read_windows(attributes, kernel), attributes.integers("shape")
+        blocked = attributes.choice("layout", LAYOUTS) == BLOCKED
+        if "count_include_pad" in attributes:
+            attributes.flag("count_include_pad")
+        check_dtype(type, allowed)
+        check(len(kernel) >= 1, "the kernel has no axis")
+        check(min(kernel) >= 1, f"kernel {list(kernel)} must be positive")
+        check(len(outputs) == len(kernel), f"shape {list(outputs)} needs {len(kernel)} entries")
+        pads = windows.begins + windows.ends
+        check(min(pads) >= 0, f"pads {list(pads)} must not be negative")
+        rank = len(type.shape) - (3 if blocked else 2)
         check(
-            last < extent + windows.ends[axis],
-            f"the last window of spatial axis {axis} starts at {last}, outside of the padded data",
+            rank == windows.rank,
+            f"a kernel {list(kernel)} does not fit data of {rank} spatial axes",
         )
-    trail = type.shape[-1:] if windows.blocked else ()
-    return TensorType(type.dtype, (*type.shape[:2], *windows.outputs, *trail))
+        check(not blocked or rank == 2, f"blocked data has 2 spatial axes, not {rank}")
+        for axis in range(rank):
+            last = (outputs[axis] - 1) * windows.strides[axis] - windows.begins[axis]
+            check(
+                last < type.shape[2 + axis] + windows.ends[axis],
+                f"the last window of spatial axis {axis} starts at {last}, outside of the padded "
+                "data",
+            )
+        return TensorType(type.dtype, (*type.shape[:2], *outputs, *type.shape[2 + rank :]))
+
+    return infer
 
 
-def _pool_stage(
-    builder: KernelBuilder, windows: _Windows, data: Tensor, combiner: str, padding: Const
-) -> Tensor:
-    trail = [("ci", data.shape[-1])] if windows.blocked else []
-    reaches = [
-        window_reach(*of_axis)
-        for of_axis in zip(
-            windows.outputs, windows.kernel, windows.strides, windows.dilations, strict=True
-        )
-    ]
-    padded = pad_stage(
-        builder,
-        data,
-        ["n", "c", *spatial_names(windows.rank, "i"), *(name for name, _ in trail)],
-        [0, 0, *windows.begins, *(0 for _ in trail)],
-        [*data.shape[:2], *reaches, *(extent for _, extent in trail)],
-        padding,
-    )
-    names = spatial_names(windows.rank, "o")
-    axes = [
-        ("n", data.shape[0]),
-        ("c", data.shape[1]),
-        *zip(names, windows.outputs, strict=True),
-        *trail,
-    ]
+def _pool_stage(use: Use, windows: Windows, combiner: str, padding: Const) -> Tensor:
+    rank, shape = windows.rank, use.shape
+    padded = windows.padded(use.builder, use.input(0), "c", shape[2 : 2 + rank], padding)
+    names = ["n", "c", *spatial_names(rank, "o"), "ci"][: len(shape)]
 
     def body(*indices: Expr) -> Expr:
-        before, outputs, after = windows.split(indices[: len(axes)])
-        positions = map(
-            window_index, outputs, indices[len(axes) :], windows.strides, windows.dilations
-        )
-        return padded[(*before, *positions, *after)]
+        outputs, taps = indices[2 : 2 + rank], indices[len(shape) :]
+        behind = indices[2 + rank : len(shape)]
+        return padded[(*indices[:2], *windows.positions(outputs, taps), *behind)]
 
-    taps = list(zip(spatial_names(windows.rank, "k"), windows.kernel, strict=True))
-    return builder.stage("pool", axes, body, reduce=taps, combiner=combiner)
+    axes = list(zip(names, shape, strict=True))
+    return use.builder.stage("pool", axes, body, reduce=windows.taps(), combiner=combiner)
 
 
-def _infer_max_pool(attributes: Attributes, types: Types) -> TensorType:
-    return _infer_pool(NUMBERS, attributes, types)
+def _max_pool(attributes: Attributes, use: Use) -> Tensor:
+    windows = read_windows(attributes, attributes.integers("kernel"))
+    return _pool_stage(use, windows, "max", lowest(use.dtype))
 
 
-def _max_pool(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    return _pool_stage(builder, _windows(attributes), given(inputs, 0), "max", lowest(type.dtype))
-
-
-def _infer_average_pool(attributes: Attributes, types: Types) -> TensorType:
-    bool_attribute(attributes, "count_include_pad")
-    return _infer_pool(FLOATS, attributes, types)
-
-
-def _average_pool(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    windows, data = _windows(attributes), given(inputs, 0)
-    include_pad = bool_attribute(attributes, "count_include_pad")
-    total = _pool_stage(builder, windows, data, "sum", const(0, type.dtype))
-    counts = [
-        _tap_count(windows, axis, data.shape[2 + axis], include_pad) for axis in range(windows.rank)
-    ]
+def _average_pool(attributes: Attributes, use: Use) -> Tensor:
+    windows = read_windows(attributes, attributes.integers("kernel"))
+    total = _pool_stage(use, windows, "sum", const(0, use.dtype))
+    include_pad = attributes.flag("count_include_pad")
+    counted = [_counted(windows, axis, use, include_pad) for axis in range(windows.rank)]
+    counts = [axis.same_for_all() for axis in counted]
     fixed = math.prod(count for count in counts if count is not None)
 
     def body(*indices: Expr) -> Expr:
         value = total[indices]
         if None not in counts:
             return divide_by_count(value, fixed)
-        _, outputs, _ = windows.split(indices)
         count: Expr = integer(fixed)
-        for axis, known in enumerate(counts):
+        for known, axis, output in zip(counts, counted, indices[2:], strict=False):
             if known is None:
-                extent = data.shape[2 + axis]
-                count = mul(count, _taps(windows, axis, outputs[axis], extent, include_pad))
-        return binary("div", value, cast(type.dtype, count))
+                count = mul(count, axis.taps(output))
+        return binary("div", value, cast(use.dtype, count))
 
     if counts == [1] * windows.rank:
         return total
-    axes = [(axis.name, axis.extent) for axis in builder.stages[-1].axes]
-    return builder.stage("average_pool", axes, body)
+    axes = [(axis.name, axis.extent) for axis in use.builder.stages[-1].axes]
+    return use.builder.stage("average_pool", axes, body)
 
 
-def _counted_range(windows: _Windows, axis: int, extent: int, include_pad: bool) -> tuple[int, int]:
-    """The positions low <= position < high, relative to the data, that count in an average."""
-    if include_pad:
-        return -windows.begins[axis], extent + windows.ends[axis]
-    return 0, extent
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Along one axis: windows, and the positions low <= position < high that count in an average,
+    relative to the data."""
+
+    outputs: int
+    kernel: int
+    stride: int
+    begin: int
+    dilation: int
+    low: int
+    high: int
+
+    def same_for_all(self) -> int | None:
+        """How many taps count if that is the same for all windows, else None."""
+        last = (self.outputs - 1) * self.stride + (self.kernel - 1) * self.dilation - self.begin
+        return self.kernel if self.low <= -self.begin and last < self.high else None
+
+    def taps(self, output: Expr) -> Expr:
+        """How many taps of window `output` count; 1 where none does, of a sum of 0."""
+        start = sub(mul(output, integer(self.stride)), integer(self.begin))
+
+        def first_tap_at(bound: int) -> Expr:
+            # the smallest tap with start + tap * dilation >= bound
+            distance = add(sub(integer(bound), start), integer(self.dilation - 1))
+            return binary("floordiv", distance, integer(self.dilation))
+
+        end = binary("min", first_tap_at(self.high), integer(self.kernel))
+        count = sub(end, binary("max", first_tap_at(self.low), integer(0)))
+        every = range(self.outputs)
+        if self.high - self.low >= self.dilation:  # no window steps over what counts: the ends tell
+            every = range(0, every.stop, max(every.stop - 1, 1))
+        return count if all(map(self._counts, every)) else binary("max", count, integer(1))
+
+    def _counts(self, window: int) -> bool:
+        """Some tap of the window counts."""
+        start = window * self.stride - self.begin
+        taps = range(self.kernel)
+        return any(self.low <= start + tap * self.dilation < self.high for tap in taps)
 
 
-def _tap_count(windows: _Windows, axis: int, extent: int, include_pad: bool) -> int | None:
-    """How many taps count along one axis if that is the same for all windows, else None."""
-    low, high = _counted_range(windows, axis, extent, include_pad)
-    first = -windows.begins[axis]
-    reach = window_reach(
-        windows.outputs[axis], windows.kernel[axis], windows.strides[axis], windows.dilations[axis]
+def _counted(windows: Windows, axis: int, use: Use, include_pad: bool) -> _Counted:
+    begin, extent = windows.begins[axis], use.input(0).shape[2 + axis]
+    return _Counted(
+        outputs=use.shape[2 + axis],
+        kernel=windows.kernel[axis],
+        stride=windows.strides[axis],
+        begin=begin,
+        dilation=windows.dilations[axis],
+        low=-begin if include_pad else 0,
+        high=extent + windows.ends[axis] if include_pad else extent,
     )
-    return windows.kernel[axis] if low <= first and first + reach <= high else None
 
 
-def _taps(windows: _Windows, axis: int, output: Expr, extent: int, include_pad: bool) -> Expr:
-    """How many taps of window `output` count along one axis; 1 where none does, of a sum of 0."""
-    low, high = _counted_range(windows, axis, extent, include_pad)
-    dilation = windows.dilations[axis]
-    start = sub(mul(output, integer(windows.strides[axis])), integer(windows.begins[axis]))
-
-    def first_tap_at(bound: int) -> Expr:
-        # the smallest tap with start + tap * dilation >= bound
-        distance = add(sub(integer(bound), start), integer(dilation - 1))
-        return binary("floordiv", distance, integer(dilation))
-
-    end = binary("min", first_tap_at(high), integer(windows.kernel[axis]))
-    count = sub(end, binary("max", first_tap_at(low), integer(0)))
-    every = range(windows.outputs[axis])
-    if high - low >= dilation:  # no window steps over what counts: the ends tell of all of them
-        every = range(0, every.stop, max(every.stop - 1, 1))
-    if all(_counts(windows, axis, window, low, high) for window in every):
-        return count
-    return binary("max", count, integer(1))
+def _passes(attributes: Attributes) -> int | None:
+    """Windows that do not overlap read each element once."""
+    windows = read_windows(attributes, attributes.integers("kernel"))
+    apart = all(map(int.__ge__, windows.strides, windows.kernel))
+    return 1 if apart else None
 
 
-def _counts(windows: _Windows, axis: int, window: int, low: int, high: int) -> bool:
-    """Some tap of the window lies at low <= position < high."""
-    start = window * windows.strides[axis] - windows.begins[axis]
-    taps = range(windows.kernel[axis])
-    return any(low <= start + tap * windows.dilations[axis] < high for tap in taps)
+def _blocked_form(keeps_lane: bool) -> BlockedRule:
+    """Averages that reach into the padding differ from place to place unless the lane is 0."""
 
+    def form(use: BlockedUse) -> BlockedForm | None:
+        lane = use.lanes[0]
+        if lane is None or use.attributes["layout"] != "NCHW" or len(use.result.shape) != 4:
+            return None
+        exact = keeps_lane or lane == 0 or use.is_whole(use.result)
+        return BlockedForm(BLOCKED, lane) if exact else None
+
+    return BlockedRule(form)
+
+
+_ATTRIBUTES: dict[str, Attribute | Required] = {
+    "kernel": REQUIRED,
+    "shape": REQUIRED,
+    "strides": (),
+    "pads": (),
+    "dilations": (),
+}
 
 register(
-    "max_pool",
-    Pattern.REDUCTION,
-    1,
-    _infer_max_pool,
-    _max_pool,
-    kernel=REQUIRED,
-    shape=REQUIRED,
-    strides=(),
-    pads=(),
-    dilations=(),
-    layout="NCHW",
-)
-register(
-    "average_pool",
-    Pattern.REDUCTION,
-    1,
-    _infer_average_pool,
-    _average_pool,
-    kernel=REQUIRED,
-    shape=REQUIRED,
-    strides=(),
-    pads=(),
-    dilations=(),
-    count_include_pad=False,
-    layout="NCHW",
+    OperatorDefinition(
+        "max_pool",
+        Pattern.REDUCTION,
+        1,
+        _infer_pool(NUMBERS),
+        _max_pool,
+        {**_ATTRIBUTES, "layout": "NCHW"},
+        passes=_passes,
+        outside=lambda dtype: float(lowest(dtype).value),
+        blocked=_blocked_form(keeps_lane=True),
+    ),
+    OperatorDefinition(
+        "average_pool",
+        Pattern.REDUCTION,
+        1,
+        _infer_pool(FLOATS),
+        _average_pool,
+        {**_ATTRIBUTES, "count_include_pad": False, "layout": "NCHW"},
+        passes=_passes,
+        outside=lambda dtype: 0.0,
+        blocked=_blocked_form(keeps_lane=False),
+    ),
 )

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from compiler.expr.nodes import Expr, binary, const, integer, select, unary
-from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.kernels.kernel import Tensor
+from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import (
     REQUIRED,
-    Attributes,
     ExpressionRule,
+    OperatorDefinition,
     Pattern,
-    Tensors,
-    TypeRule,
-    Types,
     register,
 )
-from compiler.operators.rules import (
-    axes_of,
-    axis_attribute,
-    bool_attribute,
-    check,
-    check_dtype,
-    divide_by_count,
-    given,
-    ints_attribute,
-    pointwise,
-    present,
-)
+from compiler.operators.rules import check, check_dtype, divide_by_count
+from compiler.operators.use import Attributes, Types, Use, axes_of
 from compiler.types.dtypes import ALL, NUMBERS, DType
 from compiler.types.tensor_type import TensorType
 
@@ -35,22 +24,6 @@ from compiler.types.tensor_type import TensorType
 def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
     kept = [1 if axis in axes else extent for axis, extent in enumerate(shape)]
     return tuple(extent for axis, extent in enumerate(kept) if keep or axis not in axes)
-
-
-def _infer_reduce(allowed: frozenset[DType]) -> TypeRule:
-    def infer(attributes: Attributes, types: Types) -> TensorType:
-        type, axes = present(types, 0), ints_attribute(attributes, "axes")
-        check_dtype(type, allowed)
-        rank = len(type.shape)
-        check(len(set(axes)) == len(axes), f"axes {list(axes)} repeat")
-        check(
-            all(0 <= axis < rank for axis in axes),
-            f"axes {list(axes)} are not all axes of a tensor of rank {rank}",
-        )
-        keep = bool_attribute(attributes, "keepdims")
-        return TensorType(type.dtype, _reduced_shape(type.shape, axes, keep))
-
-    return infer
 
 
 def _source(
@@ -69,78 +42,48 @@ def _source(
     return tuple(indices)
 
 
-def _reduce_stage(
-    builder: KernelBuilder, attributes: Attributes, data: Tensor, type: TensorType, combiner: str
-) -> Tensor:
-    axes = sorted(ints_attribute(attributes, "axes"))
-    keep = bool_attribute(attributes, "keepdims")
-    count = len(type.shape)
+def _reduce_stage(attributes: Attributes, use: Use, combiner: str) -> Tensor:
+    data, axes = use.input(0), sorted(attributes.integers("axes"))
+    keep = attributes.flag("keepdims")
+    count = len(use.shape)
 
     def body(*indices: Expr) -> Expr:
         return data[_source(indices[:count], indices[count:], axes, len(data.shape), keep)]
 
-    return builder.stage(
+    return use.builder.stage(
         "reduce",
-        axes_of(type.shape),
+        axes_of(use.shape),
         body,
         reduce=axes_of([data.shape[axis] for axis in axes], "r"),
         combiner=combiner if axes else "",
     )
 
 
-def _reduce_expression(combiner: str, bool_combiner: str = "") -> ExpressionRule:
-    def expression(
-        builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-    ) -> Tensor:
-        chosen = bool_combiner if type.dtype is DType.BOOL else combiner
-        return _reduce_stage(builder, attributes, given(inputs, 0), type, chosen)
-
-    return expression
-
-
-def _reduce_mean(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
-    total = _reduce_stage(builder, attributes, data, type, "sum")
-    count = TensorType(data.dtype, data.shape).size // type.size
-    if count == 1:
-        return total
-    return pointwise(
-        builder,
-        "reduce_mean",
-        type.shape,
-        lambda indices: divide_by_count(total[tuple(indices)], count),
-    )
-
-
 def _infer_arg(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
+    type = types.present(0)
     check_dtype(type, NUMBERS)
-    axis = axis_attribute(attributes, "axis", len(type.shape))
-    bool_attribute(attributes, "select_last_index")
-    keep = bool_attribute(attributes, "keepdims")
+    axis = attributes.axis("axis", len(type.shape))
+    attributes.flag("select_last_index")
+    keep = attributes.flag("keepdims")
     return TensorType(DType.I64, _reduced_shape(type.shape, (axis,), keep))
 
 
 def _arg_expression(name: str, combiner: str) -> ExpressionRule:
     """First the extreme value, then the first (or last) position that holds it (or a NaN)."""
 
-    def expression(
-        builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-    ) -> Tensor:
-        data = given(inputs, 0)
-        axis = axis_attribute(attributes, "axis", len(data.shape))
-        keep = bool_attribute(attributes, "keepdims")
-        last = bool_attribute(attributes, "select_last_index")
+    def expression(attributes: Attributes, use: Use) -> Tensor:
+        data = use.input(0)
+        axis = attributes.axis("axis", len(data.shape))
+        keep = attributes.flag("keepdims")
+        last = attributes.flag("select_last_index")
         reduced_axes = axes_of([data.shape[axis]], "r")
 
         def element(indices: Sequence[Expr]) -> Expr:
             return data[_source(indices[:-1], indices[-1:], (axis,), len(data.shape), keep)]
 
-        extreme = builder.stage(
+        extreme = use.builder.stage(
             "reduce",
-            axes_of(type.shape),
+            axes_of(use.shape),
             lambda *indices: element(indices),
             reduce=reduced_axes,
             combiner=combiner,
@@ -154,9 +97,9 @@ def _arg_expression(name: str, combiner: str) -> ExpressionRule:
                 found = binary("or", found, unary("isnan", value))
             return select(found, indices[-1], passed_over)
 
-        return builder.stage(
+        return use.builder.stage(
             name,
-            axes_of(type.shape),
+            axes_of(use.shape),
             position,
             reduce=reduced_axes,
             combiner="max" if last else "min",
@@ -166,21 +109,19 @@ def _arg_expression(name: str, combiner: str) -> ExpressionRule:
 
 
 def _infer_cumsum(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
+    type = types.present(0)
     check_dtype(type, NUMBERS)
-    axis_attribute(attributes, "axis", len(type.shape))
-    bool_attribute(attributes, "exclusive")
-    bool_attribute(attributes, "reverse")
+    attributes.axis("axis", len(type.shape))
+    attributes.flag("exclusive")
+    attributes.flag("reverse")
     return type
 
 
-def _cumsum(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
-    axis = axis_attribute(attributes, "axis", len(type.shape))
-    strict = bool_attribute(attributes, "exclusive")
-    if bool_attribute(attributes, "reverse"):
+def _cumsum(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    axis = attributes.axis("axis", len(use.shape))
+    strict = attributes.flag("exclusive")
+    if attributes.flag("reverse"):
         included = "gt" if strict else "ge"
     else:
         included = "lt" if strict else "le"
@@ -190,50 +131,86 @@ def _cumsum(
         element = data[(*output[:axis], term, *output[axis + 1 :])]
         return select(binary(included, term, output[axis]), element, const(0, data.dtype))
 
-    return builder.stage(
-        "cumsum",
-        axes_of(type.shape),
-        body,
-        reduce=axes_of([type.shape[axis]], "r"),
-        combiner="sum",
+    return use.builder.stage(
+        "cumsum", axes_of(use.shape), body, reduce=axes_of([use.shape[axis]], "r"), combiner="sum"
     )
 
 
-for _name, _allowed, _expression in (
-    ("reduce_sum", NUMBERS, _reduce_expression("sum")),
-    ("reduce_prod", NUMBERS, _reduce_expression("prod")),
-    ("reduce_max", ALL, _reduce_expression("max", "or")),
-    ("reduce_min", ALL, _reduce_expression("min", "and")),
-    ("reduce_mean", NUMBERS, _reduce_mean),
-):
-    register(
-        _name,
+def _fold(
+    name: str,
+    allowed: frozenset[DType],
+    combiner: str,
+    *,
+    bool_combiner: str = "",
+    mean: bool = False,
+    of_equals: bool = False,
+) -> OperatorDefinition:
+    """A reduction over `axes`; `of_equals`: it gives back the one number that all elements are."""
+
+    def infer(attributes: Attributes, types: Types) -> TensorType:
+        type, axes = types.present(0), attributes.integers("axes")
+        check_dtype(type, allowed)
+        rank = len(type.shape)
+        check(len(set(axes)) == len(axes), f"axes {list(axes)} repeat")
+        check(
+            all(0 <= axis < rank for axis in axes),
+            f"axes {list(axes)} are not all axes of a tensor of rank {rank}",
+        )
+        keep = attributes.flag("keepdims")
+        return TensorType(type.dtype, _reduced_shape(type.shape, axes, keep))
+
+    def expression(attributes: Attributes, use: Use) -> Tensor:
+        chosen = bool_combiner if use.dtype is DType.BOOL else combiner
+        total = _reduce_stage(attributes, use, chosen)
+        count = math.prod(use.input(0).shape) // use.type.size
+        if not mean or count == 1:
+            return total
+        return use.pointwise(name, lambda indices: divide_by_count(total[indices], count))
+
+    def blocked(node: BlockedUse) -> BlockedForm | None:
+        """Over H and W, as long as the padding lanes stay all the same."""
+        lane, attributes = node.lanes[0], node.attributes
+        over_image = sorted(attributes.integers("axes")) == [2, 3]
+        if lane is None or not (attributes["keepdims"] and over_image):
+            return None
+        known = of_equals or lane == 0 or node.is_whole(node.types.present(0))
+        return BlockedForm(BLOCKED, lane) if known else None
+
+    return OperatorDefinition(
+        name,
         Pattern.REDUCTION,
         1,
-        _infer_reduce(_allowed),
-        _expression,
-        axes=REQUIRED,
-        keepdims=True,
+        infer,
+        expression,
+        {"axes": REQUIRED, "keepdims": True},
+        folds_axes=True,
+        passes=1,
+        blocked=BlockedRule(blocked),
     )
-# Two reductions in a row over the same data: a kernel of its own, like softmax.
-for _name, _combiner in (("arg_max", "max"), ("arg_min", "min")):
-    register(
-        _name,
-        Pattern.OPAQUE,
-        1,
-        _infer_arg,
-        _arg_expression(_name, _combiner),
-        axis=0,
-        keepdims=True,
-        select_last_index=False,
+
+
+def _extreme(name: str, combiner: str) -> OperatorDefinition:
+    """Two reductions in a row over the same data: a kernel of its own, like softmax."""
+    attributes = {"axis": 0, "keepdims": True, "select_last_index": False}
+    return OperatorDefinition(
+        name, Pattern.OPAQUE, 1, _infer_arg, _arg_expression(name, combiner), attributes
     )
+
+
 register(
-    "cumsum",
-    Pattern.REDUCTION,
-    1,
-    _infer_cumsum,
-    _cumsum,
-    axis=REQUIRED,
-    exclusive=False,
-    reverse=False,
+    _fold("reduce_sum", NUMBERS, "sum"),
+    _fold("reduce_prod", NUMBERS, "prod"),
+    _fold("reduce_max", ALL, "max", bool_combiner="or", of_equals=True),
+    _fold("reduce_min", ALL, "min", bool_combiner="and", of_equals=True),
+    _fold("reduce_mean", NUMBERS, "sum", mean=True, of_equals=True),
+    _extreme("arg_max", "max"),
+    _extreme("arg_min", "min"),
+    OperatorDefinition(
+        "cumsum",
+        Pattern.REDUCTION,
+        1,
+        _infer_cumsum,
+        _cumsum,
+        {"axis": REQUIRED, "exclusive": False, "reverse": False},
+    ),
 )

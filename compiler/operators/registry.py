@@ -1,26 +1,27 @@
-"""The operators of the graph: type rule, tensor expression, fusion pattern, attributes."""
+"""The operators of the graph: type rule, tensor expression, and what passes ask of them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from compiler.errors import ShapeError, UnsupportedOperatorError
 from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.operators.blocked import BlockedRule
+from compiler.operators.use import Attributes, Types, Use
+from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute, TensorType
 
 MAXIMUM_BYTES = 2**40
 
-Attributes: TypeAlias = Mapping[str, Attribute]
-Types: TypeAlias = tuple[TensorType | None, ...]
-Tensors: TypeAlias = tuple[Tensor | None, ...]
 TypeRule: TypeAlias = Callable[[Attributes, Types], TensorType]
-ExpressionRule: TypeAlias = Callable[[KernelBuilder, Attributes, Tensors, TensorType], Tensor]
+ExpressionRule: TypeAlias = Callable[[Attributes, Use], Tensor]
+PassRule: TypeAlias = Callable[[Attributes], "int | None"]
+WorkRule: TypeAlias = Callable[[Attributes, Types, TensorType], int]
 
 
 class Pattern(StrEnum):
@@ -45,42 +46,57 @@ REQUIRED: Final = Required.REQUIRED
 
 @dataclass(frozen=True, slots=True)
 class OperatorDefinition:
-    """What the compiler knows of one operator.
+    """What the compiler knows of one operator: no pass asks for an operator's name instead.
 
-    `defaults` names every attribute. `infer` gives the result's type or raises `ShapeError`;
-    `expression` adds the operator's stages to a builder and returns the result (None for views).
+    `inputs` is their number, or the least and the most (None: any number) of them, and `attributes`
+    names every attribute with its default. `infer` gives the result's type or raises `ShapeError`;
+    `expression` adds the operator's stages to a kernel and returns the result (None for views).
     Both receive complete attributes, and None for an absent optional input.
     """
 
     name: str
     pattern: Pattern
-    min_inputs: int
-    max_inputs: int | None  # None: any number
-    defaults: Mapping[str, Attribute | Required]
+    inputs: int | tuple[int, int | None]
     infer: TypeRule
     expression: ExpressionRule | None
+    attributes: Mapping[str, Attribute | Required] = field(default_factory=dict)
+    cheap: bool = False
+    """An element is worth computing again rather than storing: a few simple instructions."""
+    commutes: bool = False
+    """The two operands may change places."""
+    neutral: float | None = None
+    """The right operand (or the left one, if they commute) that leaves the other as it is."""
+    identity_if_same_type: bool = False
+    """It does nothing exactly where the result has the type of the operand."""
+    folds_axes: bool = False
+    """Elements along the attribute `axes` become one, and a single one is itself; `keepdims`."""
+    passes: int | PassRule | None = None
+    """How often it reads each element of its data; None: as often as the shapes say."""
+    work: WorkRule | None = None
+    """The multiplications of a contraction."""
+    outside: Callable[[DType], float] | None = None
+    """What windows with `pads` read outside of the data, for elements of this type."""
+    blocked: BlockedRule | None = None
+    """How it runs on blocked data (pointwise operators all do so alike)."""
+
+    @property
+    def arity(self) -> tuple[int, int | None]:
+        """The least and the most inputs; None: any number."""
+        return self.inputs if isinstance(self.inputs, tuple) else (self.inputs, self.inputs)
 
 
 _OPERATORS: dict[str, OperatorDefinition] = {}
 
 
-def register(
-    name: str,
-    pattern: Pattern,
-    inputs: int | tuple[int, int | None],
-    infer: TypeRule,
-    expression: ExpressionRule | None,
-    **defaults: Attribute | Required,
-) -> None:
-    """Add an operator with `inputs` (a number, or minimum and maximum) and attribute defaults."""
-    if name in _OPERATORS:
-        raise ValueError(f"operator {name} is registered twice")
-    if (expression is None) != (pattern is Pattern.VIEW):
-        raise ValueError(f"operator {name}: exactly the views have no expression")
-    minimum, maximum = inputs if isinstance(inputs, tuple) else (inputs, inputs)
-    _OPERATORS[name] = OperatorDefinition(
-        name, pattern, minimum, maximum, MappingProxyType(defaults), infer, expression
-    )
+def register(*definitions: OperatorDefinition) -> None:
+    """Add operators; `ValueError` for a name that is taken, and a view with an expression."""
+    for definition in definitions:
+        name = definition.name
+        if name in _OPERATORS:
+            raise ValueError(f"operator {name} is registered twice")
+        if (definition.expression is None) != (definition.pattern is Pattern.VIEW):
+            raise ValueError(f"operator {name}: exactly the views have no expression")
+        _OPERATORS[name] = definition
 
 
 def operator(name: str) -> OperatorDefinition:
@@ -103,13 +119,13 @@ def complete_attributes(node: Node) -> Attributes:
 
     Raises `ShapeError` for an attribute that the operator does not have or that it needs.
     """
-    defaults = operator(node.operator).defaults
+    defaults = operator(node.operator).attributes
     for name in node.attributes:
         if name not in defaults:
             nearest = difflib.get_close_matches(name, defaults, n=1)
             hint = f"the nearest is {nearest[0]}" if nearest else ""
             raise ShapeError(f"{_where(node)} has no attribute {name!r}", hint=hint)
-    complete: dict[str, Attribute] = {}
+    complete = Attributes()
     for name, default in defaults.items():
         if name in node.attributes:
             complete[name] = node.attributes[name]
@@ -132,7 +148,7 @@ def infer_type(node: Node, types: Sequence[TensorType | None]) -> TensorType:
         if type is not None:
             _check_extents(node, f"input {position}", type)
     try:
-        result = definition.infer(attributes, tuple(types))
+        result = definition.infer(attributes, Types(types))
     except ShapeError as error:
         given = ", ".join("absent" if type is None else str(type) for type in types)
         raise ShapeError(f"{_where(node)}({given}): {error.message}", hint=error.hint) from None
@@ -150,7 +166,22 @@ def add_expression(
     definition = operator(node.operator)
     if definition.expression is None:
         raise ValueError(f"{node.operator} is a view and has no expression")
-    return definition.expression(builder, complete_attributes(node), tuple(inputs), type)
+    return definition.expression(complete_attributes(node), Use(builder, tuple(inputs), type))
+
+
+def passes_over_data(node: Node) -> int | None:
+    """How often the node reads each element of its data; None: as often as the shapes say."""
+    passes = operator(node.operator).passes
+    return passes(complete_attributes(node)) if callable(passes) else passes
+
+
+def multiplications(node: Node, types: Mapping[str, TensorType]) -> int:
+    """The multiplications of a contraction, 0 for other operators; `types` are by value."""
+    work = operator(node.operator).work
+    if work is None:
+        return 0
+    operands = Types(types[name] if name else None for name in node.inputs)
+    return work(complete_attributes(node), operands, types[node.output])
 
 
 def _where(node: Node) -> str:
@@ -160,7 +191,7 @@ def _where(node: Node) -> str:
 def _check_arity(
     node: Node, definition: OperatorDefinition, types: Sequence[TensorType | None]
 ) -> None:
-    minimum, maximum = definition.min_inputs, definition.max_inputs
+    minimum, maximum = definition.arity
     if len(types) != len(node.inputs):
         raise ValueError(f"{_where(node)}: {len(types)} types for {len(node.inputs)} inputs")
     if len(types) < minimum or (maximum is not None and len(types) > maximum):

@@ -1,95 +1,19 @@
-"""What type rules and tensor expressions share: attribute access, checks, axes and padding."""
+"""What type rules and tensor expressions share: checks, broadcasting and padding."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 
 from compiler.errors import ShapeError
-from compiler.expr.nodes import (
-    Const,
-    Expr,
-    add,
-    all_of,
-    binary,
-    const,
-    integer,
-    mul,
-    select,
-    sub,
-)
+from compiler.expr.nodes import Const, Expr, all_of, binary, const, integer, mul, select, sub
 from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.registry import Attributes, Tensors, Types
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
-PointBody: TypeAlias = Callable[[Sequence[Expr]], Expr]
-
 INDICES = frozenset((DType.I32, DType.I64))
-
-
-# --- attributes ---------------------------------------------------------------------------------
-
-
-def int_attribute(attributes: Attributes, name: str) -> int:
-    """An integer attribute; `ShapeError` when it is something else."""
-    value = attributes[name]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ShapeError(f"attribute {name} must be an integer, not {value!r}")
-    return value
-
-
-def ints_attribute(attributes: Attributes, name: str) -> tuple[int, ...]:
-    """A tuple of integers; `ShapeError` when it is something else."""
-    value = attributes[name]
-    if not isinstance(value, tuple):
-        raise ShapeError(f"attribute {name} must be a tuple of integers, not {value!r}")
-    integers = tuple(item for item in value if isinstance(item, int))
-    if len(integers) != len(value):
-        raise ShapeError(f"attribute {name} must be a tuple of integers, not {value!r}")
-    return integers
-
-
-def float_attribute(attributes: Attributes, name: str) -> float:
-    """A number as a float; `ShapeError` when it is something else."""
-    value = attributes[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ShapeError(f"attribute {name} must be a number, not {value!r}")
-    return float(value)
-
-
-def number_attribute(attributes: Attributes, name: str) -> int | float:
-    """A bool, integer or float as it is; `ShapeError` when it is something else."""
-    value = attributes[name]
-    if not isinstance(value, (int, float)):
-        raise ShapeError(f"attribute {name} must be a number, not {value!r}")
-    return value
-
-
-def bool_attribute(attributes: Attributes, name: str) -> bool:
-    """A flag (bool, or ONNX's 0 and 1); `ShapeError` when it is something else."""
-    value = attributes[name]
-    if isinstance(value, bool) or value in (0, 1):
-        return bool(value)
-    raise ShapeError(f"attribute {name} must be true or false, not {value!r}")
-
-
-def choice_attribute(attributes: Attributes, name: str, choices: Sequence[str]) -> str:
-    """One of a few words; `ShapeError` lists them."""
-    value = attributes[name]
-    if not isinstance(value, str) or value not in choices:
-        raise ShapeError(f"attribute {name} must be one of {', '.join(choices)}, not {value!r}")
-    return value
-
-
-def axis_attribute(attributes: Attributes, name: str, rank: int) -> int:
-    """An axis of a tensor of this rank, 0 <= axis < rank."""
-    axis = int_attribute(attributes, name)
-    check(0 <= axis < rank, f"{name} {axis} is not an axis of a tensor of rank {rank}")
-    return axis
 
 
 # --- checks -------------------------------------------------------------------------------------
@@ -99,27 +23,6 @@ def check(condition: bool, reason: str) -> None:
     """Raise `ShapeError(reason)` unless the condition holds."""
     if not condition:
         raise ShapeError(reason)
-
-
-def present(types: Types, position: int) -> TensorType:
-    """The type of an input that the arity check has found present."""
-    type = types[position]
-    if type is None:
-        raise ShapeError(f"input {position} is required but absent")
-    return type
-
-
-def given(inputs: Tensors, position: int) -> Tensor:
-    """An input that the arity check has found present."""
-    tensor = inputs[position]
-    if tensor is None:
-        raise ValueError(f"input {position} is absent")
-    return tensor
-
-
-def optional(inputs: Tensors, position: int) -> Tensor | None:
-    """An input, or None when it is absent or not even listed."""
-    return inputs[position] if position < len(inputs) else None
 
 
 def check_dtype(type: TensorType, allowed: frozenset[DType], what: str = "the input") -> None:
@@ -154,11 +57,6 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 # --- expressions --------------------------------------------------------------------------------
 
 
-def axes_of(shape: Sequence[int], prefix: str = "i") -> list[tuple[str, int]]:
-    """Axes i0, i1, … over a shape."""
-    return [(f"{prefix}{position}", extent) for position, extent in enumerate(shape)]
-
-
 def broadcast_load(tensor: Tensor, indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
     """The element of `tensor` that broadcasting puts at `indices` of a tensor of `shape`."""
     skipped = len(shape) - len(tensor.shape)
@@ -169,11 +67,6 @@ def broadcast_load(tensor: Tensor, indices: Sequence[Expr], shape: Sequence[int]
         for position, extent in enumerate(tensor.shape)
     ]
     return tensor[tuple(chosen)]
-
-
-def pointwise(builder: KernelBuilder, hint: str, shape: Sequence[int], body: PointBody) -> Tensor:
-    """Add a stage of `shape` whose body gets the tuple of its indices."""
-    return builder.stage(hint, axes_of(shape), lambda *indices: body(indices))
 
 
 def lowest(dtype: DType) -> Const:
@@ -197,16 +90,6 @@ def divide_by_count(total: Expr, count: int) -> Expr:
     if total.dtype is DType.F32:
         return mul(total, const(1.0 / count, total.dtype))
     return binary("div", total, const(count, total.dtype))
-
-
-def window_reach(outputs: int, kernel: int, stride: int, dilation: int) -> int:
-    """How many consecutive (padded) input positions a row of sliding windows reads."""
-    return (outputs - 1) * stride + (kernel - 1) * dilation + 1
-
-
-def window_index(output: Expr, tap: Expr, stride: int, dilation: int) -> Expr:
-    """The (padded) input position that tap `tap` of window `output` reads."""
-    return add(mul(output, integer(stride)), mul(tap, integer(dilation)))
 
 
 def pad_stage(
@@ -240,10 +123,3 @@ def pad_stage(
         return select(all_of(*guards), data[tuple(moved)], value) if guards else data[tuple(moved)]
 
     return builder.stage("pad", list(zip(names, extents, strict=True)), body)
-
-
-def spatial_names(rank: int, prefix: str) -> list[str]:
-    """Names of spatial axes, outermost first: od, oh, ow for the prefix o and rank 3."""
-    if rank <= 3:
-        return [prefix + letter for letter in "dhw"[3 - rank :]]
-    return [f"{prefix}{position}" for position in range(rank)]

@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from compiler.errors import ShapeError
-from compiler.expr.nodes import (
-    Expr,
-    add,
-    all_of,
-    binary,
-    const,
-    integer,
-    mul,
-    select,
-    sub,
-)
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.registry import (
-    REQUIRED,
-    Attributes,
-    Pattern,
-    Tensors,
-    Types,
-    register,
-)
-from compiler.operators.rules import (
-    axis_attribute,
-    bool_attribute,
-    broadcast_load,
-    broadcast_shapes,
-    check,
-    check_same_dtype,
-    choice_attribute,
-    given,
-    int_attribute,
-    ints_attribute,
-    number_attribute,
-    optional,
-    pointwise,
-    present,
-)
+from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
+from compiler.kernels.kernel import Tensor
+from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.rules import broadcast_load, broadcast_shapes, check, check_same_dtype
+from compiler.operators.use import Attributes, Types, Use
 from compiler.types.tensor_type import TensorType
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -50,12 +18,12 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
 def _infer_identity(attributes: Attributes, types: Types) -> TensorType:
-    return present(types, 0)
+    return types.present(0)
 
 
 def _infer_reshape(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
-    result = TensorType(type.dtype, ints_attribute(attributes, "shape"))
+    type = types.present(0)
+    result = TensorType(type.dtype, attributes.integers("shape"))
     check(
         result.size == type.size,
         f"{type.size} elements do not fit the shape {list(result.shape)} of {result.size}",
@@ -67,7 +35,7 @@ def _infer_reshape(attributes: Attributes, types: Types) -> TensorType:
 
 
 def _infer_transpose(attributes: Attributes, types: Types) -> TensorType:
-    type, perm = present(types, 0), ints_attribute(attributes, "perm")
+    type, perm = types.present(0), attributes.integers("perm")
     check(
         sorted(perm) == list(range(len(type.shape))),
         f"perm {list(perm)} is no permutation of the {len(type.shape)} axes",
@@ -75,23 +43,18 @@ def _infer_transpose(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(type.dtype, tuple(type.shape[axis] for axis in perm))
 
 
-def _transpose(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data, perm = given(inputs, 0), ints_attribute(attributes, "perm")
+def _transpose(attributes: Attributes, use: Use) -> Tensor:
+    data, perm = use.input(0), attributes.integers("perm")
     source = [perm.index(axis) for axis in range(len(perm))]
-    return pointwise(
-        builder,
-        "transpose",
-        type.shape,
-        lambda indices: data[tuple(indices[position] for position in source)],
+    return use.pointwise(
+        "transpose", lambda indices: data[tuple(indices[position] for position in source)]
     )
 
 
 def _infer_concat(attributes: Attributes, types: Types) -> TensorType:
-    parts = [present(types, position) for position in range(len(types))]
+    parts = [types.present(position) for position in range(len(types))]
     first = parts[0]
-    axis = axis_attribute(attributes, "axis", len(first.shape))
+    axis = attributes.axis("axis", len(first.shape))
     check_same_dtype(*parts)
     rest = (*first.shape[:axis], *first.shape[axis + 1 :])
     for part in parts[1:]:
@@ -104,16 +67,14 @@ def _infer_concat(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(first.dtype, (*first.shape[:axis], total, *first.shape[axis + 1 :]))
 
 
-def _concat(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    parts = [given(inputs, position) for position in range(len(inputs))]
-    axis = axis_attribute(attributes, "axis", len(type.shape))
+def _concat(attributes: Attributes, use: Use) -> Tensor:
+    parts = [use.input(position) for position in range(len(use.inputs))]
+    axis = attributes.axis("axis", len(use.shape))
     offsets = [0]
     for part in parts:
         offsets.append(offsets[-1] + part.shape[axis])
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         def choose(first: int, last: int) -> Expr:
             # A balanced tree: the depth of nested selects grows with the logarithm of the inputs.
             if last - first == 1:
@@ -126,14 +87,12 @@ def _concat(
 
         return choose(0, len(parts))
 
-    return pointwise(builder, "concat", type.shape, value)
+    return use.pointwise("concat", value)
 
 
 def _infer_slice(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
-    starts, steps, shape = (
-        ints_attribute(attributes, name) for name in ("starts", "steps", "shape")
-    )
+    type = types.present(0)
+    starts, steps, shape = (attributes.integers(name) for name in ("starts", "steps", "shape"))
     check(
         len(starts) == len(steps) == len(shape) == len(type.shape),
         f"starts, steps and shape need one entry for each of the {len(type.shape)} axes",
@@ -150,13 +109,11 @@ def _infer_slice(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(type.dtype, shape)
 
 
-def _slice(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
-    starts, steps = ints_attribute(attributes, "starts"), ints_attribute(attributes, "steps")
+def _slice(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    starts, steps = attributes.integers("starts"), attributes.integers("steps")
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         return data[
             tuple(
                 add(mul(position, integer(step)), integer(start))
@@ -164,28 +121,24 @@ def _slice(
             )
         ]
 
-    return pointwise(builder, "slice", type.shape, value)
+    return use.pointwise("slice", value)
 
 
 # --- expand, tile, trilu ------------------------------------------------------------------------
 
 
 def _infer_expand(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
-    return TensorType(type.dtype, broadcast_shapes(type.shape, ints_attribute(attributes, "shape")))
+    type = types.present(0)
+    return TensorType(type.dtype, broadcast_shapes(type.shape, attributes.integers("shape")))
 
 
-def _expand(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
-    return pointwise(
-        builder, "expand", type.shape, lambda indices: broadcast_load(data, indices, type.shape)
-    )
+def _expand(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    return use.pointwise("expand", lambda indices: broadcast_load(data, indices, use.shape))
 
 
 def _infer_tile(attributes: Attributes, types: Types) -> TensorType:
-    type, repeats = present(types, 0), ints_attribute(attributes, "repeats")
+    type, repeats = types.present(0), attributes.integers("repeats")
     check(
         len(repeats) == len(type.shape),
         f"repeats {list(repeats)} needs one entry for each of the {len(type.shape)} axes",
@@ -194,54 +147,50 @@ def _infer_tile(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(type.dtype, shape)
 
 
-def _tile(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
+def _tile(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         return data[
             tuple(
                 position if extent == old else binary("mod", position, integer(old))
-                for position, extent, old in zip(indices, type.shape, data.shape, strict=True)
+                for position, extent, old in zip(indices, use.shape, data.shape, strict=True)
             )
         ]
 
-    return pointwise(builder, "tile", type.shape, value)
+    return use.pointwise("tile", value)
 
 
 def _infer_trilu(attributes: Attributes, types: Types) -> TensorType:
-    type = present(types, 0)
+    type = types.present(0)
     check(len(type.shape) >= 2, f"{type} is no matrix")
-    bool_attribute(attributes, "upper")
-    int_attribute(attributes, "k")
+    attributes.flag("upper")
+    attributes.integer("k")
     return type
 
 
-def _trilu(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data = given(inputs, 0)
-    keep = "ge" if bool_attribute(attributes, "upper") else "le"
-    diagonal = integer(int_attribute(attributes, "k"))
+def _trilu(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    keep = "ge" if attributes.flag("upper") else "le"
+    diagonal = integer(attributes.integer("k"))
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         kept = binary(keep, sub(indices[-1], indices[-2]), diagonal)
-        return select(kept, data[tuple(indices)], const(0, data.dtype))
+        return select(kept, data[indices], const(0, data.dtype))
 
-    return pointwise(builder, "trilu", type.shape, value)
+    return use.pointwise("trilu", value)
 
 
 # --- pad ----------------------------------------------------------------------------------------
 
 
 def _infer_pad(attributes: Attributes, types: Types) -> TensorType:
-    type, pads = present(types, 0), ints_attribute(attributes, "pads")
-    mode = choice_attribute(attributes, "mode", PAD_MODES)
-    number_attribute(attributes, "value")
+    type, pads = types.present(0), attributes.integers("pads")
+    mode = attributes.choice("mode", PAD_MODES)
+    attributes.number("value")
     rank = len(type.shape)
     check(len(pads) == 2 * rank, f"pads {list(pads)} needs two entries for each of the {rank} axes")
-    fill = types[1] if len(types) > 1 else None
+    fill = types.optional(1)
     if fill is not None:
         check(mode == "constant", f"mode {mode} takes no value input")
         check_same_dtype(type, fill)
@@ -253,18 +202,16 @@ def _infer_pad(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(type.dtype, shape)
 
 
-def _pad(
-    builder: KernelBuilder, attributes: Attributes, inputs: Tensors, type: TensorType
-) -> Tensor:
-    data, fill = given(inputs, 0), optional(inputs, 1)
-    begins = ints_attribute(attributes, "pads")[: len(type.shape)]
-    mode = choice_attribute(attributes, "mode", PAD_MODES)
+def _pad(attributes: Attributes, use: Use) -> Tensor:
+    data, fill = use.input(0), use.optional(1)
+    begins = attributes.integers("pads")[: len(use.shape)]
+    mode = attributes.choice("mode", PAD_MODES)
 
-    def value(indices: Sequence[Expr]) -> Expr:
+    def value(indices: tuple[Expr, ...]) -> Expr:
         guards: list[Expr] = []
         source: list[Expr] = []
         for axis, begin in enumerate(begins):
-            old, extent = data.shape[axis], type.shape[axis]
+            old, extent = data.shape[axis], use.shape[axis]
             moved = sub(indices[axis], integer(begin))
             below, above = begin > 0, extent - begin > old
             if mode == "constant":
@@ -276,12 +223,12 @@ def _pad(
         element = data[tuple(source)]
         if not guards:
             return element
-        outside: Expr = const(number_attribute(attributes, "value"), data.dtype)
+        outside: Expr = const(attributes.number("value"), data.dtype)
         if fill is not None:
             outside = fill[tuple(integer(0) for _ in fill.shape)]
         return select(all_of(*guards), element, outside)
 
-    return pointwise(builder, "pad", type.shape, value)
+    return use.pointwise("pad", value)
 
 
 def _inside(position: Expr, extent: int, mode: str) -> Expr:
@@ -298,23 +245,91 @@ def _inside(position: Expr, extent: int, mode: str) -> Expr:
     raise ShapeError(f"unknown pad mode {mode!r}")
 
 
-register("identity", Pattern.VIEW, 1, _infer_identity, None)
-register("reshape", Pattern.VIEW, 1, _infer_reshape, None, shape=REQUIRED)
-register("transpose", Pattern.INJECTIVE, 1, _infer_transpose, _transpose, perm=REQUIRED)
-register("concat", Pattern.INJECTIVE, (1, None), _infer_concat, _concat, axis=REQUIRED)
+def _blocked_concat(use: BlockedUse) -> BlockedForm | None:
+    """Whole blocks one after the other."""
+    whole = all(type is not None and use.is_whole(type) for type in use.types)
+    return BlockedForm(BLOCKED, 0.0) if whole and use.attributes["axis"] == 1 else None
+
+
 register(
-    "slice",
-    Pattern.INJECTIVE,
-    1,
-    _infer_slice,
-    _slice,
-    starts=REQUIRED,
-    steps=REQUIRED,
-    shape=REQUIRED,
-)
-register("expand", Pattern.INJECTIVE, 1, _infer_expand, _expand, shape=REQUIRED)
-register("tile", Pattern.INJECTIVE, 1, _infer_tile, _tile, repeats=REQUIRED)
-register("trilu", Pattern.INJECTIVE, 1, _infer_trilu, _trilu, upper=True, k=0)
-register(
-    "pad", Pattern.INJECTIVE, (1, 2), _infer_pad, _pad, pads=REQUIRED, mode="constant", value=0.0
+    OperatorDefinition("identity", Pattern.VIEW, 1, _infer_identity, None),
+    OperatorDefinition(
+        "reshape",
+        Pattern.VIEW,
+        1,
+        _infer_reshape,
+        None,
+        {"shape": REQUIRED},
+        identity_if_same_type=True,
+    ),
+    OperatorDefinition(
+        "transpose",
+        Pattern.INJECTIVE,
+        1,
+        _infer_transpose,
+        _transpose,
+        {"perm": REQUIRED},
+        cheap=True,
+        passes=1,
+    ),
+    OperatorDefinition(
+        "concat",
+        Pattern.INJECTIVE,
+        (1, None),
+        _infer_concat,
+        _concat,
+        {"axis": REQUIRED},
+        cheap=True,
+        passes=1,
+        blocked=BlockedRule(_blocked_concat, joins=True),
+    ),
+    OperatorDefinition(
+        "slice",
+        Pattern.INJECTIVE,
+        1,
+        _infer_slice,
+        _slice,
+        {"starts": REQUIRED, "steps": REQUIRED, "shape": REQUIRED},
+        cheap=True,
+        passes=1,
+    ),
+    OperatorDefinition(
+        "expand",
+        Pattern.INJECTIVE,
+        1,
+        _infer_expand,
+        _expand,
+        {"shape": REQUIRED},
+        cheap=True,
+        identity_if_same_type=True,
+    ),
+    OperatorDefinition(
+        "tile",
+        Pattern.INJECTIVE,
+        1,
+        _infer_tile,
+        _tile,
+        {"repeats": REQUIRED},
+        cheap=True,
+        identity_if_same_type=True,
+    ),
+    OperatorDefinition(
+        "trilu",
+        Pattern.INJECTIVE,
+        1,
+        _infer_trilu,
+        _trilu,
+        {"upper": True, "k": 0},
+        cheap=True,
+        passes=1,
+    ),
+    OperatorDefinition(
+        "pad",
+        Pattern.INJECTIVE,
+        (1, 2),
+        _infer_pad,
+        _pad,
+        {"pads": REQUIRED, "mode": "constant", "value": 0.0},
+        cheap=True,
+    ),
 )

@@ -8,11 +8,10 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import Pattern, operator
+from compiler.operators.blocked import PLAIN_TO_BLOCKED
+from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute
-
-_POOLS = ("max_pool", "average_pool")
 
 
 def has_channels(shape: tuple[int, ...], channels: int) -> bool:
@@ -93,38 +92,35 @@ class BlockedEmitter:
 
     def _emit_blocked(self, node: Node, form: str) -> None:
         attributes: dict[str, Attribute] = dict(node.attributes)
-        if node.operator == "conv":
+        definition = operator(node.operator)
+        if "layout" in definition.attributes:
             attributes["layout"] = form
-            if form == "NCHW->NCHWc":
-                attributes["block"] = self.block
-            inputs = self._convolution_inputs(node, form)
-        elif operator(node.operator).pattern is Pattern.ELEMENTWISE:
+        if form == PLAIN_TO_BLOCKED:
+            attributes["block"] = self.block
+        if definition.pattern is Pattern.ELEMENTWISE:
             inputs = tuple(self._operand(name, node) for name in node.inputs)
-        else:
-            if node.operator in _POOLS:
-                attributes["layout"] = form
+        elif definition.blocked is not None and definition.blocked.joins:
             inputs = tuple(self._blocked(name, node) for name in node.inputs)
+        else:
+            form_of_data = self._plain if form == PLAIN_TO_BLOCKED else self._blocked
+            inputs = (form_of_data(node.inputs[0], node), *self._padded_constants(node, form))
         name = self.rewriter.fresh(f"{node.output}_blocked")
         self.rewriter.emit(node.operator, inputs, attributes, like=node, output=name)
         self.blocked_names[node.output] = name
 
-    def _convolution_inputs(self, node: Node, form: str) -> tuple[str, ...]:
-        data, weight_name, *bias = node.inputs
-        weight = self.graph.constants[weight_name]
-        outputs, group_inputs = weight.shape[:2]
-        depthwise = group_inputs == 1 and outputs > 1 and node.attributes.get("groups", 1) != 1
-        padded_inputs = group_inputs
-        if form == "NCHWc" and not depthwise:
-            padded_inputs = self._round_up(group_inputs)
-        padded = _padded(weight, (self._round_up(outputs), padded_inputs, *weight.shape[2:]))
-        inputs = [
-            self._plain(data, node) if form == "NCHW->NCHWc" else self._blocked(data, node),
-            self._constant(padded, weight_name),
+    def _padded_constants(self, node: Node, form: str) -> list[str]:
+        """The constants behind the data, in the shapes that the node's blocked form needs."""
+        rule, names = operator(node.operator).blocked, [name for name in node.inputs[1:] if name]
+        if rule is None or rule.padded is None:
+            return names
+        arrays = [self.graph.constants[name] for name in names]
+        shapes = rule.padded(
+            complete_attributes(node), [array.shape for array in arrays], form, self.block
+        )
+        return [
+            self._constant(_padded(array, shape), name)
+            for array, shape, name in zip(arrays, shapes, names, strict=True)
         ]
-        if bias and bias[0]:
-            values = self.graph.constants[bias[0]]
-            inputs.append(self._constant(_padded(values, (self._round_up(outputs),)), bias[0]))
-        return tuple(inputs)
 
     def _operand(self, name: str, node: Node) -> str:
         """An operand of a pointwise node in a form that broadcasts to the blocked result."""
@@ -165,9 +161,6 @@ class BlockedEmitter:
 
     def _constant(self, array: Array, hint: str) -> str:
         return self.rewriter.constant(array, f"{hint}_blocked")
-
-    def _round_up(self, channels: int) -> int:
-        return -(-channels // self.block) * self.block
 
 
 def _padded(array: Array, shape: tuple[int, ...]) -> Array:

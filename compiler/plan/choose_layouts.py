@@ -6,12 +6,9 @@ where a consumer asks for the other form.
 
 Which nodes run blocked (f32 only):
 
-- `conv` with constant weights, groups == 1 or depthwise, unless its channels would be mostly
-  padding or it is a 1x1 convolution of a 1x1 image. With fewer input channels than lanes it reads
-  plain data ("NCHW->NCHWc") if its data is plain.
-- Pools, pointwise operators, concat on channels of whole blocks, and reductions over H and W, when
-  an operand is blocked already. If other operands are plain, the side with fewer bytes is
-  converted.
+- Convolutions, which start regions, as far as their rules (`OperatorDefinition.blocked`) say so.
+- Pointwise operators, and others whose rules do, when an operand is blocked already. If other
+  operands are plain, the side with fewer bytes is converted.
 
 Padding lanes hold one and the same number in the whole tensor, known when compiling: 0 after a
 convolution or conversion, f(0) after a pointwise f, and so on. An operator whose result would not
@@ -31,9 +28,10 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
+from compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedUse
 from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.operators.rules import ints_attribute
+from compiler.operators.registry import Pattern, complete_attributes, multiplications, operator
+from compiler.operators.use import Types
 from compiler.plan.blocked_emission import BlockedEmitter, has_channels
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
@@ -42,9 +40,6 @@ from compiler.types.tensor_type import Attribute, TensorType
 # A blocked convolution saves some 15 ns per thousand operations against a plain one; a conversion
 # reads and writes a value, some 0.25 ns per byte.
 FLOPS_PER_CONVERTED_BYTE = 16
-
-_POOLS = ("max_pool", "average_pool")
-_REDUCTIONS = ("reduce_mean", "reduce_max", "reduce_min", "reduce_sum", "reduce_prod")
 
 
 def run(graph: Graph, block: int | None) -> Graph:
@@ -70,11 +65,9 @@ def _with_kept_dimensions(graph: Graph) -> Graph:
     """Global pools that drop H and W as pools that keep them and a reshape."""
     rewriter = Rewriter(graph)
     for node in graph.nodes:
-        if node.operator not in _REDUCTIONS or len(graph.types[node.inputs[0]].shape) != 4:
-            rewriter.keep(node)
-            continue
         attributes = complete_attributes(node)
-        if attributes["keepdims"] or set(ints_attribute(attributes, "axes")) != {2, 3}:
+        folds = operator(node.operator).folds_axes and len(graph.types[node.inputs[0]].shape) == 4
+        if not folds or attributes["keepdims"] or set(attributes.integers("axes")) != {2, 3}:
             rewriter.keep(node)
             continue
         kept: dict[str, Attribute] = {**attributes, "keepdims": True}
@@ -126,58 +119,45 @@ class _Planner:
         self.result.from_blocked.update(name for name in names if name in self.result.forms)
 
     def _blocked_operands(self, node: Node, form: str) -> list[str]:
-        if form == "NCHW->NCHWc":
+        if form == PLAIN_TO_BLOCKED:
             return []
-        if operator(node.operator).pattern is not Pattern.ELEMENTWISE:
-            return list(node.inputs if node.operator == "concat" else node.inputs[:1])
+        rule = operator(node.operator).blocked
+        if rule is not None:
+            return list(node.inputs if rule.joins else node.inputs[:1])
         channels = self._shape(node.output)[1]
         return [name for name in node.inputs if self._has_channels(name, channels)]
 
     def _form(self, node: Node) -> str:
         """The blocked form of the node, "" if it runs plain. Records lanes and fills."""
-        if node.operator == "conv":
-            form = "" if node.output in self.rejected else self._convolution_form(node)
-            if form:
-                self.result.lanes[node.output] = 0.0
-            return form
-        if not any(name in self.result.forms for name in node.inputs):
+        definition, plan = operator(node.operator), self.result
+        rule = definition.blocked
+        reads_blocked = any(name in plan.forms for name in node.inputs)
+        if node.output in self.rejected or not (reads_blocked or (rule and rule.starts)):
             return ""
-        if any(self._type(name).dtype is not DType.F32 for name in (*node.inputs, node.output)):
+        names = [name for name in (*node.inputs, node.output) if name]
+        if any(self._type(name).dtype is not DType.F32 for name in names):
             return ""
-        if operator(node.operator).pattern is Pattern.ELEMENTWISE:
-            taken = self._elementwise(node)
-        elif node.operator in _POOLS:
-            taken = self._pool(node)
-        elif node.operator == "concat":
-            taken = self._concat(node)
-        elif node.operator in _REDUCTIONS:
-            taken = self._reduction(node)
-        else:
-            taken = False
-        return "NCHWc" if taken else ""
+        if definition.pattern is Pattern.ELEMENTWISE:
+            return BLOCKED if self._elementwise(node) else ""
+        if rule is None:
+            return ""
+        form = rule.form(self._use(node))
+        if form is None or (rule.joins and not self._blocking_is_cheaper(node)):
+            return ""
+        plan.lanes[node.output] = form.lane
+        return form.layout
 
-    # --- one method per family: may it run blocked? ---------------------------------------------
+    def _use(self, node: Node) -> BlockedUse:
+        return BlockedUse(
+            complete_attributes(node),
+            Types(self._type(name) if name else None for name in node.inputs),
+            self._type(node.output),
+            tuple(self.result.lanes.get(name) for name in node.inputs),
+            tuple(not name or name in self.graph.constants for name in node.inputs),
+            self.block,
+        )
 
-    def _convolution_form(self, node: Node) -> str:
-        data, weight, *bias = node.inputs
-        constants = self.graph.constants
-        attributes = complete_attributes(node)
-        type, kernel = self._type(data), self._shape(weight)
-        if type.dtype is not DType.F32 or len(type.shape) != 4 or attributes["layout"] != "NCHW":
-            return ""
-        if weight not in constants or any(name and name not in constants for name in bias):
-            return ""
-        outputs, group_inputs, *window = kernel
-        channels, groups = type.shape[1], attributes["groups"]
-        depthwise = group_inputs == 1 and groups == channels == outputs and outputs > 1
-        if groups != 1 and not depthwise:
-            return ""
-        if 2 * outputs < self.block or (window == [1, 1] and type.shape[2:] == (1, 1)):
-            return ""
-        few = channels <= 4 or channels < self.block
-        if few and not depthwise and data not in self.result.forms:
-            return "NCHW->NCHWc"
-        return "NCHWc"
+    # --- pointwise operators --------------------------------------------------------------------
 
     def _elementwise(self, node: Node) -> bool:
         shape = self._shape(node.output)
@@ -216,32 +196,6 @@ class _Planner:
         with np.errstate(all="ignore"):
             return float(evaluate_node(node, tuple(operands)))
 
-    def _pool(self, node: Node) -> bool:
-        attributes = complete_attributes(node)
-        if attributes["layout"] != "NCHW" or len(self._shape(node.output)) != 4:
-            return False
-        lane = self.result.lanes[node.inputs[0]]
-        # Averages that reach into the padding differ from place to place unless the lane is 0.
-        exact = node.operator == "max_pool" or lane == 0 or self._whole(node.output)
-        return exact and self._accept(node, lane)
-
-    def _concat(self, node: Node) -> bool:
-        whole = all(self._whole(name) for name in node.inputs)
-        on_channels = complete_attributes(node)["axis"] == 1
-        if not (on_channels and whole and self._blocking_is_cheaper(node)):
-            return False
-        return self._accept(node, 0.0)
-
-    def _reduction(self, node: Node) -> bool:
-        source, attributes = node.inputs[0], complete_attributes(node)
-        if not attributes["keepdims"] or sorted(ints_attribute(attributes, "axes")) != [2, 3]:
-            return False
-        lane = self.result.lanes[source]
-        keeps_lane = node.operator in ("reduce_mean", "reduce_max", "reduce_min")
-        if not (keeps_lane or lane == 0 or self._whole(source)):
-            return False
-        return self._accept(node, lane)
-
     def _accept(self, node: Node, lane: float) -> bool:
         self.result.lanes[node.output] = lane
         return True
@@ -249,14 +203,14 @@ class _Planner:
     def _blocking_is_cheaper(self, node: Node) -> bool:
         """Compare the bytes of operands to convert if the node runs blocked, and if plain."""
         plan = self.result
-        channels = self._shape(node.output)[1]
+        channels, rule = self._shape(node.output)[1], operator(node.operator).blocked
         if_blocked = if_plain = 0
         for name in dict.fromkeys(node.inputs):
             if name in plan.forms:
                 if_plain += 0 if name in plan.from_blocked else self._type(name).bytes
             elif name in self.graph.constants or name in plan.to_blocked:
                 continue
-            elif node.operator == "concat" or self._has_channels(name, channels):
+            elif (rule and rule.joins) or self._has_channels(name, channels):
                 if_blocked += self._type(name).bytes
         return if_blocked <= if_plain
 
@@ -267,10 +221,6 @@ class _Planner:
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
-
-    def _whole(self, name: str) -> bool:
-        shape = self._shape(name)
-        return len(shape) == 4 and shape[1] % self.block == 0
 
     def _has_channels(self, name: str, channels: int) -> bool:
         return has_channels(self._shape(name), channels) or name in self.result.forms
@@ -283,10 +233,9 @@ def _worthless_convolutions(graph: Graph, plan: Plan) -> set[str]:
     moved: dict[str, int] = {}
     convolutions: dict[str, set[str]] = {}
     for node in graph.nodes:
-        if node.output in plan.forms and node.operator == "conv":
+        count = 2 * multiplications(node, graph.types)
+        if node.output in plan.forms and count:
             key = region[node.output]
-            _, *taps = graph.types[node.inputs[1]].shape
-            count = 2 * graph.types[node.output].size * math.prod(taps)
             flops[key] = flops.get(key, 0) + count
             convolutions.setdefault(key, set()).add(node.output)
     for name, readers in plan.to_blocked.items():

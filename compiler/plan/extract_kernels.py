@@ -28,8 +28,6 @@ from compiler.types.tensor_type import Array, TensorType
 # reads its operand twice doubles what lies before it. Groups of networks have about a hundred.
 WRITTEN_LIMIT = 8192
 
-_COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor", "equal")
-
 
 def extract_kernels(graph: Graph, allowance: Allowance | None = None) -> KernelProgram:
     """The kernels of `graph` in execution order, each verified.
@@ -203,7 +201,7 @@ def group_kernel(graph: Graph, group: Group) -> _Extracted:
 
 def _inside_first(node: Node, inside: set[str]) -> Node:
     """Commuting operators with the group's own value on the left: x + conv is conv + x."""
-    if node.operator not in _COMMUTATIVE or len(node.inputs) != 2:
+    if not operator(node.operator).commutes:
         return node
     left, right = node.inputs
     if right in inside and left not in inside:

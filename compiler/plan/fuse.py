@@ -6,7 +6,7 @@ Contractions, reductions, pools and kernels of several stages (softmax, layer_no
   shape and no intermediate is needed elsewhere. Other operands may be anything that broadcasts.
   Cores with the most work choose first, so that a residual addition joins the larger convolution.
 - Operands of the epilogue that only it reads are computed in it when pointwise.
-- A reduction that reads each element once (reduce_*, pools without overlap) takes pointwise and
+- A core that reads each element once (reduce_*, pools without overlap) takes pointwise and
   injective nodes before it. softmax and layer_norm read their data several times and take only
   cheap pointwise nodes. A contraction reads an element many times and at its own pace: it takes
   nothing before it; its padding is part of its own expression.
@@ -21,33 +21,24 @@ create a cycle: a path that leaves a group starts at its output, which depends o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import consumers
 from compiler.limits import Allowance
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.operators.rules import ints_attribute
+from compiler.operators.registry import (
+    Pattern,
+    multiplications,
+    operator,
+    passes_over_data,
+)
 from compiler.types.node import Node
 
 MAXIMUM_NODES = 12
 
 _CORES = (Pattern.CONTRACTION, Pattern.REDUCTION, Pattern.OPAQUE)
 _FREE = (Pattern.ELEMENTWISE, Pattern.INJECTIVE)
-_SEVERAL_PASSES = ("softmax", "log_softmax", "layer_norm")
-_POOLS = ("max_pool", "average_pool")
-
-# Worth computing again rather than storing: a few simple instructions, or none at all.
-_CHEAP = frozenset(
-    "neg abs sign floor ceil round not isnan isinf relu leaky_relu clip hard_sigmoid hard_swish "
-    "thresholded_relu shrink prelu add sub mul max min and or xor equal less greater less_equal "
-    "greater_equal bitwise_not bitwise_and bitwise_or bitwise_xor bit_shift where cast transpose "
-    "slice concat expand tile trilu pad to_blocked from_blocked".split()
-)
-# Injective operators that read each element of their data at most once.
-_READ_ONCE = frozenset("transpose slice concat trilu to_blocked from_blocked".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +105,7 @@ class _Fuser:
 
     def _priority(self, node: Node) -> tuple[bool, int, int]:
         contraction = _pattern(node) is Pattern.CONTRACTION
-        return not contraction, -self._work(node), self._order(node)
-
-    def _work(self, node: Node) -> int:
-        """Multiplications of a contraction; 0 for others."""
-        if _pattern(node) is not Pattern.CONTRACTION:
-            return 0
-        if node.operator == "matmul":
-            shape = self.graph.types[node.inputs[0]].shape
-            return self._size(node) * shape[-2 if complete_attributes(node)["transpose_a"] else -1]
-        return self._size(node) * math.prod(self.graph.types[node.inputs[1]].shape[1:])
+        return not contraction, -multiplications(node, self.graph.types), self._order(node)
 
     def _size(self, node: Node) -> int:
         return self.graph.types[node.output].size
@@ -200,12 +182,10 @@ class _Fuser:
         members.extend(node for node in added if node not in members)
 
     def _absorb_prologue(self, members: list[Node], core: Node) -> None:
-        if core.operator in _SEVERAL_PASSES:
-            patterns: tuple[Pattern, ...] = (Pattern.ELEMENTWISE,)
-        elif self._reads_once(core):
-            patterns = _FREE
-        else:
+        passes = passes_over_data(core)
+        if passes is None:
             return
+        patterns = _FREE if passes == 1 else (Pattern.ELEMENTWISE,)
         prologue = [core]
         source = self.producers.get(core.inputs[0])
         if source is None or not self._may_absorb(source, prologue, patterns):
@@ -254,16 +234,6 @@ class _Fuser:
 
     # --- cost -----------------------------------------------------------------------------------
 
-    def _reads_once(self, core: Node) -> bool:
-        if core.operator.startswith("reduce_"):
-            return True
-        if core.operator not in _POOLS:
-            return False
-        attributes = complete_attributes(core)
-        kernel = ints_attribute(attributes, "kernel")
-        strides = ints_attribute(attributes, "strides") or (1,) * len(kernel)
-        return all(step >= taps for taps, step in zip(kernel, strides, strict=True))
-
     def _recomputes(self, members: Sequence[Node]) -> bool:
         """Would something that is not cheap be computed more than once per element?
 
@@ -277,16 +247,13 @@ class _Fuser:
                 if node.output in reader.inputs:
                     most = max(most, times[reader.output] * self._reads_per_element(reader, node))
             times[node.output] = most
-            if most > 1 and node.operator not in _CHEAP and _pattern(node) in _FREE:
+            if most > 1 and not operator(node.operator).cheap and _pattern(node) in _FREE:
                 return True
         return False
 
     def _reads_per_element(self, reader: Node, node: Node) -> float:
-        if reader.operator in _READ_ONCE or self._reads_once(reader):
-            return 1.0
-        if reader.operator in _SEVERAL_PASSES:
-            return 3.0
-        return max(1.0, self._size(reader) / self._size(node))
+        passes = passes_over_data(reader)
+        return max(1.0, self._size(reader) / self._size(node)) if passes is None else passes
 
 
 def _pattern(node: Node) -> Pattern:

@@ -1,39 +1,10 @@
-"""Converters by family; importing the package registers all of them."""
+"""Converters by family; importing the package registers all of them.
 
-from compiler.frontend.operators import (
-    cast,
-    constant,
-    conv,
-    elementwise,
-    gather,
-    matmul,
-    normalise,
-    pad,
-    pool,
-    quantise,
-    recurrent,
-    reduce,
-    resize,
-    scatter,
-    shape,
-    softmax,
-)
+Its modules are found by looking: a converter's file here is all that it needs.
+"""
 
-__all__ = [
-    "cast",
-    "constant",
-    "conv",
-    "elementwise",
-    "gather",
-    "matmul",
-    "normalise",
-    "pad",
-    "pool",
-    "quantise",
-    "recurrent",
-    "reduce",
-    "resize",
-    "scatter",
-    "shape",
-    "softmax",
-]
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

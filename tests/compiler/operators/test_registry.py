@@ -58,7 +58,7 @@ def test_missing_attribute_is_named() -> None:
 def test_a_name_is_registered_once() -> None:
     exp = operator("exp")
     with pytest.raises(ValueError, match="exp is registered twice"):
-        register("exp", Pattern.ELEMENTWISE, 1, exp.infer, exp.expression)
+        register(exp)
 
 
 def test_a_view_has_no_expression_to_add() -> None:

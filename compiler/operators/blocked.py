@@ -1,0 +1,60 @@
+"""Blocked data, [N, ceil(C/b), H, W, b], as operators see it: which of them run on it, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compiler.operators.use import Attributes, Types
+from compiler.types.tensor_type import TensorType
+
+BLOCKED = "NCHWc"
+PLAIN_TO_BLOCKED = "NCHW->NCHWc"
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedUse:
+    """A node that may run on blocked data, all types and attributes still those of plain data.
+
+    `lanes` has for each operand the number in the lanes that pad its channels, None where the
+    operand is plain; `constants` says which are known when the model is built.
+    """
+
+    attributes: Attributes
+    types: Types
+    result: TensorType
+    lanes: tuple[float | None, ...]
+    constants: tuple[bool, ...]
+    block: int
+
+    def is_whole(self, type: TensorType) -> bool:
+        """Do the channels fill whole blocks, so that no lane pads them?"""
+        return len(type.shape) == 4 and type.shape[1] % self.block == 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedForm:
+    """A node on blocked data: its layout, and the number in the padding lanes of its result."""
+
+    layout: str
+    lane: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedRule:
+    """How an operator runs on blocked data.
+
+    `form` is None where it has to run plain. An operator that `starts` does so without a blocked
+    operand, too. One that `joins` reads all operands blocked, and plain ones are converted where
+    that moves fewer bytes; others read the first one, and constants behind it, which `padded` gives
+    other shapes (from attributes, shapes, layout and block), filled with zeros. Attributes `layout`
+    and `block` are set where the operator has them.
+    """
+
+    form: Callable[[BlockedUse], BlockedForm | None]
+    starts: bool = False
+    joins: bool = False
+    padded: Callable[[Attributes, Sequence[Shape], str, int], list[Shape]] | None = None

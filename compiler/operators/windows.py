@@ -1,0 +1,91 @@
+"""Sliding windows of convolutions and pools, on data with any number of spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.expr.nodes import Const, Expr, add, integer, mul
+from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.operators.rules import check, pad_stage
+from compiler.operators.use import Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Taps, strides, padding and dilations, one entry per spatial axis."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel)
+
+    def reach(self, axis: int, outputs: int = 1) -> int:
+        """How many consecutive (padded) input positions a row of windows reads."""
+        taps = (self.kernel[axis] - 1) * self.dilations[axis]
+        return (outputs - 1) * self.strides[axis] + taps + 1
+
+    def positions(self, outputs: Sequence[Expr], taps: Sequence[Expr]) -> list[Expr]:
+        """The (padded) input position that each axis' tap of a window reads."""
+        return [
+            add(mul(output, integer(stride)), mul(tap, integer(dilation)))
+            for output, tap, stride, dilation in zip(
+                outputs, taps, self.strides, self.dilations, strict=True
+            )
+        ]
+
+    def padded(
+        self,
+        builder: KernelBuilder,
+        data: Tensor,
+        channel: str,
+        outputs: Sequence[int],
+        value: Const,
+    ) -> Tensor:
+        """The data with as much padding as the windows read; an axis behind is a channel block."""
+        behind = data.shape[2 + self.rank :]
+        reaches = [self.reach(axis, count) for axis, count in enumerate(outputs)]
+        names = ["n", channel, *spatial_names(self.rank, "i")]
+        return pad_stage(
+            builder,
+            data,
+            [*names, *(f"{channel.removesuffix('b')}i" for _ in behind)],
+            [0, 0, *self.begins, *(0 for _ in behind)],
+            [*data.shape[:2], *reaches, *behind],
+            value,
+        )
+
+    def taps(self) -> list[tuple[str, int]]:
+        """The axes over a window."""
+        return list(zip(spatial_names(self.rank, "k"), self.kernel, strict=True))
+
+
+def read_windows(attributes: Attributes, kernel: Sequence[int]) -> Windows:
+    """The windows that the attributes describe; an empty tuple stands for ones, or no padding.
+
+    Raises `ShapeError` for a wrong number of entries or values that are not positive.
+    """
+    rank = len(kernel)
+    strides = attributes.integers("strides") or (1,) * rank
+    dilations = attributes.integers("dilations") or (1,) * rank
+    pads = attributes.integers("pads") or (0,) * (2 * rank)
+    for name, values in (("strides", strides), ("dilations", dilations)):
+        check(
+            len(values) == rank and min(values, default=1) >= 1,
+            f"{name} {list(values)} needs {rank} positive entries",
+        )
+    check(len(pads) == 2 * rank, f"pads {list(pads)} needs {2 * rank} entries")
+    return Windows(tuple(kernel), strides, pads[:rank], pads[rank:], dilations)
+
+
+def spatial_names(rank: int, prefix: str) -> list[str]:
+    """Names of spatial axes, outermost first: od, oh, ow for the prefix o and rank 3."""
+    if rank <= 3:
+        return [prefix + letter for letter in "dhw"[3 - rank :]]
+    return [f"{prefix}{position}" for position in range(rank)]
