@@ -1,4 +1,4 @@
-"""Affine forms of index expressions, and their ranges.
+"""Affine forms of index expressions, their ranges, and what follows from these.
 
 `affine(expr)` rewrites an i64 expression as constant + sum of coefficient * atom, where an atom is
 a variable or an expression that is not affine (a division, a load, a minimum). Divisions and
@@ -23,6 +23,7 @@ from compiler.expr.nodes import (
     integer,
     mul,
 )
+from compiler.expr.walk import axes_of
 from compiler.types.dtypes import DType
 
 Ranges = Mapping[str, tuple[int, int]]  # inclusive
@@ -125,23 +126,73 @@ _AFFINE_OPS = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
 
 
 def _divide(op: str, dividend: Affine, divisor: Affine, ranges: Ranges) -> Affine:
-    if divisor.is_constant and divisor.constant > 0:
-        d = divisor.constant
-        whole = Affine(
-            dividend.constant // d * d,
-            tuple((atom, c) for atom, c in dividend.terms if c % d == 0),
-        )
-        rest = dividend.plus(whole, -1)
-        low, high = affine_range(rest, ranges)
-        if low >= 0 and high < d:
-            if op == "mod":
-                return rest
-            return Affine(whole.constant // d, tuple((atom, c // d) for atom, c in whole.terms))
-        if op == "mod":
-            return Affine(0, ((binary("mod", rest.to_expr(), integer(d)), 1),))
-        quotient = Affine(whole.constant // d, tuple((atom, c // d) for atom, c in whole.terms))
-        return quotient.plus(Affine(0, ((binary("floordiv", rest.to_expr(), integer(d)), 1),)))
-    return Affine(0, ((Binary(DType.I64, op, dividend.to_expr(), divisor.to_expr()), 1),))
+    if not divisor.is_constant or divisor.constant <= 0:
+        return Affine(0, ((Binary(DType.I64, op, dividend.to_expr(), divisor.to_expr()), 1),))
+    d = divisor.constant
+    quotient, rest = _split(dividend, d)
+    small = _is_within(rest, d, ranges)
+    if op == "mod":
+        return rest if small else Affine(0, ((binary("mod", rest.to_expr(), integer(d)), 1),))
+    if small:
+        return quotient
+    return quotient.plus(Affine(0, ((binary("floordiv", rest.to_expr(), integer(d)), 1),)))
+
+
+def _split(form: Affine, divisor: int) -> tuple[Affine, Affine]:
+    """What `divisor` divides evenly, divided, and the rest."""
+    even = tuple((atom, c // divisor) for atom, c in form.terms if c % divisor == 0)
+    odd = tuple((atom, c) for atom, c in form.terms if c % divisor)
+    return Affine(form.constant // divisor, even), Affine(form.constant % divisor, odd)
+
+
+def _is_within(form: Affine, stop: int, ranges: Ranges) -> bool:
+    low, high = affine_range(form, ranges)
+    return low >= 0 and high < stop
+
+
+def linear(expr: Expr) -> Affine:
+    """`expr` as it is written: its sums and multiples, with everything else left as an atom.
+
+    Terms of the same axis, or of the same node, are merged.
+    """
+    constant = 0
+    coefficients: dict[object, int] = {}
+    atoms: dict[object, Atom] = {}
+    work = [(1, expr)]
+    while work:
+        factor, node = work.pop()
+        match node:
+            case Const():
+                constant += factor * int(node.value)
+            case Binary(op="add"):
+                work += [(factor, node.right), (factor, node.left)]
+            case Binary(op="sub"):
+                work += [(-factor, node.right), (factor, node.left)]
+            case Unary(op="neg"):
+                work.append((-factor, node.operand))
+            case Binary(op="mul", right=Const(value=value)):
+                work.append((factor * int(value), node.left))
+            case Binary(op="mul", left=Const(value=value)):
+                work.append((factor * int(value), node.right))
+            case _:
+                atom = node.name if isinstance(node, Index) else node
+                key: object = atom if isinstance(atom, str) else id(atom)
+                coefficients[key] = coefficients.get(key, 0) + factor
+                atoms.setdefault(key, atom)
+    terms = tuple((atoms[key], c) for key, c in coefficients.items() if c)
+    return Affine(constant, terms)
+
+
+def simplify_division(op: str, dividend: Expr, divisor: int, ranges: Ranges) -> Expr:
+    """`dividend floordiv divisor` or `dividend mod divisor` with the parts that divide evenly
+    taken out: (16 * a + b) // 16 is a, and (16 * a + b) % 16 is b, where 0 <= b < 16."""
+    quotient, rest = _split(linear(dividend), divisor)
+    small = _is_within(rest, divisor, ranges)
+    if op == "mod":
+        return rest.to_expr() if small else binary("mod", rest.to_expr(), integer(divisor))
+    if small:
+        return quotient.to_expr()
+    return add(quotient.to_expr(), binary("floordiv", rest.to_expr(), integer(divisor)))
 
 
 def _extreme(op: str, left: Affine, right: Affine, ranges: Ranges) -> Affine:
@@ -202,6 +253,24 @@ def expr_range(expr: Expr, ranges: Ranges) -> tuple[int, int]:
             return -_UNKNOWN, _UNKNOWN
 
 
+def is_exact(form: Affine, ranges: Ranges) -> bool:
+    """Whether a form is known to take both ends of its range, as its variables take theirs."""
+    seen: set[str] = set()
+    for atom, _ in form.terms:
+        axes = {atom} if isinstance(atom, str) else axes_of(atom)
+        if axes & seen:
+            return False  # what takes one of them to its end may keep the other from it
+        seen |= axes
+        match atom:
+            case str():
+                continue
+            case Binary(op="floordiv", left=left, right=Const(value=value)) if int(value) > 0:
+                if is_exact(affine(left, ranges), ranges):
+                    continue
+        return False
+    return True
+
+
 def _sum(left: Expr, right: Expr, ranges: Ranges) -> Affine:
     """min(a, b) <= (a + b) / 2 <= max(a, b): a reflection like min(i, 9 - i) is at most 4."""
     return affine(left, ranges).plus(affine(right, ranges))
@@ -225,36 +294,20 @@ def decide(condition: Expr, ranges: Ranges) -> bool | None:
         case Unary(op="not", operand=operand):
             inner = decide(operand, ranges)
             return None if inner is None else not inner
-        case Binary(op=op, left=left, right=right) if left.dtype is DType.I64 and op in _DECIDE:
+        case Binary(op=op, left=left, right=right) if left.dtype is DType.I64 and op in _VERDICTS:
             low, high = affine_range(affine(left, ranges).plus(affine(right, ranges), -1), ranges)
-            return _DECIDE[op](low, high)
+            always, never = _VERDICTS[op](low, high)
+            return True if always else False if never else None
         case _:
             return None
 
 
-def _decide_lt(low: int, high: int) -> bool | None:
-    return True if high < 0 else False if low >= 0 else None
-
-
-def _decide_le(low: int, high: int) -> bool | None:
-    return True if high <= 0 else False if low > 0 else None
-
-
-def _decide_eq(low: int, high: int) -> bool | None:
-    if low == high == 0:
-        return True
-    return False if low > 0 or high < 0 else None
-
-
-def _negate(value: bool | None) -> bool | None:
-    return None if value is None else not value
-
-
-_DECIDE: dict[str, Callable[[int, int], bool | None]] = {
-    "lt": _decide_lt,
-    "le": _decide_le,
-    "gt": lambda low, high: _decide_lt(-high, -low),
-    "ge": lambda low, high: _decide_le(-high, -low),
-    "eq": _decide_eq,
-    "ne": lambda low, high: _negate(_decide_eq(low, high)),
+# Whether left op right holds always, and whether never, where left - right is in low..high.
+_VERDICTS: dict[str, Callable[[int, int], tuple[bool, bool]]] = {
+    "lt": lambda low, high: (high < 0, low >= 0),
+    "le": lambda low, high: (high <= 0, low > 0),
+    "gt": lambda low, high: (low > 0, high <= 0),
+    "ge": lambda low, high: (low >= 0, high < 0),
+    "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
+    "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
 }

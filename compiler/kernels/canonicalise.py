@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compiler.expr.bounds import simplify_division
+from compiler.expr.affine import simplify_division
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Unary, binary, index
 from compiler.expr.walk import loads, postorder, rewrite
@@ -117,7 +117,8 @@ class _Inliner:
     def __init__(self, stage: Stage, bodies: Mapping[str, Stage]) -> None:
         self.stage = stage
         self.bodies = bodies
-        self.extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
+        axes = (*stage.axes, *stage.reduce_axes)
+        self.ranges = {axis.name: (0, axis.extent - 1) for axis in axes}
         self.table = ExpressionTable()
         self.instances: dict[tuple[str, tuple[int, ...]], Expr] = {}
 
@@ -148,7 +149,7 @@ class _Inliner:
             return node
         divides = node.op in ("floordiv", "mod")
         if divides and isinstance(node.right, Const) and int(node.right.value) > 0:
-            return simplify_division(node.op, node.left, int(node.right.value), self.extents)
+            return simplify_division(node.op, node.left, int(node.right.value), self.ranges)
         return binary(node.op, node.left, node.right)
 
 

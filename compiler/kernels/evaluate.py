@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from compiler.expr.bounds import linear_terms
+from compiler.expr.affine import linear
 from compiler.expr.combiners import COMBINERS, neutral_element
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
@@ -211,16 +211,16 @@ class _Evaluator:
         origin = []
         strides: dict[str, int] = {}
         for position, extent, stride in zip(indices, tensor.shape, tensor.strides, strict=True):
-            first, terms = linear_terms(position)
+            first, terms = linear(position)
             below = above = 0
-            for factor, axis in terms:
-                if not isinstance(axis, Index):
+            for axis, factor in terms:
+                if not isinstance(axis, str):
                     return None
-                values = self._ranges[axis.name]
+                values = self._ranges[axis]
                 first += factor * values.start
                 reach = factor * (len(values) - 1)
                 below, above = below + min(reach, 0), above + max(reach, 0)
-                strides[axis.name] = strides.get(axis.name, 0) + factor * stride
+                strides[axis] = strides.get(axis, 0) + factor * stride
             if first + below < 0 or first + above >= extent:
                 return None
             origin.append(slice(first, None))

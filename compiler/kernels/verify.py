@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.expr.bounds import index_range
+from compiler.expr.affine import affine, affine_range, is_exact
 from compiler.expr.combiners import COMBINERS
 from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import (
@@ -164,18 +164,18 @@ def _call_problem(functions: Mapping[str, Function], op: str, operand: DType, re
 
 
 def _bounds_problem(body: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:
+    ranges = {name: (0, extent - 1) for name, extent in extents.items()}
     for node in _unguarded(body):
         if not isinstance(node, Load):
             continue
         for index, extent in zip(node.indices, tensors[node.buffer].shape, strict=True):
-            found = index_range(index, extents)
-            if found is None:
-                continue
-            outside = found.low < 0 or found.high >= extent
-            disjoint = found.high < 0 or found.low >= extent
-            if disjoint or (outside and found.exact):
+            form = affine(index, ranges)
+            low, high = affine_range(form, ranges)
+            outside = low < 0 or high >= extent
+            disjoint = high < 0 or low >= extent
+            if disjoint or (outside and is_exact(form, ranges)):
                 return (
-                    f"index {format_expression(index)} runs over {found.low}..{found.high}, "
+                    f"index {format_expression(index)} runs over {low}..{high}, "
                     f"the extent is {extent}, in {format_expression(node)}"
                 )
     return ""

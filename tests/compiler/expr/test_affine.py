@@ -9,7 +9,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.expr.affine import affine, affine_range, decide, expr_range
+from compiler.expr.affine import (
+    Affine,
+    affine,
+    affine_range,
+    decide,
+    expr_range,
+    is_exact,
+    linear,
+    simplify_division,
+)
 from compiler.expr.nodes import (
     Binary,
     Const,
@@ -150,6 +159,60 @@ def test_the_range_of_a_linear_form_is_exact(
         expr = add(expr, mul(index(name), integer(coefficient)))
     values = [evaluate(expr, point) for point in points(ranges)]
     assert affine_range(affine(expr, ranges), ranges) == (min(values), max(values))
+
+
+@SOME
+@given(EXPRESSIONS, ranges_of_three())
+def test_the_ends_of_an_exact_range_are_taken(expr: Expr, ranges: RangeMap) -> None:
+    form = affine(expr, ranges)
+    assume(is_exact(form, ranges))
+    values = [evaluate(expr, point) for point in points(ranges)]
+    assert affine_range(form, ranges) == (min(values), max(values))
+
+
+def test_a_range_is_exact_where_no_axis_occurs_twice() -> None:
+    ranges = {"i": (0, 3), "j": (0, 3)}
+    half = binary("floordiv", mul(index("i"), integer(3)), integer(2))
+    for expr, exact in (
+        (add(half, index("j")), True),
+        (sub(half, index("i")), False),
+        (binary("mod", mul(index("i"), integer(3)), integer(2)), False),
+        (binary("max", index("i"), index("j")), False),
+    ):
+        assert is_exact(affine(expr, ranges), ranges) is exact
+
+
+@SOME
+@given(EXPRESSIONS, ranges_of_three())
+def test_the_form_as_written_has_the_expressions_value(expr: Expr, ranges: RangeMap) -> None:
+    rewritten = linear(expr).to_expr()
+    for point in points(ranges):
+        assert evaluate(rewritten, point) == evaluate(expr, point)
+
+
+def test_terms_over_one_axis_are_merged_and_others_left_as_they_are() -> None:
+    twice = sub(add(mul(index("i"), integer(3)), integer(4)), index("i"))
+    assert linear(twice) == Affine(4, (("i", 2),))
+    assert linear(sub(index("i"), index("i"))) == Affine(0, ())
+    kept = binary("floordiv", mul(index("i"), integer(8)), integer(8))
+    assert linear(add(kept, integer(1))) == Affine(1, ((kept, 1),))
+
+
+@SOME
+@given(EXPRESSIONS, st.integers(1, 20), st.sampled_from(["floordiv", "mod"]), ranges_of_three())
+def test_simplified_division_has_the_same_values(
+    expr: Expr, divisor: int, op: str, ranges: RangeMap
+) -> None:
+    simple, plain = simplify_division(op, expr, divisor, ranges), binary(op, expr, integer(divisor))
+    for point in points(ranges):
+        assert evaluate(simple, point) == evaluate(plain, point)
+
+
+def test_block_arithmetic_disappears() -> None:
+    channel = add(mul(index("j"), integer(5)), index("i"))
+    ranges = {"i": (0, 4), "j": (0, 6)}
+    assert simplify_division("floordiv", channel, 5, ranges) == index("j")
+    assert simplify_division("mod", channel, 5, ranges) == index("i")
 
 
 @SOME
