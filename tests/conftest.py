@@ -28,7 +28,7 @@ _ALONE = (
     "tests/tuner/confirm/test_finalists.py",
     "tests/tuner/search/test_driver_kill.py",
     "tests/tuner/confirm/test_latency.py",
-    "tests/tuner/records/test_replay_records.py",
+    "tests/tuner/records/test_replay.py",
     "tests/compiler/runtime/test_concurrent_runs.py",
     "tests/compiler/runtime/test_thread_pool.py",
     "tests/db/test_concurrency.py",

@@ -28,13 +28,13 @@ from measure.farm.runner import Runner
 from measure.farm.slots import SlotPlan, plan_slots
 from measure.machine import available_cores
 from measure.sandbox.import_model import import_model
-from tuner.building.apply_best import choose_from, task_key
+from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
 from tuner.building.report import BuildReport, build_report
-from tuner.commands.interrupt import interruptible
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
 from tuner.from_settings import limits_of, target_of
+from tuner.interrupt import interruptible
 from tuner.model.cost_model import BoostedTrees, TrainingData
 from tuner.model.history import (
     JOB_ROWS,
@@ -42,7 +42,7 @@ from tuner.model.history import (
     bests_elsewhere,
     read_history,
 )
-from tuner.records.trial_records import unusable
+from tuner.records.trials import task_key, unusable
 from tuner.reports.progress import NoProgress, Progress
 from tuner.reports.report import TaskStatus, format_duration, format_time, task_to_json
 from tuner.search.budget import Budget, End, Limits

@@ -27,9 +27,8 @@ from db import queries
 from db.records import BestRecord, JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.tuner.recorded import load
-from tuner.building.apply_best import task_key
 from tuner.model.history import read_history
-from tuner.records.trial_records import record_to_apply, unusable
+from tuner.records.trials import record_to_apply, task_key, unusable
 
 TASKS = 100
 BATCH = 1000

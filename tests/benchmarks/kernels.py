@@ -42,7 +42,7 @@ from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tuner.confirm.latency import outputs_agree, pinned
-from tuner.search.packed import PackedSpace
+from tuner.model.packed_space import PackedSpace
 
 MIB = 1 << 20
 ELEMENTS = 16 * MIB // 4

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
 from tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
+from tuner.model.lessons import Lesson, data_of
+from tuner.model.packed_space import Rows
 from tuner.model.trainer import Trainer
-from tuner.search.packed import Rows
 from tuner.search.strategy import SearchProblem, make_strategy
 from tuner.search.task_search import TaskSearch
-from tuner.search.tasks import Lesson, data_of
 
 WITHIN = 1.05  # of the best latency
 BATCH = 8

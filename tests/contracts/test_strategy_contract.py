@@ -12,10 +12,10 @@ from compiler.schedule.space import Candidate, ScheduleSpace
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
 from tuner.model.cost_model import BoostedTrees, Scores
 from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.search.packed import Rows
+from tuner.model.lessons import Lesson, data_of
+from tuner.model.packed_space import Rows
 from tuner.search.strategy import SearchProblem, make_strategy, strategy_names
 from tuner.search.task_search import TaskSearch
-from tuner.search.tasks import Lesson, data_of
 
 Answer = Callable[[ScheduleSpace, Candidate], float]
 

@@ -24,10 +24,10 @@ from compiler.target import host_target
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.apply_best import task_key
 from tuner.building.request import ARTEFACT, FORMS, LIBRARY
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
+from tuner.records.trials import task_key
 from tuner.search.make_tasks import distinct_kernels
 
 HOST = host_target()

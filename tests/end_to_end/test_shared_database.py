@@ -19,7 +19,7 @@ from db.check import check
 from db.records import TrialRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.records.trial_records import is_confirmed
+from tuner.records.trials import is_confirmed
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240.0

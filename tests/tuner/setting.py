@@ -20,7 +20,7 @@ from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, t
 from tuner.confirm.finalists import Finalists
 from tuner.model.cost_model import BoostedTrees
 from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.records.trial_records import schedule_hash
+from tuner.records.trials import schedule_hash
 from tuner.reports.progress import NoProgress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
 from tuner.search.session import SessionOptions, TuningSession

@@ -13,7 +13,7 @@ from compiler.schedule.steps.inline import Inline
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
-from tuner.search.packed import PackedSpace
+from tuner.model.packed_space import PackedSpace
 
 TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 64, 32, 32768, 1048576, 33554432, 2)
 

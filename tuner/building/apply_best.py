@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-import compiler
 from compiler.errors import DatabaseError, ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
@@ -19,15 +18,10 @@ from configs.settings import Settings
 from db import queries
 from db.records import OK, BestRecord, TaskKey, TrialRecord
 from db.store import Store
-from tuner.records.trial_records import record_to_apply, unusable
+from tuner.records.trials import record_to_apply, task_key, unusable
 
 if TYPE_CHECKING:
     from tuner.model.warm_start import WarmStart
-
-
-def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
-    """The key under which this version of the compiler keeps records of a workload."""
-    return TaskKey(workload, target.key, threads, numerics, compiler.VERSION)
 
 
 def choose_from(

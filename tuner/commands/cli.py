@@ -17,7 +17,6 @@ from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, write_file
 from tuner.commands.database_cli import database, open_database
 from tuner.commands.entry import short_lived
-from tuner.commands.interrupt import exit_code, signals_held
 from tuner.commands.options import (
     ConfigOption,
     DbOption,
@@ -31,6 +30,7 @@ from tuner.commands.options import (
     named_values,
     shapes_of,
 )
+from tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
     from configs.settings import Settings

@@ -15,9 +15,9 @@ from typer.exceptions import TyperException
 from configs.errors import SettingsError, TunefarmError
 from configs.files import write_text
 from tuner.commands.command_files import check_files
-from tuner.commands.interrupt import exit_code, interrupted
 from tuner.commands.streams import OutputError, abandon_stdout
-from tuner.commands.terminal import console, printable_json, printable_streams
+from tuner.interrupt import exit_code, interrupted
+from tuner.reports.terminal import console, printable_json, printable_streams
 
 if TYPE_CHECKING:
     from rich.table import Table

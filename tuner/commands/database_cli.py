@@ -12,7 +12,7 @@ from configs.errors import DatabaseError
 from tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tuner.commands.command_line import show
 from tuner.commands.options import DbOption, JsonOption
-from tuner.commands.terminal import console
+from tuner.reports.terminal import console
 
 if TYPE_CHECKING:
     from db.store import Store

@@ -16,8 +16,8 @@ from db.check import check
 from db.queries import TaskSummary
 from db.salvage import Salvage
 from db.store import Store
-from tuner.records.replay_records import replay_records
-from tuner.records.trial_records import latency_of, record_to_apply, search_trials
+from tuner.records.replay import replay_records
+from tuner.records.trials import latency_of, record_to_apply, search_trials
 from tuner.reports.report import format_seconds, format_share, format_time
 
 _DIGITS = 12  # of a digest in a table

@@ -7,7 +7,7 @@ import os
 import sys
 
 from configs.remains import leave
-from tuner.commands.interrupt import (
+from tuner.interrupt import (
     catch_signals,
     end_interrupted,
     exit_code,

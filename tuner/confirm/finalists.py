@@ -18,7 +18,7 @@ from db.store import Store
 from measure.farm.runner import Runner
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tuner.confirm.verdict import judge
-from tuner.records.trial_records import is_censored, latency_of, search_trials, trial_record
+from tuner.records.trials import is_censored, latency_of, search_trials, trial_record
 from tuner.search.tasks import TuningTask
 
 POLL_SECONDS = 0.25

@@ -30,7 +30,7 @@ from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType
-from tuner.search.packed import PackedSpace, Rows
+from tuner.model.packed_space import PackedSpace, Rows
 
 FeatureMatrix: TypeAlias = npt.NDArray[np.float32]
 

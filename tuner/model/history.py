@@ -17,9 +17,9 @@ from db.records import TaskKey, TrialRecord, hash_json
 from db.store import Store
 from tuner.model.cost_model import Outcome, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
+from tuner.model.lessons import Lesson, data_of
 from tuner.model.relatives import Known
-from tuner.records.trial_records import latency_of, search_trials
-from tuner.search.tasks import Lesson, data_of
+from tuner.records.trials import latency_of, search_trials
 
 MOST_ROWS = 160  # of a kernel: its fastest half as many, and some of the others
 LEAST_ROWS = 24  # of a kernel, however many there are

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from db import queries
 from db.records import TaskKey, TrialRecord
 from db.store import Store
-from tuner.records.trial_records import latency_of, record_to_apply
+from tuner.records.trials import latency_of, record_to_apply
 
 FAILURES = 8  # one in so many of the trials kept may be a failure
 

@@ -15,9 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from db import queries
 from db.records import TrialRecord
 from db.store import Store
-from tuner.commands.terminal import printable
-from tuner.records.trial_records import latency_of, record_to_apply, search_trials
+from tuner.records.trials import latency_of, record_to_apply, search_trials
 from tuner.reports.report import format_duration, format_ratio, format_seconds, format_time
+from tuner.reports.terminal import printable
 
 _WIDTH, _HEIGHT = 160, 28
 

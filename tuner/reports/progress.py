@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from tuner.commands.terminal import console
 from tuner.reports.report import TaskStatus, format_duration, format_seconds, task_table
+from tuner.reports.terminal import console
 
 PLAIN_INTERVAL = 10.0  # seconds between plain lines
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from configs.errors import DatabaseError
 from db.store import Store
 from db.work import renew_lease
-from tuner.commands.interrupt import signals_held
+from tuner.interrupt import signals_held
 
 SECONDS = 10.0
 

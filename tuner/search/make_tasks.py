@@ -9,11 +9,11 @@ from compiler.kernels.serialize import kernel_to_json
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from configs.settings import Settings
-from tuner.building.apply_best import task_key
 from tuner.model.cost_model import CostModel
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.model.history import PastKernel, bests
 from tuner.model.relatives import Known, nearest_bests
+from tuner.records.trials import task_key
 from tuner.search.budget import TaskProgress
 from tuner.search.strategy import Score, SearchProblem, make_strategy
 from tuner.search.task_search import TaskSearch

@@ -16,7 +16,7 @@ from db.records import TaskKey, TrialRecord
 from db.store import Store
 from db.work import Claim, claim, release_claims
 from measure.measurement import Status
-from tuner.records.trial_records import search_trials
+from tuner.records.trials import search_trials
 
 LOOK_SECONDS = 0.5
 RETRY_SECONDS = 2.0  # between two attempts to claim what another job has claimed

@@ -22,14 +22,15 @@ from db.work import Claim
 from measure.farm.runner import Runner
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tuner.model.cost_model import CostModel, TrainingData
+from tuner.model.lessons import Lesson
 from tuner.model.relatives import relatives_bests
 from tuner.model.trainer import Trainer
-from tuner.records.trial_records import latency_of, trial_record
+from tuner.records.trials import latency_of, trial_record
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus
 from tuner.search.budget import Budget, End
 from tuner.search.others import Others
-from tuner.search.tasks import Lesson, Planned, TuningTask
+from tuner.search.tasks import Planned, TuningTask
 
 POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
 GATHER = 3  # results, for which a commit waits

@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 from compiler.schedule.space import Candidate, ScheduleSpace
 from configs.settings import refuse_unknown
 from tuner.model.cost_model import Scores
+from tuner.model.packed_space import Rows
 from tuner.search import strategies
-from tuner.search.packed import Rows
 
 Score: TypeAlias = Callable[[Rows], Scores]
 

@@ -15,7 +15,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from compiler.schedule.space import Candidate
-from tuner.search.packed import PackedSpace
+from tuner.model.packed_space import PackedSpace
 from tuner.search.strategy import SearchProblem
 
 DUPLICATE_ATTEMPTS = 8  # proposals that were taken already, before another one is drawn instead

@@ -25,7 +25,7 @@ from measure.sandbox.worker_settings import WorkerSettings
 from measure.worker.build_candidate import BuildResult, build_candidate
 from measure.worker.supervisor import BUILD, MEASURE, Supervisor
 from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
-from tuner.records.trial_records import best_record, trial_record
+from tuner.records.trials import best_record, trial_record
 
 _RECORDED = {
     "fingerprint",

@@ -12,7 +12,8 @@ from compiler.kernels.workload_key import workload_key
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.tuner.synthetic import TARGET, matmul_kernel
-from tuner.building.apply_best import choose_from, task_key
+from tuner.building.apply_best import choose_from
+from tuner.records.trials import task_key
 
 KERNEL = matmul_kernel()
 SCHEDULE = [["Unroll", "matmul", "n"]]

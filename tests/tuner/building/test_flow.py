@@ -24,11 +24,11 @@ from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.building import cache
-from tuner.building.apply_best import task_key
 from tuner.building.cache import BuildCache
 from tuner.building.flow import build
 from tuner.building.record import record_build
 from tuner.building.request import BuildRequest, BuildResult
+from tuner.records.trials import task_key
 
 
 @pytest.fixture

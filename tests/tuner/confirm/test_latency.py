@@ -9,7 +9,6 @@ import pytest
 
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
-from tuner.commands.interrupt import Interrupt, interruptible
 from tuner.confirm.latency import (
     LatencyOptions,
     interleaved_latencies,
@@ -18,6 +17,7 @@ from tuner.confirm.latency import (
     seeded_inputs,
     spread,
 )
+from tuner.interrupt import Interrupt, interruptible
 
 
 class Clock:

@@ -26,7 +26,7 @@ from db.store import Store
 from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import TARGET, matmul_kernel, neighbours
-from tuner.building.apply_best import choose_from, task_key
+from tuner.building.apply_best import choose_from
 from tuner.building.flow import build
 from tuner.building.request import BuildRequest, BuildResult
 from tuner.model.cost_model import BoostedTrees
@@ -39,10 +39,10 @@ from tuner.model.history import (
     past_kernel,
     read_history,
 )
+from tuner.model.packed_space import PackedSpace
 from tuner.model.relatives import nearest_bests
-from tuner.records.trial_records import unusable
+from tuner.records.trials import task_key, unusable
 from tuner.search.make_tasks import make_tasks
-from tuner.search.packed import PackedSpace
 
 KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
 UNKNOWN = matmul_kernel(80, 384, 96)

@@ -16,7 +16,7 @@ from db.records import BestRecord, TrialRecord
 from db.store import Store
 from tests.db.examples import KEY, failed, populate, trial
 from tuner.records.prune import plan_pruning, prune
-from tuner.records.trial_records import record_to_apply
+from tuner.records.trials import record_to_apply
 
 COUNT = 400
 

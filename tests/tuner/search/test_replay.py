@@ -23,9 +23,9 @@ from measure.farm.replay_runner import ReplayRunner
 from tests.benchmarks.search import WAYS, held_out, recorded_data, trace
 from tests.tuner.recorded import FILE, RecordedKernel, load
 from tests.tuner.setting import scorer
-from tuner.building.apply_best import task_key
 from tuner.model.cost_model import AnalyticModel, BoostedTrees
 from tuner.model.features import FeatureExtractor, FeatureLayout
+from tuner.records.trials import task_key
 from tuner.reports.progress import NoProgress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
 from tuner.search.session import SessionOptions, TuningSession

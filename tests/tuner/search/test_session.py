@@ -16,7 +16,7 @@ from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space, tile_space
 from tuner.confirm.finalists import FinalistOptions, Finalists, refresh
-from tuner.records.trial_records import best_record, is_confirmed, record_to_apply, schedule_hash
+from tuner.records.trials import best_record, is_confirmed, record_to_apply, schedule_hash
 from tuner.search.budget import End, Limits
 from tuner.search.session import MAX_MACHINERY_FAILURES
 from tuner.search.tasks import plan

@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.schedule.space import Candidate
 from tuner.model.cost_model import Scores
-from tuner.search.packed import Numbers, PackedSpace, Rows, distances
+from tuner.model.packed_space import Numbers, PackedSpace, Rows, distances
 from tuner.search.strategy import Score, SearchProblem
 
 ENUMERATED = 2048  # spaces up to this size are ranked whole instead of searched

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import compiler
+from compiler.target import Target
 from db import queries
 from db.records import CONFIRMED, TaskKey, TrialRecord, hash_json
 from db.store import Store
@@ -18,6 +20,11 @@ CENSORED = "censored"
 """Key in a trial's conditions: few samples were taken, all clearly above the best latency then."""
 
 _MACHINE_FACTS = ("cpu", "features", "cores", "kernel", "governor", "fingerprint")
+
+
+def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
+    """The key under which this version of the compiler keeps records of a workload."""
+    return TaskKey(workload, target.key, threads, numerics, compiler.VERSION)
 
 
 def trial_record(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compiler.schedule.space import ScheduleSpace
 from tests.tuner.synthetic import small_space, tile_space
-from tuner.search.packed import PackedSpace, distances
+from tuner.model.packed_space import PackedSpace, distances
 
 SPACES = [tile_space(), small_space(), small_space(7)]
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tuner.commands.terminal import printable
+from tuner.reports.terminal import printable
 
 
 class PrintableConsole(Console):

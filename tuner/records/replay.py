@@ -30,7 +30,7 @@ from measure.farm.make_runner import create_runner
 from measure.farm.runner import Runner
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
-from tuner.records.trial_records import record_to_apply, schedule_hash
+from tuner.records.trials import record_to_apply, schedule_hash
 
 _QUICK: Mapping[str, float | int] = {
     "samples": 1,

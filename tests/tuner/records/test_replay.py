@@ -27,10 +27,10 @@ from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.measure.fault_kernels import make_kernel
 from tests.tuner import synthetic
 from tests.tuner.wrong_code import COMPILE_CRASHING, COMPILE_WRONG
-from tuner.building.apply_best import task_key
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
-from tuner.records.replay_records import replay_records, sample_records
+from tuner.records.replay import replay_records, sample_records
+from tuner.records.trials import task_key
 
 HOST = host_target()
 MATMUL = synthetic.matmul_kernel(6, 8, 5)

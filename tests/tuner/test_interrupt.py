@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands.interrupt import SIGNALS, SignalHandler, interruptible
+from tuner.interrupt import SIGNALS, SignalHandler, interruptible
 
 
 class Clock:

@@ -6,7 +6,7 @@ import math
 
 from db.records import CONFIRMED, TaskKey, TrialRecord
 from measure.measurement import MeasureResult, Status
-from tuner.records.trial_records import (
+from tuner.records.trials import (
     best_record,
     confirmations,
     search_trials,

@@ -67,7 +67,7 @@ def printable_streams() -> Iterator[None]:
 
 def console(stream: TextIO | None = None) -> Console:
     """A console on the stream (stdout if None); tables get room when it is no terminal."""
-    from tuner.commands.printable_console import PrintableConsole
+    from tuner.reports.printable_console import PrintableConsole
 
     target = sys.stdout if stream is None else stream
     raw = target.raw if isinstance(target, PrintableStream) else target
