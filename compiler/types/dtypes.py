@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,33 +35,31 @@ class DType(StrEnum):
     @property
     def bytes(self) -> int:
         """Size of one element in memory, in bytes."""
-        return _BYTES[self]
+        return _FACTS[self].bytes
 
     @property
     def is_float(self) -> bool:
-        return self in _EPSILON
-
-    @property
-    def epsilon(self) -> float:
-        """The spacing of a float type's numbers at 1."""
-        return _EPSILON[self]
+        return _FACTS[self].kind == "float"
 
     @property
     def is_signed(self) -> bool:
-        return self in (DType.I8, DType.I16, DType.I32, DType.I64) or self.is_float
+        return _FACTS[self].kind in ("float", "signed")
 
     @property
     def is_integer(self) -> bool:
-        return not self.is_float and self is not DType.BOOL
+        return _FACTS[self].kind in ("signed", "unsigned")
+
+    @property
+    def epsilon(self) -> float:
+        """The spacing of a float type's numbers at 1; 0 for others, which do not round."""
+        return _FACTS[self].epsilon
 
     def holds(self, other: DType) -> bool:
-        """Every value of `other` is one of this type, and they are floats or integers both."""
-        if self.is_float or other.is_float:
-            return self.is_float and other.is_float and self.bytes >= other.bytes
-        if not (self.is_integer and other.is_integer):
-            return self is other
-        wider = self.bytes > other.bytes
-        return self is other or (wider and (self.is_signed or not other.is_signed))
+        """Every value of `other` is one of this type, and both are floats or both integers."""
+        own, kind = _FACTS[self].kind, _FACTS[other].kind
+        if own == kind:
+            return self.bytes >= other.bytes
+        return (own, kind) == ("signed", "unsigned") and self.bytes > other.bytes
 
     @staticmethod
     def from_numpy(dtype: np.dtype[Any]) -> DType:
@@ -73,34 +71,25 @@ class DType(StrEnum):
         raise ValueError(f"element type {dtype} is not supported (supported: {supported})")
 
 
-_BYTES: dict[DType, int] = {
-    DType.F32: 4,
-    DType.F64: 8,
-    DType.I8: 1,
-    DType.I16: 2,
-    DType.I32: 4,
-    DType.I64: 8,
-    DType.U8: 1,
-    DType.U16: 2,
-    DType.U32: 4,
-    DType.U64: 8,
-    DType.BOOL: 1,
-}
+class _Facts(NamedTuple):
+    kind: str  # float, signed, unsigned or bool
+    bytes: int
+    numpy: str
+    epsilon: float = 0.0
 
 
-_EPSILON: dict[DType, float] = {DType.F32: 2.0**-23, DType.F64: 2.0**-52}
-_NUMPY_NAMES: dict[DType, str] = {
-    DType.F32: "float32",
-    DType.F64: "float64",
-    DType.I8: "int8",
-    DType.I16: "int16",
-    DType.I32: "int32",
-    DType.I64: "int64",
-    DType.U8: "uint8",
-    DType.U16: "uint16",
-    DType.U32: "uint32",
-    DType.U64: "uint64",
-    DType.BOOL: "bool",
+_FACTS: dict[DType, _Facts] = {
+    DType.F32: _Facts("float", 4, "float32", 2.0**-23),
+    DType.F64: _Facts("float", 8, "float64", 2.0**-52),
+    DType.I8: _Facts("signed", 1, "int8"),
+    DType.I16: _Facts("signed", 2, "int16"),
+    DType.I32: _Facts("signed", 4, "int32"),
+    DType.I64: _Facts("signed", 8, "int64"),
+    DType.U8: _Facts("unsigned", 1, "uint8"),
+    DType.U16: _Facts("unsigned", 2, "uint16"),
+    DType.U32: _Facts("unsigned", 4, "uint32"),
+    DType.U64: _Facts("unsigned", 8, "uint64"),
+    DType.BOOL: _Facts("bool", 1, "bool"),
 }
 
 
@@ -108,13 +97,13 @@ _NUMPY_NAMES: dict[DType, str] = {
 def _numpy_types() -> dict[DType, np.dtype[Any]]:
     import numpy as np  # late: targets have element types, and the command line's help has targets
 
-    return {dtype: np.dtype(name) for dtype, name in _NUMPY_NAMES.items()}
+    return {dtype: np.dtype(facts.numpy) for dtype, facts in _FACTS.items()}
 
 
-FLOATS = frozenset((DType.F32, DType.F64))
-SIGNED_INTEGERS = frozenset((DType.I8, DType.I16, DType.I32, DType.I64))
-UNSIGNED_INTEGERS = frozenset((DType.U8, DType.U16, DType.U32, DType.U64))
-INTEGERS = SIGNED_INTEGERS | UNSIGNED_INTEGERS
+FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
+INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer)
+SIGNED_INTEGERS = frozenset(dtype for dtype in INTEGERS if dtype.is_signed)
+UNSIGNED_INTEGERS = INTEGERS - SIGNED_INTEGERS
 SIGNED = FLOATS | SIGNED_INTEGERS
 NUMBERS = FLOATS | INTEGERS
 BOOLS = frozenset((DType.BOOL,))

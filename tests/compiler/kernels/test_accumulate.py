@@ -16,9 +16,11 @@ from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from compiler.kernels.verify import verify_kernel
+from compiler.kernels.winograd import winograd_applies
 from compiler.kernels.workload_key import workload_key
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+from tests.compiler.schedule.small_kernels import kernel_of
 
 F32, F64, I8, I32, U8 = DType.F32, DType.F64, DType.I8, DType.I32, DType.U8
 
@@ -106,3 +108,17 @@ def test_schedules_meet_a_reduction_of_the_accumulators_type() -> None:
         "  y[]: f32 =\n"
         "    f32(dot.accumulated[]) + in2[]\n"
     )
+
+
+def test_winograd_has_no_form_with_an_accumulator() -> None:
+    kernel = kernel_of(
+        [TensorType(F32, (1, 2, 7, 7, 8)), TensorType(F32, (16, 16, 3, 3))],
+        [("conv", ["x0", "x1"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)})],
+        constants=["x1"],
+    )
+    assert winograd_applies(kernel)
+    stages = tuple(
+        replace(stage, accumulator=F64) if stage.name == kernel.anchor else stage
+        for stage in kernel.stages
+    )
+    assert not winograd_applies(replace(kernel, stages=stages))
