@@ -1,7 +1,7 @@
 """NestShape: the loops of many candidates at once, as arrays, without lowering any of them.
 
-A sketch says in closed form which loops its choices lead to; what a loop touches, and how often,
-follows from the index expressions. Cost models take their features from it.
+A sketch's plan says which loops its choices lead to; what a loop touches, and how often, follows
+from the index expressions. Cost models take their features from it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 
 PAGE = 4096  # bytes; the sets of a first-level cache repeat after so many
-Positions: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
+EDGES = 2  # turns that stand apart: the first and the last
+Positions: TypeAlias = Mapping[str, "Counts"]
 """By the name of a choice: the positions of n candidates' values in its domain, shape [n]."""
 Numbers: TypeAlias = npt.NDArray[np.float64]
+Counts: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 Dimension: TypeAlias = tuple[tuple[int, int], ...]
 """The axes that index a dimension of a tensor: (number of the axis, its coefficient)."""
 
@@ -61,7 +64,7 @@ class Operand:
             step *= extent
         return abs(total)
 
-    def moves_with(self, axes: int) -> npt.NDArray[np.bool_]:
+    def moves_with(self, axes: int) -> Mask:
         """Which of so many axes index it; shape [axes]."""
         found = np.zeros(axes, np.bool_)
         for dimension in self.dimensions:
@@ -70,19 +73,76 @@ class Operand:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A loop over tiles of an axis, called `name` in steps; numbers are arrays [n], or one for all.
+
+    What whole tiles leave over is peeled off, or where tiles are `whole` shifted or masked. The
+    first and the last turn may stand `apart`, and the range be cut into pieces at `cuts`.
+    """
+
+    name: str
+    axis: str
+    extent: Counts | int
+    tile: Counts | int = 1
+    whole: Mask | bool = False
+    apart: Mask | bool = False
+    cuts: tuple[Counts | Numbers | int, ...] = ()
+
+    @property
+    def trips(self) -> Numbers:
+        """Iterations, with what whole tiles leave over as a part of one."""
+        return np.maximum(1.0, self.extent / self.tile)
+
+    @property
+    def turns(self) -> Numbers:
+        """Iterations of the loop that lowering makes for whole tiles, of its longest piece."""
+        trips = self.trips
+        turns = np.where(self.whole, np.ceil(trips), np.floor(trips))
+        if self.cuts:
+            ends = [np.zeros_like(turns), *(np.clip(cut, 0, turns) for cut in self.cuts), turns]
+            turns = np.diff(np.sort(np.stack(np.broadcast_arrays(*ends)), axis=0), axis=0).max(0)
+        return np.where(self.apart, np.where(turns > EDGES + 1, turns - EDGES, 1.0), turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of a loop nest: candidate i has the loop `loops[which[i]]`, or all the only one."""
+
+    loops: tuple[Loop, ...]
+    which: Counts | None = None
+
+    def of(self, numbers: Sequence[Numbers | Mask | float], count: int) -> Numbers:
+        """Each candidate's own of the loops' numbers, shape [n]."""
+        if self.which is None:
+            return np.broadcast_to(numbers[0], (count,))
+        if all(number is numbers[0] for number in numbers):
+            return np.broadcast_to(numbers[0], (count,))
+        rows = np.empty((len(numbers), count))
+        for row, number in enumerate(numbers):
+            rows[row] = number
+        return np.asarray(rows[self.which, np.arange(count)], np.float64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestShape:
     """The main loop nest of n candidates; arrays have the shape [n] unless said otherwise.
 
-    The innermost, unrolled body runs over `inside` points of each axis; round it stand loops.
+    The innermost, unrolled body runs over `inside` points of each axis; round it stand loops. What
+    they are is exact, as lowering makes them; what they cost is an estimate.
     """
 
     operands: tuple[Operand, ...]
     inside: Numbers  # [axes, n] extent of each axis in the body
-    order: npt.NDArray[np.int64]  # [loops, n] number of the axis of each loop, innermost first
-    trips: Numbers  # [loops, n] iterations of each loop; 1 where there is none
+    order: Counts  # [loops, n] number of the axis of each loop, innermost first
+    levels: tuple[Level, ...]  # the loops themselves, innermost first
+    operations: Numbers  # vector operations of the body that are executed, repeated ones included
     body: Numbers  # vector operations (multiply-adds in a reduction) in the unrolled body
     accumulators: Numbers  # vectors held from one step to the next
+    pieces: Numbers  # iterations of the parallel loop, 1 where it is serial
+    grains: Numbers  # chunks that threads take turns with, 1 where it is serial
+
+    trips: Numbers  # [loops, n] iterations of each loop, with a tail as a part of one
     registers: Numbers  # vectors that are needed at the same time, accumulators included
     loads: Numbers  # vectors and broadcast values loaded for one step
     step: Numbers  # vector operations of one step, which share those loads
@@ -92,8 +152,13 @@ class NestShape:
     lanes: Numbers  # useful lanes of all lanes computed
     aliased: Numbers  # cache lines read in one step whose addresses are equal modulo a page
     temporary: Numbers  # bytes written to memory and read again within the kernel
-    pieces: Numbers  # iterations of the parallel loop, 1 where it is serial
-    grains: Numbers  # chunks that threads take turns with, 1 where it is serial
+
+    @property
+    def turns(self) -> Numbers:
+        """Iterations of the loops that lowering makes for whole tiles, shape [loops, n]."""
+        count = len(self.body)
+        turns = [level.of([loop.turns for loop in level.loops], count) for level in self.levels]
+        return np.stack(turns) if turns else np.ones((0, count))
 
 
 def operands_of(
@@ -152,20 +217,30 @@ class NestBuilder:
     def __init__(self, axes: Sequence[str], count: int) -> None:
         self.numbers = {name: number for number, name in enumerate(axes)}
         self.inside = np.ones((len(axes), count))
-        self._order: list[npt.NDArray[np.int64]] = []
-        self._trips: list[Numbers] = []
+        self.levels: tuple[Level, ...] = ()
         self._count = count
 
-    def loop(self, axis: str | npt.NDArray[np.int64], trips: Numbers | float) -> None:
-        """Add a loop round those there are; `axis` is a name, or a number per candidate."""
-        number = self.numbers[axis] if isinstance(axis, str) else axis
-        self._order.append(np.broadcast_to(np.asarray(number, np.int64), (self._count,)))
-        self._trips.append(np.maximum(1.0, np.broadcast_to(trips, (self._count,))))
+    def loop(self, *loops: Loop, which: Counts | None = None) -> None:
+        """Add a loop round those there are: candidate i has `loops[which[i]]`."""
+        self.levels = (*self.levels, Level(loops, which))
 
     @property
-    def order(self) -> npt.NDArray[np.int64]:
-        return np.stack(self._order) if self._order else np.zeros((0, self._count), np.int64)
+    def order(self) -> Counts:
+        """The number of each loop's axis, shape [loops, n]."""
+        order = np.empty((len(self.levels), self._count), np.int64)
+        for row, level in enumerate(self.levels):
+            numbers = np.array([self.numbers[loop.axis] for loop in level.loops])
+            order[row] = numbers[0] if level.which is None else numbers[level.which]
+        return order
 
     @property
     def trips(self) -> Numbers:
-        return np.stack(self._trips) if self._trips else np.ones((0, self._count))
+        """The trips of each loop, shape [loops, n]."""
+        trips = np.empty((len(self.levels), self._count))
+        known: dict[int, Numbers] = {}  # by identity: orders of the same loops share them
+        for row, level in enumerate(self.levels):
+            for loop in level.loops:
+                if id(loop) not in known:
+                    known[id(loop)] = loop.trips
+            trips[row] = level.of([known[id(loop)] for loop in level.loops], self._count)
+        return trips

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from compiler.errors import ScheduleError
-from compiler.schedule.nest_shape import NestShape, Positions
+from compiler.schedule.nest_shape import Counts, Mask, NestShape, Positions
 from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.step import Step
 
 ChoiceValue: TypeAlias = int | str | tuple[int, ...] | tuple[str, ...]
+_FIRST = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,59 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Values:
+    """The values of n candidates' choices as typed arrays: what a sketch's plan is made from."""
+
+    domains: Mapping[str, tuple[ChoiceValue, ...]]
+    positions: Positions
+    count: int
+
+    @staticmethod
+    def of(choices: Sequence[Choice], positions: Positions) -> Values:
+        """The candidates with these positions in the choices' domains."""
+        domains = {choice.name: choice.values for choice in choices}
+        return Values(domains, positions, len(next(iter(positions.values()))))
+
+    @staticmethod
+    def one(assignment: Mapping[str, ChoiceValue]) -> Values:
+        """One candidate; its values may lie outside of the domains."""
+        domains = {name: (value,) for name, value in assignment.items()}
+        return Values(domains, dict.fromkeys(assignment, _FIRST), 1)
+
+    def integers(self, name: str, absent: int = 0) -> Counts:
+        """The values of a choice of integers, shape [n]; `absent` where it is not open."""
+        if name not in self.domains:
+            return np.full(self.count, absent)
+        return np.asarray(self._table(name)[self.positions[name]], np.int64)
+
+    def pairs(self, name: str) -> tuple[Counts, Counts]:
+        """The first and the second numbers of a choice of pairs, shapes [n]."""
+        first, second = self._table(name)[self.positions[name]].T
+        return first, second
+
+    def are(self, name: str, value: str) -> Mask:
+        """Which candidates have this value, shape [n]; none where the choice is not open."""
+        if name not in self.domains:
+            return np.zeros(self.count, np.bool_)
+        table = np.array([item == value for item in self.domains[name]], np.bool_)
+        return np.asarray(table[self.positions[name]], np.bool_)
+
+    def _table(self, name: str) -> Counts:
+        values: Any = self.domains[name]
+        return np.array(values, np.int64)
+
+
+class Plan(Protocol):
+    """All that a sketch decides for n candidates; the schedule and the shape follow from it."""
+
+    def steps(self) -> Iterable[Step]:
+        """The schedule of the only candidate, n = 1."""
+
+    def shape(self) -> NestShape:
+        """The loops that those schedules lead to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sketch:
     """Which steps are taken, as a function of the choices that stay open.
 
@@ -48,6 +102,22 @@ class Sketch:
     default: tuple[ChoiceValue, ...]
     shape: Callable[[Positions], NestShape] | None = None
 
+    @staticmethod
+    def planned(
+        name: str,
+        choices: Sequence[tuple[Choice, ChoiceValue]],
+        plan: Callable[[Values], Plan],
+    ) -> Sketch:
+        """The sketch with these choices, each with its default, whose candidates `plan` decides."""
+        domains = tuple(choice for choice, _ in choices)
+        return Sketch(
+            name,
+            domains,
+            lambda assignment: Schedule(tuple(plan(Values.one(assignment)).steps())),
+            tuple(value for _, value in choices),
+            lambda positions: plan(Values.of(domains, positions)).shape(),
+        )
+
     @property
     def size(self) -> int:
         size = 1
@@ -60,7 +130,7 @@ class Sketch:
 
         Raises ScheduleError for a choice or a value that the sketch does not have.
         """
-        tables: dict[str, npt.NDArray[np.int64]] = {}
+        tables: dict[str, Counts] = {}
         for old, new in zip(self.choices, choices, strict=True):
             if old.name != new.name or not set(new.values) <= set(old.values):
                 raise ScheduleError(f"{new.name} {new.values} is no part of the sketch {self.name}")

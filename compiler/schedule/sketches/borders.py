@@ -8,6 +8,7 @@ from compiler.expr.affine import affine
 from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import postorder
 from compiler.kernels.stage import Axis
+from compiler.schedule.nest_shape import Counts
 from compiler.types.dtypes import DType
 
 MAX_BORDERS = 8  # the body is repeated between them: beyond, its code costs more than the choice
@@ -28,9 +29,12 @@ def borders(body: Expr, axis: Axis) -> tuple[int, ...]:
     return tuple(sorted(found)) if len(found) <= MAX_BORDERS else ()
 
 
-def tile_cuts(positions: tuple[int, ...], factor: int) -> tuple[int, ...]:
-    """Where to cut the loop over tiles, so that only tiles which hold a border stand alone."""
-    return tuple(sorted({cut for p in positions for cut in (p // factor, -(-p // factor)) if cut}))
+def tile_cuts(positions: tuple[int, ...], factor: Counts) -> tuple[Counts, ...]:
+    """Where to cut loops over tiles, so that only tiles which hold a border stand alone.
+
+    One array for each end of a piece, shaped like `factor`; an end may be 0, or equal others.
+    """
+    return tuple(end for p in positions for end in (p // factor, -(-p // factor)))
 
 
 def _flips(node: Binary, axis: str) -> Iterator[int]:

@@ -7,18 +7,27 @@ Pointwise and injective kernels are one vectorised loop; kernels with reductions
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import prod
+
+import numpy as np
 
 from compiler.expr.nodes import Expr, index
 from compiler.expr.walk import loads
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.nest_shape import Counts, Loop, NestShape
 from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
 from compiler.schedule.sketches.roles import epilogue_is_plain
+from compiler.schedule.sketches.row_arrangement import (
+    Arrangement,
+    arrangement_of,
+    contiguous_reduce_axis,
+    recompute_long_rows,
+)
 from compiler.schedule.sketches.row_parts import (
     RowParts,
     RowReduction,
@@ -26,19 +35,17 @@ from compiler.schedule.sketches.row_parts import (
     split_reduction,
     split_widths,
 )
-from compiler.schedule.sketches.row_plan import (
-    RowPlan,
-    contiguous_reduce_axis,
-    recompute_long_rows,
-    row_plan,
+from compiler.schedule.sketches.row_shape import KernelFacts, row_shape
+from compiler.schedule.sketches.shared_loops import (
+    chunk_choices,
+    parallel_loops,
+    parallel_steps,
+    pieces_and_grains,
 )
-from compiler.schedule.sketches.row_shape import row_shape
-from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.parallelize import Parallelize
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
@@ -52,7 +59,6 @@ from compiler.target import Target
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
 UNROLLS = (1, 2, 4, 8)
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
-PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
 
 
 def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -60,44 +66,36 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     merged, output_merges = merge_all(kernel)
     merged, reduce_merges = merge_reductions(merged)
     merged, recomputed = recompute_long_rows(merged)
-    first = (*output_merges, *reduce_merges, *recomputed)
-    plan = row_plan(merged)
-    unrolls = UNROLLS if plan.vector else UNROLLS[:1]
-    choices = [Choice("unroll", unrolls)]
-    default: list[ChoiceValue] = [unrolls[min(1, len(unrolls) - 1)]]
-    if plan.vector and _computed_per_row(merged, plan):
-        choices.append(Choice("unroll_parts", unrolls))
-        default.append(1)  # polynomials side by side need more registers than there are
-    for reduction in plan.split:
+    rows = arrangement_of(merged)
+    unrolls = UNROLLS if rows.vector else UNROLLS[:1]
+    choices: list[tuple[Choice, ChoiceValue]] = [(Choice("unroll", unrolls), unrolls[:2][-1])]
+    if rows.vector and _computed_per_row(merged, rows):
+        # Polynomials side by side need more registers than there are: by rule one.
+        choices.append((Choice("unroll_parts", unrolls), 1))
+    for number, reduction in enumerate(rows.split):
         accumulators, preferred = _accumulators(merged, reduction, target)
-        choices.append(Choice(_accumulator_choice(plan, reduction[0]), accumulators))
-        default.append(preferred)
-    streams = _streams(merged, plan, target) if plan.split else {}
+        choices.append((Choice(_accumulator_choice(number), accumulators), preferred))
+    streams = _streams(merged, rows, target) if rows.split else {}
     if streams:
-        choices.append(Choice("rows_ahead", (0, 1, 2)))
-        default.append(1)
-    if plan.inlinable:
-        choices.append(Choice("padding", ("inline", "copy")))
-        default.append("inline")
-    if threads > 1 and work(merged) >= PARALLEL_ELEMENTS:
-        choices.append(Choice("chunks", (1, 2, 4, 8)))
-        default.append(2)
+        choices.append((Choice("rows_ahead", (0, 1, 2)), 1))
+    if rows.inlinable:
+        choices.append((Choice("padding", ("inline", "copy")), "inline"))
+    choices += chunk_choices(merged, threads)
+    facts = KernelFacts(merged, vector_lanes(merged, target), threads)
+    first = (*output_merges, *reduce_merges, *recomputed)
 
-    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        ahead = int(str(assignment.get("rows_ahead", 0)))
-        prefetches = [Prefetch(name, ahead * row) for name, row in streams.items() if ahead]
-        return Schedule((*first, *_steps(merged, plan, target, assignment), *prefetches))
+    def plan(values: Values) -> _Plan:
+        return _Plan(facts, rows, first, streams, values)
 
-    shape = row_shape(merged, vector_lanes(merged, target), threads, choices, plan.vector, "unroll")
-    return [Sketch("row_wise", tuple(choices), build, tuple(default), shape)]
+    return [Sketch.planned("row_wise", choices, plan)]
 
 
-def _streams(kernel: FusedKernel, plan: RowPlan, target: Target) -> dict[str, int]:
+def _streams(kernel: FusedKernel, arrangement: Arrangement, target: Target) -> dict[str, int]:
     """Inputs that come from memory row by row, and the elements of a row.
 
     Hardware stops to look ahead while a row is walked for the second time.
     """
-    rows = prod(axis.extent for axis in kernel.output.axes if axis.name in plan.rows)
+    rows = prod(axis.extent for axis in kernel.output.axes if axis.name in arrangement.rows)
     return {
         buffer.name: prod(buffer.shape) // rows
         for buffer in kernel.inputs
@@ -116,19 +114,18 @@ def reduces_rows(kernel: FusedKernel) -> bool:
     return axis != "" and all(load.indices[-1] == index(axis) for load in read if load.indices)
 
 
-def _computed_per_row(kernel: FusedKernel, plan: RowPlan) -> bool:
+def _computed_per_row(kernel: FusedKernel, arrangement: Arrangement) -> bool:
     """Some stage without a reduction is computed for a row, before the row is written."""
     return any(
         not kernel.stage(name).reduce_axes
-        and plan.vector in [axis.name for axis in kernel.stage(name).axes]
-        for name in plan.attached
+        and arrangement.vector in [axis.name for axis in kernel.stage(name).axes]
+        for name in arrangement.attached
     )
 
 
-def _accumulator_choice(plan: RowPlan, stage: str) -> str:
+def _accumulator_choice(number: int) -> str:
     """The name of the choice for this reduction: "accumulators" for the first, then numbered."""
-    number = [name for name, _ in plan.split].index(stage) + 1
-    return "accumulators" if number == 1 else f"accumulators_{number}"
+    return f"accumulators_{number + 1}" if number else "accumulators"
 
 
 def _accumulators(
@@ -145,151 +142,177 @@ def _accumulators(
     return fitting, max(a for a in fitting if a == 1 or (a in (2, 4) and 2 * a * lanes <= extent))
 
 
-def work(kernel: FusedKernel) -> int:
-    """Points of the largest iteration space."""
-    most = 0
-    for stage in kernel.stages:
-        points = 1
-        for axis in (*stage.axes, *stage.reduce_axes):
-            points *= axis.extent
-        most = max(most, points)
-    return most
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The loops that write the output, with prologue inlined or copied."""
+
+    body: Expr
+    loops: list[Loop]  # outermost first; the last one is over tiles of vectors, if there are any
+    attached: list[Loop]  # those of them that stages computed per row are inside of
+    parallel: list[Loop]
+    cuts: Mapping[str, tuple[Counts | int, ...]]  # by loop
+
+    @property
+    def where(self) -> str:
+        """The loop in which what belongs to a row is computed; "" if there is none."""
+        if len(self.parallel) > 1 and self.parallel == self.attached:
+            return "parallel"
+        return self.attached[-1].name if self.attached else ""
 
 
-# Steps -------------------------------------------------------------------------------------------
+class _Plan:
+    """What is decided for n candidates."""
 
+    def __init__(
+        self,
+        facts: KernelFacts,
+        arrangement: Arrangement,
+        first: tuple[Step, ...],
+        streams: Mapping[str, int],
+        values: Values,
+    ) -> None:
+        self.facts, self.arrangement, self.first = facts, arrangement, first
+        self.streams, self.values = streams, values
+        unroll, lanes = values.integers("unroll"), facts.lanes
+        self.along = facts.extents[arrangement.vector] if arrangement.vector else 1
+        self.vectors = np.where(unroll * lanes <= self.along, unroll, 1)
+        paddings = values.domains.get("padding", ("",))
+        self.variants = [self._output(padding == "inline") for padding in paddings]
+        self.variant = values.positions.get("padding", np.zeros(values.count, np.int64))
 
-def _steps(
-    kernel: FusedKernel, plan: RowPlan, target: Target, choice: Mapping[str, ChoiceValue]
-) -> list[Step]:
-    output, lanes = kernel.output.name, vector_lanes(kernel, target)
-    constants: list[str] = []
-    steps: list[Step] = []
-    if plan.attached or plan.cache:
-        inner = dict.fromkeys((*plan.attached, output), plan.vector) | dict(plan.split)
-        constants, steps = row_constants(kernel, inner, plan.rows)
-    if choice.get("padding") == "inline":
-        steps += [Inline(stage) for stage in reversed(plan.inlinable)]
-    attached = list(plan.attached)
-    stages = {stage.name: stage for stage in kernel.stages}
-    if plan.cache:
-        result = f"{output}.sum"
-        steps.append(CacheWrite(output, result))
-        attached.append(result)
-        stages[result] = stages[output]
-    split = {(f"{output}.sum" if name == output else name): axis for name, axis in plan.split}
-    unroll = int(str(choice["unroll"]))
-    widths = {
-        f"{name}.sum" if name == output else name: split_widths(
-            lanes, int(str(choice[_accumulator_choice(plan, name)]))
-        )
-        for name, _ in plan.split
-    }
-    inside = int(str(choice.get("unroll_parts", 1)))
-    parts = _row_parts(attached, stages, split, lanes, widths, inside, plan)
-    steps += parts.made
-    body = kernel.output.body
-    if choice.get("padding") == "inline":
-        for name in reversed(plan.inlinable):
+    def _output(self, inline_prologue: bool) -> _Output:
+        """The loops of the candidates with this padding: where they are cut follows from it."""
+        kernel, rows, extents = self.facts.kernel, self.arrangement, self.facts.extents
+        body = kernel.output.body
+        for name in reversed(rows.inlinable if inline_prologue else ()):
             body = inline(body, kernel.stage(name))
-    loops, output_steps, cuts = _output_steps(kernel, plan, lanes, unroll, body)
-    steps += output_steps
-    where = loops[-1] if loops else ""
-    parallel: list[Step] = []
-    if "chunks" in choice and loops:
-        outer = _uncut(kernel, loops, cuts)
-        parallel, where = parallel_steps(output, outer or loops, int(str(choice["chunks"])))
-        where = loops[-1] if outer and outer != loops else where
-        cuts = {loop: at for loop, at in cuts.items() if outer or loop.endswith(".o")}
-    steps += [Partition(output, loop, 0, 0, at) for loop, at in cuts.items()]
-    steps += parallel
-    if where:
-        names = [*parts.names, *constants]
-        steps += [ComputeAt(part, output, where, "stack") for part in reversed(names)]
-    return steps + parts.loops
+        positions = {axis.name: borders(body, axis) for axis in kernel.output.axes}
+        cuts: dict[str, tuple[Counts | int, ...]] = {
+            axis: at for axis, at in positions.items() if at and axis != rows.vector
+        }
+        tiles = []
+        if rows.vector:
+            width = self.vectors * self.facts.lanes
+            tiles = [Loop(f"{rows.vector}.o", rows.vector, self.along, width)]
+            if at := positions[rows.vector]:
+                cuts[tiles[0].name] = tile_cuts(at, width)
+        outer = [Loop(axis, axis, extents[axis]) for axis in rows.rows if axis != rows.vector]
+        free = [Loop(axis, axis, extents[axis]) for axis in rows.free if axis != rows.vector]
+        attached = outer if rows.free else [*outer, *tiles]
+        parallel: list[Loop] = []
+        if attached and "chunks" in self.values.domains:
+            uncut = self._uncut(attached, cuts)
+            parallel = parallel_loops(self.values, uncut or attached)
+            if not uncut:
+                cuts = {tile.name: cuts[tile.name] for tile in tiles if tile.name in cuts}
+        loops = [replace(loop, cuts=cuts.get(loop.name, ())) for loop in (*outer, *free, *tiles)]
+        return _Output(body, loops, attached, parallel, cuts)
 
+    def _uncut(self, loops: list[Loop], cuts: Mapping[str, object]) -> list[Loop]:
+        """The outer loops up to the first that is cut, if they are enough for all threads."""
+        outer = list(takewhile(lambda loop: loop.name not in cuts, loops))
+        rounds = prod(self.facts.extents[loop.axis] for loop in outer if loop.name == loop.axis)
+        return outer if outer == loops or rounds >= PARALLEL_ROUNDS else []
 
-def _uncut(kernel: FusedKernel, loops: list[str], cuts: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """The outer loops up to the first that is cut, if they are enough for all threads."""
-    extents = {axis.name: axis.extent for axis in kernel.output.axes}
-    outer = list(takewhile(lambda loop: loop not in cuts, loops))
-    rounds = prod(extents[loop] for loop in outer if loop in extents)
-    return outer if outer == loops or rounds >= PARALLEL_ROUNDS else []
+    def steps(self) -> list[Step]:
+        kernel, rows, values = self.facts.kernel, self.arrangement, self.values
+        output, choice, (written,) = kernel.output.name, values.integers, self.variants
+        constants: list[str] = []
+        steps: list[Step] = []
+        if rows.attached or rows.cache:
+            inner = dict.fromkeys((*rows.attached, output), rows.vector) | dict(rows.split)
+            constants, steps = row_constants(kernel, inner, rows.rows)
+        if values.are("padding", "inline").item():
+            steps += [Inline(stage) for stage in reversed(rows.inlinable)]
+        if rows.cache:
+            steps.append(CacheWrite(output, f"{output}.sum"))
+        parts = self._parts()
+        steps += [*parts.made, *self._output_steps(written)]
+        for loop, at in written.cuts.items():
+            cuts = {np.asarray(cut).item() for cut in at} - {0}
+            steps.append(Partition(output, loop, 0, 0, tuple(sorted(cuts))))
+        steps += parallel_steps(output, written.parallel, choice("chunks").item())
+        if where := written.where:
+            names = [*parts.names, *constants]
+            steps += [ComputeAt(part, output, where, "stack") for part in reversed(names)]
+        ahead = choice("rows_ahead").item()
+        prefetches = [Prefetch(name, ahead * row) for name, row in self.streams.items() if ahead]
+        return [*self.first, *steps, *parts.loops, *prefetches]
 
+    def _output_steps(self, written: _Output) -> list[Step]:
+        """The steps that make the output's loops."""
+        output, lanes, axis = (
+            self.facts.kernel.output.name,
+            self.facts.lanes,
+            self.arrangement.vector,
+        )
+        if not axis:
+            return []
+        inner = (f"{axis}.i.o", f"{axis}.i.i")
+        return [
+            Tile(output, axis, self.vectors.item() * lanes),
+            Tile(output, f"{axis}.i", lanes),
+            Reorder(output, (*(loop.name for loop in written.loops), *inner)),
+            Unroll(output, inner[0]),
+            Vectorize(output, inner[1]),
+        ]
 
-def _output_steps(
-    kernel: FusedKernel, plan: RowPlan, lanes: int, unroll: int, body: Expr
-) -> tuple[list[str], list[Step], dict[str, tuple[int, ...]]]:
-    """The output's loops outside of the vector, the steps that make them, and where to cut them."""
-    output = kernel.output.name
-    positions = {axis.name: borders(body, axis) for axis in kernel.output.axes}
-    cuts = {axis: at for axis, at in positions.items() if at and axis != plan.vector}
-    if not plan.vector:
-        return list(plan.rows), [], cuts
-    extent = next(axis.extent for axis in kernel.output.axes if axis.name == plan.vector)
-    axis = plan.vector
-    width = lanes * unroll if extent >= lanes * unroll else lanes
-    steps: list[Step] = [Tile(output, axis, width), Tile(output, f"{axis}.i", lanes)]
-    inner = (f"{axis}.i.o", f"{axis}.i.i")
-    if plan.free:
-        rest = tuple(name for name in plan.free if name != axis)
-        steps.append(Reorder(output, (*plan.rows, *rest, f"{axis}.o", *inner)))
-        loops = list(plan.rows)
-    else:
-        loops = [*(name for name in plan.rows if name != axis), f"{axis}.o"]
-        steps.append(Reorder(output, (*loops, *inner)))
-    steps += [Unroll(output, inner[0]), Vectorize(output, inner[1])]
-    tiles = tile_cuts(positions[axis], width)
-    return loops, steps, cuts | ({f"{axis}.o": tiles} if tiles else {})
+    def _parts(self) -> RowParts:
+        """The parts computed per row, the steps that split reductions, the parts' own loops."""
+        kernel, rows, lanes = self.facts.kernel, self.arrangement, self.facts.lanes
+        output, choice = kernel.output, self.values.integers
+        axis_of = dict(rows.split)
+        held = {
+            name: choice(_accumulator_choice(number)).item()
+            for number, (name, _) in enumerate(rows.split)
+        }
+        parts = RowParts()
+        stages = [(name, kernel.stage(name)) for name in rows.attached]
+        if rows.cache:
+            stages.append((f"{output.name}.sum", output))
+        for name, stage in stages:
+            axis = axis_of.get(stage.name, "")
+            extent = next((a.extent for a in stage.reduce_axes if a.name == axis), 0)
+            names = tuple(a.name for a in stage.axes)
+            if axis and extent >= lanes and (rows.free or not rows.vector):
+                others = tuple(a.name for a in stage.reduce_axes if a.name != axis)
+                reduction = RowReduction(name, axis, extent, names, others)
+                split_reduction(parts, reduction, lanes, split_widths(lanes, held[stage.name]))
+                continue
+            parts.names.append(name)
+            if rows.vector in names:
+                parts.loops += self._part_loops(name, stage)
+        return parts
 
+    def _part_loops(self, name: str, stage: Stage) -> list[Step]:
+        """A part's own loops: vectors along its rows, or one accumulator for each of them."""
+        vector, lanes = self.arrangement.vector, self.facts.lanes
+        unroll = self.values.integers("unroll_parts", 1).item()
+        reduce = [axis.name for axis in stage.reduce_axes]
+        width = next(axis.extent for axis in stage.axes if axis.name == vector)
+        factor = lanes * unroll if not reduce and width >= lanes * unroll else lanes
+        outer = [axis.name for axis in stage.axes if axis.name != vector]
+        tile = f"{vector}.i"
+        return [
+            Tile(name, vector, factor),
+            Tile(name, tile, lanes),
+            Reorder(name, (*outer, f"{vector}.o", *reduce, f"{tile}.o", f"{tile}.i")),
+            Unroll(name, f"{tile}.o"),
+            Vectorize(name, f"{tile}.i"),
+        ]
 
-def _row_parts(
-    attached: list[str],
-    stages: Mapping[str, Stage],
-    split: Mapping[str, str],
-    lanes: int,
-    widths: Mapping[str, tuple[int, ...]],
-    unroll: int,
-    plan: RowPlan,
-) -> RowParts:
-    """The parts computed per row, the steps that split reductions, the parts' own loops."""
-    parts = RowParts()
-    for name in attached:
-        stage = stages[name]
-        axis = split.get(name, "")
-        extent = next((a.extent for a in stage.reduce_axes if a.name == axis), 0)
-        names = [a.name for a in stage.axes]
-        if axis and extent >= lanes and (plan.free or not plan.vector):
-            others = tuple(a.name for a in stage.reduce_axes if a.name != axis)
-            reduction = RowReduction(name, axis, extent, tuple(names), others)
-            split_reduction(parts, reduction, lanes, widths[name])
-            continue
-        parts.names.append(name)
-        reduce = [a.name for a in stage.reduce_axes]
-        if plan.vector and plan.vector in names:
-            outer = [n for n in names if n != plan.vector]
-            vector, tile = plan.vector, f"{plan.vector}.i"
-            width = next(a.extent for a in stage.axes if a.name == vector)
-            factor = lanes * unroll if not reduce and width >= lanes * unroll else lanes
-            parts.loops += [
-                Tile(name, vector, factor),
-                Tile(name, tile, lanes),
-                Reorder(name, (*outer, f"{vector}.o", *reduce, f"{tile}.o", f"{tile}.i")),
-                Unroll(name, f"{tile}.o"),
-                Vectorize(name, f"{tile}.i"),
-            ]
-    return parts
-
-
-def parallel_steps(output: str, loops: list[str], chunks: int) -> tuple[list[Step], str]:
-    """Run the outer loops in parallel: as one fused loop, except a tiled axis (which may peel)."""
-    whole = [axis for axis in loops if not axis.endswith(".o")]
-    if not whole:
-        return [Parallelize(output, loops[0], chunks)], loops[-1]
-    if len(whole) == 1:
-        return [Parallelize(output, whole[0], chunks)], loops[-1]
-    fused: list[Step] = [
-        Fuse(output, tuple(whole), "parallel"),
-        Parallelize(output, "parallel", chunks),
-    ]
-    return fused, "parallel" if whole == loops else loops[-1]
+    def shape(self) -> NestShape:
+        values = self.values
+        shared = [
+            pieces_and_grains(values, written.parallel, self.facts.threads)
+            for written in self.variants
+        ]
+        own = (self.variant, np.arange(values.count))
+        pieces, grains = (np.stack(item)[own] for item in zip(*shared, strict=True))
+        names = [_accumulator_choice(number) for number in range(len(self.arrangement.split))]
+        held = [values.integers(name) for name in names]
+        loops = [written.loops for written in self.variants]
+        accumulators = np.minimum.reduce(held) if held else None
+        return row_shape(
+            self.facts, values, loops, self.variant, self.vectors, (pieces, grains), accumulators
+        )

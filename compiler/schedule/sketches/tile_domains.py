@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Numbers
+from compiler.schedule.nest_shape import Mask, Numbers, Operand, operands_of
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.space import ChoiceValue
 from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.vectors import vector_lanes, vector_type
 from compiler.target import Target
 
-ROWS = "rows"  # a loop over tiles of so many rows: rows4
-COLUMNS = "columns"  # a loop over blocks of so many columns: columns48
 COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
 ROW_TILES = (4, 8)
 MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
@@ -30,8 +28,36 @@ OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long ru
 
 
 @dataclass(frozen=True, slots=True)
+class LoopOrder:
+    """The loops over tiles, outermost first: "row", "block" and "column", spelled in this order.
+
+    Round them may stand a loop over tiles of so many `rows`, "rows4 block row column", or over
+    blocks of so many `columns`, "columns48 block column".
+    """
+
+    names: tuple[str, ...]
+    rows: int = 0
+    columns: int = 0
+
+    def __str__(self) -> str:
+        tiles = [f"rows{self.rows}"] * bool(self.rows) + [f"columns{self.columns}"] * bool(
+            self.columns
+        )
+        return " ".join((*tiles, *self.names))
+
+    @staticmethod
+    def parse(spelling: str) -> LoopOrder:
+        """The inverse of `str`."""
+        first, *rest = spelling.split()
+        for kind in ("rows", "columns"):
+            if first.startswith(kind):
+                return LoopOrder(tuple(rest), **{kind: int(first.removeprefix(kind))})
+        return LoopOrder((first, *rest))
+
+
+@dataclass(frozen=True)
 class TileContext:
-    """What the sketch's builder needs besides the choices."""
+    """What all candidates have in common; what is worked out is kept."""
 
     kernel: FusedKernel  # after merging axes
     merges: tuple[MergeAxes, ...]
@@ -40,7 +66,7 @@ class TileContext:
     threads: int
     prologue: tuple[str, ...]
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         return vector_lanes(self.kernel, self.target)
 
@@ -48,21 +74,27 @@ class TileContext:
     def element_bytes(self) -> int:
         return vector_type(self.kernel).bytes
 
-    @property
+    @cached_property
     def anchor(self) -> Stage:
         return self.kernel.stage(self.kernel.anchor)
 
-    def extent(self, axis: str) -> int:
+    @cached_property
+    def extents(self) -> dict[str, int]:
+        """Of the anchor's axes, reduce axes last."""
         stage = self.anchor
-        return next(a.extent for a in (*stage.axes, *stage.reduce_axes) if a.name == axis)
+        return {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
 
-    @property
+    def extent(self, axis: str) -> int:
+        """One point where there is no such axis, ""."""
+        return self.extents[axis] if axis else 1
+
+    @cached_property
     def ragged(self) -> bool:
         """The last vector is not full: plain data whose extent is no multiple of the lanes."""
-        extent = self.extent(self.roles.vector)
+        extent = self.extents[self.roles.vector]
         return not self.roles.block and extent > self.lanes and extent % self.lanes != 0
 
-    @property
+    @cached_property
     def broadcasts(self) -> bool:
         """Some operand is the same for all lanes and vectors: each loaded vector serves columns."""
         moving = {self.roles.vector, self.roles.block}
@@ -71,7 +103,7 @@ class TileContext:
             for load in loads(self.anchor.body)
         )
 
-    @property
+    @cached_property
     def streamed(self) -> frozenset[str]:
         """Constants that do not fit the second-level cache."""
         large = self.target.l2_bytes
@@ -81,17 +113,35 @@ class TileContext:
             if buffer.constant and buffer.type.bytes > large
         )
 
-    @property
+    @cached_property
     def vectors(self) -> int:
         """How many vectors lie along block, or along the vector axis where that is split."""
         if self.roles.block:
-            return self.extent(self.roles.block)
-        return -(-self.extent(self.roles.vector) // self.lanes)
+            return self.extents[self.roles.block]
+        return -(-self.extents[self.roles.vector] // self.lanes)
+
+    @cached_property
+    def reduction(self) -> int:
+        """Steps of the reduction of an element."""
+        return math.prod(self.extents[axis] for axis in self.roles.reduce)
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """What anchor and output read and write, axes by their number in `extents`."""
+        stages = list({stage.name: stage for stage in (self.anchor, self.kernel.output)}.values())
+        numbers = {name: number for number, name in enumerate(self.extents)}
+        return operands_of(self.kernel, stages, numbers)
+
+    @cached_property
+    def copied(self) -> int:
+        """Bytes of the prologue's stages, which are written and read again unless inlined."""
+        stages = [self.kernel.stage(name) for name in self.prologue]
+        return sum(math.prod(stage.shape) * stage.dtype.bytes for stage in stages)
 
 
 def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
     """(columns, vectors) pairs whose accumulators and operands fit the registers."""
-    columns = context.extent(context.roles.column) if context.roles.column else 1
+    columns = context.extent(context.roles.column)
     budget = context.target.vector_registers - 1
     pairs: list[tuple[int, int]] = []
     for vectors in (1, 2, 3, 4, 6, 8, 12):
@@ -128,8 +178,8 @@ def row_cycles(
     context: TileContext,
     columns: Numbers,
     vectors: Numbers,
-    shifted: npt.NDArray[np.bool_],
-    inline: npt.NDArray[np.bool_],
+    shifted: Mask,
+    inline: Mask,
 ) -> Numbers:
     """Cycles of a reduction step for all columns in tiles of so many columns and vectors.
 
@@ -137,7 +187,7 @@ def row_cycles(
     back. Where padding is decided `inline`, the first and the last tile do it element by element;
     that shows where each element is used once.
     """
-    extent = context.extent(context.roles.column) if context.roles.column else 1
+    extent = context.extent(context.roles.column)
     whole, rest = np.divmod(float(extent), columns)
     full = step_cycles(context, columns, vectors)
     last = np.where(shifted, full, step_cycles(context, np.maximum(rest, 1.0), vectors))
@@ -156,7 +206,7 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     steps that exceed the first-level cache come anew from the second for each tile of columns, 16
     bytes a cycle.
     """
-    steps = math.prod(context.extent(axis) for axis in context.roles.reduce)
+    steps = context.reduction
     width = context.element_bytes * context.lanes
     far = steps * vectors * width > context.target.l1_bytes
     streamed = np.where(far, vectors * width / OUTER_BYTES, 0.0)
@@ -200,24 +250,27 @@ def unrolls(context: TileContext, orders: Sequence[tuple[str, ...]]) -> tuple[tu
     return (*(pair for pair in ordered if pair != preferred), preferred)
 
 
-def loop_orders(context: TileContext) -> tuple[str, ...]:
-    """Orders of the row, block and column loops, outermost first; "rows4" are tiles of four rows.
+def loop_orders(context: TileContext) -> tuple[LoopOrder, ...]:
+    """Orders of the loops over tiles; the first is the default.
 
-    What the loops inside of such a tile read and write should stay in the second-level cache, as
-    with "columns48", blocks of 48 columns. The first is the default.
+    What the loops inside of a tile of rows, or of a block of columns, read and write should stay in
+    the second-level cache.
     """
     if not context.roles.column:
-        return ("block",)
+        return (LoopOrder(("block",)),)
     if context.roles.row:
-        orders = ("block row column", "row block column", "row column block")
+        first = ("block", "row", "column")
+        orders = (first, ("row", "block", "column"), ("row", "column", "block"))
         tiles = [rows for rows in ROW_TILES if 2 * rows <= context.extent(context.roles.row)]
-        return (*orders, *(f"{ROWS}{rows} block row column" for rows in tiles))
+        return (*map(LoopOrder, orders), *(LoopOrder(first, rows=rows) for rows in tiles))
+    by_block = ("block", "column")
     if context.extent(context.roles.column) == 1:
-        return ("block column",)
-    blocks = tuple(f"{COLUMNS}{n} block column" for n in _column_blocks(context))
+        return (LoopOrder(by_block),)
+    plain = (LoopOrder(by_block), LoopOrder(("column", "block")))
+    blocks = [LoopOrder(by_block, columns=columns) for columns in _column_blocks(context)]
     if blocks and context.threads == 1:
-        return (blocks[-1], "block column", "column block", *blocks[:-1])
-    return ("block column", "column block", *blocks)
+        return (blocks[-1], *plain, *blocks[:-1])
+    return (*plain, *blocks)
 
 
 def _column_blocks(context: TileContext) -> list[int]:
@@ -226,7 +279,7 @@ def _column_blocks(context: TileContext) -> list[int]:
     Every block of vectors walks over the data again. Threads share blocks of equal size.
     """
     columns = context.extent(context.roles.column)
-    width = context.element_bytes * math.prod(context.extent(axis) for axis in context.roles.reduce)
+    width = context.element_bytes * context.reduction
     if context.prologue or columns * width <= context.target.l2_bytes:
         return []
     blocks = [

@@ -12,7 +12,11 @@ Serves convolution (direct, depthwise, 1x1), matrix multiplication and pooling.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
 
 from compiler.errors import ScheduleError
 from compiler.expr.affine import affine
@@ -21,29 +25,36 @@ from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes
 from compiler.kernels.stage import Stage
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.nest_shape import (
+    Counts,
+    Level,
+    Loop,
+    Mask,
+    NestBuilder,
+    NestShape,
+    Numbers,
+    aliased_lines,
+)
 from compiler.schedule.sketches.roles import roles_of
+from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps, pieces_and_grains
 from compiler.schedule.sketches.tile_domains import (
-    COLUMNS,
     MAX_UNROLLED,
-    ROWS,
+    LoopOrder,
     TileContext,
     best_tile,
     leaves_rest,
     loop_orders,
     reduce_orders,
+    row_cycles,
     tiles_of,
     unrolls,
 )
-from compiler.schedule.sketches.tile_shape import tile_shape
-from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.inline import Inline
 from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.parallelize import Parallelize
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
@@ -56,7 +67,8 @@ from compiler.target import Target
 # Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).
 PARALLEL_WORK = 1 << 17
 PREFETCH_DISTANCES = (0, 1024)  # elements
-Assignment = Mapping[str, ChoiceValue]
+COPY_CYCLES = 2.0  # a byte, to decide and copy padding element by element
+WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -101,41 +113,25 @@ def _sketch(
     tiles = tiles_of(context)
     orders = reduce_orders(context)
     steps = unrolls(context, orders)
-    loops = loop_orders(context)
-    choices = [
-        Choice("tile", tiles),
-        Choice("loops", loops),
-        Choice("reduce", orders),
-        Choice("unroll", steps),
+    loops = tuple(map(str, loop_orders(context)))
+    choices: list[tuple[Choice, ChoiceValue]] = [
+        (Choice("tile", tiles), best_tile(context, tiles)),
+        (Choice("loops", loops), loops[0]),
+        (Choice("reduce", orders), orders[0]),
+        (Choice("unroll", steps), steps[-1]),
     ]
-    default: list[ChoiceValue] = [best_tile(context, tiles), loops[0], orders[0], steps[-1]]
     if context.ragged:
-        choices.append(Choice("tail", ("peel", "mask")))
-        default.append("peel")
-    if context.roles.column and leaves_rest(context, tiles):
-        choices.append(Choice("rest", ("peel", "shift")))
-        default.append("peel")
+        choices.append((Choice("tail", ("peel", "mask")), "peel"))
+    if roles.column and leaves_rest(context, tiles):
+        choices.append((Choice("rest", ("peel", "shift")), "peel"))
     if context.streamed:
-        choices.append(Choice("prefetch", PREFETCH_DISTANCES))
-        default.append(0)
+        choices.append((Choice("prefetch", PREFETCH_DISTANCES), 0))
     if prologue:
-        inline = _can_inline(context)
-        choices.append(Choice("padding", ("inline", "copy") if inline else ("copy",)))
-        default.append("inline" if inline else "copy")
+        paddings = ("inline", "copy") if _can_inline(context) else ("copy",)
+        choices.append((Choice("padding", paddings), paddings[0]))
     if threads > 1:
-        choices.append(Choice("chunks", (1, 2, 4, 8)))
-        default.append(4)
-
-    def build(assignment: Assignment) -> Schedule:
-        return Schedule(tuple(_steps(context, assignment)))
-
-    def parallel(loops: str) -> list[str]:
-        names = [*context.roles.outer, *loops.split()]
-        apart = ("block" if context.ragged else "", "row" if loops.startswith(ROWS) else "")
-        return _parallel_loops(context, names, apart)
-
-    shape = tile_shape(context, choices, parallel)
-    return Sketch(name, tuple(choices), build, tuple(default), shape)
+        choices.append((Choice("chunks", CHUNKS), 4))
+    return Sketch.planned(name, choices, lambda values: _Plan(context, values))
 
 
 def _can_inline(context: TileContext) -> bool:
@@ -163,140 +159,6 @@ def _guarded_axes(stage: Stage) -> set[str]:
         if isinstance(node, Select):
             result |= axes_of(node.condition)
     return result
-
-
-# Steps -------------------------------------------------------------------------------------------
-
-
-def _steps(context: TileContext, choice: Assignment) -> list[Step]:
-    kernel, roles = context.kernel, context.roles
-    output, anchor = kernel.output.name, kernel.anchor
-    steps: list[Step] = list(context.merges)
-    if choice.get("padding") == "inline":
-        steps += [Inline(stage) for stage in reversed(context.prologue)]
-    packed = _pack_constants(context)
-    steps += packed
-    if distance := int(str(choice.get("prefetch", 0))):
-        streamed = context.streamed
-        steps += [Prefetch(pack.buffer, distance) for pack in packed if pack.buffer in streamed]
-    if output == anchor:
-        anchor = f"{output}.sum"
-        steps.append(CacheWrite(output, anchor))
-    tile = choice["tile"]
-    assert isinstance(tile, tuple)
-    columns, vectors = int(tile[0]), int(tile[1])
-    mask = choice.get("tail") == "mask"
-    block_outer, tile_axes, make = _tile_vector(context, output, vectors, mask)
-    steps += make
-    column_outer = f"{roles.column}.o" if roles.column else ""
-    by_name = {"row": roles.row, "block": block_outer, "column": column_outer}
-    order = str(choice["loops"]).split()
-    if order[0].startswith(ROWS):
-        steps.append(Tile(output, roles.row, int(order[0].removeprefix(ROWS)), "shift"))
-        by_name |= {order[0]: f"{roles.row}.o", "row": f"{roles.row}.i"}
-    inside = roles.column
-    if order[0].startswith(COLUMNS):
-        # A loop with a tail cannot be fused with others.
-        tail = "peel" if context.threads == 1 else "shift"
-        steps.append(Tile(output, roles.column, int(order[0].removeprefix(COLUMNS)), tail))
-        inside = f"{roles.column}.i"
-        by_name |= {order[0]: f"{roles.column}.o", "column": f"{inside}.o"}
-    loops = [*roles.outer, *(by_name[name] for name in order if by_name[name])]
-    fused = _parallel_loops(
-        context, loops, (block_outer if context.ragged else "", f"{roles.row}.i")
-    )
-    if roles.column:
-        tail = "shift" if column_outer in fused else str(choice.get("rest", "peel"))
-        steps.append(Tile(output, inside, columns, tail))
-    inner = [f"{inside}.i"] if roles.column else []
-    steps.append(Reorder(output, (*loops, *inner, *tile_axes)))
-    steps += [Unroll(output, axis) for axis in (*inner, *tile_axes[:-1])]
-    steps.append(Vectorize(output, tile_axes[-1]))
-    if choice.get("padding") == "inline" and column_outer:
-        steps.append(Partition(output, column_outer))
-    innermost = loops[-1]
-    if context.threads > 1:
-        steps += _parallel_steps(output, fused, int(str(choice["chunks"])))
-    steps.append(ComputeAt(anchor, output, innermost, "register"))
-    steps += _reduction_steps(context, anchor, choice, columns * vectors)
-    return steps
-
-
-def _tile_vector(
-    context: TileContext, output: str, vectors: int, mask: bool
-) -> tuple[str, tuple[str, ...], list[Step]]:
-    """The loop over tiles of vectors, the axes inside of the tile, and the steps that make them."""
-    roles, lanes = context.roles, context.lanes
-    if roles.block:
-        steps: list[Step] = [Tile(output, roles.block, vectors, "shift")]
-        return f"{roles.block}.o", (f"{roles.block}.i", roles.vector), steps
-    axis = roles.vector
-    if context.extent(axis) % lanes == 0:
-        steps = [Tile(output, axis, lanes), Tile(output, f"{axis}.o", vectors, "shift")]
-        return f"{axis}.o.o", (f"{axis}.o.i", f"{axis}.i"), steps
-    tail = "mask" if mask else "peel"
-    steps = [Tile(output, axis, lanes * vectors), Tile(output, f"{axis}.i", lanes, tail)]
-    return f"{axis}.o", (f"{axis}.i.o", f"{axis}.i.i"), steps
-
-
-def _parallel_loops(context: TileContext, loops: Sequence[str], apart: Sequence[str]) -> list[str]:
-    """The loops that are fused and run in parallel: all but the innermost, if there are several.
-
-    Those that stand `apart` cannot be fused: a loop with a tail, the rows of a tile of rows. Alone,
-    a loop with a tail runs in parallel up to there.
-    """
-    if context.threads == 1:
-        return []
-    result: list[str] = []
-    for axis in loops[:-1] if len(loops) > 1 else loops:
-        if axis in apart:
-            break
-        result.append(axis)
-    return result or list(loops[:1])
-
-
-def _parallel_steps(output: str, fused: Sequence[str], chunks: int) -> list[Step]:
-    if len(fused) == 1:
-        return [Parallelize(output, fused[0], chunks)]
-    return [Fuse(output, tuple(fused), "parallel"), Parallelize(output, "parallel", chunks)]
-
-
-def _reduction_steps(
-    context: TileContext, anchor: str, choice: Assignment, tile: int
-) -> list[Step]:
-    roles, lanes = context.roles, context.lanes
-    order = choice["reduce"]
-    unroll = choice["unroll"]
-    assert isinstance(order, tuple) and isinstance(unroll, tuple)
-    reduce = [str(axis) for axis in order]
-    inner, outer = int(unroll[0]), int(unroll[1])
-    inner = min(inner, context.extent(reduce[-1]))
-    while inner > 1 and inner * tile > MAX_UNROLLED:
-        inner //= 2
-    steps: list[Step] = []
-    loops = reduce[:-1]
-    unrolled: list[str] = []
-    second = context.extent(reduce[-2]) if len(reduce) > 1 else 1
-    whole = inner == context.extent(reduce[-1])
-    if outer > 1 and len(reduce) > 1 and whole and second * inner * tile <= MAX_UNROLLED:
-        unrolled.append(loops.pop())
-    steps.append(Tile(anchor, reduce[-1], inner))
-    loops.append(f"{reduce[-1]}.o")
-    unrolled.append(f"{reduce[-1]}.i")
-    # The step loop has one iteration when all of it is unrolled, so its place does not matter.
-    vector = [roles.vector]
-    if not roles.block:
-        steps.append(Tile(anchor, roles.vector, lanes))
-        vector = [f"{roles.vector}.o", f"{roles.vector}.i"]
-    else:
-        vector = [roles.block, roles.vector]
-    column = [roles.column] if roles.column else []
-    rest = [axis for axis in (*roles.outer, roles.row) if axis]
-    steps.append(Reorder(anchor, (*rest, *loops, *unrolled, *column, *vector)))
-    steps += [Unroll(anchor, axis, False) for axis in unrolled]
-    steps += [Unroll(anchor, axis) for axis in (*column, vector[0])]
-    steps.append(Vectorize(anchor, vector[-1]))
-    return steps
 
 
 def _pack_constants(context: TileContext) -> list[PackLayout]:
@@ -332,3 +194,300 @@ def _pack_constants(context: TileContext) -> list[PackLayout]:
             )
         )
     return steps
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """The loops over tiles in one order, outermost first, and which loops run in parallel."""
+
+    order: LoopOrder
+    loops: list[Loop]
+    parallel: list[Loop]
+    column: Loop
+
+
+class _Plan:
+    """What is decided for n candidates."""
+
+    def __init__(self, context: TileContext, values: Values) -> None:
+        self.context, self.values = context, values
+        self.columns, self.vectors = values.pairs("tile")
+        self.inline = values.are("padding", "inline")
+        roles, extents = context.roles, context.extents
+        self.outer = [Loop(axis, axis, extents[axis]) for axis in roles.outer]
+        self.blocks, self.row = (
+            self._blocks(),
+            Loop(roles.row, roles.row, context.extent(roles.row)),
+        )
+        self.column = self._column(roles.column, context.extent(roles.column))
+        spellings = values.domains["loops"]
+        self.tiles = [self._tiles(LoopOrder.parse(str(spelling))) for spelling in spellings]
+        # The reduction's unrolled steps, halved until the body is small enough.
+        orders: Any = values.domains["reduce"]
+        self.orders: tuple[tuple[str, ...], ...] = orders
+        lengths = np.array([[extents[axis] for axis in order] for order in self.orders])
+        self.lengths = lengths[values.positions["reduce"]].T  # [reduce axes, n], outermost first
+        inner, outer = values.pairs("unroll")
+        inner, tile = np.minimum(inner, self.lengths[-1]), self.columns * self.vectors
+        while (large := (inner > 1) & (inner * tile > MAX_UNROLLED)).any():
+            inner = np.where(large, inner // 2, inner)
+        self.unrolled = inner
+        self.unrolls_next = np.zeros(values.count, np.bool_)
+        if len(self.lengths) > 1:
+            small = self.lengths[-2] * inner * tile <= MAX_UNROLLED
+            self.unrolls_next = (outer > 1) & (inner == self.lengths[-1]) & small
+
+    def _tiles(self, order: LoopOrder) -> _Tiles:
+        context, roles = self.context, self.context.roles
+        row, column = self.row, self.column
+        loops: list[Loop] = []
+        if order.rows:
+            loops = [Loop(f"{roles.row}.o", roles.row, row.extent, order.rows, whole=True)]
+            row = Loop(f"{roles.row}.i", roles.row, order.rows)
+        if order.columns:
+            # A loop with a tail cannot be fused with others.
+            shared = context.threads > 1
+            loops = [Loop(column.name, roles.column, column.extent, order.columns, whole=shared)]
+            column = self._column(f"{roles.column}.i", order.columns)
+        by_name = {"row": row, "block": self.blocks, "column": column}
+        loops += [by_name[name] for name in order.names]
+        parallel = self._parallel([*self.outer, *loops])
+        if self.column.name not in [loop.name for loop in parallel]:
+            return _Tiles(order, loops, parallel, column)
+        # Fused loops are not partitioned.
+        even = replace(column, whole=True, apart=self.inline & (len(parallel) == 1))
+        loops, parallel = (
+            [even if loop is column else loop for loop in part] for part in (loops, parallel)
+        )
+        return _Tiles(order, loops, parallel, even)
+
+    def _column(self, axis: str, extent: int) -> Loop:
+        """The loop over tiles of columns; `axis` is the column's, or its inner part."""
+        shifted = self.values.are("rest", "shift")
+        return Loop(
+            f"{axis}.o", self.context.roles.column, extent, self.columns, shifted, self.inline
+        )
+
+    def _blocks(self) -> Loop:
+        """The loop over tiles of vectors."""
+        roles, lanes = self.context.roles, self.context.lanes
+        if roles.block:
+            name, extent = f"{roles.block}.o", self.context.vectors
+            return Loop(name, roles.block, extent, self.vectors, whole=True)
+        extent = self.context.extents[roles.vector]
+        if extent % lanes:
+            return Loop(f"{roles.vector}.o", roles.vector, extent, self.vectors * lanes)
+        return Loop(f"{roles.vector}.o.o", roles.vector, extent // lanes, self.vectors, whole=True)
+
+    def _parallel(self, loops: list[Loop]) -> list[Loop]:
+        """The loops that are fused and run in parallel: all but the innermost of several.
+
+        Those that stand apart cannot be fused: a loop with a tail, the rows of a tile of rows.
+        Alone, a loop with a tail runs in parallel up to there.
+        """
+        roles = self.context.roles
+        if self.context.threads == 1:
+            return []
+        apart = {f"{roles.row}.i"} | ({f"{roles.vector}.o"} if self.context.ragged else set())
+        fused = takewhile(lambda loop: loop.name not in apart, loops[:-1] or loops)
+        return list(fused) or loops[:1]
+
+    def steps(self) -> list[Step]:
+        context, roles, values = self.context, self.context.roles, self.values
+        (tiles,) = self.tiles
+        output, anchor = context.kernel.output.name, context.kernel.anchor
+        inline = self.inline.item()
+        steps: list[Step] = list(context.merges)
+        if inline:
+            steps += [Inline(stage) for stage in reversed(context.prologue)]
+        packed = _pack_constants(context)
+        steps += packed
+        if distance := values.integers("prefetch").item():
+            streamed = [pack.buffer for pack in packed if pack.buffer in context.streamed]
+            steps += [Prefetch(buffer, distance) for buffer in streamed]
+        if output == anchor:
+            anchor = f"{output}.sum"
+            steps.append(CacheWrite(output, anchor))
+        tile_axes, made = self._vector_steps(output)
+        steps += made
+        if tiles.order.rows:
+            steps.append(Tile(output, roles.row, tiles.order.rows, "shift"))
+        inside = roles.column
+        if tiles.order.columns:
+            tail = "peel" if context.threads == 1 else "shift"
+            steps.append(Tile(output, roles.column, tiles.order.columns, tail))
+            inside = f"{roles.column}.i"
+        if roles.column:
+            tail = "shift" if np.all(tiles.column.whole) else "peel"
+            steps.append(Tile(output, inside, self.columns.item(), tail))
+        loops = [loop.name for loop in (*self.outer, *tiles.loops)]
+        inner = [f"{inside}.i"] if roles.column else []
+        steps.append(Reorder(output, (*loops, *inner, *tile_axes)))
+        steps += [Unroll(output, axis) for axis in (*inner, *tile_axes[:-1])]
+        steps.append(Vectorize(output, tile_axes[-1]))
+        if inline and roles.column:
+            steps.append(Partition(output, f"{roles.column}.o"))
+        steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
+        steps.append(ComputeAt(anchor, output, loops[-1], "register"))
+        return steps + self._reduction_steps(anchor)
+
+    def _vector_steps(self, output: str) -> tuple[tuple[str, ...], list[Step]]:
+        """The axes inside of a tile of vectors, and the steps that make it."""
+        roles, lanes, vectors = self.context.roles, self.context.lanes, self.vectors.item()
+        axis = roles.vector
+        if roles.block:
+            return (f"{roles.block}.i", axis), [Tile(output, roles.block, vectors, "shift")]
+        if self.context.extents[axis] % lanes == 0:
+            blocks = f"{axis}.o"
+            made = [Tile(output, axis, lanes), Tile(output, blocks, vectors, "shift")]
+            return (f"{blocks}.i", f"{axis}.i"), [*made]
+        tail = "mask" if self.values.are("tail", "mask").item() else "peel"
+        inside = f"{axis}.i"
+        made = [Tile(output, axis, lanes * vectors), Tile(output, inside, lanes, tail)]
+        return (f"{inside}.o", f"{inside}.i"), [*made]
+
+    def _reduction_steps(self, anchor: str) -> list[Step]:
+        roles, lanes = self.context.roles, self.context.lanes
+        *loops, last = self.orders[0]
+        steps: list[Step] = [Tile(anchor, last, self.unrolled.item())]
+        unrolled = [loops.pop()] if self.unrolls_next.item() else []
+        # The step loop has one iteration when all of it is unrolled, so its place does not matter.
+        loops.append(f"{last}.o")
+        unrolled.append(f"{last}.i")
+        vector = [roles.block, roles.vector]
+        if not roles.block:
+            steps.append(Tile(anchor, roles.vector, lanes))
+            vector = [f"{roles.vector}.o", f"{roles.vector}.i"]
+        column = [roles.column] if roles.column else []
+        rest = [axis for axis in (*roles.outer, roles.row) if axis]
+        steps.append(Reorder(anchor, (*rest, *loops, *unrolled, *column, *vector)))
+        steps += [Unroll(anchor, axis, False) for axis in unrolled]
+        steps += [Unroll(anchor, axis) for axis in (*column, vector[0])]
+        return [*steps, Vectorize(anchor, vector[-1])]
+
+    def shape(self) -> NestShape:
+        context, roles, values = self.context, self.context.roles, self.values
+        columns, vectors = (size.astype(np.float64) for size in (self.columns, self.vectors))
+        which = values.positions["loops"]
+        extents, lanes = context.extents, context.lanes
+        nest = NestBuilder(list(extents), values.count)
+        straight = self._reduction_loops(nest)
+        for level in range(max(len(tiles.loops) for tiles in self.tiles)):
+            none = Loop("", roles.vector, 1)
+            loops = [(*reversed(tiles.loops), none, none)[level] for tiles in self.tiles]
+            nest.loop(*loops, which=which)
+        for loop in reversed(self.outer):
+            nest.loop(loop)
+        extent, blocks = context.extent(roles.column), context.vectors / vectors
+        whole = np.floor(extent / columns)
+        tiles = Level(tuple(item.column for item in self.tiles), which)
+        points = tiles.of(self._points(columns), values.count)
+        shifted = tiles.of([loop.whole for loop in tiles.loops], values.count) > 0
+        shifted = shifted & (whole * columns < extent)
+        shared = [pieces_and_grains(values, t.parallel, context.threads) for t in self.tiles]
+        pieces, grains = (tiles.of(part, values.count) for part in zip(*shared, strict=True))
+        computed = np.full(values.count, float(context.vectors))
+        if not context.ragged:
+            computed = np.ceil(blocks) * vectors
+        others = math.prod(extents[axis] for axis in roles.outer) * context.reduction
+        operations = points * computed * others
+        repeated = operations / (context.extent(roles.row) * extent * context.vectors * others)
+        aliased = self._aliased(nest)
+        row = row_cycles(
+            context, columns, vectors, shifted & (whole * columns < extent), self.inline
+        )
+        row = row * np.maximum(1.0, aliased / WAYS) ** 2
+        copied = np.where(self.inline, 0.0, context.copied)
+        cycles = np.ceil(blocks) * context.extent(roles.row) * others * row + copied * COPY_CYCLES
+        useful = extents[roles.vector] / (-(-extents[roles.vector] // lanes) * lanes)
+        step = columns * vectors
+        return NestShape(
+            operands=context.operands,
+            inside=nest.inside,
+            order=nest.order,
+            levels=nest.levels,
+            trips=nest.trips,
+            operations=operations,
+            body=step * straight,
+            accumulators=step,
+            registers=step + vectors + 1,
+            loads=columns + vectors if context.broadcasts else step + vectors,
+            step=step,
+            cycles=cycles,
+            flops=2.0 * math.prod(extents.values()) * repeated,
+            full=whole * columns / extent * np.floor(blocks) / blocks,
+            lanes=np.full(values.count, useful),
+            aliased=aliased,
+            temporary=2.0 * copied,
+            pieces=pieces,
+            grains=grains,
+        )
+
+    def _points(self, columns: Numbers) -> list[Numbers]:
+        """Rows x columns that are computed by order of the loops, repeated ones included."""
+        context, roles = self.context, self.context.roles
+        extent = context.extent(roles.column)
+        known: dict[tuple[int, int], Numbers] = {}  # by block of columns and how tiles end
+        points = []
+        for tiles in self.tiles:
+            width, whole = tiles.order.columns or extent, tiles.column.whole
+            key = (width, id(whole))
+            if key not in known:
+                blocks, rest = divmod(extent, width)
+                known[key] = blocks * _computed(width, columns, whole)
+                if rest:
+                    last = width if context.threads > 1 else rest
+                    known[key] = known[key] + _computed(last, columns, whole)
+            rows = context.extent(roles.row)
+            if tiles.order.rows:
+                rows = -(-rows // tiles.order.rows) * tiles.order.rows
+            points.append(known[key] * rows)
+        return points
+
+    def _reduction_loops(self, nest: NestBuilder) -> Counts:
+        """Add the body and the loops of the reduction; the unrolled steps, as straight code."""
+        context, roles, which = self.context, self.context.roles, self.values.positions["reduce"]
+        if roles.block:
+            nest.inside[nest.numbers[roles.block]] = self.vectors
+            nest.inside[nest.numbers[roles.vector]] = context.lanes
+        else:
+            most = context.extents[roles.vector]
+            nest.inside[nest.numbers[roles.vector]] = np.minimum(self.vectors * context.lanes, most)
+        if roles.column:
+            nest.inside[nest.numbers[roles.column]] = self.columns
+        last, candidates = self.lengths[-1], np.arange(self.values.count)
+        # One turn and its rest are straight code.
+        unrolled = np.ones_like(self.lengths)
+        unrolled[-1] = np.where(last < 2 * self.unrolled, last, self.unrolled)
+        if len(unrolled) > 1:
+            unrolled[-2] = np.where(self.unrolls_next, self.lengths[-2], 1)
+        axes = np.array([[nest.numbers[axis] for axis in order] for order in self.orders])[which].T
+        for level in reversed(range(len(unrolled))):
+            nest.inside[axes[level], candidates] = unrolled[level]
+            own = [
+                Loop(order[level], order[level], context.extents[order[level]], unrolled[level])
+                for order in self.orders
+            ]
+            nest.loop(*own, which=which)
+        return np.asarray(unrolled.prod(axis=0), np.int64)
+
+    def _aliased(self, nest: NestBuilder) -> Numbers:
+        """Lines of the data read in a step that compete for one set of the first-level cache."""
+        roles, columns = self.context.roles, self.columns.astype(np.float64)
+        constants = {buffer.name for buffer in self.context.kernel.inputs if buffer.constant}
+        most = np.ones_like(columns)
+        for operand in self.context.operands[:-1]:
+            if operand.name in constants or not roles.column:
+                continue
+            lines = aliased_lines(operand.stride(nest.numbers[roles.column]), columns)
+            if roles.block:
+                stride = operand.stride(nest.numbers[roles.block])
+                lines = lines * aliased_lines(stride, self.vectors.astype(np.float64))
+            most = np.maximum(most, lines)
+        return most
+
+
+def _computed(width: int, columns: Numbers, whole: Mask | bool) -> Numbers:
+    """Points of an axis of this width that tiles compute; the last one is shifted where `whole`."""
+    shifted = np.logical_and(whole, columns < width)
+    return np.where(shifted, np.ceil(width / columns) * columns, width)

@@ -9,8 +9,11 @@ Serves transposes and changes of layout, with what is computed from their elemen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+
+import numpy as np
 
 from compiler.expr.affine import Affine, affine
 from compiler.expr.nodes import Load, add, index, integer, mul
@@ -18,15 +21,16 @@ from compiler.expr.parts import parts_that_read
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.nest_shape import Loop, NestBuilder, NestShape, aliased_lines
 from compiler.schedule.sketches.merged_axes import merge_all
-from compiler.schedule.sketches.row_shape import block_shape
-from compiler.schedule.sketches.row_wise import (
-    PARALLEL_ELEMENTS,
+from compiler.schedule.sketches.row_shape import KernelFacts
+from compiler.schedule.sketches.shared_loops import (
+    chunk_choices,
+    parallel_loops,
     parallel_steps,
-    work,
+    pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_read import CacheRead
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.merge_axes import MergeAxes
@@ -61,35 +65,24 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     turn = _turn(merged, lanes)
     if turn is None:
         return []
-    extents = {axis.name: axis.extent for axis in merged.output.axes}
+    facts = KernelFacts(merged, lanes, threads)
+    extents = facts.extents
     line = max(1, CACHE_LINE // (lanes * merged.output.dtype.bytes))
-    blocks = {
-        axis: tuple(b for b in BLOCKS if b * lanes <= extents[axis])
-        for axis in (turn.read, turn.written)
-    }
-    choices = [
-        Choice("read", blocks[turn.read]),
-        Choice("written", blocks[turn.written]),
-        Choice("order", ("read", "written")),
-        Choice("inner", ("read", "written")),
-    ]
     # A few long streams along the longer axis, each of whole cache lines of the other side.
-    longer = turn.read if extents[turn.read] > extents[turn.written] else turn.written
-    most = {axis: LONGEST if axis == longer else line for axis in (turn.read, turn.written)}
-    default: list[ChoiceValue] = [
-        _longest([b for b in blocks[axis] if b <= most[axis]], lanes, extents[axis])
-        for axis in (turn.read, turn.written)
-    ]
-    default += ["read" if longer == turn.read else "written"] * 2
-    if threads > 1 and work(merged) >= PARALLEL_ELEMENTS:
-        choices.append(Choice("chunks", (1, 2, 4, 8)))
-        default.append(2)
+    longer = "read" if extents[turn.read] > extents[turn.written] else "written"
+    choices: list[tuple[Choice, ChoiceValue]] = []
+    for side, axis in (("read", turn.read), ("written", turn.written)):
+        blocks = tuple(b for b in BLOCKS if b * lanes <= extents[axis])
+        most = LONGEST if side == longer else line
+        longest = _longest([b for b in blocks if b <= most], lanes, extents[axis])
+        choices.append((Choice(side, blocks), longest))
+    choices += [(Choice(name, ("read", "written")), longer) for name in ("order", "inner")]
+    choices += chunk_choices(merged, threads)
 
-    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        return Schedule(tuple(_steps(merged, merges, turn, lanes, assignment)))
+    def plan(values: Values) -> _Plan:
+        return _Plan(facts, turn, merges, values)
 
-    shape = block_shape(merged, lanes, threads, choices, turn.read, turn.written)
-    return [Sketch("transposed", tuple(choices), build, tuple(default), shape)]
+    return [Sketch.planned("transposed", choices, plan)]
 
 
 def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:
@@ -142,42 +135,92 @@ def _is_turned(
     return form.coefficient(inner[0]) == 1 and form.coefficient(inner[1]) > 1
 
 
-def _steps(
-    kernel: FusedKernel,
-    merges: tuple[MergeAxes, ...],
-    turn: _Turn,
-    lanes: int,
-    choice: Mapping[str, ChoiceValue],
-) -> list[Step]:
-    output = kernel.output.name
-    names = [axis.name for axis in kernel.output.axes]
-    rest = [name for name in names if name not in (turn.read, turn.written)]
-    rows = f"{output}.rows"
-    steps: list[Step] = [
-        *merges,
-        CacheRead(output, turn.buffer, rows, (*rest, turn.written, turn.read)),
-    ]
-    for axis, blocks in ((turn.read, choice["read"]), (turn.written, choice["written"])):
-        steps += [
-            Tile(output, axis, int(str(blocks)) * lanes, "shift"),
-            Tile(output, f"{axis}.i", lanes),
+class _Plan:
+    """What is decided for n candidates."""
+
+    def __init__(
+        self, facts: KernelFacts, turn: _Turn, merges: tuple[MergeAxes, ...], values: Values
+    ) -> None:
+        self.facts, self.turn, self.merges, self.values = facts, turn, merges, values
+        extents, lanes = facts.extents, facts.lanes
+        self.rest = [Loop(a, a, extents[a]) for a in extents if a not in (turn.read, turn.written)]
+        self.tiles, self.blocks = [], []
+        for side, axis in (("read", turn.read), ("written", turn.written)):
+            size = values.integers(side) * lanes
+            self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=True))
+            self.blocks.append(Loop(f"{axis}.i.o", axis, size, lanes))
+        # By position: 0 where that of the read axis comes first, from outside or from inside.
+        self.outermost = values.are("order", "written").astype(np.int64)
+        self.innermost = values.are("inner", "written").astype(np.int64)
+
+    def steps(self) -> list[Step]:
+        output, lanes = self.facts.kernel.output.name, self.facts.lanes
+        read, written = self.turn.read, self.turn.written
+        rows = f"{output}.rows"
+        outer, inner = self.outermost.item(), self.innermost.item()
+        loops = [*self.rest, self.tiles[outer], self.tiles[1 - outer]]
+        block = [self.blocks[1 - inner].name, self.blocks[inner].name]
+        inside = [f"{read}.i.i", f"{written}.i.i"]
+        order = (*(loop.name for loop in self.rest), written, read)
+        steps: list[Step] = [*self.merges, CacheRead(output, self.turn.buffer, rows, order)]
+        for tile in self.tiles:
+            size = np.asarray(tile.tile).item()
+            steps += [Tile(output, tile.axis, size, "shift"), Tile(output, f"{tile.axis}.i", lanes)]
+        parallel = parallel_loops(self.values, self.rest or loops)
+        return [
+            *steps,
+            Reorder(output, (*(loop.name for loop in loops), *block, *inside)),
+            Unroll(output, inside[0]),
+            Vectorize(output, inside[1]),
+            *parallel_steps(output, parallel, self.values.integers("chunks").item()),
+            ComputeAt(rows, output, block[-1]),
+            Unroll(rows, written),
+            Vectorize(rows, read),
         ]
-    order = (turn.read, turn.written) if choice["order"] == "read" else (turn.written, turn.read)
-    loops = [*rest, *(f"{axis}.o" for axis in order)]
-    block = [f"{turn.written}.i.o", f"{turn.read}.i.o"]
-    if choice["inner"] == "written":
-        block.reverse()
-    inside = [f"{turn.read}.i.i", f"{turn.written}.i.i"]
-    steps += [
-        Reorder(output, (*loops, *block, *inside)),
-        Unroll(output, inside[0]),
-        Vectorize(output, inside[1]),
-    ]
-    if "chunks" in choice:
-        steps += parallel_steps(output, rest or loops, int(str(choice["chunks"])))[0]
-    return [
-        *steps,
-        ComputeAt(rows, output, block[-1]),
-        Unroll(rows, turn.written),
-        Vectorize(rows, turn.read),
-    ]
+
+    def shape(self) -> NestShape:
+        facts, values = self.facts, self.values
+        count, lanes = values.count, facts.lanes
+        nest = NestBuilder(list(facts.extents), count)
+        read, written = (nest.numbers[name] for name in (self.turn.read, self.turn.written))
+        nest.inside[read] = nest.inside[written] = lanes
+        nest.loop(*self.blocks, which=self.innermost)
+        nest.loop(*self.blocks, which=1 - self.innermost)
+        nest.loop(*self.tiles, which=1 - self.outermost)
+        nest.loop(*self.tiles, which=self.outermost)
+        for loop in reversed(self.rest):
+            nest.loop(loop)
+        points = prod(facts.extents.values())
+        moved = np.prod([tile.turns * tile.tile for tile in self.tiles], axis=0)
+        moved = moved * prod(facts.extents[loop.axis] for loop in self.rest)
+        if self.rest:
+            parallel = parallel_loops(values, self.rest)
+            pieces, grains = pieces_and_grains(values, parallel, facts.threads)
+        else:
+            each = [
+                pieces_and_grains(values, parallel_loops(values, [t]), facts.threads)
+                for t in self.tiles
+            ]
+            pieces, grains = np.where(self.outermost, each[1], each[0])
+        block = np.full(count, float(lanes))
+        return NestShape(
+            operands=facts.operands,
+            inside=nest.inside,
+            order=nest.order,
+            levels=nest.levels,
+            trips=nest.trips,
+            operations=moved / lanes,
+            body=block,
+            accumulators=block,
+            registers=block,
+            loads=block,
+            step=block,
+            cycles=moved / lanes,
+            flops=moved,
+            full=points / moved,
+            lanes=np.ones(count),
+            aliased=aliased_lines(facts.operands[0].stride(written), block),
+            temporary=np.zeros(count),
+            pieces=pieces,
+            grains=grains,
+        )

@@ -10,27 +10,30 @@ Serves pooling in NCHW layout, whatever its stride.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+
+import numpy as np
 
 from compiler.expr.affine import affine
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.nest_shape import Loop, NestShape
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.row_shape import row_shape
-from compiler.schedule.sketches.row_wise import (
-    PARALLEL_ELEMENTS,
+from compiler.schedule.sketches.row_shape import KernelFacts, row_shape
+from compiler.schedule.sketches.shared_loops import (
+    chunk_choices,
+    parallel_loops,
     parallel_steps,
-    work,
+    pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
@@ -69,28 +72,21 @@ def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[S
         return []
     extent = merged.output.axes[-1].extent
     vectors = tuple(count for count in (1, 2, 4) if count * lanes <= extent)
-    choices = [Choice("vectors", vectors)]
-    default: list[ChoiceValue] = [vectors[0]]
+    choices: list[tuple[Choice, ChoiceValue]] = [(Choice("vectors", vectors), vectors[0])]
     if window.prologue:
-        choices += [Choice("padding", ("inline", "copy")), Choice("edges", ("apart", "together"))]
-        default += ["inline", "apart"]
+        choices.append((Choice("padding", ("inline", "copy")), "inline"))
+        choices.append((Choice("edges", ("apart", "together")), "apart"))
     source = _source(merged, window)
     if source is not None and source.type.bytes > target.l2_bytes:
-        choices.append(Choice("prefetch", PREFETCH_DISTANCES))
-        default.append(PREFETCH_DISTANCES[-2])
-    if threads > 1 and work(merged) >= PARALLEL_ELEMENTS:
-        choices.append(Choice("chunks", (1, 2, 4, 8)))
-        default.append(2)
+        choices.append((Choice("prefetch", PREFETCH_DISTANCES), PREFETCH_DISTANCES[-2]))
+    choices += chunk_choices(merged, threads)
+    facts = KernelFacts(merged, lanes, threads)
+    name = "" if source is None else source.name
 
-    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        steps = _steps(merged, window, lanes, assignment)
-        if source is not None and (distance := int(str(assignment.get("prefetch", 0)))):
-            steps.append(Prefetch(source.name, distance))
-        return Schedule((*merges, *steps))
+    def plan(values: Values) -> _Plan:
+        return _Plan(facts, window, merges, name, values)
 
-    points = prod(axis.extent for axis in merged.stage(merged.anchor).reduce_axes)
-    shape = row_shape(merged, lanes, threads, choices, window.column, "vectors", points)
-    return [Sketch("window", tuple(choices), build, tuple(default), shape)]
+    return [Sketch.planned("window", choices, plan)]
 
 
 def _source(kernel: FusedKernel, window: _Window) -> Buffer | None:
@@ -105,9 +101,7 @@ def _window(kernel: FusedKernel, lanes: int) -> _Window | None:
     anchor = kernel.stage(kernel.anchor)
     if not anchor.reduce_axes or not anchor.axes or not epilogue_is_plain(kernel):
         return None
-    size = 1
-    for axis in anchor.reduce_axes:
-        size *= axis.extent
+    size = prod(axis.extent for axis in anchor.reduce_axes)
     if size > MAX_WINDOW or anchor.axes[-1].extent < lanes or anchor.dtype is DType.BOOL:
         return None
     column = anchor.axes[-1].name
@@ -140,38 +134,70 @@ def _side_by_side(anchor: Stage, column: str) -> bool:
     return True
 
 
-def _steps(
-    kernel: FusedKernel, window: _Window, lanes: int, choice: Mapping[str, ChoiceValue]
-) -> list[Step]:
-    output, anchor = kernel.output.name, kernel.anchor
-    column = window.column
-    steps: list[Step] = []
-    inline = choice.get("padding") == "inline"
-    if inline:
-        steps += [Inline(stage) for stage in reversed(window.prologue)]
-    if output == anchor:
-        anchor = f"{output}.sum"
-        steps.append(CacheWrite(output, anchor))
-    rows = [window.row] if window.row else []
-    loops = [*window.outer, *rows, f"{column}.o"]
-    inner = (f"{column}.i.o", f"{column}.i.i")
-    steps += [
-        Tile(output, column, int(str(choice["vectors"])) * lanes, "shift"),
-        Tile(output, f"{column}.i", lanes),
-        Reorder(output, (*loops, *inner)),
-        Unroll(output, inner[0]),
-        Vectorize(output, inner[1]),
-    ]
-    if inline and choice["edges"] == "apart":
-        steps += [Partition(output, axis) for axis in loops[len(window.outer) :]]
-    if "chunks" in choice:
-        steps += parallel_steps(output, list(window.outer) or loops, int(str(choice["chunks"])))[0]
-    steps.append(ComputeAt(anchor, output, f"{column}.o", "register"))
-    tiles = (f"{column}.o", f"{column}.i")
-    return [
-        *steps,
-        Tile(anchor, column, lanes),
-        Reorder(anchor, (*window.outer, *rows, *window.reduce, *tiles)),
-        *(Unroll(anchor, axis) for axis in (*window.reduce, tiles[0])),
-        Vectorize(anchor, tiles[1]),
-    ]
+class _Plan:
+    """What is decided for n candidates."""
+
+    def __init__(
+        self,
+        facts: KernelFacts,
+        window: _Window,
+        merges: tuple[MergeAxes, ...],
+        source: str,
+        values: Values,
+    ) -> None:
+        self.facts, self.window, self.values = facts, window, values
+        self.merges, self.source = merges, source
+        self.vectors = values.integers("vectors")
+        self.inline = values.are("padding", "inline")
+        self.apart = self.inline & values.are("edges", "apart")
+        extents, column = facts.extents, window.column
+        width = self.vectors * facts.lanes
+        rows = [window.row] if window.row else []
+        self.moving = [
+            *(Loop(axis, axis, extents[axis], apart=self.apart) for axis in rows),
+            Loop(f"{column}.o", column, extents[column], width, whole=True, apart=self.apart),
+        ]
+        outer = [Loop(axis, axis, extents[axis]) for axis in window.outer]
+        self.loops = [*outer, *self.moving]
+        self.parallel = parallel_loops(values, outer or self.moving)
+
+    def steps(self) -> list[Step]:
+        kernel, window, lanes = self.facts.kernel, self.window, self.facts.lanes
+        output, anchor, column = kernel.output.name, kernel.anchor, window.column
+        steps: list[Step] = [*self.merges]
+        if self.inline.item():
+            steps += [Inline(stage) for stage in reversed(window.prologue)]
+        if output == anchor:
+            anchor = f"{output}.sum"
+            steps.append(CacheWrite(output, anchor))
+        inner = (f"{column}.i.o", f"{column}.i.i")
+        steps += [
+            Tile(output, column, self.vectors.item() * lanes, "shift"),
+            Tile(output, f"{column}.i", lanes),
+            Reorder(output, (*(loop.name for loop in self.loops), *inner)),
+            Unroll(output, inner[0]),
+            Vectorize(output, inner[1]),
+        ]
+        if self.apart.item():
+            steps += [Partition(output, loop.name) for loop in self.moving]
+        steps += parallel_steps(output, self.parallel, self.values.integers("chunks").item())
+        tiles = (f"{column}.o", f"{column}.i")
+        rest = (*window.outer, *(loop.axis for loop in self.moving[:-1]))
+        steps += [
+            ComputeAt(anchor, output, f"{column}.o", "register"),
+            Tile(anchor, column, lanes),
+            Reorder(anchor, (*rest, *window.reduce, *tiles)),
+            *(Unroll(anchor, axis) for axis in (*window.reduce, tiles[0])),
+            Vectorize(anchor, tiles[1]),
+        ]
+        distance = self.values.integers("prefetch").item()
+        return [*steps, Prefetch(self.source, distance)] if distance else steps
+
+    def shape(self) -> NestShape:
+        anchor = self.facts.kernel.stage(self.facts.kernel.anchor)
+        kept = prod(axis.extent for axis in anchor.reduce_axes)
+        which = np.zeros(self.values.count, np.int64)
+        shared = pieces_and_grains(self.values, self.parallel, self.facts.threads)
+        return row_shape(
+            self.facts, self.values, [self.loops], which, self.vectors, shared, kept=kept
+        )

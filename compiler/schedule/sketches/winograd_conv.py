@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import TRANSFORMS, apply_winograd, winograd_applies
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.nest_shape import Counts, Loop, NestBuilder, NestShape, Numbers, Operand
 from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.winograd_shape import winograd_shape
-from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.fuse import Fuse
@@ -39,6 +40,8 @@ from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.numerics import Algorithm, Numerics
 
+AXES = ("window", "tile", "output", "input")
+_TILE = ("ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci")
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 MEMORY_BYTES = 4  # a cycle, that memory delivers to one core
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
@@ -49,6 +52,8 @@ STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stac
 
 @dataclass(frozen=True, slots=True)
 class _Context:
+    """What all candidates have in common."""
+
     kernel: FusedKernel  # in Winograd's form
     m: int
     lanes: int
@@ -59,6 +64,20 @@ class _Context:
     @property
     def output(self) -> str:
         return self.kernel.output.name
+
+    @property
+    def element_bytes(self) -> int:
+        return self.kernel.stage("products").dtype.bytes
+
+    @property
+    def rows(self) -> int:
+        """Rows of tiles."""
+        return -(-self.extents["oh"] // self.m)
+
+    @property
+    def width(self) -> int:
+        """Tiles in a row."""
+        return -(-self.extents["ow"] // self.m)
 
 
 def winograd_sketches(
@@ -110,48 +129,30 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
     if not rows:
         return None
     tiles = _tiles(context, target)
-    choices = [
-        Choice("rows", rows),
-        Choice("tile", tiles),
-        Choice("unroll", tuple(step for step in (2, 4, 8, 16) if step <= lanes)),
-    ]
-    default: list[ChoiceValue] = [
-        _default_rows(context, rows),
-        _default_tile(tiles),
-        min(8, lanes),
+    unrolls = tuple(step for step in (2, 4, 8, 16) if step <= lanes)
+    choices: list[tuple[Choice, ChoiceValue]] = [
+        (Choice("rows", rows), _default_rows(context, rows)),
+        (Choice("tile", tiles), _default_tile(tiles)),
+        (Choice("unroll", unrolls), min(8, lanes)),
     ]
     if threads > 1:
-        choices.append(Choice("chunks", (1, 2, 4)))
-        default.append(2)
-        choices.append(Choice("share", ("rows", "channels")))
-        few = _row_count(context) // int(str(default[0])) < MANY_BLOCKS * threads
-        default.append("channels" if few else "rows")
-
-    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        return Schedule(tuple(_steps(context, assignment)))
-
-    element = anchor.dtype.bytes
-    shape = winograd_shape(extents, m, lanes, element, threads, choices, TRANSFORM_OPERATIONS)
-    return Sketch(f"winograd{m}", tuple(choices), build, tuple(default), shape)
-
-
-def _row_count(context: _Context) -> int:
-    """Rows of tiles."""
-    return -(-context.extents["oh"] // context.m)
+        few = context.rows // _default_rows(context, rows) < MANY_BLOCKS * threads
+        choices.append((Choice("chunks", (1, 2, 4)), 2))
+        choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
+    return Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
 
 
 def _row_blocks(context: _Context) -> tuple[int, ...]:
     """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
     m, extents = context.m, context.extents
-    rows, columns = _row_count(context), -(-extents["ow"] // m)
+    rows, columns = context.rows, context.width
     channels = extents["icb"] * extents["ici"]
-    element = context.kernel.stage("products").dtype.bytes
     result = []
     for block in range(1, rows + 1):
         transformed = (m + 2) ** 2 * channels * block * columns
         padded = channels * (block * m + 2) * (columns * m + 2)
         products = (m + 2) ** 2 * MOST_VECTORS * context.lanes * block * columns
-        fits = (transformed + padded + products) * element <= STACK_BYTES
+        fits = (transformed + padded + products) * context.element_bytes <= STACK_BYTES
         even = rows % block == 0
         if fits and even:
             result.append(block)
@@ -160,8 +161,7 @@ def _row_blocks(context: _Context) -> tuple[int, ...]:
 
 def _default_rows(context: _Context, rows: tuple[int, ...]) -> int:
     """Enough tiles to fill the register tile a few times, few enough to stay in the L2 cache."""
-    columns = -(-context.extents["ow"] // context.m)
-    enough = [block for block in rows if block * columns >= 12]
+    enough = [block for block in rows if block * context.width >= 12]
     return enough[0] if enough else rows[-1]
 
 
@@ -185,93 +185,9 @@ def _default_tile(tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
     return max(tiles, key=lambda tile: (tile[1] <= 3, tile[1], tile[0]))
 
 
-def _steps(context: _Context, choice: Mapping[str, ChoiceValue]) -> list[Step]:
-    output, m = context.output, context.m
-    tile = choice["tile"]
-    assert isinstance(tile, tuple)
-    columns, vectors = int(tile[0]), int(tile[1])
-    conv = [stage.name for stage in context.kernel.stages][-2]
-    has_epilogue = conv != "output.rows"
-    steps: list[Step] = [Winograd(m)]
-    weight = next(
-        load
-        for load in context.kernel.inputs
-        if load.constant and len(load.shape) == 4 and load.shape[:2] == (m + 2, m + 2)
-    )
-    # [x][y][output block][input channel][lanes]
-    steps.append(PackLayout(weight.name, ((2, context.lanes),), (0, 1, 2, 4, 3), m))
-    if has_epilogue:
-        steps.append(Inline(conv))
-    by_channels = choice.get("share") == "channels"
-    rows = int(str(choice["rows"]))
-    steps += [
-        CacheWrite("products", "products.sum"),
-        Tile(output, "oh", m * rows),
-        Tile(output, "oh.i", m),
-        Tile(output, "ow", m),
-        Tile(output, "ocb", vectors, "shift" if by_channels else "peel"),
-    ]
-    chunks = int(str(choice["chunks"])) if context.threads > 1 else 0
-    share = _by_channels if by_channels else _by_rows
-    steps += [
-        *share(context, rows, chunks),
-        Unroll(output, "oh.i.i"),
-        Unroll(output, "ow.i"),
-        Vectorize(output, "oci"),
-        ComputeAt("output.rows", output, "ow.o"),
-    ]
-    return steps + _transform_steps(context) + _product_steps(int(str(choice["unroll"])), columns)
-
-
-_TILE = ("ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci")
-
-
-def _by_rows(context: _Context, rows: int, chunks: int) -> list[Step]:
-    """Each block of tile rows is padded and transformed on its own, and not shared."""
-    output = context.output
-    steps: list[Step] = [Reorder(output, ("n", "oh.o", "ocb.o", *_TILE))]
-    where = "oh.o"
-    if chunks:
-        if context.extents["oh"] % (context.m * rows) == 0 and context.extents["n"] > 1:
-            steps += [Fuse(output, ("n", "oh.o"), "parallel")]
-            steps.append(Parallelize(output, "parallel", chunks))
-            where = "parallel"
-        elif context.extents["n"] == 1:
-            steps.append(Reorder(output, ("oh.o", "n", "ocb.o", *_TILE)))
-            steps.append(Parallelize(output, "oh.o", chunks))
-            where = "n"
-        else:
-            steps.append(Parallelize(output, "n", chunks))
-    return [
-        *steps,
-        ComputeAt("products", output, "ocb.o"),
-        ComputeAt("data.both", output, where),
-        *(ComputeAt(stage, output, where) for stage in reversed(context.prologue)),
-        Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
-    ]
-
-
-def _by_channels(context: _Context, rows: int, chunks: int) -> list[Step]:
-    """All data is transformed first, by blocks of input channels; then output channels share it."""
-    output = context.output
-    return [
-        Reorder(output, ("n", "ocb.o", "oh.o", *_TILE)),
-        Fuse(output, ("n", "ocb.o"), "parallel"),
-        Parallelize(output, "parallel", chunks),
-        ComputeAt("products", output, "oh.o"),
-        Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
-        Fuse("data.both", ("n", "icb"), "parallel"),
-        Parallelize("data.both", "parallel", chunks),
-        *(ComputeAt(stage, "data.both", "parallel") for stage in reversed(context.prologue)),
-    ]
-
-
 def _transform_steps(context: _Context) -> list[Step]:
-    steps: list[Step] = []
-    for stage in context.prologue:
-        steps.append(Vectorize(stage, context.kernel.stage(stage).axes[-1].name))
     return [
-        *steps,
+        *(Vectorize(name, context.kernel.stage(name).axes[-1].name) for name in context.prologue),
         Unroll("data.both", "x"),
         Unroll("data.both", "y"),
         Vectorize("data.both", "ici"),
@@ -303,3 +219,177 @@ def _product_steps(unroll: int, columns: int) -> list[Step]:
         Unroll("products.sum", "ocb"),
         Vectorize("products.sum", "oci"),
     ]
+
+
+class _Plan:
+    """What is decided for n candidates; axes of the shape are those of the products."""
+
+    def __init__(self, context: _Context, values: Values) -> None:
+        self.context, self.values = context, values
+        self.columns, self.vectors = values.pairs("tile")
+        self.rows, self.unroll = values.integers("rows"), values.integers("unroll")
+        self.by_channels = values.are("share", "channels")
+        extents, m = context.extents, context.m
+        self.batch = Loop("n", "tile", extents["n"])
+        # Rows of tiles beyond the last whole block of output rows are peeled off.
+        whole = np.floor(extents["oh"] / (m * self.rows))
+        self.row_blocks = Loop("oh.o", "tile", context.rows, self.rows, cuts=(whole,))
+        self.blocks = Loop("ocb.o", "output", extents["ocb"], self.vectors, self.by_channels)
+        # Row blocks that are all alike are shared over the whole batch, others within an image.
+        even = (whole * self.rows * m == extents["oh"]) & ~self.by_channels
+        self.fuses_rows = even & (extents["n"] > 1)
+        self.shares_rows = ~self.by_channels & (self.fuses_rows | (extents["n"] == 1))
+
+    def steps(self) -> list[Step]:
+        context, output, m = self.context, self.context.output, self.context.m
+        conv = [stage.name for stage in context.kernel.stages][-2]
+        weight = next(
+            buffer
+            for buffer in context.kernel.inputs
+            if buffer.constant and len(buffer.shape) == 4 and buffer.shape[:2] == (m + 2, m + 2)
+        )
+        by_channels = self.by_channels.item()
+        return [
+            Winograd(m),
+            # [x][y][output block][input channel][lanes]
+            PackLayout(weight.name, ((2, context.lanes),), (0, 1, 2, 4, 3), m),
+            *([Inline(conv)] if conv != "output.rows" else []),
+            CacheWrite("products", "products.sum"),
+            Tile(output, "oh", m * self.rows.item()),
+            Tile(output, "oh.i", m),
+            Tile(output, "ow", m),
+            Tile(output, "ocb", self.vectors.item(), "shift" if by_channels else "peel"),
+            *(self._by_channels() if by_channels else self._by_rows()),
+            Unroll(output, "oh.i.i"),
+            Unroll(output, "ow.i"),
+            Vectorize(output, "oci"),
+            ComputeAt("output.rows", output, "ow.o"),
+            *_transform_steps(context),
+            *_product_steps(self.unroll.item(), self.columns.item()),
+        ]
+
+    def _by_rows(self) -> list[Step]:
+        """Each block of tile rows is padded and transformed on its own, and not shared."""
+        context, output = self.context, self.context.output
+        chunks = self.values.integers("chunks").item()
+        steps: list[Step] = [Reorder(output, ("n", "oh.o", "ocb.o", *_TILE))]
+        where = "oh.o"
+        if chunks and self.fuses_rows.item():
+            steps += [Fuse(output, ("n", "oh.o"), "parallel")]
+            steps.append(Parallelize(output, "parallel", chunks))
+            where = "parallel"
+        elif chunks and self.shares_rows.item():
+            steps.append(Reorder(output, ("oh.o", "n", "ocb.o", *_TILE)))
+            steps.append(Parallelize(output, "oh.o", chunks))
+            where = "n"
+        elif chunks:
+            steps.append(Parallelize(output, "n", chunks))
+        return [
+            *steps,
+            ComputeAt("products", output, "ocb.o"),
+            ComputeAt("data.both", output, where),
+            *(ComputeAt(stage, output, where) for stage in reversed(context.prologue)),
+            Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
+        ]
+
+    def _by_channels(self) -> list[Step]:
+        """All data is transformed first, by blocks of input channels; output channels share it."""
+        context, output = self.context, self.context.output
+        chunks = self.values.integers("chunks").item()
+        return [
+            Reorder(output, ("n", "ocb.o", "oh.o", *_TILE)),
+            Fuse(output, ("n", "ocb.o"), "parallel"),
+            Parallelize(output, "parallel", chunks),
+            ComputeAt("products", output, "oh.o"),
+            Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
+            Fuse("data.both", ("n", "icb"), "parallel"),
+            Parallelize("data.both", "parallel", chunks),
+            *(ComputeAt(stage, "data.both", "parallel") for stage in reversed(context.prologue)),
+        ]
+
+    def shape(self) -> NestShape:
+        context, extents, m = self.context, self.context.extents, self.context.m
+        window, lanes = (m + 2) ** 2, context.lanes
+        inputs, outputs = extents["icb"] * extents["ici"], extents["ocb"]
+        tiles = extents["n"] * context.rows * context.width
+        block = self.rows * context.width
+        columns, vectors = np.minimum(self.columns, block) * 1.0, self.vectors * 1.0
+        unroll = np.minimum(self.unroll, extents["ici"])
+        nest = NestBuilder(AXES, self.values.count)
+        nest.inside[1], nest.inside[2], nest.inside[3] = columns, vectors, unroll
+        nest.loop(Loop("ici.o", "input", inputs, unroll))
+        nest.loop(Loop("t.o", "tile", block, self.columns))
+        nest.loop(Loop("xy", "window", window))
+        channels = self.by_channels.astype(np.int64)
+        nest.loop(self.blocks, self.row_blocks, which=channels)
+        nest.loop(self.row_blocks, self.blocks, which=channels)
+        nest.loop(self.batch)
+        pieces, grains = self._pieces_and_grains()
+        computed = np.where(self.by_channels, np.ceil(outputs / vectors) * vectors, outputs)
+        operations = window * tiles * inputs * computed
+        transforms = float(TRANSFORM_OPERATIONS * tiles * window * (inputs + outputs * lanes))
+        transformed = 2.0 * context.element_bytes * tiles * window * (inputs + outputs * lanes)
+        whole, blocks = np.floor(block / columns), outputs / vectors
+        step = columns * vectors
+        return NestShape(
+            operands=_operands(context, window, tiles),
+            inside=nest.inside,
+            order=nest.order,
+            levels=nest.levels,
+            trips=nest.trips,
+            operations=operations,
+            body=step * unroll,
+            accumulators=step,
+            registers=step + vectors + 1,
+            loads=columns + vectors,
+            step=step,
+            cycles=self._product_cycles(block, columns) + transforms / lanes / 2,
+            flops=2.0 * lanes * operations + transforms,
+            full=whole * columns / block * np.floor(blocks) / blocks,
+            lanes=np.full_like(
+                step, extents["oh"] * extents["ow"] / (context.rows * context.width * m * m)
+            ),
+            aliased=np.ones_like(step),
+            temporary=np.full_like(step, transformed),
+            pieces=pieces,
+            grains=grains,
+        )
+
+    def _pieces_and_grains(self) -> tuple[Numbers, Numbers]:
+        """Iterations that are shared by the threads, and the chunks they are shared in."""
+        if self.context.threads == 1:
+            return np.ones(self.values.count), np.ones(self.values.count)
+        images, rows = self.context.extents["n"], self.row_blocks.turns
+        pieces = np.where(self.shares_rows, np.where(self.fuses_rows, images * rows, rows), images)
+        pieces = np.where(self.by_channels, images * self.blocks.turns, pieces)
+        return pieces, np.minimum(pieces, self.values.integers("chunks") * self.context.threads)
+
+    def _product_cycles(self, block: Counts, columns: Numbers) -> Numbers:
+        """Cycles of all products, by a rough count."""
+        extents, context = self.context.extents, self.context
+
+        def step(size: Numbers) -> Numbers:
+            arithmetic = np.maximum(size * self.vectors, size + self.vectors) / 2
+            return np.asarray(np.maximum(arithmetic, 4.0) + 0.3, np.float64)
+
+        whole = np.floor(block / columns)
+        rest = block - whole * columns
+        per_block = whole * step(columns) + np.where(rest > 0, step(np.maximum(rest, 1)), 0.0)
+        steps = extents["icb"] * extents["ici"] * (context.m + 2) ** 2
+        turns = np.ceil(extents["ocb"] / self.vectors) * extents["n"] * context.rows / self.rows
+        return np.asarray(per_block * steps * turns, np.float64)
+
+
+def _operands(context: _Context, window: int, tiles: int) -> tuple[Operand, ...]:
+    """What the products read and write: [window, tile or output, input or output]."""
+    extents, element = context.extents, context.element_bytes
+    vector, inputs, outputs = (
+        element * context.lanes,
+        extents["icb"] * extents["ici"],
+        extents["ocb"],
+    )
+    return (
+        Operand("data.both", element, (((0, 1),), ((1, 1),), ((3, 1),)), (window, tiles, inputs)),
+        Operand("filter", vector, (((0, 1),), ((2, 1),), ((3, 1),)), (window, outputs, inputs)),
+        Operand("products", vector, (((0, 1),), ((1, 1),), ((2, 1),)), (window, tiles, outputs)),
+    )

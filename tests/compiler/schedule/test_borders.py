@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +66,11 @@ def test_many_borders_are_left_as_they_are() -> None:
 
 
 def test_only_tiles_that_hold_a_border_stand_alone() -> None:
-    assert tile_cuts((8, 21), 8) == (1, 2, 3)
-    assert tile_cuts((3,), 8) == (1,)
-    assert tile_cuts((), 8) == ()
+    factors = np.array([8, 4])
+    assert [cuts.tolist() for cuts in tile_cuts((8, 21), factors)] == [
+        [1, 2],
+        [1, 2],
+        [2, 5],
+        [3, 6],
+    ]
+    assert tile_cuts((), factors) == ()

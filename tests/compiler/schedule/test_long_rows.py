@@ -13,7 +13,7 @@ from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt
 from compiler.loops.verify import verify_loops
 from compiler.operators.evaluate_node import node_kernel
 from compiler.schedule.apply_schedule import lower
-from compiler.schedule.sketches.row_plan import STACK_ELEMENTS
+from compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType

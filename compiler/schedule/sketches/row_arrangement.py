@@ -22,7 +22,7 @@ STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this m
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlan:
+class Arrangement:
     """How the stages of a kernel are arranged round the output's loops."""
 
     rows: tuple[str, ...]  # output axes that the attached stages share with it
@@ -60,7 +60,7 @@ def recompute_long_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Inline,
     return inlined, tuple(Inline(name) for name in reversed(long))
 
 
-def row_plan(kernel: FusedKernel) -> RowPlan:
+def arrangement_of(kernel: FusedKernel) -> Arrangement:
     """The arrangement for this kernel: whole rows side by side, as far as its stages allow."""
     output = kernel.output
     names = [axis.name for axis in output.axes]
@@ -69,7 +69,7 @@ def row_plan(kernel: FusedKernel) -> RowPlan:
     reductions = [stage for stage in producers if stage.reduce_axes]
     shared = _rows(kernel)
     if shared is None:
-        return RowPlan(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
+        return Arrangement(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
     if _too_long(kernel, shared):
         shared = frozenset()  # each stage as a whole, in workspace
     rows = tuple(name for name in names if name in shared)
@@ -83,7 +83,7 @@ def row_plan(kernel: FusedKernel) -> RowPlan:
     )
     in_lanes = bool(split) and not free
     vector = "" if in_lanes else _vector(list(free or rows))
-    return RowPlan(rows, free, attached, prologue, vector, split, cache)
+    return Arrangement(rows, free, attached, prologue, vector, split, cache)
 
 
 def _rows(kernel: FusedKernel) -> frozenset[str] | None:

@@ -1,0 +1,59 @@
+"""Which loops threads share in the sketches that move rows, windows and blocks through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.nest_shape import Loop, Numbers
+from compiler.schedule.space import Choice, ChoiceValue, Values
+from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.parallelize import Parallelize
+from compiler.schedule.steps.step import Step
+
+PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
+CHUNKS = (1, 2, 4, 8)  # per thread
+
+
+def work(kernel: FusedKernel) -> int:
+    """Points of the largest iteration space."""
+    return max(
+        prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes)) for stage in kernel.stages
+    )
+
+
+def chunk_choices(kernel: FusedKernel, threads: int) -> list[tuple[Choice, ChoiceValue]]:
+    """The choice of chunks with its default, where it pays to share the kernel's loops."""
+    if threads == 1 or work(kernel) < PARALLEL_ELEMENTS:
+        return []
+    return [(Choice("chunks", CHUNKS), 2)]
+
+
+def parallel_loops(values: Values, loops: Sequence[Loop]) -> list[Loop]:
+    """Those of the outermost loops that run in parallel: all but tiles, which may have a tail."""
+    if "chunks" not in values.domains:
+        return []
+    return [loop for loop in loops if loop.name == loop.axis] or list(loops[:1])
+
+
+def parallel_steps(output: str, loops: Sequence[Loop], chunks: int) -> list[Step]:
+    """Run the loops in parallel: as one fused loop if they are several."""
+    if len(loops) < 2:
+        return [Parallelize(output, loop.name, chunks) for loop in loops]
+    names = tuple(loop.name for loop in loops)
+    return [Fuse(output, names, "parallel"), Parallelize(output, "parallel", chunks)]
+
+
+def pieces_and_grains(
+    values: Values, parallel: Sequence[Loop], threads: int
+) -> tuple[Numbers, Numbers]:
+    """Iterations that are shared by the threads, and the chunks they are shared in; shapes [n]."""
+    pieces = np.ones(values.count)
+    if not parallel:
+        return pieces, pieces
+    for loop in parallel:
+        pieces = pieces * loop.turns
+    return pieces, np.minimum(pieces, values.integers("chunks") * threads)
