@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings import ENVIRONMENT_PREFIX
+from configs.layers import ENVIRONMENT_PREFIX
 from tests.db import postgresql
 from tests.db.postgresql import REQUIRED, Server, running_server
 

@@ -29,7 +29,7 @@ from configs.private_folder import make_private
 from configs.settings import cache_folder
 from db.file_state import file_digest, records_stamp
 from tuner.building.model_file import Meanwhile
-from tuner.building.report import BuildReport
+from tuner.building.report import BuildReport, require_share
 from tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
 
 if TYPE_CHECKING:
@@ -97,10 +97,14 @@ class BuildCache:
         return None if known is None else BuildCache(folder, request, target, known)
 
     def repeated(self) -> BuildResult | None:
-        """The build of the same bytes; it has yet to be placed."""
+        """Put what was made from the same bytes to the output; None if nothing was.
+
+        Raises TunefarmError as `place` does.
+        """
         records = self._records_digest()
         found = None if records is None else self._find(self._key(records), self._result)
-        if found is not None and not (found.not_listed and self._can_list()):
+        unlisted = found is not None and found.not_listed and self._can_list()
+        if found is not None and not unlisted and self.place(found):
             return found
         self._records = self._records_stamp()
         return None
@@ -181,11 +185,15 @@ class BuildCache:
         self._cache.trim()
         return KeptArtefact(digest, chunks)
 
-    def place(self, kept: KeptArtefact) -> bool:
-        """Copy an artefact to the output; False if it is not there any more, or is damaged.
+    def place(self, result: BuildResult) -> bool:
+        """Copy a kept artefact to the output; False if it is not there any more, or is damaged.
 
-        Raises ArtefactError if the output cannot be written.
+        Raises TunefarmError if too little of it is tuned or the output cannot be written.
         """
+        require_share(result.report, self._request.require_tuned)
+        kept = result.kept
+        if kept is None:
+            return False
         path, output = self._path(kept.digest), Path(self._request.output)
         try:
             copy_file(path, output, kept.chunks)

@@ -29,20 +29,22 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
 
     `digest` of the model may have been begun before, see `begin_digest`. Raises TunefarmError.
     """
-    digest = digest or begin_digest(request.model)
     target = target_of(request.settings)
-    cache = BuildCache.of(request, target, digest)
-    if cache is not None:
-        repeated = cache.repeated()
-        if repeated is not None and _placed(request, cache, repeated):
-            return repeated
-    reading = _Reading(request, cache)
+    cache = BuildCache.of(request, target, digest or begin_digest(request.model))
+    repeated = None if cache is None else cache.repeated()
+    if repeated is not None:
+        return repeated
+    known = Meanwhile(lambda: None if cache is None else cache.model())
+    graph = Meanwhile(lambda: _read(request) if known.result() is None else None)
     from tuner.building.record import open_records, record_build
 
     with open_records(request.settings.database.url, untuned=request.untuned) as store:
-        result = _put_together(request, target, cache, store, reading)
+        model, result = known.result(), None
+        if cache is not None and model is not None:
+            result = _put_together(request, target, cache, model, store)
         if result is None:
-            result = _compiled(request, target, cache, store, reading.graph())
+            read = graph.result() or _read(request)
+            result = _compiled(request, target, cache, read, store)
     if result.digest and request.listed and not request.untuned:
         result = replace(result, not_listed=record_build(request, target, result))
     if cache is not None:
@@ -66,47 +68,18 @@ def build_executable(request: BuildRequest) -> Executable:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Reading:
-    """A model that threads look up among those read before and, if it is not there, read."""
+def _read(request: BuildRequest) -> Graph:
+    from measure.sandbox.import_model import import_model
 
-    def __init__(self, request: BuildRequest, cache: BuildCache | None) -> None:
-        self._request = request
-        self._known = Meanwhile(lambda: None if cache is None else cache.model())
-        self._graph = Meanwhile(lambda: self._read() if self._known.result() is None else None)
-
-    def known(self) -> KnownModel | None:
-        return self._known.result()
-
-    def graph(self) -> Graph:
-        """The model. Raises what `measure.sandbox.import_model` raises."""
-        return self._graph.result() or self._read()
-
-    def _read(self) -> Graph:
-        from measure.sandbox.import_model import import_model
-
-        request = self._request
-        return import_model(request.model, request.shapes, limits_of(request.settings))
-
-
-def _placed(request: BuildRequest, cache: BuildCache, found: BuildResult) -> bool:
-    """Whether an artefact that is kept could be put to the output."""
-    require_share(found.report, request.require_tuned)
-    return found.kept is not None and cache.place(found.kept)
+    return import_model(request.model, request.shapes, limits_of(request.settings))
 
 
 def _put_together(
-    request: BuildRequest,
-    target: Target,
-    cache: BuildCache | None,
-    store: Store | None,
-    reading: _Reading,
+    request: BuildRequest, target: Target, cache: BuildCache, model: KnownModel, store: Store | None
 ) -> BuildResult | None:
     """The artefact of the same kernels with the same schedules; None if there is none."""
     from tuner.building.apply_best import Records
 
-    model = reading.known()
-    if cache is None or model is None:
-        return None
     records = Records(store, request.settings, target)
     found = cache.artefact(model, records.chosen(model.kernels))
     if found is None:
@@ -114,15 +87,15 @@ def _put_together(
     reports, kept = found
     report = build_report(reports, model.kernels, records.notes(reports))
     result = built_artefact(request.output, report, model.model_hash, kept.digest, kept)
-    return result if _placed(request, cache, result) else None
+    return result if cache.place(result) else None
 
 
 def _compiled(
     request: BuildRequest,
     target: Target,
     cache: BuildCache | None,
-    store: Store | None,
     graph: Graph,
+    store: Store | None,
 ) -> BuildResult:
     """The model compiled with the best records of `store`, and written."""
     from compiler.graph.serialize import structural_hash

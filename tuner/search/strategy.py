@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from compiler.schedule.space import Candidate, ScheduleSpace
-from configs.settings import refuse_unknown
+from configs.layers import refuse_unknown
 from tuner.model.cost_model import Scores
 from tuner.model.packed_space import Rows
 from tuner.search import strategies
