@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from rich.table import Table
 from compiler.errors import MeasureError, SettingsError
 from compiler.runtime.executable import Executable
 from compiler.types.tensor_type import Array
+from configs.layers import suggestion
 from measure.compare import Comparison, compare_paired
 from tuner.confirm.latency import (
     LatencyOptions,
@@ -64,9 +64,7 @@ def parse_engines(text: str) -> list[str]:
         raise SettingsError("no engine is named", hint=f"known: {', '.join(ENGINES)}")
     for name in names:
         if name not in ENGINES:
-            near = difflib.get_close_matches(name, ENGINES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(ENGINES)}"
-            raise SettingsError(f"unknown engine {name!r}", hint=hint)
+            raise SettingsError(f"unknown engine {name!r}", hint=suggestion(name, list(ENGINES)))
     return names
 
 

@@ -77,11 +77,10 @@ def db_import(
 ) -> None:
     """Add the records of an exported file that are not in the database yet."""
     from db.export import import_records
-    from db.store import Store
 
     if not Path(file).is_file():
         raise DatabaseError(f"there is no file {file}")
-    with Store.open(_location(db)) as store:
+    with open_database(db, write=True, create=True) as store:
         print(f"{import_records(store, Path(file))} new trials")
 
 
@@ -92,9 +91,8 @@ def db_merge(
 ) -> None:
     """Add the records of another database that are not in this one yet."""
     from db.export import merge_records
-    from db.store import Store
 
-    with open_database(other) as source, Store.open(_location(db)) as store:
+    with open_database(other) as source, open_database(db, write=True, create=True) as store:
         print(f"{merge_records(store, source)} new trials")
 
 
@@ -107,10 +105,9 @@ def db_prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
     """Delete trials that nothing applies and that teach a search little, and say which."""
-    from db.store import Store
     from tuner.records.prune import plan_pruning, prune
 
-    with Store.open(_location(db), create=False, read_only=dry_run) as store:
+    with open_database(db, write=not dry_run) as store:
         tasks = plan_pruning(store, keep)
         for task in tasks:
             name = f"{task.workload_name} {task.key.workload[:8]}"
@@ -158,9 +155,8 @@ def db_salvage(
 def db_upgrade(db: DbOption = None) -> None:
     """Bring an older database to this version's schema; a backup is made first."""
     from db import schema
-    from db.store import Store
 
-    with Store.open(_location(db), create=False) as store:
+    with open_database(db, write=True) as store:
         if store.upgraded_from is None:
             print(f"{store.name} has schema {schema.REVISION} already")
         else:
@@ -168,12 +164,11 @@ def db_upgrade(db: DbOption = None) -> None:
             print(f"{store.name}: schema {store.upgraded_from} upgraded to {schema.REVISION}")
 
 
-def _location(db: str | None) -> str:
-    return DEFAULT_DATABASE if db is None else db
-
-
-def open_database(db: str | None, *, check_rows: bool = True) -> Store:
-    """An existing database, open for reading; `tuning.db` if none is named."""
+def open_database(
+    db: str | None, *, write: bool = False, create: bool = False, check_rows: bool = True
+) -> Store:
+    """A database, `tuning.db` if none is named, open for reading unless it is to be written."""
     from db.store import Store
 
-    return Store.open(_location(db), create=False, read_only=True, check_rows=check_rows)
+    location = DEFAULT_DATABASE if db is None else db
+    return Store.open(location, create=create, read_only=not write, check_rows=check_rows)

@@ -66,8 +66,16 @@ def printable_streams() -> Iterator[None]:
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A console on the stream (stdout if None); tables get room when it is no terminal."""
-    from tuner.reports.printable_console import PrintableConsole
+    """A console on the stream (stdout if None); tables get room when it is no terminal.
+
+    It takes texts as they are: no markup, no emoji codes, no controls but its own.
+    """
+    from rich.console import Console  # --help does without
+    from rich.text import Text
+
+    class PrintableConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text), **options)
 
     target = sys.stdout if stream is None else stream
     raw = target.raw if isinstance(target, PrintableStream) else target
