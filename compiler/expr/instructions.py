@@ -2,68 +2,148 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from struct import pack, unpack
 from typing import Protocol, TypeAlias
 
 from compiler.types.dtypes import DType
 
+_LITERAL = re.compile(r"(?:splat \(i\d+ )?(-?\d+)\)?")
 
-class Instructions(Protocol):
-    """LLVM's instructions on operands of one type, which may be vectors; a backend writes them.
+_TYPES = {
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.I8: "i8",
+    DType.U8: "i8",
+    DType.I16: "i16",
+    DType.U16: "i16",
+    DType.I32: "i32",
+    DType.U32: "i32",
+    DType.I64: "i64",
+    DType.U64: "i64",
+    DType.BOOL: "i1",
+}
+_SUFFIXES = {DType.F32: "f32", DType.F64: "f64"}
+
+
+def type_of(dtype: DType, width: int) -> str:
+    """The LLVM type of a value: a scalar for width 0, else a vector."""
+    name = _TYPES[dtype]
+    return f"<{width} x {name}>" if width else name
+
+
+def suffix_of(dtype: DType, width: int) -> str:
+    """The mangled type in an intrinsic's name: v8f32, i64."""
+    scalar = _SUFFIXES.get(dtype) or _TYPES[dtype]
+    return f"v{width}{scalar}" if width else scalar
+
+
+def literal(value: float, dtype: DType, width: int = 0) -> str:
+    """A literal with exactly this value (a float rounded to `dtype`), for every element."""
+    if dtype.is_float:
+        if dtype is DType.F32 and abs(value) < 3.5e38:
+            value = float(unpack("<f", pack("<f", value))[0])
+        text = f"0x{unpack('<Q', pack('<d', value))[0]:016X}"
+    elif dtype is DType.BOOL:
+        text = "true" if value else "false"
+    else:
+        text = str(int(value))
+    return f"splat ({type_of(dtype, 0)} {text})" if width else text
+
+
+class Writer(Protocol):
+    """Where instructions go: the code of one function."""
+
+    has_fma: bool
+
+    def emit(self, operation: str) -> str:
+        """Append `%fresh = operation` and return the name."""
+        ...
+
+    def intrinsic(self, name: str, result: str, arguments: list[str], flags: str = "") -> str:
+        """Call an intrinsic or library function; `arguments` are typed operands."""
+        ...
+
+
+class Instructions:
+    """LLVM's instructions on operands of one type, which are scalars or (`width`) vectors.
 
     Operands and results are texts: names of values, or literals. A condition is the result of a
     comparison, an operand of the instructions `of(DType.BOOL)`.
     """
 
-    @property
-    def dtype(self) -> DType:
-        """The element type of the operands."""
-        ...
+    __slots__ = ("_type", "_width", "_writer", "dtype")
+
+    def __init__(self, writer: Writer, dtype: DType, width: int) -> None:
+        self.dtype = dtype
+        self._writer = writer
+        self._width = width
+        self._type = type_of(dtype, width)
 
     @property
     def has_fma(self) -> bool:
         """Whether the target multiplies and adds in one instruction."""
-        ...
+        return self._writer.has_fma
 
     def of(self, dtype: DType) -> Instructions:
         """Instructions on as many elements of another type."""
-        ...
+        return Instructions(self._writer, dtype, self._width)
 
     def constant(self, value: float) -> str:
         """A literal, for every element."""
-        ...
+        return literal(value, self.dtype, self._width)
 
     def literal(self, operand: str) -> int | None:
         """The value of an integer literal, None for anything else."""
-        ...
+        found = _LITERAL.fullmatch(operand)
+        return int(found[1]) if found else None
 
     def is_computed(self, operand: str) -> bool:
         """Whether an operand is no literal."""
-        ...
+        return operand.startswith("%")
 
     def emit(self, name: str, *operands: str) -> str:
         """An instruction whose result has the operands' type: "fadd", "xor"."""
-        ...
+        return self._writer.emit(f"{name} {self._type} {', '.join(operands)}")
 
     def compare(self, predicate: str, left: str, right: str) -> str:
         """The condition that `predicate` ("olt", "sgt") holds."""
-        ...
+        name = "fcmp" if self.dtype.is_float else "icmp"
+        return self._writer.emit(f"{name} {predicate} {self._type} {left}, {right}")
 
     def select(self, condition: str, then: str, otherwise: str) -> str:
         """`then` where the condition holds."""
-        ...
+        truth, type = type_of(DType.BOOL, self._width), self._type
+        return self._writer.emit(f"select {truth} {condition}, {type} {then}, {type} {otherwise}")
 
     def convert(self, name: str, operand: str, to: DType) -> str:
         """A conversion ("fptosi", "bitcast") to elements of another type."""
-        ...
+        return self._writer.emit(f"{name} {self._type} {operand} to {type_of(to, self._width)}")
 
     def call(self, name: str, *operands: str, flags: str = "") -> str:
         """An intrinsic ("llvm.sqrt") whose result has the operands' type."""
-        ...
+        typed = [f"{self._type} {operand}" for operand in operands]
+        mangled = f"{name}.{suffix_of(self.dtype, self._width)}"
+        return self._writer.intrinsic(mangled, self._type, typed, flags)
 
     def libm(self, name: str, *operands: str) -> str:
         """The C library's function of f64 operands, or its f32 variant, once per element."""
-        ...
+        writer, scalar = self._writer, type_of(self.dtype, 0)
+        name = f"{name}f" if self.dtype is DType.F32 else name
+        if not self._width:
+            return writer.intrinsic(name, scalar, [f"{scalar} {operand}" for operand in operands])
+        result = "poison"
+        for i in range(self._width):
+            elements = [
+                f"{scalar} {writer.emit(f'extractelement {self._type} {operand}, i64 {i}')}"
+                for operand in operands
+            ]
+            element = writer.intrinsic(name, scalar, elements)
+            result = writer.emit(
+                f"insertelement {self._type} {result}, {scalar} {element}, i64 {i}"
+            )
+        return result
 
 
 Emit: TypeAlias = Callable[..., str]

@@ -8,6 +8,7 @@ from typing import Any
 from compiler.errors import LoweringError
 from compiler.expr.affine import Affine, decide, expr_range
 from compiler.expr.combiners import COMBINERS
+from compiler.expr.instructions import suffix_of, type_of
 from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
@@ -16,7 +17,7 @@ from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
-from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
+from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
     Allocate,
     For,

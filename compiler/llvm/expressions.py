@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from compiler.expr.affine import affine, decide
+from compiler.expr.instructions import literal, type_of
 from compiler.expr.nodes import (
     Binary,
     Cast,
@@ -21,7 +22,7 @@ from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.loads import Lane, LoadEmitter
 from compiler.llvm.registers import Registers
-from compiler.llvm.writer import FunctionWriter, Value, type_of
+from compiler.llvm.writer import FunctionWriter, Value
 from compiler.types.dtypes import DType
 
 
@@ -85,7 +86,7 @@ class ExpressionEmitter(LoadEmitter):
     # Leaves --------------------------------------------------------------------------------------
 
     def _const(self, node: Const) -> Value:
-        return Value(scalar_ops.literal(node.value, node.dtype), node.dtype, 0)
+        return Value(literal(node.value, node.dtype), node.dtype, 0)
 
     def _index(self, node: Index) -> Value:
         if self.lane is not None and node.name == self.lane.variable:

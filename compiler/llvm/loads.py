@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from compiler.expr.affine import Affine, Atom
+from compiler.expr.instructions import suffix_of, type_of
 from compiler.expr.nodes import Index, Load
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
@@ -18,7 +19,7 @@ from compiler.llvm.shuffles import (
     strided_pieces,
     transpose,
 )
-from compiler.llvm.writer import FunctionWriter, Value, suffix_of, type_of
+from compiler.llvm.writer import FunctionWriter, Value
 from compiler.types.dtypes import DType
 
 CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere

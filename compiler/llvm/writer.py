@@ -7,34 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from compiler.expr.instructions import type_of
 from compiler.types.dtypes import DType
-
-TYPE_NAMES = {
-    DType.F32: "float",
-    DType.F64: "double",
-    DType.I8: "i8",
-    DType.U8: "i8",
-    DType.I16: "i16",
-    DType.U16: "i16",
-    DType.I32: "i32",
-    DType.U32: "i32",
-    DType.I64: "i64",
-    DType.U64: "i64",
-    DType.BOOL: "i1",
-}
-SUFFIXES = {DType.F32: "f32", DType.F64: "f64"}
-
-
-def type_of(dtype: DType, width: int) -> str:
-    """The LLVM type of a value: a scalar for width 0, else a vector."""
-    name = TYPE_NAMES[dtype]
-    return f"<{width} x {name}>" if width else name
-
-
-def suffix_of(dtype: DType, width: int) -> str:
-    """The mangled type in an intrinsic's name: v8f32, i64."""
-    scalar = SUFFIXES.get(dtype) or TYPE_NAMES[dtype]
-    return f"v{width}{scalar}" if width else scalar
 
 
 class Value(NamedTuple):

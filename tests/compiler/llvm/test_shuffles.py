@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from compiler.expr.instructions import type_of
 from compiler.llvm.machine import object_code
 from compiler.llvm.shuffles import gather_strided, piece_lanes, strided_pieces, transpose
-from compiler.llvm.writer import FunctionWriter, Value, type_of
+from compiler.llvm.writer import FunctionWriter, Value
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import host_target
 from compiler.types.dtypes import DType
