@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from compiler.expr.affine import Affine, Atom, Ranges, affine
+from compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range
 from compiler.expr.nodes import Expr, Load
+from compiler.expr.walk import axes_of
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import Memory, Store, Update
 from compiler.types.dtypes import DType
@@ -39,13 +40,15 @@ class Addresses:
         self._versions = 0
         # Flattened forms over symbolic unrolled variables, so that an unrolled instance only adds.
         self.unrolled: dict[str, tuple[int, int]] = {}
+        # Ranges, over all unrolled instances, of bound variables that depend on unrolled ones.
+        self.spans: dict[str, tuple[int, int]] = {}
         self._terms: dict[int, tuple[Affine, tuple[tuple[str, int], ...]]] = {}
 
     def of(self, access: Load | Store | Update) -> Affine:
         """The flattened index in elements, under the current values of unrolled variables."""
         known = self._terms.get(id(access))
         if known is None:
-            form = self._flatten(access, {**self.ranges, **self.unrolled})
+            form = self._flatten(access, {**self.ranges, **self.spans, **self.unrolled})
             simple = all(isinstance(atom, str) for atom, _ in form.terms)
             if not simple:
                 return self._flatten(access, self.ranges)
@@ -65,6 +68,21 @@ class Addresses:
         for name, coefficient in varying:
             constant += coefficient * self.ranges[name][0]
         return Affine(constant, fixed_form.terms)
+
+    @contextmanager
+    def bound(self, variable: str, value: Expr, text: str) -> Iterator[None]:
+        """Within, `variable` is the operand `text`, which has this value."""
+        self.names[variable] = text
+        self.ranges[variable] = expr_range(value, self.ranges)
+        axes = axes_of(value)
+        spans = self.unrolled if axes <= self.unrolled.keys() else self.spans
+        if not axes.isdisjoint({*self.unrolled, *self.spans}):
+            spans[variable] = expr_range(value, {**self.ranges, **self.spans, **self.unrolled})
+        try:
+            yield
+        finally:
+            del self.ranges[variable]
+            spans.pop(variable, None)
 
     def _flatten(self, access: Load | Store | Update, ranges: Ranges) -> Affine:
         shape = self.storages[access.buffer].memory.shape

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from compiler.errors import LoweringError
-from compiler.expr.affine import Affine, decide, expr_range
+from compiler.expr.affine import Affine, decide
 from compiler.expr.combiners import COMBINERS
 from compiler.expr.instructions import suffix_of, type_of
 from compiler.expr.nodes import Binary, Expr
@@ -96,7 +96,7 @@ class _FunctionEmitter:
         self._reduce_only: dict[int, bool] = {}
         self._stores: dict[int, tuple[str, ...]] = {}
         self._verdict_axes: dict[int, frozenset[str]] = {}
-        self._verdicts: dict[tuple[int, tuple[int, ...]], bool | None] = {}
+        self._verdicts: dict[tuple[int, tuple[tuple[int, int], ...]], bool | None] = {}
         for position, memory in enumerate((*kernel.nest.inputs, kernel.nest.output)):
             slot = writer.emit_entry(f"getelementptr inbounds ptr, ptr {buffers}, i64 {position}")
             pointer = writer.emit_entry(f"load ptr, ptr {slot}, align 8")
@@ -216,12 +216,9 @@ class _FunctionEmitter:
     def _let(self, let: Let) -> None:
         self.expressions.begin_statement(None)
         value = self.expressions.value(let.value)
-        self.addresses.names[let.variable] = value.text
-        ranges = self.addresses.ranges
-        ranges[let.variable] = expr_range(let.value, ranges)
-        with self.writer.body(let.variable):
+        bound = self.addresses.bound(let.variable, let.value, value.text)
+        with bound, self.writer.body(let.variable):
             self.statements(let.body)
-        del ranges[let.variable]
 
     def _if(self, statement: If) -> None:
         verdict = self._decide(statement)
@@ -263,7 +260,7 @@ class _FunctionEmitter:
         if axes is None:
             axes = self._verdict_axes[id(statement)] = frozenset(axes_of(statement.condition))
         ranges = self.addresses.ranges
-        key = (id(statement), tuple(ranges[axis][0] for axis in sorted(axes)))
+        key = (id(statement), tuple(ranges[axis] for axis in sorted(axes)))
         if key not in self._verdicts:
             self._verdicts[key] = decide(statement.condition, ranges)
         return self._verdicts[key]
