@@ -8,7 +8,7 @@ from itertools import pairwise
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import Expr, add, integer, mul
 from compiler.loops.ir import Memory
-from compiler.loops.region import free_index
+from compiler.loops.region import free_index, free_name
 from compiler.loops.stage_state import Split, StageState
 
 RangeMap = dict[str, tuple[int, int]]
@@ -123,6 +123,17 @@ def padded_extent(state: StageState, axis: str, env: Env) -> int:
     if split is None or split.tail != "mask" or split.factor > extent:
         return extent
     return -(-extent // split.factor) * split.factor
+
+
+def free_ranges(state: StageState, env: Env) -> RangeMap:
+    """Ranges of the variables that stand for axes which no loop has bound yet."""
+    names = [axis.name for axis in (*state.stage.axes, *state.stage.reduce_axes)]
+    names += [split.inner for split in state.splits.values()]
+    return {
+        free_name(name): (0, padded_extent(state, name, env) - 1)
+        for name in names
+        if name in env.extents
+    }
 
 
 def padded_extents(state: StageState) -> dict[str, int]:

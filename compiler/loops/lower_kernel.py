@@ -13,7 +13,6 @@ from compiler.expr.nodes import (
     Const,
     Expr,
     Index,
-    add,
     all_of,
     binary,
     index,
@@ -38,13 +37,12 @@ from compiler.loops.ir import (
 from compiler.loops.leaves import Leaves, global_values
 from compiler.loops.loop_ranges import (
     Env,
-    RangeMap,
     extent_of,
-    padded_extent,
+    free_ranges,
     padded_extents,
     pieces_of,
 )
-from compiler.loops.region import Region, User, free_name, required_region
+from compiler.loops.region import Region, User, free_name, required_regions
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_state import StageState
 
@@ -65,8 +63,6 @@ class _Lowering:
 
     def run(self) -> LoopNest:
         output = self.scheduled.stages[-1]
-        if output.attachment is not None:
-            raise ScheduleError("the output stage cannot be computed inside another")
         memories = tuple(
             Memory(
                 buffer.name,
@@ -227,18 +223,24 @@ class _Lowering:
         if axis in state.fusions:
             return self._bind_parts(state, axis, value, env, inside)
         split = state.splits_by_outer.get(axis)
-        if split is not None and split.tail == "shift":
-            whole = env.extents[split.parent]
-            factor = min(split.factor, whole)
-            if whole % factor:
-                begin = binary("min", mul(value, integer(factor)), integer(whole - factor))
-                return self._let(
-                    f"{split.parent}.start",
-                    begin,
-                    env,
-                    lambda base, env: inside(replace(env, bases={**env.bases, split.parent: base})),
-                )
-        return inside(env)
+        if split is None or split.tail != "shift":
+            return inside(env)
+        whole = env.extents[split.parent]
+        factor = min(split.factor, whole)
+        if whole % factor == 0:
+            return inside(env)
+        adds = state.stage.reduce_axes and state.is_parallel(axis)
+        if adds or not state.reduce.isdisjoint(env.values):
+            raise ScheduleError(
+                f"loop {axis} of {state.name} is shifted where two of its tiles add up at once",
+                hint="tile outside of the reduction, or with another tail",
+            )
+        return self._let(
+            f"{split.parent}.start",
+            binary("min", mul(value, integer(factor)), integer(whole - factor)),
+            env,
+            lambda base, env: inside(replace(env, bases={**env.bases, split.parent: base})),
+        )
 
     def _bind_parts(
         self,
@@ -308,7 +310,7 @@ class _Lowering:
         conditions: list[Expr] = []
         for guard in env.guards:
             condition = substitute(guard, values)
-            verdict = decide(condition, {**env.ranges, **self._free_ranges(state, env)})
+            verdict = decide(condition, {**env.ranges, **free_ranges(state, env)})
             if verdict is False:
                 return ()
             if verdict is True:
@@ -337,16 +339,6 @@ class _Lowering:
             for names in (axes_of(substitute(guard, values)) for guard in env.guards)
         )
 
-    def _free_ranges(self, state: StageState, env: Env) -> RangeMap:
-        """Ranges of the variables that stand for axes which no loop has bound yet."""
-        names = [axis.name for axis in (*state.stage.axes, *state.stage.reduce_axes)]
-        names += [split.inner for split in state.splits.values()]
-        return {
-            free_name(name): (0, padded_extent(state, name, env) - 1)
-            for name in names
-            if name in env.extents
-        }
-
     def _attached(
         self,
         state: StageState,
@@ -365,46 +357,16 @@ class _Lowering:
         ]
         if not producers:
             return deeper(env)
-        nested = [other for other in self.scheduled.stages if self._is_inside(other, state, axis)]
-        regions = self._regions(state, nested, env, offsets)
-        return self._emit_producers(producers, regions, env, deeper)
-
-    def _is_inside(self, stage: StageState, consumer: StageState, axis: str) -> bool:
-        """The stage is computed in this loop of the consumer, itself or inside of another stage."""
-        attachment = stage.attachment
-        while attachment is not None and attachment.consumer != consumer.name:
-            attachment = self.scheduled.stage(attachment.consumer).attachment
-        return attachment is not None and consumer.order.index(
-            attachment.axis
-        ) >= consumer.order.index(axis)
-
-    def _regions(
-        self,
-        state: StageState,
-        producers: list[StageState],
-        env: Env,
-        offsets: dict[str, Expr],
-    ) -> dict[str, Region]:
-        values = global_values(state, offsets, env)
-        free = self._free_ranges(state, env)
+        nested = [
+            other.stage
+            for other in self.scheduled.stages
+            if self.scheduled.is_inside(other, state, axis)
+        ]
+        values, free = global_values(state, offsets, env), free_ranges(state, env)
         padded = padded_extents(state) if self.leaves.masks else {}
-        users = [User.of(state.stage, values, {**env.ranges, **free})]
-        regions: dict[str, Region] = {}
-        for producer in reversed(producers):
-            stage = producer.stage
-            region = required_region(stage, users, free, env.ranges, padded)
-            regions[stage.name] = region
-            local: dict[str, Expr] = {}
-            for item, base, extent in zip(stage.axes, region.base, region.extents, strict=True):
-                name = free_name(f"{stage.name}.{item.name}")
-                free[name] = (0, extent - 1)
-                local[item.name] = add(base, index(name))
-            for item in stage.reduce_axes:
-                name = free_name(f"{stage.name}.{item.name}")
-                free[name] = (0, item.extent - 1)
-                local[item.name] = index(name)
-            users.append(User.of(stage, local, {**env.ranges, **free}))
-        return regions
+        consumer = User.of(state.stage, values, {**env.ranges, **free})
+        regions = required_regions(nested, consumer, free, env.ranges, padded)
+        return self._emit_producers(producers, regions, env, deeper)
 
     def _emit_producers(
         self,

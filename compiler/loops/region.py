@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.expr.affine import Affine, Atom, Ranges, Substitution, affine, affine_range
-from compiler.expr.nodes import Expr, Index, Load, index
+from compiler.expr.nodes import Expr, Index, Load, add, index, integer
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.stage import Stage
 
@@ -41,6 +41,30 @@ class User:
         forms = {name: affine(value, ranges) for name, value in values.items()}
         under = Substitution(forms, lambda expr: substitute(expr, values))
         return User(stage.name, tuple(loads(stage.body)), under)
+
+
+def required_regions(
+    producers: Sequence[Stage],
+    consumer: User,
+    free: Ranges,
+    bound: Ranges,
+    padded: Mapping[str, int],
+) -> dict[str, Region]:
+    """The boxes of `producers`, by name, that the consumer and later producers read."""
+    free, users = dict(free), [consumer]
+    regions: dict[str, Region] = {}
+    for stage in reversed(producers):
+        region = regions[stage.name] = required_region(stage, users, free, bound, padded)
+        local: dict[str, Expr] = {}
+        axes = (*stage.axes, *stage.reduce_axes)
+        bases = (*region.base, *(integer(0) for _ in stage.reduce_axes))
+        extents = (*region.extents, *(axis.extent for axis in stage.reduce_axes))
+        for axis, base, extent in zip(axes, bases, extents, strict=True):
+            name = free_name(f"{stage.name}.{axis.name}")
+            free[name] = (0, extent - 1)
+            local[axis.name] = add(base, index(name))
+        users.append(User.of(stage, local, {**bound, **free}))
+    return regions
 
 
 def required_region(

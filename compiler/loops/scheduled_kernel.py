@@ -22,6 +22,8 @@ class ScheduledKernel:
     stages: tuple[StageState, ...]
     layouts: Mapping[str, ConstantLayout] = field(default_factory=dict)  # by input
     prefetches: Mapping[str, int] = field(default_factory=dict)  # elements ahead, by input
+    reshaped: Mapping[str, int] = field(default_factory=dict)
+    """Inputs of another shape than the caller's: Winograd's m, or 0 where axes are merged."""
 
     @staticmethod
     def of(kernel: FusedKernel) -> ScheduledKernel:
@@ -55,6 +57,24 @@ class ScheduledKernel:
         if self.layouts or not all(state.is_untouched for state in self.stages):
             raise ScheduleError(otherwise)
 
+    def is_inside(self, stage: StageState, consumer: StageState, axis: str) -> bool:
+        """The stage is computed in this loop of the consumer, itself or inside of another stage."""
+        attachment = stage.attachment
+        while attachment is not None and attachment.consumer != consumer.name:
+            attachment = self.stage(attachment.consumer).attachment
+        return attachment is not None and consumer.order.index(
+            attachment.axis
+        ) >= consumer.order.index(axis)
+
+    def rewritten(self, kernel: FusedKernel, winograd: int = 0) -> ScheduledKernel:
+        """Another form of the kernel, in naive loops."""
+        inputs = zip(self.kernel.inputs, kernel.inputs, strict=True)
+        changed = {new.name: winograd for old, new in inputs if old.shape != new.shape}
+        naive = ScheduledKernel.of(kernel)
+        return replace(
+            self, kernel=kernel, stages=naive.stages, reshaped={**self.reshaped, **changed}
+        )
+
     def untouched_stage(self, name: str, otherwise: str) -> Stage:
         """A stage that no step was applied to; `ScheduleError` with the reason `otherwise`."""
         state = self.stage(name)
@@ -67,7 +87,13 @@ class ScheduledKernel:
         return self._spliced(state.name, (state,))
 
     def with_stages(self, name: str, *stages: Stage) -> ScheduledKernel:
-        """Naive stages in the place of the stage `name`."""
+        """Naive stages in the place of the stage `name`; `ScheduleError` for a name twice."""
+        taken = {state.name for state in self.stages if state.name != name}
+        taken |= {buffer.name for buffer in self.kernel.inputs}
+        for stage in stages:
+            if stage.name in taken:
+                raise ScheduleError(f"there is a stage or an input {stage.name!r} already")
+            taken.add(stage.name)
         return self._spliced(name, tuple(map(StageState.of, stages)))
 
     def with_part(

@@ -99,12 +99,21 @@ class StageState:
         return self.order.index(loop)
 
     def order_with(self, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
-        """The loops with `new` in the place of the adjacent `old`; `ScheduleError` if not so."""
+        """The loops with `new`, of new names, in the place of the adjacent `old`."""
         begin = self.position(old[0])
         end = begin + len(old)
         if self.order[begin:end] != old:
             raise ScheduleError(f"loops {old} are not adjacent in {self.order}")
+        known = {axis.name for axis in (*self.stage.axes, *self.stage.reduce_axes)}
+        known.update(self.fusions, *((s.outer, s.inner) for s in self.splits.values()))
+        if not known.isdisjoint(new):
+            raise ScheduleError(f"stage {self.name} has or had a loop called {' or '.join(new)}")
         return (*self.order[:begin], *new, *self.order[end:])
+
+    def is_parallel(self, loop: str) -> bool:
+        """The loop, or the fused one that it is a part of, runs in parallel."""
+        fused = (fusion.fused for fusion in self.fusions.values() if loop in fusion.parts)
+        return any(self.kinds.get(name) is LoopKind.PARALLEL for name in (loop, *fused))
 
     def root_of(self, loop: str) -> Axis | None:
         """The output axis that a loop is a part of; None for a fused loop."""

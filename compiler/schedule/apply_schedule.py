@@ -8,6 +8,7 @@ from compiler.loops.ir import LoopNest
 from compiler.loops.lower_kernel import lower_kernel
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.step import Step
 
 
 def lower(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
@@ -16,13 +17,16 @@ def lower(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
 
 
 def apply_schedule(kernel: FusedKernel, schedule: Schedule) -> ScheduledKernel:
-    """Apply every step in order; `ScheduleError` names the first that does not fit."""
+    """Apply every step in order; `ScheduleError` names one that does not fit the rest."""
     scheduled = ScheduledKernel.of(kernel)
-    for step in schedule.steps:
-        try:
+    step: Step | None = None
+    try:
+        for step in schedule.steps:
             scheduled = step.apply(scheduled)
-        except ScheduleError as error:
-            raise ScheduleError(
-                f"{step}: {error.message}", program=str(schedule), hint=error.hint
-            ) from None
+        for step in schedule.steps:
+            step.check(scheduled)
+    except ScheduleError as error:
+        raise ScheduleError(
+            f"{step}: {error.message}", program=str(schedule), hint=error.hint
+        ) from None
     return scheduled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.errors import ScheduleError
-from compiler.loops.ir import Scope
+from compiler.loops.ir import LoopKind, Scope
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_state import Attachment
 from compiler.schedule.steps.step import Step
@@ -31,5 +31,15 @@ class ComputeAt(Step):
         consumer.position(self.axis)
         if scheduled.position(self.stage) >= scheduled.position(self.consumer):
             raise ScheduleError(f"{self.stage} does not come before {self.consumer}")
+        if self.scope not in (Scope.REGISTER, Scope.STACK):
+            raise ScheduleError(f"unknown scope {self.scope!r} (register or stack)")
         attachment = Attachment(self.consumer, self.axis)
         return scheduled.with_state(replace(state, attachment=attachment, scope=Scope(self.scope)))
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        if scheduled.stage(self.stage).attachment != Attachment(self.consumer, self.axis):
+            return
+        consumer = scheduled.stage(self.consumer)
+        for loop in consumer.order[: consumer.position(self.axis) + 1]:
+            if consumer.kinds.get(loop) is LoopKind.VECTORISED:
+                raise ScheduleError(f"the lanes of Vectorize({self.consumer!r}, {loop!r}) share it")

@@ -23,6 +23,8 @@ class Fuse(Step):
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         state = scheduled.stage(self.stage)
+        if not self.axes:
+            raise ScheduleError("there must be loops to fuse")
         order = state.order_with(self.axes, (self.name,))
         if state.reduce.intersection(self.axes):
             raise ScheduleError("reduce axes cannot be fused")

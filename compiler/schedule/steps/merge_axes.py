@@ -23,4 +23,4 @@ class MergeAxes(Step):
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("axes are merged before all other steps")
-        return ScheduledKernel.of(merge_axes(scheduled.kernel, self.first, self.second))
+        return scheduled.rewritten(merge_axes(scheduled.kernel, self.first, self.second))

@@ -25,4 +25,4 @@ class MergeReduceAxes(Step):
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("axes are merged before all other steps")
         kernel = merge_reduce_axes(scheduled.kernel, self.stage, self.first, self.second)
-        return ScheduledKernel.of(kernel)
+        return scheduled.rewritten(kernel)

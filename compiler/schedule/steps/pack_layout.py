@@ -35,6 +35,14 @@ class PackLayout(Step):
         buffer = scheduled.input(self.buffer)
         if not buffer.constant:
             raise ScheduleError(f"{self.buffer} is no constant: its layout is not ours to choose")
+        made = scheduled.reshaped.get(self.buffer)
+        if made == 0:
+            raise ScheduleError(f"axes of {self.buffer} are merged: it cannot be packed")
+        if self.winograd != (made or 0):
+            algorithm = f"Winograd(m={made})" if made else "no Winograd step"
+            raise ScheduleError(f"winograd={self.winograd} does not fit: there is {algorithm}")
+        if any(factor < 1 for _, factor in self.splits):
+            raise ScheduleError("the factors must be at least 1")
         axes = [axis for axis, _ in self.splits]
         if len(set(axes)) != len(axes) or any(not 0 <= axis < len(buffer.shape) for axis in axes):
             raise ScheduleError(f"{self.buffer} has {len(buffer.shape)} dimensions")

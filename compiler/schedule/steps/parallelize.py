@@ -25,5 +25,7 @@ class Parallelize(Step):
         state = scheduled.stage(self.stage)
         if state.position(self.axis) != 0 or self.axis in state.reduce:
             raise ScheduleError("only the outermost loop over an output axis runs in parallel")
+        if self.chunks < 1:
+            raise ScheduleError("each thread must get at least 1 chunk")
         kinds = {**state.kinds, self.axis: LoopKind.PARALLEL}
         return scheduled.with_state(replace(state, kinds=kinds, chunks=self.chunks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from compiler.errors import ScheduleError
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_state import RangeCuts
 from compiler.schedule.steps.step import Step
@@ -28,5 +29,7 @@ class Partition(Step):
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         state = scheduled.stage(self.stage)
         state.position(self.axis)
+        if self.first < 0 or self.last < 0:
+            raise ScheduleError("the number of iterations that stand alone cannot be negative")
         cuts = {**state.cuts, self.axis: RangeCuts(self.first, self.last, self.cuts)}
         return scheduled.with_state(replace(state, cuts=cuts))

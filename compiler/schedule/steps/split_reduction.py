@@ -42,6 +42,8 @@ class SplitReduction(Step):
         extents = {axis.name: axis.extent for axis in stage.reduce_axes}
         if self.axis not in extents:
             raise ScheduleError(f"{self.axis} is no reduce axis of {stage.name}")
+        if self.lanes < 1:
+            raise ScheduleError("there must be at least 1 lane")
         blocks, rest = divmod(extents[self.axis], self.lanes)
         if blocks == 0:
             raise ScheduleError(f"extent {extents[self.axis]} is below {self.lanes} lanes")

@@ -24,3 +24,6 @@ class Step:
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         """The kernel after this step; `ScheduleError` with the reason if it does not fit."""
         raise NotImplementedError
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        """`ScheduleError` if the kernel after all steps lacks what this one relies on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.errors import ScheduleError
 from compiler.kernels.winograd import apply_winograd
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.schedule.steps.step import Step
@@ -27,4 +28,9 @@ class Winograd(Step):
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("the algorithm is chosen before all other steps")
-        return ScheduledKernel.of(apply_winograd(scheduled.kernel, self.m))
+        return scheduled.rewritten(apply_winograd(scheduled.kernel, self.m), winograd=self.m)
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        for name, m in scheduled.reshaped.items():
+            if m == self.m and name not in scheduled.layouts:
+                raise ScheduleError(f"the filter needs PackLayout({name!r}, ..., winograd={m})")
