@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from compiler.version import VERSION
+
 if TYPE_CHECKING:
     from compiler.graph.ir import Graph
     from compiler.kernels.kernel import FusedKernel
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from compiler.stages import DumpAfter
     from compiler.target import Target
     from compiler.types.numerics import Numerics
-
-# Part of every record's key: change it when the code generated for a schedule changes.
-VERSION = "2"
 
 
 def build(
@@ -37,10 +36,11 @@ def build(
     dump_after: DumpAfter = None,
     numerics: Numerics | str = "default",
 ) -> Executable:
-    """Compile a model and load it, see `compiler.pipeline.build`."""
-    from compiler.pipeline import build as build_model
+    """Compile a model and load it; the arguments are those of `compiler.pipeline.compile_model`."""
+    from compiler.pipeline import compile_model
+    from compiler.runtime.executable import Executable
 
-    return build_model(
+    compiled = compile_model(
         model,
         choose_schedule,
         target=target,
@@ -49,6 +49,7 @@ def build(
         dump_after=dump_after,
         numerics=numerics,
     )
+    return Executable(compiled.spec)
 
 
 def load(

@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import compiler
 from compiler.target import llvm_version
 from configs.private_folder import is_own, make_private, writable_by_others
 
@@ -129,7 +128,7 @@ def cache_key(*parts: object) -> str:
 @cache
 def compiler_digest() -> str:
     """What compiles: this package's source files and LLVM."""
-    return source_digest(Path(compiler.__file__).parent, llvm_version())
+    return source_digest(Path(__file__).parent, llvm_version())
 
 
 def source_digest(folder: Path, *others: str) -> str:

@@ -21,7 +21,6 @@ from compiler.llvm.object_cache import KernelEntry, ObjectCache
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_ir
-from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
 from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
 from compiler.runtime.memory_plan import plan_memory
@@ -86,31 +85,6 @@ class Compiled:
     def chosen(self) -> dict[str, ScheduleChoice | None]:
         """What had been chosen for each kernel, by workload key, whether it fits or not."""
         return {key: item.chosen for key, item in self.schedules.items()}
-
-
-def build(
-    model: Model,
-    choose_schedule: ChooseSchedule | None = None,
-    *,
-    target: Target | None = None,
-    threads: int = 1,
-    shapes: Shapes | None = None,
-    dump_after: DumpAfter = None,
-    numerics: Numerics | str = DEFAULT_NUMERICS,
-    limits: Limits | None = None,
-) -> Executable:
-    """Compile a model and load it into this process; the arguments are `compile_model`'s."""
-    compiled = compile_model(
-        model,
-        choose_schedule,
-        target=target,
-        threads=threads,
-        shapes=shapes,
-        dump_after=dump_after,
-        numerics=numerics,
-        limits=limits,
-    )
-    return Executable(compiled.spec)
 
 
 def compile_model(

@@ -24,6 +24,7 @@ MAY_IMPORT = {
 
 # The files and rooms of the compiler, the lowest first: each may import itself and those before it.
 COMPILER_ORDER = (
+    "version",
     "errors",
     "types",
     "machine_memory",

@@ -36,17 +36,15 @@ import numpy as np
 
 from compiler.errors import ArtefactError, VerifyError
 from compiler.runtime.check_target import check_target
-from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, ObjectPart
+from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.large_files import reserve, write_at
 from compiler.runtime.manifest import (
-    Manifest,
     Part,
-    manifest_from_json,
-    manifest_of,
     manifest_to_json,
     parts_from_json,
     parts_to_json,
+    spec_from_json,
 )
 from compiler.runtime.seal import (
     Content,
@@ -96,7 +94,7 @@ def save(
                 parts.append(Part(start, len(content), digest))
                 contents.append(content)
             uses.append(numbers[digest])
-        variants.append(manifest_to_json(manifest_of(variant, uses)))
+        variants.append(manifest_to_json(variant, uses))
     manifest = json_text({"parts": parts_to_json(parts), "variants": variants})
     data_start = _aligned(_HEADER.size + len(manifest))
     end = data_start + parts[-1].offset + parts[-1].bytes
@@ -299,48 +297,18 @@ def _checked_variant(
     for number in numbers:
         if type(number) is not int or not 0 <= number < len(parts):
             raise ArtefactError(f"{path} lacks a part of a variant", hint=_REBUILD)
-    entry = contents[numbers[0]].tobytes()
-    if seal(variant, [parts[number].sha256 for number in numbers[1:]]) not in entry:
+    own = [contents[number] for number in numbers]
+    digests = [parts[number].sha256 for number in numbers[1:]]
+    if seal(variant, digests) not in own[0].tobytes():
         raise ArtefactError(
             f"{path} is damaged: its manifest says other than its code", hint=_REBUILD
         )
     try:
-        manifest = manifest_from_json(variant)
-        spec = _spec(manifest, entry, parts, contents)
+        spec = spec_from_json(variant, own, digests)
         verify_spec(spec)
     except (KeyError, TypeError, ValueError, VerifyError) as error:
         raise _not_valid(path, str(error)) from error
     return spec
-
-
-def _spec(
-    manifest: Manifest, entry: bytes, parts: Sequence[Part], contents: Sequence[Array]
-) -> ExecutableSpec:
-    """What a manifest describes. Raises `ValueError` if parts have other sizes, or are too few."""
-    own = manifest.parts[1:]
-    objects, constants = own[: len(manifest.object_symbols)], own[len(manifest.object_symbols) :]
-    return ExecutableSpec(
-        name=manifest.name,
-        target=manifest.target,
-        threads=manifest.threads,
-        inputs=manifest.inputs,
-        outputs=manifest.outputs,
-        arena_bytes=manifest.arena_bytes,
-        arena_lower_bound=manifest.arena_lower_bound,
-        steps=manifest.steps,
-        constants=tuple(
-            contents[number].view(type.dtype.numpy).reshape(type.shape)
-            for type, number in zip(manifest.constant_types, constants, strict=True)
-        ),
-        kernels=manifest.kernels,
-        objects=tuple(
-            ObjectPart(symbol, contents[number].tobytes())
-            for symbol, number in zip(manifest.object_symbols, objects, strict=True)
-        ),
-        digests=tuple(parts[number].sha256 for number in own),
-        entry=entry,
-        fallback=manifest.fallback,
-    )
 
 
 def _check_variants(path: Path, variants: Sequence[ExecutableSpec], index: _Index) -> None:

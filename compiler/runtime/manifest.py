@@ -1,4 +1,4 @@
-"""Manifest: an executable's description as JSON, and back."""
+"""Manifest: what an executable is, beside its code and constants, as JSON, and back."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import compiler
 from compiler.runtime.executable_spec import (
     CallStep,
     CopyStep,
     ExecutableSpec,
     Location,
+    ObjectPart,
     Place,
     RunStep,
 )
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target, llvm_version
 from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from compiler.types.tensor_type import Array, TensorType
+from compiler.version import VERSION
 
 Json = dict[str, Any]
 
@@ -32,81 +33,45 @@ class Part:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What an artefact says of one variant of its model.
+def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
+    """What an artefact says of one variant of its model, an executable.
 
     `parts` are the numbers of its parts in the file: entry, objects, constants, in that order.
-    `object_symbols` and `constant_types` say what the parts after the entry are.
     """
-
-    name: str
-    compiler_version: str
-    llvm_version: str
-    target: Target
-    threads: int
-    inputs: tuple[tuple[str, TensorType], ...]
-    outputs: tuple[tuple[str, TensorType], ...]
-    arena_bytes: int
-    arena_lower_bound: int
-    steps: tuple[RunStep, ...]
-    kernels: tuple[KernelReport, ...]
-    object_symbols: tuple[str, ...]
-    constant_types: tuple[TensorType, ...]
-    parts: tuple[int, ...]
-    fallback: bool
-
-
-def manifest_of(spec: ExecutableSpec, parts: Sequence[int]) -> Manifest:
-    """The manifest of an executable whose parts have these numbers."""
-    return Manifest(
-        name=spec.name,
-        compiler_version=compiler.VERSION,
-        llvm_version=llvm_version(),
-        target=spec.target,
-        threads=spec.threads,
-        inputs=spec.inputs,
-        outputs=spec.outputs,
-        arena_bytes=spec.arena_bytes,
-        arena_lower_bound=spec.arena_lower_bound,
-        steps=spec.steps,
-        kernels=spec.kernels,
-        object_symbols=tuple(part.symbol for part in spec.objects),
-        constant_types=tuple(
-            TensorType(DType.from_numpy(array.dtype), array.shape) for array in spec.constants
-        ),
-        parts=tuple(parts),
-        fallback=spec.fallback,
-    )
-
-
-def manifest_to_json(manifest: Manifest) -> Json:
-    """The manifest as JSON values."""
     return {
-        "name": manifest.name,
-        "compiler_version": manifest.compiler_version,
-        "llvm_version": manifest.llvm_version,
-        "target": manifest.target.to_json(),
-        "threads": manifest.threads,
-        "inputs": [_port_to_json(name, type) for name, type in manifest.inputs],
-        "outputs": [_port_to_json(name, type) for name, type in manifest.outputs],
-        "arena_bytes": manifest.arena_bytes,
-        "arena_lower_bound": manifest.arena_lower_bound,
-        "steps": [_step_to_json(step) for step in manifest.steps],
-        "kernels": [asdict(report) for report in manifest.kernels],
-        "object_symbols": list(manifest.object_symbols),
-        "constant_types": [_type_to_json(type) for type in manifest.constant_types],
-        "parts": list(manifest.parts),
-        "fallback": manifest.fallback,
+        "name": spec.name,
+        "compiler_version": VERSION,
+        "llvm_version": llvm_version(),
+        "target": spec.target.to_json(),
+        "threads": spec.threads,
+        "inputs": [_port_to_json(name, type) for name, type in spec.inputs],
+        "outputs": [_port_to_json(name, type) for name, type in spec.outputs],
+        "arena_bytes": spec.arena_bytes,
+        "arena_lower_bound": spec.arena_lower_bound,
+        "steps": [_step_to_json(step) for step in spec.steps],
+        "kernels": [asdict(report) for report in spec.kernels],
+        "object_symbols": [part.symbol for part in spec.objects],
+        "constant_types": [
+            [str(DType.from_numpy(array.dtype)), list(array.shape)] for array in spec.constants
+        ],
+        "parts": list(parts),
+        "fallback": spec.fallback,
     }
 
 
-def manifest_from_json(data: Mapping[str, Any]) -> Manifest:
-    """The inverse of `manifest_to_json`; `KeyError`, `TypeError` or `ValueError` on other JSON."""
-    return Manifest(
+def spec_from_json(
+    data: Mapping[str, Any], parts: Sequence[Array], digests: Sequence[str]
+) -> ExecutableSpec:
+    """The executable that a manifest describes; `parts` are the bytes of its parts in order.
+
+    `digests` are those of its parts after the entry. Raises `KeyError`, `TypeError` or `ValueError`
+    for other JSON, and for parts of other sizes or too few of them.
+    """
+    entry, *others = parts
+    symbols, types = data["object_symbols"], [_type_from_json(t) for t in data["constant_types"]]
+    objects, constants = others[: len(symbols)], others[len(symbols) :]
+    return ExecutableSpec(
         name=data["name"],
-        compiler_version=data["compiler_version"],
-        llvm_version=data["llvm_version"],
         target=Target.from_json(data["target"]),
         threads=int(data["threads"]),
         inputs=tuple(_port_from_json(port) for port in data["inputs"]),
@@ -114,10 +79,17 @@ def manifest_from_json(data: Mapping[str, Any]) -> Manifest:
         arena_bytes=int(data["arena_bytes"]),
         arena_lower_bound=int(data["arena_lower_bound"]),
         steps=tuple(_step_from_json(step) for step in data["steps"]),
+        constants=tuple(
+            content.view(type.dtype.numpy).reshape(type.shape)
+            for type, content in zip(types, constants, strict=True)
+        ),
         kernels=tuple(KernelReport.from_json(report) for report in data["kernels"]),
-        object_symbols=tuple(data["object_symbols"]),
-        constant_types=tuple(_type_from_json(type) for type in data["constant_types"]),
-        parts=tuple(int(number) for number in data["parts"]),
+        objects=tuple(
+            ObjectPart(symbol, content.tobytes())
+            for symbol, content in zip(symbols, objects, strict=True)
+        ),
+        digests=tuple(digests),
+        entry=entry.tobytes(),
         fallback=bool(data["fallback"]),
     )
 

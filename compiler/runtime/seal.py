@@ -17,7 +17,7 @@ import numpy as np
 
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
 from compiler.runtime.in_threads import in_threads
-from compiler.runtime.manifest import manifest_of, manifest_to_json
+from compiler.runtime.manifest import manifest_to_json
 from compiler.types.tensor_type import Array
 
 Content: TypeAlias = bytes | memoryview
@@ -25,7 +25,7 @@ Content: TypeAlias = bytes | memoryview
 
 def seal_of(spec: ExecutableSpec) -> bytes:
     """The seal that the entry of `spec` must hold."""
-    return seal(manifest_to_json(manifest_of(spec, ())), spec.digests)
+    return seal(manifest_to_json(spec, ()), spec.digests)
 
 
 def seal(variant: Mapping[str, Any], digests: Sequence[str]) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import printer
 
-from compiler import pipeline
+import compiler
 from compiler.errors import TunefarmError
 from tests.attack.attack import Attack, Outcome
 from tests.attack.drawn_model import (
@@ -136,7 +136,7 @@ def _threads(seed: int) -> int:
 
 
 def _run_ours(path: Path, inputs: Mapping[str, Array], threads: int) -> list[Array]:
-    executable = pipeline.build(path, threads=threads)
+    executable = compiler.build(path, threads=threads)
     return list(executable.run(dict(inputs)).values())
 
 

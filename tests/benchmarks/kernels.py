@@ -26,12 +26,13 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
+from compiler import build
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm import compile_kernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import object_code
-from compiler.pipeline import build, kernels_of
+from compiler.pipeline import kernels_of
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule.apply_schedule import lower

@@ -23,8 +23,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from compiler import build
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.pipeline import build
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ENTRY_SYMBOL
 from tests.end_to_end.tiny_model import tiny_model

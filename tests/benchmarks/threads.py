@@ -22,12 +22,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from compiler import build
 from compiler.expr.nodes import binary, const
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import model_names, write_model
 from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
 from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import build, kernels_of
+from compiler.pipeline import kernels_of
 from compiler.runtime.threads import make_runtime
 from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.schedule import Schedule

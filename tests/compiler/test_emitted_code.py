@@ -36,7 +36,7 @@ def check_emitted(name: str, make: Callable[[], Json], update: bool) -> None:
     different = "\n".join(differences(before, now))
     assert not different, (
         "keys or code differ from what this compiler version emitted, so records of it would be "
-        "lost or untrue: raise VERSION in compiler/__init__.py and run with --update-golden, or "
+        "lost or untrue: raise VERSION in compiler/version.py and run with --update-golden, or "
         f"undo the change:\n{different}"
     )
 

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 import pytest
 
+from compiler import build
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
-from compiler.pipeline import build
 from compiler.runtime.executable import Executable
 from tests.end_to_end.tiny_model import tiny_model
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from compiler import build
 from compiler.errors import SettingsError
-from compiler.pipeline import build
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.commands.bench import bench, parse_engines
 from tuner.confirm.latency import LatencyOptions
