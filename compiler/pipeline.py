@@ -118,8 +118,8 @@ def compile_model(
     allowance = Allowance(limits)
     graph, program = _to_kernels(model, target, shapes, stages, allowance)
     chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
-    built = KernelStages(stages, target, threads, admitted, allowance, cache).run(chosen)
-    compiled = {key: item.compiled for key, item in built.items()}
+    kernel_stages = KernelStages(stages, target, threads, admitted, allowance, cache)
+    schedules, compiled = kernel_stages.run(chosen)
     constants = stages.run("pack_constants", lambda: pack_constants(program, compiled, allowance))
     plan = stages.run(
         "plan_memory", lambda: plan_memory(program, _workspaces(program, compiled), allowance)
@@ -136,7 +136,7 @@ def compile_model(
         arena_lower_bound=plan.lower_bound,
         steps=steps,
         constants=constants.arrays,
-        kernels=_reports(program, built),
+        kernels=_reports(program, schedules, compiled),
         objects=objects,
         digests=part_digests(objects, constants.arrays),
         entry=b"",
@@ -146,7 +146,6 @@ def compile_model(
     entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec)))
     compile_entry = object_code if cache is None else cache.object_code
     entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
-    schedules = {key: item.schedule for key, item in built.items()}
     return Compiled(program, schedules, replace(spec, entry=entry_code), graph)
 
 
@@ -225,14 +224,6 @@ def choose_schedules(
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltKernel:
-    """A distinct kernel's code, and the schedule that it was built with."""
-
-    compiled: CompiledKernel
-    schedule: KernelSchedule
-
-
-@dataclass(frozen=True, slots=True)
 class KernelStages:
     """What each distinct kernel goes through by itself: schedule, loops, LLVM and object code.
 
@@ -248,8 +239,10 @@ class KernelStages:
     allowance: Allowance
     cache: ObjectCache | None = None
 
-    def run(self, chosen: Mapping[str, ChosenSchedule]) -> dict[str, BuiltKernel]:
-        """Compile these kernels, which are by workload key, as the result is.
+    def run(
+        self, chosen: Mapping[str, ChosenSchedule]
+    ) -> tuple[dict[str, KernelSchedule], dict[str, CompiledKernel]]:
+        """Compile these kernels; what each is built with and its code, all by workload key.
 
         One thread lowers a kernel while another has LLVM compile those before it. More would only
         wait: the former hold the interpreter's lock, the latter one that llvmlite has for all LLVM.
@@ -260,16 +253,18 @@ class KernelStages:
                 first, compile = self.lower(key, f"kernel_{key}", schedule)
                 return first, llvm.submit(compile)
 
-            def finish(key: str, begun: _Begun) -> BuiltKernel:
+            def finish(key: str, begun: _Begun) -> tuple[KernelSchedule, CompiledKernel]:
                 schedule, code = begun
                 try:
-                    return BuiltKernel(self.stages.run("object_code", code.result, key), schedule)
+                    return schedule, self.stages.run("object_code", code.result, key)
                 except _DOES_NOT_FIT as error:
                     following = partial(self._following, schedule, error)
                 return finish(key, begin(key, following))
 
-            all_begun = {key: begin(key, partial(self.first, item)) for key, item in chosen.items()}
-            return {key: finish(key, begun) for key, begun in all_begun.items()}
+            begun = {key: begin(key, partial(self.first, item)) for key, item in chosen.items()}
+            made = {key: finish(key, item) for key, item in begun.items()}
+        schedules = {key: schedule for key, (schedule, _) in made.items()}
+        return schedules, {key: code for key, (_, code) in made.items()}
 
     def lower(
         self, key: str, symbol: str, schedule: Callable[[], KernelSchedule]
@@ -283,7 +278,7 @@ class KernelStages:
         self.allowance.check_time(f"compiling kernel {kernel.name}")
         entry = self._entry(key, kernel, steps, symbol)
         if entry is not None and (found := entry.find()) is not None:
-            return chosen, partial(_same, found)
+            return chosen, lambda: found
         try:
             nest = self.stages.run("loops", lambda: lower(kernel, steps), key)
             emitted = self.stages.run(
@@ -312,7 +307,7 @@ class KernelStages:
         used = item.used
         if used.source == NAIVE:
             raise error
-        note = _note(item.note, used, error)
+        note = _note(item.note, used.source, used.record_id, error)
         if used.source == DEFAULT:
             return replace(item, used=_NAIVE, note=note)
         return self._default(item.kernel, item.chosen, note)
@@ -324,8 +319,7 @@ class KernelStages:
         try:
             schedule = default_schedule(kernel, self.target, self.threads, self.numerics)
         except _DOES_NOT_FIT as error:
-            note = _note(note, ScheduleChoice(naive_schedule(), DEFAULT), error)
-            return KernelSchedule(kernel, chosen, _NAIVE, note)
+            return KernelSchedule(kernel, chosen, _NAIVE, _note(note, DEFAULT, None, error))
         return KernelSchedule(kernel, chosen, ScheduleChoice(schedule, DEFAULT), note)
 
     def _entry(
@@ -337,18 +331,14 @@ class KernelStages:
         return self.cache.entry(kernel, schedule, self.target, symbol)
 
 
-def _same(compiled: CompiledKernel) -> CompiledKernel:
-    return compiled
-
-
 _Begun: TypeAlias = tuple[KernelSchedule, Future[CompiledKernel]]
 _NAIVE = ScheduleChoice(naive_schedule(), NAIVE)
 
 
-def _note(before: str, refused: ScheduleChoice, error: TunefarmError) -> str:
-    """What to say of a kernel when this schedule does not fit either."""
-    record = f" of record {refused.record_id}" if refused.record_id else ""
-    note = f"the {refused.source} schedule{record} does not fit: {error}"
+def _note(before: str, source: str, record_id: str | None, error: TunefarmError) -> str:
+    """What to say of a kernel when the schedule of this source does not fit either."""
+    record = f" of record {record_id}" if record_id else ""
+    note = f"the {source} schedule{record} does not fit: {error}"
     return f"{before}; {note}" if before else note
 
 
@@ -360,21 +350,27 @@ def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) 
     ]
 
 
-def _reports(program: KernelProgram, built: Mapping[str, BuiltKernel]) -> tuple[KernelReport, ...]:
+def _reports(
+    program: KernelProgram,
+    schedules: Mapping[str, KernelSchedule],
+    compiled: Mapping[str, CompiledKernel],
+) -> tuple[KernelReport, ...]:
     """One report per distinct kernel, in order of first use."""
-    return tuple(_report(calls, built[key]) for key, calls in program.kernel_calls().items())
+    return tuple(
+        _report(calls, schedules[key], compiled[key])
+        for key, calls in program.kernel_calls().items()
+    )
 
 
-def _report(calls: list[KernelCall], item: BuiltKernel) -> KernelReport:
-    code, used = item.compiled, item.schedule.used
+def _report(calls: list[KernelCall], built: KernelSchedule, code: CompiledKernel) -> KernelReport:
     return KernelReport(
         name=calls[0].kernel.name,
         key=calls[0].key,
         occurrences=len(calls),
-        schedule_source=used.source,
-        record_id=used.record_id,
-        latency=used.latency,
-        note=item.schedule.note,
+        schedule_source=built.used.source,
+        record_id=built.used.record_id,
+        latency=built.used.latency,
+        note=built.note,
         numerics=str(code.algorithm),
         parallel=code.parallel,
         workspace_bytes=code.workspace_bytes,

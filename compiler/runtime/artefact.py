@@ -36,7 +36,7 @@ import numpy as np
 
 from compiler.errors import ArtefactError, VerifyError
 from compiler.runtime.check_target import check_target
-from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec
+from compiler.runtime.executable_spec import ExecutableSpec, aligned
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.large_files import reserve, write_at
 from compiler.runtime.manifest import (
@@ -90,23 +90,19 @@ def save(
         for content, digest in zip(of_variant, digests, strict=True):
             if digest not in numbers:
                 numbers[digest] = len(parts)
-                start = _aligned(parts[-1].offset + parts[-1].bytes) if parts else 0
+                start = aligned(parts[-1].offset + parts[-1].bytes) if parts else 0
                 parts.append(Part(start, len(content), digest))
                 contents.append(content)
             uses.append(numbers[digest])
         variants.append(manifest_to_json(variant, uses))
     manifest = json_text({"parts": parts_to_json(parts), "variants": variants})
-    data_start = _aligned(_HEADER.size + len(manifest))
+    data_start = aligned(_HEADER.size + len(manifest))
     end = data_start + parts[-1].offset + parts[-1].bytes
     header = _HEADER.pack(MAGIC, FORMAT, 0, len(manifest), end, hashlib.sha256(manifest).digest())
     try:
         _write_atomically(path, header + manifest, data_start, parts, contents)
     except OSError as error:
         raise ArtefactError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _write_atomically(
@@ -237,7 +233,7 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         raise ArtefactError(
             f"{path} is truncated: {mapped.size} of {file_bytes} bytes", hint=_REBUILD
         )
-    data_start = _aligned(_HEADER.size + manifest_bytes)
+    data_start = aligned(_HEADER.size + manifest_bytes)
     if mapped.size > file_bytes or data_start > file_bytes:
         raise ArtefactError(f"{path} is damaged: its size is not what it says", hint=_REBUILD)
     text = mapped[_HEADER.size : _HEADER.size + manifest_bytes].tobytes()
@@ -272,7 +268,7 @@ def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
     for number, part in enumerate(index.parts):
         start = index.data_start + part.offset
         content = mapped[start : start + part.bytes]
-        if start != _aligned(end) or content.size != part.bytes:
+        if start != aligned(end) or content.size != part.bytes:
             raise ArtefactError(f"{path} lacks part {number}", hint=_REBUILD)
         if mapped[end:start].any():
             raise ArtefactError(f"{path} is damaged: bytes before part {number}", hint=_REBUILD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,9 +38,9 @@ def allocate_output(
     return array, address_of(array)
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic], count: int) -> Array:
-    """An uninitialised C-contiguous array of `count` bytes, aligned to `ALIGNMENT`."""
-    return allocate(shape, dtype, count)[0]
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """An uninitialised C-contiguous array, aligned to `ALIGNMENT`."""
+    return allocate(shape, dtype, math.prod(shape) * dtype.itemsize)[0]
 
 
 def address_of(array: Array) -> int:

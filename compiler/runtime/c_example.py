@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.runtime.c_interface import CInterface, Port
+from compiler.runtime.c_interface import CInterface, CPort
 from compiler.types.dtypes import DType
 
 _SHOWN = 8  # elements of an output
@@ -120,7 +120,7 @@ def _usage(files: list[str], inputs: int) -> str:
     return " ".join([*files[:inputs], outputs]) if inputs else " ".join(files[inputs:])
 
 
-def _fill(interface: CInterface, port: Port, number: int) -> str:
+def _fill(interface: CInterface, port: CPort, number: int) -> str:
     size = interface.size_macro(port, "BYTES")
     count = interface.size_macro(port, "COUNT")
     return f"""
@@ -131,7 +131,7 @@ def _fill(interface: CInterface, port: Port, number: int) -> str:
             input_{number}[i] = {_pattern(port)};"""
 
 
-def _pattern(port: Port) -> str:
+def _pattern(port: CPort) -> str:
     """A value for element i; integers that may be indices stay 0."""
     dtype = port.type.dtype
     if dtype.is_float:
@@ -141,7 +141,7 @@ def _pattern(port: Port) -> str:
     return "0" if dtype.bytes > 1 else f"({port.c_type})(i % 7)"
 
 
-def _show(interface: CInterface, port: Port, number: int) -> str:
+def _show(interface: CInterface, port: CPort, number: int) -> str:
     size = interface.size_macro(port, "BYTES")
     count = interface.size_macro(port, "COUNT")
     form, cast = _format(port.type.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from compiler.runtime.c_interface import CInterface, Port, in_comment
+from compiler.runtime.c_interface import CInterface, CPort, in_comment
 from compiler.runtime.cpu_features import checked_features
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.target import Target
@@ -129,7 +129,7 @@ def _threads(threads: int) -> list[str]:
     ]
 
 
-def _member(port: Port, kind: str, const: str) -> str:
+def _member(port: CPort, kind: str, const: str) -> str:
     size = f"{port.type.bytes} bytes" + (", each 0 or 1" if port.c_type == "bool" else "")
     comment = f"{kind} {in_comment(port.name)}: {port.type}, {size}"
     return f"    /* {comment} */\n    {const}{port.c_type} *{port.member};"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.runtime.c_interface import CInterface, Port
+from compiler.runtime.c_interface import CInterface, CPort
 from compiler.runtime.cpu_features import checked_features, cpu_check_code
-from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
-from compiler.runtime.memory_plan import aligned
+from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec, aligned
 
 CONSTANTS_SYMBOL = "tunefarm_constants"
 
@@ -204,9 +203,9 @@ def _constant_rows(spec: ExecutableSpec) -> str:
     return "\n".join(rows or ["    NULL"])
 
 
-def _sizes(ports: Sequence[Port]) -> str:
+def _sizes(ports: Sequence[CPort]) -> str:
     return ", ".join(str(port.type.bytes) for port in ports) or "0"
 
 
-def _pointers(ports: Sequence[Port]) -> str:
+def _pointers(ports: Sequence[CPort]) -> str:
     return ", ".join(f"io->{port.member}" for port in ports) or "NULL"

@@ -54,7 +54,7 @@ _LONGEST = 100  # characters of a model's name: it is part of file names
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class CPort:
     """An input or output: its name in the model, and the struct member that points to it."""
 
     name: str
@@ -81,8 +81,8 @@ class CInterface:
 
     name: str
     title: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[CPort, ...]
+    outputs: tuple[CPort, ...]
     threads: int
 
     @property
@@ -95,7 +95,7 @@ class CInterface:
         """The symbols of the library."""
         return tuple(f"{self.name}_{what}" for what in ("error", "run", "workspace_bytes"))
 
-    def size_macro(self, port: Port, what: str) -> str:
+    def size_macro(self, port: CPort, what: str) -> str:
         """The macro with a port's size; `what` is BYTES or COUNT."""
         return f"{self.macro}_{port.member.upper()}_{what}"
 
@@ -136,7 +136,7 @@ def identifier(text: str, kind: str) -> str:
 
 def _ports(
     values: Iterable[tuple[str, TensorType]], kind: str, taken: set[str]
-) -> tuple[Port, ...]:
+) -> tuple[CPort, ...]:
     """Members that differ from each other, and from those in `taken`, by more than case.
 
     Macros are made of them in upper case.
@@ -149,7 +149,7 @@ def _ports(
             number += 1
             member = f"{wanted.rstrip('_')}_{number}"
         taken.add(member.upper())
-        ports.append(Port(name, member, type))
+        ports.append(CPort(name, member, type))
     return tuple(ports)
 
 

@@ -132,10 +132,8 @@ class Executable:
 
     def empty_inputs(self) -> dict[str, AnyArray]:
         """Uninitialised arrays for the inputs, aligned to cache lines."""
-        return {
-            name: aligned_empty(type.shape, type.dtype.numpy, type.bytes)
-            for name, type in self.spec.inputs
-        }
+        ports = self.spec.inputs
+        return {name: aligned_empty(type.shape, type.dtype.numpy) for name, type in ports}
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the variant that is loaded to `path`, see `compiler.runtime.artefact.save`."""

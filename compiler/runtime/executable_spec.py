@@ -17,6 +17,11 @@ ENTRY_SYMBOL = "tunefarm_run"
 SEAL_SYMBOL = "tunefarm_seal"
 
 
+def aligned(size: int) -> int:
+    """`size` rounded up to a multiple of `ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 class Place(StrEnum):
     """Where a buffer lives while the model runs."""
 
@@ -34,11 +39,8 @@ class Location:
     number: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.place}+{self.number}"
-            if self.place is Place.ARENA
-            else (f"{self.place}[{self.number}]")
-        )
+        number = f"+{self.number}" if self.place is Place.ARENA else f"[{self.number}]"
+        return f"{self.place}{number}"
 
 
 @dataclass(frozen=True, slots=True)

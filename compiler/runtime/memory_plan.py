@@ -16,7 +16,7 @@ import numpy as np
 from compiler.errors import VerifyError
 from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
 from compiler.limits import Allowance
-from compiler.runtime.executable_spec import ALIGNMENT, Location, Place
+from compiler.runtime.executable_spec import ALIGNMENT, Location, Place, aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,6 @@ class MemoryPlan:
             )
         lines.extend(f"  copy {value} -> output {number}" for value, number in self.copies)
         return "\n".join(lines)
-
-
-def aligned(size: int) -> int:
-    """`size` rounded up to a multiple of the buffers' alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def plan_memory(

@@ -102,13 +102,9 @@ def _packed_bytes(
 def _packed(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None) -> Array:
     """An aligned copy of a constant in its layout."""
     if shape is not None and layout is not None:
-        packed = layout.pack(array.reshape(shape), _aligned)
+        packed = layout.pack(array.reshape(shape), aligned_empty)
     else:
-        packed = _aligned(array.shape, array.dtype)
+        packed = aligned_empty(array.shape, array.dtype)
         np.copyto(packed, array)
     packed.flags.writeable = False
     return packed
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    return aligned_empty(shape, dtype, math.prod(shape) * dtype.itemsize)

@@ -81,7 +81,7 @@ class Workload:
         for name, array in packed.items():
             copies = self._copies.setdefault((name, layouts.get(name)), [])
             while len(copies) < count:
-                copy = aligned_empty(array.shape, array.dtype, array.nbytes)
+                copy = aligned_empty(array.shape, array.dtype)
                 copy[...] = array
                 copies.append(copy)
         return [

@@ -158,15 +158,12 @@ class Timed:
             values = rng.standard_normal(buffer.shape).astype(buffer.dtype.numpy)
             if buffer.name in layouts:
                 values = layouts[buffer.name].pack(values)
-            aligned = aligned_empty(values.shape, values.dtype, values.nbytes)
+            aligned = aligned_empty(values.shape, values.dtype)
             aligned[...] = values
             self.arrays.append(aligned)
         output = kernel.output
-        size = int(np.prod(output.shape)) * output.dtype.bytes
-        self.arrays.append(aligned_empty(output.shape, output.dtype.numpy, size))
-        self.workspace = aligned_empty(
-            (compiled.workspace_bytes,), np.dtype(np.uint8), compiled.workspace_bytes
-        )
+        self.arrays.append(aligned_empty(output.shape, output.dtype.numpy))
+        self.workspace = aligned_empty((compiled.workspace_bytes,), np.dtype(np.uint8))
         self.runtime = (ctypes.c_int64 * 2)(0, 1)
         self.pointers = (ctypes.c_void_p * len(self.arrays))(*(a.ctypes.data for a in self.arrays))
         self.code = LoadedCode([compiled.object_code], [compiled.symbol])

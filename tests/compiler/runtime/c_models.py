@@ -158,9 +158,7 @@ class Library:
         size = getattr(library, f"{name}_workspace_bytes")
         size.restype = ctypes.c_size_t
         self.workspace_bytes: int = size()
-        self.workspace = aligned_empty(
-            (self.workspace_bytes,), np.dtype(np.uint8), self.workspace_bytes
-        )
+        self.workspace = aligned_empty((self.workspace_bytes,), np.dtype(np.uint8))
 
     def call(self, pointers: Sequence[int | None] | None, workspace: int | None) -> int:
         """The function itself; pointers are the members of the struct, in order."""
@@ -190,6 +188,6 @@ def _at_offset(array: Array, offset: int) -> npt.NDArray[np.uint8]:
     """Aligned bytes with the contents of `array` from `offset` on."""
     contents = array.tobytes()
     size = offset + len(contents)
-    memory = aligned_empty((size,), np.dtype(np.uint8), size).view(np.uint8)
+    memory = aligned_empty((size,), np.dtype(np.uint8)).view(np.uint8)
     memory[offset:] = np.frombuffer(contents, np.uint8)
     return memory
