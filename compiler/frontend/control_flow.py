@@ -138,18 +138,10 @@ def _collect(node: OnnxNode, collected: list[list[Value]], results: Results) -> 
 
 
 def _position(value: Value, axis: int, position: int, graph: GraphBuilder) -> Value:
-    """One position of an axis, which goes away."""
-    shape = (*value.shape[:axis], *value.shape[axis + 1 :])
+    """One position of an axis, which goes away; of a constant, a constant."""
     if value.array is not None:
         return graph.constant(np.take(value.array, position, axis))
-    part = graph.emit(
-        "slice",
-        value,
-        starts=tuple(position if other == axis else 0 for other in range(value.rank)),
-        steps=(1,) * value.rank,
-        shape=(*value.shape[:axis], 1, *value.shape[axis + 1 :]),
-    )
-    return graph.emit("reshape", part, shape=shape)
+    return graph.pick(value, axis, position)
 
 
 def _stacked(node: OnnxNode, values: Sequence[Value], axis: int, graph: GraphBuilder) -> Value:
@@ -161,8 +153,5 @@ def _stacked(node: OnnxNode, values: Sequence[Value], axis: int, graph: GraphBui
     arrays = [value.array for value in values if value.array is not None]
     if len(arrays) == len(values):
         return graph.constant(np.stack(arrays, axis))
-    rows = [
-        graph.emit("reshape", value, shape=(*value.shape[:axis], 1, *value.shape[axis:]))
-        for value in values
-    ]
-    return rows[0] if len(rows) == 1 else graph.emit("concat", *rows, axis=axis)
+    shape = (*values[0].shape[:axis], 1, *values[0].shape[axis:])
+    return graph.concat([graph.reshape(value, shape) for value in values], axis)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import MappingProxyType
 from weakref import WeakValueDictionary
 
@@ -132,6 +134,44 @@ class GraphBuilder:
         self._types[node.output] = type
         self._produced.add(node.output)
         return Value(node.output, type)
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """The value in an element type."""
+        return value if value.dtype is dtype else self.emit("cast", value, to=str(dtype))
+
+    def reshape(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """The value under another shape; constants stay constants."""
+        if shape == value.shape:
+            return value
+        if value.array is not None and math.prod(shape) == value.array.size:
+            return self.constant(value.array.reshape(shape))
+        return self.emit("reshape", value, shape=shape)
+
+    def transpose(self, value: Value, perm: tuple[int, ...]) -> Value:
+        """The value with its axes in another order."""
+        in_order = perm == tuple(range(value.rank))
+        return value if in_order else self.emit("transpose", value, perm=perm)
+
+    def concat(self, values: Sequence[Value], axis: int) -> Value:
+        """Values one after the other along an axis."""
+        return values[0] if len(values) == 1 else self.emit("concat", *values, axis=axis)
+
+    def part(self, value: Value, axis: int, start: int, size: int) -> Value:
+        """`size` positions of an axis from `start` on."""
+        if size == value.shape[axis]:
+            return value
+        shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
+        starts = tuple(start if other == axis else 0 for other in range(value.rank))
+        return self.emit("slice", value, starts=starts, steps=(1,) * value.rank, shape=shape)
+
+    def pick(self, value: Value, axis: int, position: int) -> Value:
+        """One position of an axis, which goes away."""
+        part = self.part(value, axis, position, 1)
+        return self.reshape(part, (*part.shape[:axis], *part.shape[axis + 1 :]))
+
+    def fold(self, operator: str, values: Sequence[Value]) -> Value:
+        """The values joined pairwise from the left."""
+        return reduce(lambda left, right: self.emit(operator, left, right), values)
 
     def _use(self, value: Value) -> None:
         if value.array is None or value.name in self._constants:

@@ -85,6 +85,16 @@ class OnnxNode:
             raise ImportModelError(f"{self.label}: {meaning} must have one element")
         return values[0]
 
+    def given_integers(self, name: str, position: int, meaning: str) -> tuple[int, ...] | None:
+        """A list that is the attribute `name` in old versions, and input `position` in new ones.
+
+        None where it is absent; a version's schema lets it be one of both.
+        """
+        if self.has(name):
+            return self.integers(name)
+        given = self.optional(position) is not None
+        return self.constant_integers(position, meaning) if given else None
+
     def has(self, name: str) -> bool:
         return name in self.attributes
 

@@ -29,11 +29,9 @@ def cast_by_name(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 def _converted(node: OnnxNode, graph: GraphBuilder, number: int) -> Value:
     target = dtype_of(number, f"{node.label}: the result")
-    data = node.input(0)
-    return data if data.dtype is target else graph.emit("cast", data, to=str(target))
+    return graph.cast(node.input(0), target)
 
 
 @converter("CastLike", 15, 19, 21, 23, 24, 25)
 def cast_like(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data, target = node.input(0), node.input(1).dtype
-    return data if data.dtype is target else graph.emit("cast", data, to=str(target))
+    return graph.cast(node.input(0), node.input(1).dtype)

@@ -9,7 +9,6 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
 from compiler.frontend.operators.windows import window_attributes, windows
 
 
@@ -17,22 +16,19 @@ def conv_value(
     node: OnnxNode, data: Value, weight: Value, bias: Value | None, graph: GraphBuilder
 ) -> Value:
     """A convolution with the node's attributes on operands of any (equal) element type."""
+    found = windows(node, data.shape[2:], _kernel(node, data, weight))
+    groups = node.integer("group", 1)
+    return graph.emit("conv", data, weight, bias, **found.steps, pads=found.pads, groups=groups)
+
+
+def _kernel(node: OnnxNode, data: Value, weight: Value) -> tuple[int, ...]:
+    """The weight's spatial extents, which `kernel_shape` only repeats."""
     if data.rank < 3 or weight.rank != data.rank:
         raise node.bad_shape(f"the data {data.type} and the weight {weight.type} do not fit")
     kernel = weight.shape[2:]
     if node.has("kernel_shape") and node.integers("kernel_shape") != kernel:
         raise node.bad_shape(f"kernel_shape is not the weight's, {list(kernel)}")
-    found = windows(node, data.shape[2:], kernel)
-    return graph.emit(
-        "conv",
-        data,
-        weight,
-        bias,
-        strides=found.strides,
-        pads=found.pads,
-        dilations=found.dilations,
-        groups=node.integer("group", 1),
-    )
+    return kernel
 
 
 @converter("Conv", 1, 11, 22)
@@ -43,11 +39,7 @@ def conv(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("ConvTranspose", 1, 11, 22)
 def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, weight = node.input(0), node.input(1)
-    if data.rank < 3 or weight.rank != data.rank:
-        raise node.bad_shape(f"the data {data.type} and the weight {weight.type} do not fit")
-    given = window_attributes(node, weight.shape[2:])
-    if node.has("kernel_shape") and node.integers("kernel_shape") != given.kernel:
-        raise node.bad_shape(f"kernel_shape is not the weight's, {list(given.kernel)}")
+    given = window_attributes(node, _kernel(node, data, weight))
     rank = len(given.kernel)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())
@@ -55,8 +47,7 @@ def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"output_padding and output_shape need {rank} entries")
     begins, shape = list(given.pads[:rank]), [0] * rank
     for axis, extent in enumerate(data.shape[2:]):
-        reach = (given.kernel[axis] - 1) * given.dilations[axis] + 1
-        full = given.strides[axis] * (extent - 1) + extra[axis] + reach
+        full = given.reach(axis, extent) + extra[axis]
         if not wanted and not given.auto_pad.startswith("SAME"):
             shape[axis] = full - begins[axis] - given.pads[rank + axis]
             continue
@@ -65,14 +56,7 @@ def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
         upper = given.auto_pad == "SAME_UPPER"
         begins[axis] = total // 2 if upper else total - total // 2
     ends = tuple(
-        max(
-            given.strides[axis] * (extent - 1)
-            + (given.kernel[axis] - 1) * given.dilations[axis]
-            + 1
-            - begins[axis]
-            - shape[axis],
-            0,
-        )
+        max(given.reach(axis, extent) - begins[axis] - shape[axis], 0)
         for axis, extent in enumerate(data.shape[2:])
     )
     if any(extent < 1 for extent in shape):
@@ -82,10 +66,9 @@ def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
         data,
         weight,
         node.optional(2),
-        strides=given.strides,
+        **given.steps,
         pads=tuple(begins) + ends,
         shape=tuple(shape),
-        dilations=given.dilations,
         groups=node.integer("group", 1),
     )
 
@@ -96,7 +79,6 @@ def col2im(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     image = node.constant_integers(1, "the image's shape")
     block = node.constant_integers(2, "the block's shape")
-    given = window_attributes(node, block)
     area = math.prod(block)
     if data.rank != 3 or data.shape[1] % area:
         raise node.bad_shape(f"{data.type} has no columns of blocks {list(block)}")
@@ -107,14 +89,13 @@ def col2im(node: OnnxNode, graph: GraphBuilder) -> Value:
     graph.check_array((channels, area, area), data.dtype.bytes)
     weight = np.zeros((channels, area, 1, area), data.dtype.numpy)
     weight[:, np.arange(area), 0, np.arange(area)] = 1
-    columns = reshaped(data, (data.shape[0], data.shape[1], *found.shape), graph)
+    columns = graph.reshape(data, (data.shape[0], data.shape[1], *found.shape))
     return graph.emit(
         "conv_transpose",
         columns,
         graph.constant(weight.reshape(channels * area, 1, *block)),
-        strides=given.strides,
+        **found.steps,
         pads=found.pads,
         shape=image,
-        dilations=given.dilations,
         groups=channels,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,70 +12,69 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.types.dtypes import DType
 
-_UNARY: dict[str, tuple[str, tuple[int, ...]]] = {
-    "Abs": ("abs", (1, 6, 13)),
-    "Acos": ("acos", (7, 22)),
-    "Acosh": ("acosh", (9, 22)),
-    "Asin": ("asin", (7, 22)),
-    "Asinh": ("asinh", (9, 22)),
-    "Atan": ("atan", (7, 22)),
-    "Atanh": ("atanh", (9, 22)),
-    "BitwiseNot": ("bitwise_not", (18,)),
-    "Ceil": ("ceil", (1, 6, 13)),
-    "Cos": ("cos", (7, 22)),
-    "Cosh": ("cosh", (9, 22)),
-    "Erf": ("erf", (9, 13)),
-    "Exp": ("exp", (1, 6, 13)),
-    "Floor": ("floor", (1, 6, 13)),
-    "HardSwish": ("hard_swish", (14, 22)),
-    "IsNaN": ("isnan", (9, 13, 20)),
-    "Log": ("log", (1, 6, 13)),
-    "Mish": ("mish", (18, 22)),
-    "Neg": ("neg", (1, 6, 13)),
-    "Not": ("not", (1,)),
-    "Reciprocal": ("reciprocal", (1, 6, 13)),
-    "Relu": ("relu", (1, 6, 13, 14)),
-    "Round": ("round", (11, 22)),
-    "Sigmoid": ("sigmoid", (1, 6, 13)),
-    "Sign": ("sign", (9, 13)),
-    "Sin": ("sin", (7, 22)),
-    "Sinh": ("sinh", (9, 22)),
-    "Softplus": ("softplus", (1, 22)),
-    "Softsign": ("softsign", (1, 22)),
-    "Sqrt": ("sqrt", (1, 6, 13)),
-    "Tan": ("tan", (7, 22)),
-    "Tanh": ("tanh", (1, 6, 13)),
-}
+Default: TypeAlias = int | float | bool
 
-# Activations with float attributes: graph operator, versions, ONNX attribute -> (name, default).
-_PARAMETRIC: dict[str, tuple[str, tuple[int, ...], dict[str, float]]] = {
-    "LeakyRelu": ("leaky_relu", (1, 6, 16), {"alpha": 0.01}),
-    "Elu": ("elu", (1, 6, 22), {"alpha": 1.0}),
+# ONNX operator -> the graph's operator on the same operands, versions, attributes' defaults.
+_PLAIN: dict[str, tuple[str, tuple[int, ...], Mapping[str, Default]]] = {
+    "Abs": ("abs", (1, 6, 13), {}),
+    "Acos": ("acos", (7, 22), {}),
+    "Acosh": ("acosh", (9, 22), {}),
+    "Add": ("add", (7, 13, 14), {}),
+    "And": ("and", (7,), {}),
+    "Asin": ("asin", (7, 22), {}),
+    "Asinh": ("asinh", (9, 22), {}),
+    "Atan": ("atan", (7, 22), {}),
+    "Atanh": ("atanh", (9, 22), {}),
+    "BitwiseAnd": ("bitwise_and", (18,), {}),
+    "BitwiseNot": ("bitwise_not", (18,), {}),
+    "BitwiseOr": ("bitwise_or", (18,), {}),
+    "BitwiseXor": ("bitwise_xor", (18,), {}),
+    "Ceil": ("ceil", (1, 6, 13), {}),
     "Celu": ("celu", (12, 28), {"alpha": 1.0}),
+    "Cos": ("cos", (7, 22), {}),
+    "Cosh": ("cosh", (9, 22), {}),
+    "Div": ("div", (7, 13, 14), {}),
+    "Elu": ("elu", (1, 6, 22), {"alpha": 1.0}),
+    "Equal": ("equal", (7, 11, 13, 19), {}),
+    "Erf": ("erf", (9, 13), {}),
+    "Exp": ("exp", (1, 6, 13), {}),
+    "Floor": ("floor", (1, 6, 13), {}),
+    "GatherND": ("gather_nd", (11, 12, 13), {"batch_dims": 0}),
+    "Greater": ("greater", (7, 9, 13), {}),
+    "GreaterOrEqual": ("greater_equal", (12, 16), {}),
     "HardSigmoid": ("hard_sigmoid", (1, 6, 22), {"alpha": 0.2, "beta": 0.5}),
-    "ThresholdedRelu": ("thresholded_relu", (10, 22), {"alpha": 1.0}),
-    "Swish": ("swish", (24,), {"alpha": 1.0}),
+    "HardSwish": ("hard_swish", (14, 22), {}),
+    "IsInf": ("isinf", (10, 20), {"detect_negative": True, "detect_positive": True}),
+    "IsNaN": ("isnan", (9, 13, 20), {}),
+    "LeakyRelu": ("leaky_relu", (1, 6, 16), {"alpha": 0.01}),
+    "Less": ("less", (7, 9, 13), {}),
+    "LessOrEqual": ("less_equal", (12, 16), {}),
+    "Log": ("log", (1, 6, 13), {}),
+    "Mish": ("mish", (18, 22), {}),
+    "Mul": ("mul", (7, 13, 14), {}),
+    "Neg": ("neg", (1, 6, 13), {}),
+    "Not": ("not", (1,), {}),
+    "Or": ("or", (7,), {}),
+    "PRelu": ("prelu", (7, 9, 16), {}),
+    "Pow": ("pow", (7, 12, 13, 15), {}),
+    "Reciprocal": ("reciprocal", (1, 6, 13), {}),
+    "Relu": ("relu", (1, 6, 13, 14), {}),
+    "Round": ("round", (11, 22), {}),
     "Shrink": ("shrink", (9,), {"lambd": 0.5, "bias": 0.0}),
-}
-
-_BINARY: dict[str, tuple[str, tuple[int, ...]]] = {
-    "And": ("and", (7,)),
-    "BitwiseAnd": ("bitwise_and", (18,)),
-    "BitwiseOr": ("bitwise_or", (18,)),
-    "BitwiseXor": ("bitwise_xor", (18,)),
-    "Add": ("add", (7, 13, 14)),
-    "Div": ("div", (7, 13, 14)),
-    "Equal": ("equal", (7, 11, 13, 19)),
-    "Greater": ("greater", (7, 9, 13)),
-    "GreaterOrEqual": ("greater_equal", (12, 16)),
-    "Less": ("less", (7, 9, 13)),
-    "LessOrEqual": ("less_equal", (12, 16)),
-    "Mul": ("mul", (7, 13, 14)),
-    "Or": ("or", (7,)),
-    "PRelu": ("prelu", (7, 9, 16)),
-    "Pow": ("pow", (7, 12, 13, 15)),
-    "Sub": ("sub", (7, 13, 14)),
-    "Xor": ("xor", (7,)),
+    "Sigmoid": ("sigmoid", (1, 6, 13), {}),
+    "Sign": ("sign", (9, 13), {}),
+    "Sin": ("sin", (7, 22), {}),
+    "Sinh": ("sinh", (9, 22), {}),
+    "Softplus": ("softplus", (1, 22), {}),
+    "Softsign": ("softsign", (1, 22), {}),
+    "Sqrt": ("sqrt", (1, 6, 13), {}),
+    "Sub": ("sub", (7, 13, 14), {}),
+    "Swish": ("swish", (24,), {"alpha": 1.0}),
+    "Tan": ("tan", (7, 22), {}),
+    "Tanh": ("tanh", (1, 6, 13), {}),
+    "ThresholdedRelu": ("thresholded_relu", (10, 22), {"alpha": 1.0}),
+    "Where": ("where", (9, 16), {}),
+    "Xor": ("xor", (7,), {}),
 }
 
 # Before opset 7 broadcasting had to be asked for, and was aligned by an attribute.
@@ -99,25 +99,22 @@ _VARIADIC: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def _register_unary(operator: str, versions: tuple[int, ...], target: str) -> None:
-    @converter(operator, *versions)
-    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
-        return graph.emit(target, node.input(0))
-
-
-def _register_parametric(
-    operator: str, versions: tuple[int, ...], target: str, defaults: dict[str, float]
+def _register(
+    operator: str, target: str, versions: tuple[int, ...], defaults: Mapping[str, Default]
 ) -> None:
+    """The graph's operator `target` on all inputs; attributes are of their defaults' types."""
+
     @converter(operator, *versions)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
-        given = {name: node.floating(name, default) for name, default in defaults.items()}
-        return graph.emit(target, node.input(0), **given)
+        given = {name: _attribute(node, name, default) for name, default in defaults.items()}
+        return graph.emit(target, *node.present_inputs(), **given)
 
 
-def _register_binary(operator: str, versions: tuple[int, ...], target: str) -> None:
-    @converter(operator, *versions)
-    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
-        return graph.emit(target, node.input(0), node.input(1))
+def _attribute(node: OnnxNode, name: str, default: Default) -> Default:
+    if isinstance(default, float):
+        return node.floating(name, default)
+    value = node.integer(name, int(default))
+    return bool(value) if isinstance(default, bool) else value
 
 
 def _register_binary_with_axis(operator: str, versions: tuple[int, ...], target: str) -> None:
@@ -140,42 +137,22 @@ def _register_binary_with_axis(operator: str, versions: tuple[int, ...], target:
 def _register_variadic(operator: str, versions: tuple[int, ...], target: str) -> None:
     @converter(operator, *versions)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
-        return _folded(target, node.present_inputs(), graph)
+        return graph.fold(target, node.present_inputs())
 
 
-def _folded(target: str, values: Sequence[Value], graph: GraphBuilder) -> Value:
-    """The values joined pairwise from the left."""
-    result = values[0]
-    for value in values[1:]:
-        result = graph.emit(target, result, value)
-    return result
-
-
-def _register_all() -> None:
-    registrars: tuple[
-        tuple[dict[str, tuple[str, tuple[int, ...]]], Callable[[str, tuple[int, ...], str], None]],
-        ...,
-    ] = (
-        (_UNARY, _register_unary),
-        (_BINARY, _register_binary),
-        (_BINARY_WITH_AXIS, _register_binary_with_axis),
-        (_VARIADIC, _register_variadic),
-    )
-    for table, registrar in registrars:
-        for operator, (target, versions) in table.items():
-            registrar(operator, versions, target)
-    for operator, (target, versions, defaults) in _PARAMETRIC.items():
-        _register_parametric(operator, versions, target, defaults)
-
-
-_register_all()
+for _operator, (_target, _versions, _defaults) in _PLAIN.items():
+    _register(_operator, _target, _versions, _defaults)
+for _operator, (_target, _versions) in _BINARY_WITH_AXIS.items():
+    _register_binary_with_axis(_operator, _versions, _target)
+for _operator, (_target, _versions) in _VARIADIC.items():
+    _register_variadic(_operator, _versions, _target)
 
 
 @converter("Mean", 1, 6, 8, 13)
 def mean(node: OnnxNode, graph: GraphBuilder) -> Value:
     """The sum of the inputs by their number."""
     values = node.present_inputs()
-    total = _folded("add", values, graph)
+    total = graph.fold("add", values)
     return graph.emit("mul", total, graph.scalar(1 / len(values), total.dtype))
 
 
@@ -210,21 +187,6 @@ def bit_shift(node: OnnxNode, graph: GraphBuilder) -> Value:
     negative = graph.emit("less", data, graph.scalar(0, signed))
     inverted = graph.emit("bitwise_not", shifted(graph.emit("bitwise_not", data)))
     return graph.emit("where", negative, inverted, shifted(data))
-
-
-@converter("Where", 9, 16)
-def where(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return graph.emit("where", node.input(0), node.input(1), node.input(2))
-
-
-@converter("IsInf", 10, 20)
-def isinf(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return graph.emit(
-        "isinf",
-        node.input(0),
-        detect_negative=bool(node.integer("detect_negative", 1)),
-        detect_positive=bool(node.integer("detect_positive", 1)),
-    )
 
 
 @converter("Gelu", 20)

@@ -8,7 +8,6 @@ from compiler.errors import ShapeError
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
 from compiler.types.dtypes import DType
 
 
@@ -38,13 +37,6 @@ def gather_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.emit("gather_elements", data, indices, axis=axis)
 
 
-@converter("GatherND", 11, 12, 13)
-def gather_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return graph.emit(
-        "gather_nd", node.input(0), node.input(1), batch_dims=node.integer("batch_dims", 0)
-    )
-
-
 @converter("OneHot", 9, 11, 28)
 def one_hot(node: OnnxNode, graph: GraphBuilder) -> Value:
     indices, values = node.input(0), node.input(2)
@@ -69,7 +61,7 @@ def compress(node: OnnxNode, graph: GraphBuilder) -> Value:
     if node.has("axis"):
         axis = node.axis(node.integer("axis"), data.rank)
     else:
-        data = reshaped(data, (data.type.size,), graph)
+        data = graph.reshape(data, (data.type.size,))
     chosen = np.flatnonzero(condition).astype(np.int64)
     if len(condition) > data.shape[axis]:
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
@@ -91,15 +83,13 @@ def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
     batch_shape = (1, batches) if time_first else (batches, 1)
     graph.check_array((times, batches), 8)
     time = graph.constant(np.arange(times, dtype=np.int64).reshape(time_shape))
-    if lengths.dtype is not DType.I64:
-        lengths = graph.emit("cast", lengths, to=str(DType.I64))
-    length = reshaped(lengths, batch_shape, graph)
+    length = graph.reshape(graph.cast(lengths, DType.I64), batch_shape)
     last = graph.emit("sub", length, graph.scalar(1, DType.I64))
     mirrored = graph.emit("sub", last, time)
     position = graph.emit("where", graph.emit("less", time, length), mirrored, time)
     grid = data.shape[:2]
     batch = np.broadcast_to(np.arange(batches).reshape(batch_shape), grid).astype(np.int64)
-    position = reshaped(position, (*grid, 1), graph)
+    position = graph.reshape(position, (*grid, 1))
     sequence = graph.constant(batch.reshape(*grid, 1))
     pair = (position, sequence) if time_first else (sequence, position)
     return graph.emit("gather_nd", data, graph.emit("concat", *pair, axis=2), batch_dims=0)

@@ -10,22 +10,21 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
 
 
 def matmul_value(node: OnnxNode, left: Value, right: Value, graph: GraphBuilder) -> Value:
     """NumPy's matmul; a vector is a row on the left and a column on the right."""
     if left.rank == 0 or right.rank == 0:
         raise node.bad_shape(f"{left.type} times {right.type}: a scalar is no matrix")
-    a = reshaped(left, (1, *left.shape), graph) if left.rank == 1 else left
-    b = reshaped(right, (*right.shape, 1), graph) if right.rank == 1 else right
+    a = graph.reshape(left, (1, *left.shape)) if left.rank == 1 else left
+    b = graph.reshape(right, (*right.shape, 1)) if right.rank == 1 else right
     product = graph.emit("matmul", a, b)
     shape = list(product.shape)
     if right.rank == 1:
         del shape[-1]
     if left.rank == 1:
         del shape[-1 if right.rank == 1 else -2]
-    return reshaped(product, tuple(shape), graph)
+    return graph.reshape(product, tuple(shape))
 
 
 @converter("MatMul", 1, 9, 13)
@@ -81,7 +80,7 @@ def einsum(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = graph.emit("reduce_sum", value, axes=summed, keepdims=False)
         term = [label for label in term if label in result]
     perm = tuple(term.index(label) for label in result)
-    return value if perm == tuple(range(len(perm))) else graph.emit("transpose", value, perm=perm)
+    return graph.transpose(value, perm)
 
 
 def _einsum_terms(node: OnnxNode, operands: Sequence[Value]) -> tuple[list[list[str]], list[str]]:
@@ -141,13 +140,10 @@ def _diagonals(
             rest = [axis for axis in range(value.rank) if axis not in (first, second)]
             value = graph.emit("transpose", value, perm=(*rest, first, second))
             outer = value.shape[:-2]
-            flat = reshaped(value, (*outer, n * n), graph)
+            flat = graph.reshape(value, (*outer, n * n))
+            steps = (1,) * len(outer) + (n + 1,)
             value = graph.emit(
-                "slice",
-                flat,
-                starts=(0,) * flat.rank,
-                steps=(1,) * len(outer) + (n + 1,),
-                shape=(*outer, n),
+                "slice", flat, starts=(0,) * flat.rank, steps=steps, shape=(*outer, n)
             )
             term = [term[axis] for axis in rest] + [label]
     return term, value
@@ -181,7 +177,7 @@ def _join(
     a_extents = _extents(left, a_free)
     b_extents = _extents(right, b_free)
     shape = (*product.shape[: len(batch)], *a_extents, *b_extents)
-    return [*batch, *a_free, *b_free], reshaped(product, shape, graph)
+    return [*batch, *a_free, *b_free], graph.reshape(product, shape)
 
 
 def _extents(labelled: tuple[list[str], Value], labels: Sequence[str]) -> list[int]:
@@ -193,12 +189,10 @@ def _arranged(
     value: Value, term: list[str], groups: Sequence[Sequence[str]], graph: GraphBuilder
 ) -> Value:
     """Axes in the order of the groups; the first group stays, each other one becomes one axis."""
-    perm = tuple(term.index(label) for group in groups for label in group)
-    if perm != tuple(range(len(perm))):
-        value = graph.emit("transpose", value, perm=perm)
+    value = graph.transpose(value, tuple(term.index(label) for group in groups for label in group))
     count = len(groups[0])
     shape = list(value.shape[:count])
     for group in groups[1:]:
         shape.append(math.prod(value.shape[count : count + len(group)]))
         count += len(group)
-    return reshaped(value, tuple(shape), graph)
+    return graph.reshape(value, tuple(shape))

@@ -10,7 +10,7 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
+from compiler.frontend.operators.pool import raised, rooted
 
 
 @converter("BatchNormalization", 1, 6, 7, 9, 14, 15)
@@ -29,10 +29,7 @@ def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     for value in statistics:
         if value.shape != (data.shape[1],):
             raise node.bad_shape(f"{value.type} has not one entry per channel of {data.type}")
-    same = [
-        value if value.dtype is data.dtype else graph.emit("cast", value, to=str(data.dtype))
-        for value in statistics
-    ]
+    same = [graph.cast(value, data.dtype) for value in statistics]
     return graph.emit("batch_norm", data, *same, epsilon=node.floating("epsilon", 1e-5))
 
 
@@ -73,7 +70,7 @@ def _broadcast(node: OnnxNode, value: Value, shape: tuple[int, ...], graph: Grap
     if value.rank > len(shape):
         if any(extent != 1 for extent in value.shape[: value.rank - len(shape)]):
             raise node.bad_shape(f"{value.type} does not broadcast to {list(shape)}")
-        value = reshaped(value, value.shape[value.rank - len(shape) :], graph)
+        value = graph.reshape(value, value.shape[value.rank - len(shape) :])
     expanded = graph.emit("expand", value, shape=shape)
     if expanded.shape != shape:
         raise node.bad_shape(f"{value.type} does not broadcast to {list(shape)}")
@@ -82,7 +79,7 @@ def _broadcast(node: OnnxNode, value: Value, shape: tuple[int, ...], graph: Grap
 
 def _per_channel(value: Value, rank: int, graph: GraphBuilder) -> Value:
     """[C] as [C, 1, 1, …], to broadcast over [N, C, …] of the given rank."""
-    return reshaped(value, (*value.shape, *(1,) * (rank - 2)), graph)
+    return graph.reshape(value, (*value.shape, *(1,) * (rank - 2)))
 
 
 @converter("InstanceNormalization", 1, 6, 22)
@@ -108,15 +105,15 @@ def group_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     if scale.shape != (wanted,) or bias.shape != (wanted,):
         raise node.bad_shape(f"scale and bias need {wanted} entries")
     size = data.type.size // (batch * groups)
-    grouped = reshaped(data, (batch, groups, size), graph)
+    grouped = graph.reshape(data, (batch, groups, size))
     normal, _, _ = _centred(grouped, (2,), node.floating("epsilon", 1e-5), graph)
     rank = 3
     if node.version != 18:
-        normal = reshaped(normal, data.shape, graph)
+        normal = graph.reshape(normal, data.shape)
         rank = data.rank
     scaled = graph.emit("mul", normal, _per_channel(scale, rank, graph))
     shifted = graph.emit("add", scaled, _per_channel(bias, rank, graph))
-    return reshaped(shifted, data.shape, graph)
+    return graph.reshape(shifted, data.shape)
 
 
 @converter("LpNormalization", 1, 22)
@@ -127,10 +124,8 @@ def lp_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     p = node.integer("p", 2)
     if p not in (1, 2):
         raise node.unsupported(f"p={p}")
-    powers = graph.emit("abs", data) if p == 1 else graph.emit("mul", data, data)
-    norm = graph.emit("reduce_sum", powers, axes=(axis,), keepdims=True)
-    if p == 2:
-        norm = graph.emit("sqrt", norm)
+    total = graph.emit("reduce_sum", raised(data, p, graph), axes=(axis,), keepdims=True)
+    norm = rooted(total, p, graph)
     zero = graph.scalar(0, data.dtype)
     safe = graph.emit("where", graph.emit("equal", norm, zero), graph.scalar(1, data.dtype), norm)
     return graph.emit("div", data, safe)
@@ -161,19 +156,12 @@ def lrn(node: OnnxNode, graph: GraphBuilder) -> Value:
     alpha, beta = node.floating("alpha", 1e-4), node.floating("beta", 0.75)
     batch, channels = data.shape[:2]
     inner = math.prod(data.shape[2:])
-    squares = reshaped(graph.emit("mul", data, data), (batch, 1, channels, inner), graph)
+    squares = graph.reshape(graph.emit("mul", data, data), (batch, 1, channels, inner))
     graph.check_array((size,), data.dtype.bytes)
     ones = graph.constant(np.ones((1, 1, size, 1), data.dtype.numpy))
-    total = graph.emit(
-        "conv",
-        squares,
-        ones,
-        strides=(1, 1),
-        pads=((size - 1) // 2, 0, size - 1 - (size - 1) // 2, 0),
-        dilations=(1, 1),
-        groups=1,
-    )
+    pads = ((size - 1) // 2, 0, size - 1 - (size - 1) // 2, 0)
+    total = graph.emit("conv", squares, ones, pads=pads)
     scaled = graph.emit("mul", total, graph.scalar(alpha / size, data.dtype))
     based = graph.emit("add", scaled, graph.scalar(node.floating("bias", 1.0), data.dtype))
     power = graph.emit("pow", based, graph.scalar(beta, data.dtype))
-    return graph.emit("div", data, reshaped(power, data.shape, graph))
+    return graph.emit("div", data, graph.reshape(power, data.shape))

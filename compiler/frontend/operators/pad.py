@@ -7,7 +7,6 @@ import math
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -57,7 +56,7 @@ def _pad(
         number = fill.array.reshape(-1)[0].item()
         if math.isfinite(number) and float(number) == number:
             return graph.emit("pad", data, pads=pads, mode=mode, value=float(number))
-    return graph.emit("pad", data, reshaped(fill, (), graph), pads=pads, mode=mode)
+    return graph.emit("pad", data, graph.reshape(fill, ()), pads=pads, mode=mode)
 
 
 def _cropped(

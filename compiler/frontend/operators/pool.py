@@ -17,13 +17,7 @@ def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     found = pool_windows(node, data.shape[2:])
     return graph.emit(
-        "max_pool",
-        data,
-        kernel=found.kernel,
-        strides=found.strides,
-        pads=found.pads,
-        dilations=found.dilations,
-        shape=found.shape,
+        "max_pool", data, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
     )
 
 
@@ -32,37 +26,35 @@ def average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     """A window that is cut counts as a whole one before version 19, as in onnxruntime."""
     data = node.input(0)
     found = pool_windows(node, data.shape[2:])
-    ends = found.ends
+    begins, ends = found.pads[: data.rank - 2], found.pads[data.rank - 2 :]
     if node.version < 19 and not node.integer("ceil_mode", 0):
         ends = tuple(map(max, ends, overhanging_ends(data.shape[2:], found)))
     return graph.emit(
         "average_pool",
         data,
         kernel=found.kernel,
-        strides=found.strides,
-        pads=found.begins + ends,
-        dilations=found.dilations,
+        **found.steps,
+        pads=begins + ends,
         shape=found.shape,
         count_include_pad=bool(node.integer("count_include_pad", 0)),
     )
 
 
-def _spatial_axes(node: OnnxNode, data: Value) -> tuple[int, ...]:
+def _over_space(node: OnnxNode, operator: str, data: Value, graph: GraphBuilder) -> Value:
+    """A reduction over the spatial axes, which stay."""
     if data.rank < 3:
         raise node.bad_shape(f"{data.type} has no spatial axes")
-    return tuple(range(2, data.rank))
+    return graph.emit(operator, data, axes=tuple(range(2, data.rank)), keepdims=True)
 
 
 @converter("GlobalAveragePool", 1, 22)
 def global_average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data = node.input(0)
-    return graph.emit("reduce_mean", data, axes=_spatial_axes(node, data), keepdims=True)
+    return _over_space(node, "reduce_mean", node.input(0), graph)
 
 
 @converter("GlobalMaxPool", 1, 22)
 def global_max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data = node.input(0)
-    return graph.emit("reduce_max", data, axes=_spatial_axes(node, data), keepdims=True)
+    return _over_space(node, "reduce_max", node.input(0), graph)
 
 
 def _power(node: OnnxNode) -> float:
@@ -92,10 +84,9 @@ def rooted(total: Value, p: float, graph: GraphBuilder) -> Value:
 
 @converter("GlobalLpPool", 1, 2, 22)
 def global_lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data, p = node.input(0), _power(node)
-    powers = raised(data, p, graph)
-    axes = _spatial_axes(node, data)
-    return rooted(graph.emit("reduce_sum", powers, axes=axes, keepdims=True), p, graph)
+    p = _power(node)
+    powers = raised(node.input(0), p, graph)
+    return rooted(_over_space(node, "reduce_sum", powers, graph), p, graph)
 
 
 @converter("LpPool", 1, 2, 11, 18, 22)
@@ -106,13 +97,7 @@ def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     channels = data.shape[1]
     graph.check_array((channels, *found.kernel), data.dtype.bytes)
     ones = graph.constant(np.ones((channels, 1, *found.kernel), data.dtype.numpy))
-    total = graph.emit(
-        "conv",
-        raised(data, p, graph),
-        ones,
-        strides=found.strides,
-        pads=found.begins + overhanging_ends(data.shape[2:], found),
-        dilations=found.dilations,
-        groups=channels,
-    )
+    pads = found.pads[: data.rank - 2] + overhanging_ends(data.shape[2:], found)
+    powers = raised(data, p, graph)
+    total = graph.emit("conv", powers, ones, **found.steps, pads=pads, groups=channels)
     return rooted(total, p, graph)

@@ -10,12 +10,7 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.conv import conv_value
 from compiler.frontend.operators.matmul import matmul_value
-from compiler.frontend.operators.shape import reshaped
 from compiler.types.dtypes import DType
-
-
-def _cast(value: Value, dtype: DType, graph: GraphBuilder) -> Value:
-    return value if value.dtype is dtype else graph.emit("cast", value, to=str(dtype))
 
 
 def _aligned(
@@ -24,24 +19,20 @@ def _aligned(
     """A scale or zero point (scalar, per axis, or blocked) shaped to broadcast over the data."""
     block = node.integer("block_size", 0)
     if parameter.type.size == 1 and not block:
-        return reshaped(parameter, (), graph)
+        return graph.reshape(parameter, ())
     axis = node.axis(axis, data.rank)
     if not block:
         if parameter.shape != (data.shape[axis],):
             raise node.bad_shape(f"{parameter.type} does not fit axis {axis} of {data.type}")
-        return reshaped(parameter, (*parameter.shape, *(1,) * (data.rank - axis - 1)), graph)
+        return graph.reshape(parameter, (*parameter.shape, *(1,) * (data.rank - axis - 1)))
     blocks = -(-data.shape[axis] // block)
     if parameter.shape != (*data.shape[:axis], blocks, *data.shape[axis + 1 :]):
         raise node.bad_shape(f"{parameter.type} does not fit blocks of {block} in {data.type}")
     before, after = parameter.shape[: axis + 1], parameter.shape[axis + 1 :]
-    spread = reshaped(parameter, (*before, 1, *after), graph)
+    spread = graph.reshape(parameter, (*before, 1, *after))
     spread = graph.emit("expand", spread, shape=(*before, block, *after))
-    whole = reshaped(spread, (*before[:-1], blocks * block, *after), graph)
-    if blocks * block == data.shape[axis]:
-        return whole
-    return graph.emit(
-        "slice", whole, starts=(0,) * data.rank, steps=(1,) * data.rank, shape=data.shape
-    )
+    whole = graph.reshape(spread, (*before[:-1], blocks * block, *after))
+    return graph.part(whole, axis, 0, data.shape[axis])
 
 
 def _quantised(
@@ -50,7 +41,7 @@ def _quantised(
     """saturate(round(scaled) + zero_point), in the arithmetic of `scaled`, as `target`."""
     rounded = graph.emit("round", scaled)
     if zero_point is not None:
-        rounded = graph.emit("add", rounded, _cast(zero_point, rounded.dtype, graph))
+        rounded = graph.emit("add", rounded, graph.cast(zero_point, rounded.dtype))
     limits = np.iinfo(target.numpy)
     clipped = graph.emit("clip", rounded, min=float(limits.min), max=float(limits.max))
     return graph.emit("cast", clipped, to=str(target))
@@ -68,10 +59,10 @@ def quantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.unsupported(f"quantisation to {target}")
     axis = node.integer("axis", 1)
     work = DType.F64 if DType.F64 in (data.dtype, scale.dtype) else DType.F32
-    scale = _cast(_aligned(node, scale, data, axis, graph), work, graph)
+    scale = graph.cast(_aligned(node, scale, data, axis, graph), work)
     if zero_point is not None:
         zero_point = _aligned(node, zero_point, data, axis, graph)
-    scaled = graph.emit("div", _cast(data, work, graph), scale)
+    scaled = graph.emit("div", graph.cast(data, work), scale)
     return _quantised(scaled, zero_point, target, graph)
 
 
@@ -83,22 +74,22 @@ def dequantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     if node.integer("output_dtype", 0):
         result = dtype_of(node.integer("output_dtype"), f"{node.label}: the result")
     axis = node.integer("axis", 1)
-    centred = _cast(data, result, graph)
+    centred = graph.cast(data, result)
     if zero_point is not None:
-        offset = _cast(_aligned(node, zero_point, data, axis, graph), result, graph)
+        offset = graph.cast(_aligned(node, zero_point, data, axis, graph), result)
         centred = graph.emit("sub", centred, offset)
-    factor = _cast(_aligned(node, scale, data, axis, graph), result, graph)
+    factor = graph.cast(_aligned(node, scale, data, axis, graph), result)
     return graph.emit("mul", centred, factor)
 
 
 def _widened(value: Value, zero_point: Value | None, graph: GraphBuilder) -> Value:
     """value - zero_point as i32; a zero point of all zeros is left out."""
-    wide = _cast(value, DType.I32, graph)
+    wide = graph.cast(value, DType.I32)
     if zero_point is None:
         return wide
     if zero_point.array is not None and not zero_point.array.any():
         return wide
-    return graph.emit("sub", wide, _cast(zero_point, DType.I32, graph))
+    return graph.emit("sub", wide, graph.cast(zero_point, DType.I32))
 
 
 def _row_parameter(
@@ -108,12 +99,12 @@ def _row_parameter(
     if parameter is None or parameter.rank == 0:
         return parameter
     if parameter.type.size == 1:
-        return reshaped(parameter, (), graph)
+        return graph.reshape(parameter, ())
     if parameter.rank > 1 or data.rank < 2:
         return parameter
     if parameter.shape != (data.shape[-2],):
         raise node.bad_shape(f"{parameter.type} has not one entry per row of {data.type}")
-    return reshaped(parameter, (*parameter.shape, 1), graph)
+    return graph.reshape(parameter, (*parameter.shape, 1))
 
 
 @converter("MatMulInteger", 10)
@@ -138,24 +129,24 @@ def _scalar(node: OnnxNode, parameter: Value | None, graph: GraphBuilder) -> Val
         return None
     if parameter.type.size != 1:
         raise node.bad_shape(f"{parameter.type} should be a scalar")
-    return reshaped(parameter, (), graph)
+    return graph.reshape(parameter, ())
 
 
 def _per_output_channel(
     parameter: Value | None, weight: Value, graph: GraphBuilder
 ) -> Value | None:
     if parameter is None or parameter.type.size == 1:
-        return None if parameter is None else reshaped(parameter, (), graph)
-    return reshaped(parameter, (*parameter.shape, *(1,) * (weight.rank - 1)), graph)
+        return None if parameter is None else graph.reshape(parameter, ())
+    return graph.reshape(parameter, (*parameter.shape, *(1,) * (weight.rank - 1)))
 
 
 def _requantised(
     total: Value, scales: tuple[Value, Value, Value], zero_point: Value, graph: GraphBuilder
 ) -> Value:
     """total * a_scale * b_scale / y_scale, rounded; computed in f64, which holds any i32."""
-    a_scale, b_scale, y_scale = (_cast(scale, DType.F64, graph) for scale in scales)
+    a_scale, b_scale, y_scale = (graph.cast(scale, DType.F64) for scale in scales)
     factor = graph.emit("div", graph.emit("mul", a_scale, b_scale), y_scale)
-    scaled = graph.emit("mul", _cast(total, DType.F64, graph), factor)
+    scaled = graph.emit("mul", graph.cast(total, DType.F64), factor)
     return _quantised(scaled, zero_point, zero_point.dtype, graph)
 
 
@@ -181,5 +172,5 @@ def qlinear_conv(node: OnnxNode, graph: GraphBuilder) -> Value:
     total = conv_value(node, a, b, node.optional(8), graph)
     scale = b_scale
     if b_scale.type.size > 1:
-        scale = reshaped(b_scale, (*b_scale.shape, *(1,) * (data.rank - 2)), graph)
+        scale = graph.reshape(b_scale, (*b_scale.shape, *(1,) * (data.rank - 2)))
     return _requantised(total, (a_scale, scale, y_scale), y_zero, graph)

@@ -10,17 +10,10 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
 from compiler.types.dtypes import DType
 
 _MAX_STEPS = 1024
-_ACTIVATIONS = {
-    "relu": "relu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "softsign": "softsign",
-    "softplus": "softplus",
-}
+_ACTIVATIONS = ("relu", "tanh", "sigmoid", "softsign", "softplus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +40,6 @@ class State:
 Cell = Callable[[OnnxNode, GraphBuilder, Layer, Value, State], State]
 
 
-def _slice(value: Value, axis: int, start: int, size: int, graph: GraphBuilder) -> Value:
-    """`size` positions of an axis from `start` on."""
-    if size == value.shape[axis]:
-        return value
-    shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
-    starts = tuple(start if other == axis else 0 for other in range(value.rank))
-    return graph.emit("slice", value, starts=starts, steps=(1,) * value.rank, shape=shape)
-
-
-def _pick(value: Value, axis: int, position: int, graph: GraphBuilder) -> Value:
-    """One position of an axis, which goes away."""
-    part = _slice(value, axis, position, 1, graph)
-    return reshaped(part, (*part.shape[:axis], *part.shape[axis + 1 :]), graph)
-
-
 def _rnn_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state: State) -> State:
     """h' = f(W x + R h + b)."""
     (activation,) = layer.activations
@@ -76,16 +54,14 @@ def _gru_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state
     gate, candidate = layer.activations
     n = layer.hidden
     bias = layer.recurrent_bias
-    recurrence = _slice(layer.recurrence, 0, 0, 2 * n, graph)
-    gates = graph.emit(
-        "add", _slice(x, 1, 0, 2 * n, graph), _product(state.hidden, recurrence, graph)
-    )
+    recurrence = graph.part(layer.recurrence, 0, 0, 2 * n)
+    gates = graph.emit("add", graph.part(x, 1, 0, 2 * n), _product(state.hidden, recurrence, graph))
     if bias is not None:
-        gates = graph.emit("add", gates, _slice(bias, 0, 0, 2 * n, graph))
+        gates = graph.emit("add", gates, graph.part(bias, 0, 0, 2 * n))
     gates = gate(gates)
-    update, reset = (_slice(gates, 1, start, n, graph) for start in (0, n))
-    inner = _slice(layer.recurrence, 0, 2 * n, n, graph)
-    inner_bias = None if bias is None else _slice(bias, 0, 2 * n, n, graph)
+    update, reset = (graph.part(gates, 1, start, n) for start in (0, n))
+    inner = graph.part(layer.recurrence, 0, 2 * n, n)
+    inner_bias = None if bias is None else graph.part(bias, 0, 2 * n, n)
     if node.integer("linear_before_reset", 0):
         linear = _product(state.hidden, inner, graph)
         if inner_bias is not None:
@@ -95,7 +71,7 @@ def _gru_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state
         linear = _product(graph.emit("mul", reset, state.hidden), inner, graph)
         if inner_bias is not None:
             linear = graph.emit("add", linear, inner_bias)
-    proposed = candidate(graph.emit("add", _slice(x, 1, 2 * n, n, graph), linear))
+    proposed = candidate(graph.emit("add", graph.part(x, 1, 2 * n, n), linear))
     kept = graph.emit("mul", update, graph.emit("sub", state.hidden, proposed))
     return State(graph.emit("add", proposed, kept), None)
 
@@ -107,14 +83,14 @@ def _lstm_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, stat
     joined = graph.emit("add", x, _product(state.hidden, layer.recurrence, graph))
     if layer.recurrent_bias is not None:
         joined = graph.emit("add", joined, layer.recurrent_bias)
-    parts = [_slice(joined, 1, k * n, n, graph) for k in range(4)]
+    parts = [graph.part(joined, 1, k * n, n) for k in range(4)]
     if state.cell is None:
         raise node.invalid("the cell state is missing")
 
     def peeped(part: Value, position: int, cell: Value) -> Value:
         if layer.peephole is None:
             return part
-        weight = _slice(layer.peephole, 0, position * n, n, graph)
+        weight = graph.part(layer.peephole, 0, position * n, n)
         return graph.emit("add", part, graph.emit("mul", weight, cell))
 
     entering = gate(peeped(parts[0], 0, state.cell))
@@ -147,8 +123,8 @@ def _activations(
     clip = node.floating("clip", 0.0)
 
     def function(name: str) -> Callable[[Value], Value]:
-        operator = _ACTIVATIONS.get(name.lower())
-        if operator is None:
+        operator = name.lower()
+        if operator not in _ACTIVATIONS:
             raise node.unsupported(f"the activation {name}")
 
         def apply(value: Value) -> Value:
@@ -178,16 +154,16 @@ def _layer(
     if bias is not None:
         if bias.shape != (directions, 2 * rows):
             raise node.bad_shape(f"B {bias.type} should be [{directions}, {2 * rows}]")
-        row = _pick(bias, 0, direction, graph)
-        own, recurrent = _slice(row, 0, 0, rows, graph), _slice(row, 0, rows, rows, graph)
+        row = graph.pick(bias, 0, direction)
+        own, recurrent = graph.part(row, 0, 0, rows), graph.part(row, 0, rows, rows)
     peephole = node.optional(7) if node.operator == "LSTM" else None
     return Layer(
         hidden,
-        _pick(weight, 0, direction, graph),
-        _pick(recurrence, 0, direction, graph),
+        graph.pick(weight, 0, direction),
+        graph.pick(recurrence, 0, direction),
         own,
         recurrent,
-        None if peephole is None else _pick(peephole, 0, direction, graph),
+        None if peephole is None else graph.pick(peephole, 0, direction),
         _activations(node, defaults, direction, directions, graph),
     )
 
@@ -201,20 +177,20 @@ def _steps(
     Past the end of a shorter sequence the state is kept and the output is 0.
     """
     steps, batch, size = x.shape
-    flat = reshaped(x, (steps * batch, size), graph)
+    flat = graph.reshape(x, (steps * batch, size))
     projected = _product(flat, layer.weight, graph)
     if layer.bias is not None:
         projected = graph.emit("add", projected, layer.bias)
-    projected = reshaped(projected, (steps, batch, layer.weight.shape[0]), graph)
+    projected = graph.reshape(projected, (steps, batch, layer.weight.shape[0]))
     lengths = node.optional(4)
     outputs: list[Value] = []
     order = range(steps - 1, -1, -1) if backward else range(steps)
     for step in order:
-        new = cell(node, graph, layer, _pick(projected, 0, step, graph), state)
+        new = cell(node, graph, layer, graph.pick(projected, 0, step), state)
         shown = new.hidden
         if lengths is not None and _may_end(lengths, steps):
             active = graph.emit("less", graph.scalar(step, lengths.dtype), lengths)
-            active = reshaped(active, (batch, 1), graph)
+            active = graph.reshape(active, (batch, 1))
             shown = graph.emit("where", active, new.hidden, graph.scalar(0, x.dtype))
             new = State(
                 graph.emit("where", active, new.hidden, state.hidden),
@@ -239,7 +215,7 @@ def _initial(
     if given is None:
         graph.check_array(shape, dtype.bytes)
         return graph.constant(np.zeros(shape, dtype.numpy))
-    return reshaped(_pick(given, 0, direction, graph), shape, graph)
+    return graph.reshape(graph.pick(given, 0, direction), shape)
 
 
 def _run(
@@ -275,22 +251,19 @@ def _run(
         )
         backward = kind == "reverse" or direction == 1
         outputs, last = _steps(node, layer, cell, x, start, backward, graph)
-        rows = [reshaped(output, (1, 1, *shape), graph) for output in outputs]
-        sequences.append(rows[0] if len(rows) == 1 else graph.emit("concat", *rows, axis=0))
-        hidden.append(reshaped(last.hidden, (1, *shape), graph))
+        rows = [graph.reshape(output, (1, 1, *shape)) for output in outputs]
+        sequences.append(graph.concat(rows, 0))
+        hidden.append(graph.reshape(last.hidden, (1, *shape)))
         if last.cell is not None:
-            cells.append(reshaped(last.cell, (1, *shape), graph))
+            cells.append(graph.reshape(last.cell, (1, *shape)))
     results = [
-        parts[0] if len(parts) == 1 else graph.emit("concat", *parts, axis=axis)
+        graph.concat(parts, axis)
         for parts, axis in ((sequences, 1), (hidden, 0), (cells, 0))
         if parts
     ]
     if batch_first:
         perms = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
-        results = [
-            graph.emit("transpose", value, perm=perm)
-            for value, perm in zip(results, perms, strict=False)
-        ]
+        results = list(map(graph.transpose, results, perms))
     return results
 
 

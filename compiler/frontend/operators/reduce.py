@@ -12,24 +12,19 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.types.dtypes import DType
 
-Step: TypeAlias = Callable[[Value, GraphBuilder], Value]
 Reduction: TypeAlias = Callable[[Value], Value]
 
 
-def _axes(node: OnnxNode, rank: int, input_since: int) -> tuple[int, ...]:
-    """The axes to reduce: an attribute first, an input from version `input_since` on."""
-    axes: tuple[int, ...] = ()
-    if node.version < input_since:
-        axes = node.integers("axes", ())
-    elif node.optional(1) is not None:
-        axes = node.constant_integers(1, "the list of axes")
+def _axes(node: OnnxNode, rank: int) -> tuple[int, ...]:
+    """The axes to reduce."""
+    axes = node.given_integers("axes", 1, "the list of axes")
     if axes:
         return node.axes(axes, rank)
     return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
-def _reduction(node: OnnxNode, operator: str, graph: GraphBuilder, input_since: int) -> Reduction:
-    axes = _axes(node, node.input(0).rank, input_since)
+def _reduction(node: OnnxNode, operator: str, graph: GraphBuilder) -> Reduction:
+    axes = _axes(node, node.input(0).rank)
     keepdims = bool(node.integer("keepdims", 1))
 
     def apply(value: Value) -> Value:
@@ -44,53 +39,38 @@ def _register(
     onnx_operator: str,
     versions: tuple[int, ...],
     operator: str,
-    before: Step | None = None,
-    after: Step | None = None,
-    input_since: int = 18,
+    before: str = "",
+    after: str = "",
 ) -> None:
+    """A reduction of the operand, its absolute value or its square; then a function of it."""
+
     @converter(onnx_operator, *versions)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = node.input(0)
-        reduce = _reduction(node, operator, graph, input_since)
-        value = before(value, graph) if before else value
+        reduce = _reduction(node, operator, graph)
+        if before:
+            value = graph.emit(before, *(value, value) if before == "mul" else (value,))
         value = reduce(value)
-        return after(value, graph) if after else value
+        return graph.emit(after, value) if after else value
 
 
-def _abs(value: Value, graph: GraphBuilder) -> Value:
-    return graph.emit("abs", value)
-
-
-def _square(value: Value, graph: GraphBuilder) -> Value:
-    return graph.emit("mul", value, value)
-
-
-def _sqrt(value: Value, graph: GraphBuilder) -> Value:
-    return graph.emit("sqrt", value)
-
-
-def _log(value: Value, graph: GraphBuilder) -> Value:
-    return graph.emit("log", value)
-
-
-_register("ReduceSum", (1, 11, 13), "reduce_sum", input_since=13)
+_register("ReduceSum", (1, 11, 13), "reduce_sum")
 _register("ReduceMean", (1, 11, 13, 18), "reduce_mean")
 _register("ReduceProd", (1, 11, 13, 18), "reduce_prod")
-_register("ReduceL1", (1, 11, 13, 18), "reduce_sum", before=_abs)
-_register("ReduceL2", (1, 11, 13, 18), "reduce_sum", before=_square, after=_sqrt)
-_register("ReduceSumSquare", (1, 11, 13, 18), "reduce_sum", before=_square)
-_register("ReduceLogSum", (1, 11, 13, 18, 28), "reduce_sum", after=_log)
+_register("ReduceL1", (1, 11, 13, 18), "reduce_sum", before="abs")
+_register("ReduceL2", (1, 11, 13, 18), "reduce_sum", before="mul", after="sqrt")
+_register("ReduceSumSquare", (1, 11, 13, 18), "reduce_sum", before="mul")
+_register("ReduceLogSum", (1, 11, 13, 18, 28), "reduce_sum", after="log")
 
 
 def _register_extreme(onnx_operator: str, operator: str) -> None:
     @converter(onnx_operator, 1, 11, 12, 13, 18, 20)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = node.input(0)
-        reduce = _reduction(node, operator, graph, input_since=18)
+        reduce = _reduction(node, operator, graph)
         if value.dtype is not DType.BOOL:
             return reduce(value)
-        reduced = reduce(graph.emit("cast", value, to=str(DType.U8)))
-        return graph.emit("cast", reduced, to=str(DType.BOOL))
+        return graph.cast(reduce(graph.cast(value, DType.U8)), DType.BOOL)
 
 
 _register_extreme("ReduceMax", "reduce_max")
@@ -101,7 +81,7 @@ _register_extreme("ReduceMin", "reduce_min")
 def reduce_log_sum_exp(node: OnnxNode, graph: GraphBuilder) -> Value:
     """log(sum(exp(x - m))) + m, where m is the maximum (0 where that is infinite)."""
     value = node.input(0)
-    axes = _axes(node, value.rank, input_since=18)
+    axes = _axes(node, value.rank)
     if not axes:
         return value
     largest = graph.emit("reduce_max", value, axes=axes, keepdims=True)
@@ -110,9 +90,7 @@ def reduce_log_sum_exp(node: OnnxNode, graph: GraphBuilder) -> Value:
     shifted = graph.emit("exp", graph.emit("sub", value, offset))
     keepdims = bool(node.integer("keepdims", 1))
     total = graph.emit("log", graph.emit("reduce_sum", shifted, axes=axes, keepdims=keepdims))
-    if not keepdims:
-        offset = graph.emit("reshape", offset, shape=total.shape)
-    return graph.emit("add", total, offset)
+    return graph.emit("add", total, graph.reshape(offset, total.shape))
 
 
 def _register_arg(onnx_operator: str, operator: str) -> None:
@@ -161,5 +139,4 @@ def cumprod(node: OnnxNode, graph: GraphBuilder) -> Value:
     ones = graph.scalar(1, value.dtype)
     spread = graph.emit("where", graph.constant(mask), value, ones)
     products = graph.emit("reduce_prod", spread, axes=(axis + 1,), keepdims=False)
-    perm = (*range(1, axis + 1), 0, *range(axis + 1, value.rank))
-    return products if axis == 0 else graph.emit("transpose", products, perm=perm)
+    return graph.transpose(products, (*range(1, axis + 1), 0, *range(axis + 1, value.rank)))

@@ -336,7 +336,4 @@ def _weighted_gathers(
             column = weights[tap].reshape(-1, *(1,) * (data.rank - axis - 1))
             part = graph.emit("mul", part, graph.constant(column, data.dtype))
         parts.append(part)
-    total = parts[0]
-    for part in parts[1:]:
-        total = graph.emit("add", total, part)
-    return total
+    return graph.fold("add", parts)

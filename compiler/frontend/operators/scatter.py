@@ -10,7 +10,6 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
 
 _COMBINE = {"none": "", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 _MAX_ROUNDS = 64  # updates of one element, one after the other
@@ -87,7 +86,7 @@ def _scatter(
     rounds = [_last_writes(targets)] if reduction == "none" else _rounds(targets)
     if len(rounds) > _MAX_ROUNDS:
         raise node.unsupported(f"{len(rounds)} updates of one element")
-    flat = reshaped(updates, (updates.type.size,), graph)
+    flat = graph.reshape(updates, (updates.type.size,))
     result = data
     for chosen in rounds:
         mask = np.zeros(data.type.size, np.bool_)

@@ -16,28 +16,10 @@ from compiler.operators.rules import broadcast_shapes
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
 
 
-def reshaped(value: Value, shape: tuple[int, ...], graph: GraphBuilder) -> Value:
-    """The value under another shape; constants stay constants."""
-    if shape == value.shape:
-        return value
-    if value.array is not None and math.prod(shape) == value.array.size:
-        return graph.constant(value.array.reshape(shape))
-    return graph.emit("reshape", value, shape=shape)
-
-
-@converter("Reshape", 1)
-def reshape_by_attribute(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return _reshape(node, node.integers("shape", ()), graph)
-
-
-@converter("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
+@converter("Reshape", 1, 5, 13, 14, 19, 21, 23, 24, 25)
 def reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return _reshape(node, node.constant_integers(1, "the shape"), graph)
-
-
-def _reshape(node: OnnxNode, wanted: tuple[int, ...], graph: GraphBuilder) -> Value:
     """0 keeps the extent (unless `allowzero`), one -1 takes what is left."""
-    data = node.input(0)
+    data, wanted = node.input(0), node.given_integers("shape", 1, "the shape") or ()
     shape = list(wanted)
     if not node.integer("allowzero", 0):
         for axis, extent in enumerate(shape):
@@ -54,7 +36,7 @@ def _reshape(node: OnnxNode, wanted: tuple[int, ...], graph: GraphBuilder) -> Va
         shape[shape.index(-1)] = data.type.size // known
     if math.prod(shape) != data.type.size:
         raise node.bad_shape(f"{data.type} does not fit the shape {list(wanted)}")
-    return reshaped(data, tuple(shape), graph)
+    return graph.reshape(data, tuple(shape))
 
 
 @converter("Flatten", 1, 9, 11, 13, 21, 23, 24, 25)
@@ -62,19 +44,12 @@ def flatten(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     axis = node.axis(node.integer("axis", 1), data.rank, end=True)
     shape = (math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
-    return reshaped(data, shape, graph)
-
-
-def _axes_argument(node: OnnxNode) -> tuple[int, ...] | None:
-    """`axes`: an attribute until opset 12, an input since; None when absent."""
-    if node.version < 13:
-        return node.integers("axes") if node.has("axes") else None
-    return None if node.optional(1) is None else node.constant_integers(1, "the list of axes")
+    return graph.reshape(data, shape)
 
 
 @converter("Squeeze", 1, 11, *_REDEFINED)
 def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data, axes = node.input(0), _axes_argument(node)
+    data, axes = node.input(0), node.given_integers("axes", 1, "the list of axes")
     if axes is None:
         dropped = tuple(axis for axis, extent in enumerate(data.shape) if extent == 1)
     else:
@@ -83,19 +58,19 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
         if data.shape[axis] != 1:
             raise node.bad_shape(f"axis {axis} of {data.type} is not 1")
     shape = tuple(extent for axis, extent in enumerate(data.shape) if axis not in dropped)
-    return reshaped(data, shape, graph)
+    return graph.reshape(data, shape)
 
 
 @converter("Unsqueeze", 1, 11, *_REDEFINED)
 def unsqueeze(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data, axes = node.input(0), _axes_argument(node)
+    data, axes = node.input(0), node.given_integers("axes", 1, "the list of axes")
     if axes is None:
         raise node.invalid("the list of axes is missing")
     rank = data.rank + len(axes)
     added = set(node.axes(axes, rank))
     rest = iter(data.shape)
     shape = tuple(1 if axis in added else next(rest) for axis in range(rank))
-    return reshaped(data, shape, graph)
+    return graph.reshape(data, shape)
 
 
 @converter("Transpose", 1, *_REDEFINED)
@@ -104,7 +79,7 @@ def transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
     perm = node.integers("perm", range(data.rank - 1, -1, -1))
     if sorted(perm) != list(range(data.rank)):
         raise node.bad_shape(f"perm {list(perm)} is no permutation of the axes of {data.type}")
-    return data if perm == tuple(range(data.rank)) else graph.emit("transpose", data, perm=perm)
+    return graph.transpose(data, perm)
 
 
 @converter("Concat", 1, 4, 11, 13)
@@ -113,35 +88,13 @@ def concat(node: OnnxNode, graph: GraphBuilder) -> Value:
     default = 1 if node.version == 1 else None
     axis = node.axis(node.integer("axis", default), values[0].rank)
     filled = [value for value in values if 0 not in value.shape]
-    if len(filled) == 1:
-        return filled[0]
-    return graph.emit("concat", *(filled or values), axis=axis)
+    return graph.concat(filled or values, axis)
 
 
-@converter("Split", 1)
-def split_version_1(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    """The sizes are an attribute or an input."""
-    sizes = node.integers("split") if node.has("split") else None
-    if node.optional(1) is not None:
-        sizes = node.constant_integers(1, "the sizes of the parts")
-    return _split(node, sizes, graph)
-
-
-@converter("Split", 2, 11)
-def split_by_attribute(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    return _split(node, node.integers("split") if node.has("split") else None, graph)
-
-
-@converter("Split", 13, 18)
+@converter("Split", 1, 2, 11, 13, 18)
 def split(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    given = node.optional(1) is not None
-    sizes = node.constant_integers(1, "the sizes of the parts") if given else None
-    return _split(node, sizes, graph)
-
-
-def _split(node: OnnxNode, sizes: tuple[int, ...] | None, graph: GraphBuilder) -> Sequence[Value]:
     """One slice per part; without sizes the parts are equal, the last one may be smaller."""
-    data = node.input(0)
+    data, sizes = node.input(0), node.given_integers("split", 1, "the sizes of the parts")
     axis = node.axis(node.integer("axis", 0), data.rank)
     extent, parts = data.shape[axis], len(node.outputs)
     if node.has("num_outputs") and node.integer("num_outputs") != parts:
@@ -155,49 +108,25 @@ def _split(node: OnnxNode, sizes: tuple[int, ...] | None, graph: GraphBuilder) -
     start = 0
     for position, size in enumerate(sizes):
         if node.wants(position):
-            results.append(_part(data, axis, start, size, graph))
+            shape = (*data.shape[:axis], size, *data.shape[axis + 1 :])
+            part = graph.part(data, axis, start, size) if size else _empty(shape, data, graph)
+            results.append(part)
         else:
             results.append(data)
         start += size
     return results
 
 
-def _part(data: Value, axis: int, start: int, size: int, graph: GraphBuilder) -> Value:
-    shape = (*data.shape[:axis], size, *data.shape[axis + 1 :])
-    if 0 in shape:
-        return _empty(shape, data, graph)
-    starts = tuple(start if other == axis else 0 for other in range(data.rank))
-    return graph.emit("slice", data, starts=starts, steps=(1,) * data.rank, shape=shape)
-
-
-@converter("Slice", 1)
-def slice_by_attributes(node: OnnxNode, graph: GraphBuilder) -> Value:
-    starts, ends = node.integers("starts"), node.integers("ends")
-    axes = node.integers("axes", range(len(starts)))
-    return _slice(node, starts, ends, axes, (1,) * len(starts), graph)
-
-
-@converter("Slice", 10, 11, 13)
+@converter("Slice", 1, 10, 11, 13)
 def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
-    starts = node.constant_integers(1, "the list of starts")
-    ends = node.constant_integers(2, "the list of ends")
-    axes: tuple[int, ...] = tuple(range(len(starts)))
-    steps: tuple[int, ...] = (1,) * len(starts)
-    if node.optional(3) is not None:
-        axes = node.constant_integers(3, "the list of axes")
-    if node.optional(4) is not None:
-        steps = node.constant_integers(4, "the list of steps")
-    return _slice(node, starts, ends, axes, steps, graph)
-
-
-def _slice(
-    node: OnnxNode,
-    starts: Sequence[int],
-    ends: Sequence[int],
-    axes: Sequence[int],
-    steps: Sequence[int],
-    graph: GraphBuilder,
-) -> Value:
+    """Starts, ends, axes and steps were attributes in version 1, and steps only ones."""
+    starts, ends, axes, steps = (
+        node.given_integers(name, position, f"the list of {name}")
+        for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1)
+    )
+    starts, ends = starts or (), ends or ()
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
     data = node.input(0)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise node.bad_shape("starts, ends, axes and steps differ in length")
@@ -260,22 +189,16 @@ def expand(node: OnnxNode, graph: GraphBuilder) -> Value:
     return data if shape == data.shape else graph.emit("expand", data, shape=shape)
 
 
-@converter("Tile", 6, 13)
+@converter("Tile", 1, 6, 13)
 def tile(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return _tile(node, node.constant_integers(1, "the list of repeats"), graph)
-
-
-@converter("Tile", 1)
-def tile_one_axis(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Version 1 repeats a single axis."""
     data = node.input(0)
-    tiles = int(node.constant(1, "the number of tiles").reshape(-1)[0])
-    axis = node.axis(int(node.constant(2, "the axis").reshape(-1)[0]), data.rank)
-    return _tile(node, tuple(tiles if a == axis else 1 for a in range(data.rank)), graph)
-
-
-def _tile(node: OnnxNode, repeats: tuple[int, ...], graph: GraphBuilder) -> Value:
-    data = node.input(0)
+    if node.version == 1:
+        tiles = int(node.constant(1, "the number of tiles").reshape(-1)[0])
+        axis = node.axis(int(node.constant(2, "the axis").reshape(-1)[0]), data.rank)
+        repeats = tuple(tiles if other == axis else 1 for other in range(data.rank))
+    else:
+        repeats = node.constant_integers(1, "the list of repeats")
     if len(repeats) != data.rank or any(count < 0 for count in repeats):
         raise node.bad_shape(f"repeats {list(repeats)} do not fit {data.type}")
     if data.array is not None and data.type.size * math.prod(repeats) <= 4096:
@@ -303,8 +226,8 @@ def depth_to_space(node: OnnxNode, graph: GraphBuilder) -> Value:
         shape, perm = (n, block, block, c, h, w), (0, 3, 4, 1, 5, 2)
     else:
         shape, perm = (n, c, block, block, h, w), (0, 1, 4, 2, 5, 3)
-    moved = graph.emit("transpose", reshaped(data, shape, graph), perm=perm)
-    return reshaped(moved, (n, c, h * block, w * block), graph)
+    moved = graph.emit("transpose", graph.reshape(data, shape), perm=perm)
+    return graph.reshape(moved, (n, c, h * block, w * block))
 
 
 @converter("SpaceToDepth", 1, 13, 28)
@@ -315,7 +238,7 @@ def space_to_depth(node: OnnxNode, graph: GraphBuilder) -> Value:
     if data.rank != 4 or block < 1 or data.shape[2] % block or data.shape[3] % block:
         raise node.bad_shape(f"{data.type} has no blocks of {block}")
     n, c, h, w = data.shape
-    split = reshaped(data, (n, c, h // block, block, w // block, block), graph)
+    split = graph.reshape(data, (n, c, h // block, block, w // block, block))
     perm = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
     moved = graph.emit("transpose", split, perm=perm)
-    return reshaped(moved, (n, c * block * block, h // block, w // block), graph)
+    return graph.reshape(moved, (n, c * block * block, h // block, w // block))

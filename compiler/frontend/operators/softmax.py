@@ -9,7 +9,6 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.shape import reshaped
 
 
 def _hardmax(value: Value, axis: int, graph: GraphBuilder) -> Value:
@@ -40,8 +39,8 @@ def _register(onnx_operator: str, operator: str) -> None:
         if axis == value.rank - 1:
             return _normalised(operator, value, axis, graph)
         shape = (math.prod(value.shape[:axis]), math.prod(value.shape[axis:]))
-        matrix = reshaped(value, shape, graph)
-        return reshaped(_normalised(operator, matrix, 1, graph), value.shape, graph)
+        matrix = graph.reshape(value, shape)
+        return graph.reshape(_normalised(operator, matrix, 1, graph), value.shape)
 
 
 _register("Softmax", "softmax")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.frontend.onnx_node import OnnxNode
 
@@ -11,33 +11,29 @@ _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Per spatial axis: kernel, stride, dilation, padding before and after, number of windows."""
+    """Per spatial axis: kernel, stride, dilation; padding (begins, then ends); number of windows.
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begins: tuple[int, ...]
-    ends: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    @property
-    def pads(self) -> tuple[int, ...]:
-        """Begins, then ends, as ONNX and the graph's operators write it."""
-        return self.begins + self.ends
-
-
-@dataclass(frozen=True, slots=True)
-class WindowAttributes:
-    """The attributes that convolutions and pools share, as the node gives them."""
+    As the node gives them, pads leave out what `auto_pad` asks for, and there is no `shape`.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[int, ...]
     auto_pad: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def steps(self) -> dict[str, tuple[int, ...]]:
+        """Strides and dilations, as attributes of the graph's operators."""
+        return {"strides": self.strides, "dilations": self.dilations}
+
+    def reach(self, axis: int, count: int = 1) -> int:
+        """The extent that `count` windows cover along an axis."""
+        return (count - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
 
-def window_attributes(node: OnnxNode, kernel: tuple[int, ...]) -> WindowAttributes:
+def window_attributes(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
     """Read and check the attributes for windows of extents `kernel`."""
     rank = len(kernel)
     strides = node.integers("strides", (1,) * rank)
@@ -55,7 +51,7 @@ def window_attributes(node: OnnxNode, kernel: tuple[int, ...]) -> WindowAttribut
         raise node.bad_shape("a kernel, stride or dilation is below 1, or a padding negative")
     if auto_pad != "NOTSET":
         pads = (0,) * (2 * rank)
-    return WindowAttributes(kernel, strides, dilations, pads, auto_pad)
+    return Windows(kernel, strides, dilations, pads, auto_pad)
 
 
 def pool_windows(node: OnnxNode, data: tuple[int, ...]) -> Windows:
@@ -90,10 +86,10 @@ def windows(
     begins, ends, shape = list(given.pads[:rank]), list(given.pads[rank:]), [0] * rank
     for axis, extent in enumerate(data):
         stride = given.strides[axis]
-        reach = (given.kernel[axis] - 1) * given.dilations[axis] + 1
+        reach = given.reach(axis)
         if given.auto_pad.startswith("SAME"):
             shape[axis] = -(-extent // stride)
-            total = max((shape[axis] - 1) * stride + reach - extent, 0)
+            total = max(given.reach(axis, shape[axis]) - extent, 0)
             small, large = total // 2, total - total // 2
             upper = given.auto_pad == "SAME_UPPER"
             begins[axis], ends[axis] = (small, large) if upper else (large, small)
@@ -108,17 +104,14 @@ def windows(
             raise node.bad_shape(
                 f"a window of {reach} does not fit into the padded extent {room + reach}"
             )
-    return Windows(
-        given.kernel, given.strides, given.dilations, tuple(begins), tuple(ends), tuple(shape)
-    )
+    return replace(given, pads=(*begins, *ends), shape=tuple(shape))
 
 
 def overhanging_ends(data: tuple[int, ...], found: Windows) -> tuple[int, ...]:
     """Padding after each axis with which windows that hang over the end fit exactly."""
     return tuple(
-        max((count - 1) * stride + (kernel - 1) * dilation + 1 - extent - begin, 0)
-        for count, stride, kernel, dilation, extent, begin in zip(
-            found.shape, found.strides, found.kernel, found.dilations, data, found.begins,
-            strict=True,
+        max(found.reach(axis, count) - extent - begin, 0)
+        for axis, (count, extent, begin) in enumerate(
+            zip(found.shape, data, found.pads, strict=False)
         )
-    )  # fmt: skip
+    )
