@@ -79,7 +79,8 @@ class SearchSettings(_Section):
 class MeasureSettings(_Section):
     """Where and how candidates are built, checked and timed."""
 
-    runner: Literal["ray", "local"] = "ray"
+    runner: str = "ray"
+    """A name of `measure.farm.make_runner`: ray or local."""
     address: str | None = None
     """Address of a Ray cluster to join; None: an embedded one on this machine."""
     token_file: str | None = None

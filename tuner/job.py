@@ -22,9 +22,8 @@ from db import queries
 from db.records import BestRecord, JobState, JobTask, TargetRecord, WorkloadRecord
 from db.store import Store
 from db.work import close_lost_jobs
-from measure.farm.make_runner import create_runner
-from measure.farm.ray_address import check_address
-from measure.farm.runner import Runner
+from measure.farm.make_runner import check_runner, create_runner
+from measure.farm.runner import Runner, RunnerOptions
 from measure.farm.slots import SlotPlan, plan_slots
 from measure.machine import available_cores
 from measure.sandbox.import_model import import_model
@@ -108,10 +107,7 @@ def tune_model(
     started = time.monotonic()
     check_strategy(settings.search.sampler)
     target = target_of(settings)
-    if settings.measure.address is None:
-        slots_of(settings)  # too few cores for the threads: said before the work begins
-    elif settings.measure.runner == "ray":
-        check_address(settings.measure.address)
+    check_runner(settings.measure.runner, runner_options(settings, target))
     limits = limits_of(settings)
     graph = import_model(model, shapes, limits)
     kernels = distinct_kernels(kernels_of(graph, target, limits=limits))
@@ -368,17 +364,22 @@ def make_cost_model(settings: Settings) -> BoostedTrees:
 
 def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
     """The runner that the settings name; `tell` is told what it found out about the machine."""
+    return create_runner(settings.measure.runner, runner_options(settings, target, tell))
+
+
+def runner_options(
+    settings: Settings, target: Target, tell: Callable[[str], None] | None = None
+) -> RunnerOptions:
+    """How the settings have a runner measure."""
     measure = settings.measure
-    return create_runner(
-        measure.runner,
+    return RunnerOptions(
         threads=settings.compile.threads,
         target=target,
-        numerics=settings.compile.numerics,
         slots=measure.slots,
         builders=measure.builders,
         address=measure.address or "local",
-        overlap=measure.overlap,
         token_file=measure.token_file,
+        overlap=measure.overlap,
         tell=tell,
     )
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from time import monotonic
-from types import TracebackType
 from typing import Protocol, Self, TypeAlias, TypeVar
 
 from compiler.errors import MeasureError
@@ -126,12 +125,7 @@ class PipelineRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _serve(self) -> None:

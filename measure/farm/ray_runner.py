@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray import _raylet
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -31,8 +30,9 @@ from configs.remains import make_folder, on_leaving
 from measure.farm.overlap import settle_overlap
 from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from measure.farm.ray_address import check_address
-from measure.farm.ray_start import ray_among_us
+from measure.farm.ray_start import ray_among_us, read_authentication_again
 from measure.farm.ray_watch import RayWatch, ray_daemons
+from measure.farm.runner import RunnerOptions
 from measure.farm.slots import ProcessPin, SlotPlan, plan_slots
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult
@@ -126,25 +126,15 @@ class _Node:
 class RayBackend:
     """Builders and slots of every node of a Ray cluster that has the wanted target."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        plan: SlotPlan,
-        *,
-        address: str,
-        builders: int | None,
-        overlap: str,
-        token_file: str | None,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, plan: SlotPlan, options: RunnerOptions) -> None:
         """Start or join Ray and start an actor for each slot.
 
         `plan` is this machine's, used when Ray is embedded. Raises MeasureError when Ray does not
         start or no node has the target.
         """
-        self._overlap = overlap
-        self._token_file = token_file
+        self._options = options
         self._settings = settings
-        self._embedded = address == "local"
+        self._embedded = options.address == "local"
         self._owns_ray = not ray.is_initialized()
         self._pin = ProcessPin()
         self._reaper: Reaper | None = None
@@ -156,31 +146,31 @@ class RayBackend:
         self._nodes: list[_Node] = []
         self._actors: dict[tuple[int, int], Any] = {}
         try:
-            self._start(address, plan, builders)
+            self._start(plan)
         except BaseException:  # an interrupt as well: nothing may be left running
             self.close()
             raise
         self.plans: Sequence[SlotPlan] = tuple(node.plan for node in self._nodes)
 
-    def _start(self, address: str, plan: SlotPlan, builders: int | None) -> None:
+    def _start(self, plan: SlotPlan) -> None:
         if self._embedded and plan.spare:
             self._pin.confine(plan.spare)
         if not self._embedded and self._owns_ray:
-            check_address(address)
+            check_address(self._options.address)
         if self._owns_ray:
             tag = uuid.uuid4().hex
             if self._embedded:
                 self._folder = str(make_folder("ray", most_characters=_MOST_FOLDER_CHARACTERS))
                 self._reaper = Reaper(tag, self._settings.scratch, self._folder)
                 self._forget = on_leaving(self._reaper.close)
-            _start_ray(address, plan, tag, self._token_file, self._folder)
+            _start_ray(self._options, plan, tag, self._folder)
             if self._reaper is not None:
                 self._reaper.note()
                 self.daemons = ray_daemons(tag)
         self._nodes = (
             [_Node(ray.get_runtime_context().get_node_id(), plan)]
             if self._embedded
-            else _find_nodes(self._settings, len(plan.slots), builders, self._overlap)
+            else _find_nodes(self._settings, self._options)
         )
         for number, node in enumerate(self._nodes):
             for index in range(len(node.plan.slots)):
@@ -210,11 +200,6 @@ class RayBackend:
         future: Future[MeasureResult] = reference.future()
         future.add_done_callback(lambda done: self._drop_dead_actor(node, index, done))
         return future
-
-    def slot_pids(self) -> list[int]:
-        """Process ids of the worker processes in the slots."""
-        pids = ray.get([actor.start.remote() for actor in self._actors.values()])
-        return [pid for pid in pids if pid is not None]
 
     def close(self) -> None:
         self._pin.release()
@@ -282,26 +267,9 @@ class RayRunner(PipelineRunner):
     While an embedded runner is open, this process stays off the measuring cores.
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        plan: SlotPlan,
-        *,
-        address: str = "local",
-        builders: int | None = None,
-        retries: int = 2,
-        overlap: str = "always",
-        token_file: str | None = None,
-    ) -> None:
-        self.backend = RayBackend(
-            settings,
-            plan,
-            address=address,
-            builders=builders,
-            overlap=overlap,
-            token_file=token_file,
-        )
-        super().__init__(self.backend, settings.threads, retries)
+    def __init__(self, settings: WorkerSettings, plan: SlotPlan, options: RunnerOptions) -> None:
+        self.backend = RayBackend(settings, plan, options)
+        super().__init__(self.backend, settings.threads, options.retries)
         self._watch = RayWatch(self.backend.daemons, self.fail)
 
     def close(self) -> None:
@@ -309,11 +277,10 @@ class RayRunner(PipelineRunner):
         super().close()
 
 
-def _start_ray(
-    address: str, plan: SlotPlan, tag: str, token_file: str | None, folder: str | None
-) -> None:
+def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | None) -> None:
+    address = wanted.address
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    environment = {**_ENVIRONMENT, **_authentication(address, token_file)}
+    environment = {**_ENVIRONMENT, **_authentication(address, wanted.token_file)}
     if address == "local":
         options |= {
             "num_cpus": len(plan.build_cores),
@@ -326,7 +293,7 @@ def _start_ray(
             _environment({**environment, "PYTHONPATH": python_path(), TAG_VARIABLE: tag}),
             ray_among_us(alone=address == "local"),
         ):
-            _read_authentication_again()
+            read_authentication_again()
             ray.init(address=address, **options)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         raise MeasureError(
@@ -352,16 +319,7 @@ def _authentication(address: str, token_file: str | None) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(token_file).resolve())}
 
 
-def _read_authentication_again() -> None:
-    """Have this process see the environment of now: Ray read it when it was imported."""
-    raylet: Any = _raylet
-    raylet.Config.initialize("")  # before the token is dropped, as Ray itself does it
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _find_nodes(
-    settings: WorkerSettings, slots: int, builders: int | None, overlap: str
-) -> list[_Node]:
+def _find_nodes(settings: WorkerSettings, options: RunnerOptions) -> list[_Node]:
     """The cluster's nodes that have the target; each divided into builders and slots."""
     wanted = Target.from_json(settings.target).key
     inspect = ray.remote(inspect_task)
@@ -371,7 +329,7 @@ def _find_nodes(
             num_cpus=0,
             max_retries=1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote(settings.threads, slots, builders, overlap)
+        ).remote(options.threads, options.slots, options.builders, options.overlap)
         for node in ids
     ]
     try:

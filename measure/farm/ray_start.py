@@ -1,5 +1,7 @@
 """What Ray does to the process that starts it, undone: its signals, its addresses, its group.
 
+The one place that reaches into Ray's private parts (`ray._private`, `ray._raylet`).
+
 Ray replaces the handler of SIGTERM by one that prints stacks, leaves its daemons in the group that
 a terminal or `timeout` signals as a whole, and listens on every interface. It has no settings for
 this, so what it looks up is replaced while it starts. What another version of Ray does not look up
@@ -15,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from ray import _raylet
 from ray._private import ray_constants, utils
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,6 +36,13 @@ def ray_among_us(*, alone: bool) -> Iterator[None]:
             os.environ[_LOOPBACK_ALONE] = "0"
             stack.callback(os.environ.pop, _LOOPBACK_ALONE)
         yield
+
+
+def read_authentication_again() -> None:
+    """Have this process see the environment of now: Ray read it when it was imported."""
+    raylet: Any = _raylet
+    raylet.Config.initialize("")  # before the token is dropped, as Ray itself does it
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
+from compiler.target import Target
 from measure.measurement import MeasureRequest, MeasureResult
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """What a runner measures for, where, and how.
+
+    threads: of the measured kernels; every request must ask for the same count.
+    target: what candidates are compiled for; this machine when not given.
+    slots, builders: per node; builders default to one for each core that does not time.
+    retries: how often a request is tried again after its worker was lost.
+    memory_bytes: limit of a worker's address space, 0 for three quarters of the memory.
+    address: of a Ray cluster to join; "local" starts Ray on this machine alone.
+    token_file: the token of a Ray cluster that asks for one.
+    compile: path `module:function` of the build step, for tests.
+    overlap: whether cores build while others time: "always", "never" (they take turns), or "auto",
+    which asks `measure.farm.overlap` on every node; `tell` is told in a sentence what it found.
+    """
+
+    threads: int = 1
+    target: Target | None = None
+    slots: int = 1
+    builders: int | None = None
+    retries: int = 2
+    memory_bytes: int = 0
+    address: str = "local"
+    token_file: str | None = None
+    compile: str = ""
+    overlap: str = "always"
+    tell: Callable[[str], None] | None = None
 
 
 @runtime_checkable
@@ -42,9 +73,4 @@ class Runner(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_error: object) -> None: ...

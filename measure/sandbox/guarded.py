@@ -13,7 +13,6 @@ import ctypes
 import itertools
 import mmap
 import os
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -104,12 +103,7 @@ class GuardedBuffer:
     def __enter__(self) -> GuardedBuffer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

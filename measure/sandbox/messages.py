@@ -48,51 +48,55 @@ class Decoder:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
+    @property
+    def missing(self) -> int:
+        """Bytes until more can be said: of a header, or of the frame that it tells of."""
+        frame = self._frame()
+        return (_HEADER.size if frame is None else frame[0]) - len(self._buffer)
+
     def next(self) -> Message | None:
         """The next complete message, or None until more arrives; raises MessageError on damage."""
-        if len(self._buffer) < _HEADER.size:
+        frame = self._frame()
+        if frame is None or len(self._buffer) < frame[0]:
             return None
-        checksum, text_bytes, blob_bytes = _parse_header(bytes(self._buffer[: _HEADER.size]))
-        end = _HEADER.size + text_bytes + blob_bytes
-        if len(self._buffer) < end:
-            return None
+        end, text_bytes, checksum = frame
         body = bytes(self._buffer[_HEADER.size : end])
         del self._buffer[:end]
-        return _parse_body(body, text_bytes, checksum)
+        if zlib.crc32(body) != checksum:
+            raise MessageError("a frame's checksum does not match its contents")
+        fields = json.loads(body[:text_bytes])
+        if not isinstance(fields, dict):
+            raise MessageError("a frame does not hold an object")
+        return Message(fields, body[text_bytes:])
+
+    def _frame(self) -> tuple[int, int, int] | None:
+        """Where the frame ends, its bytes of JSON, its checksum; None until its header is there."""
+        if len(self._buffer) < _HEADER.size:
+            return None
+        sizes, own_checksum = _HEADER.unpack_from(self._buffer)
+        magic, checksum, text_bytes, blob_bytes = _SIZES.unpack(sizes)
+        if magic != _MAGIC or own_checksum != zlib.crc32(sizes):
+            raise MessageError(f"not the start of a frame: {bytes(self._buffer[:8])!r}")
+        return _HEADER.size + text_bytes + blob_bytes, text_bytes, checksum
 
 
 def read_message(stream: BinaryIO) -> Message | None:
     """Read one message from a blocking stream; None at its end."""
-    header = stream.read(_HEADER.size)
-    if not header:
-        return None
-    if len(header) < _HEADER.size:
-        raise MessageError("the stream ended inside a frame's header")
-    checksum, text_bytes, blob_bytes = _parse_header(header)
-    body = stream.read(text_bytes + blob_bytes)
-    if len(body) < text_bytes + blob_bytes:
-        raise MessageError("the stream ended inside a frame")
-    return _parse_body(body, text_bytes, checksum)
+    decoder = Decoder()
+    read = 0
+    while (message := decoder.next()) is None:
+        wanted = decoder.missing
+        data = stream.read(wanted)
+        if not data and not read:
+            return None
+        if len(data) < wanted:
+            raise MessageError("the stream ended inside a frame")
+        decoder.feed(data)
+        read += len(data)
+    return message
 
 
 def write_message(stream: BinaryIO, message: Message) -> None:
     """Write one message to a blocking stream and flush it."""
     stream.write(encode(message))
     stream.flush()
-
-
-def _parse_header(header: bytes) -> tuple[int, int, int]:
-    sizes, own_checksum = _HEADER.unpack(header)
-    magic, checksum, text_bytes, blob_bytes = _SIZES.unpack(sizes)
-    if magic != _MAGIC or own_checksum != zlib.crc32(sizes):
-        raise MessageError(f"not the start of a frame: {header[:8]!r}")
-    return checksum, text_bytes, blob_bytes
-
-
-def _parse_body(body: bytes, text_bytes: int, checksum: int) -> Message:
-    if zlib.crc32(body) != checksum:
-        raise MessageError("a frame's checksum does not match its contents")
-    fields = json.loads(body[:text_bytes])
-    if not isinstance(fields, dict):
-        raise MessageError("a frame does not hold an object")
-    return Message(fields, body[text_bytes:])

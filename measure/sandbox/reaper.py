@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -68,9 +68,7 @@ def run_processes(tag: str, variable: str = TAG_VARIABLE) -> set[Process]:
     wanted = f"{variable}={tag}".encode()
     children: defaultdict[int, list[Process]] = defaultdict(list)
     found: list[Process] = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for entry in _processes():
         with suppress(OSError):  # it ended meanwhile, or is not ours to read
             process, parent = _identify(int(entry.name))
             children[parent].append(process)
@@ -89,13 +87,15 @@ def holders(folders: Sequence[str]) -> set[Process]:
     """The processes that have a file open below one of the folders; not this one or its parent."""
     found: set[Process] = set()
     starts = tuple(f"{folder}/" for folder in folders)
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in (os.getpid(), os.getppid()):
-            continue
+    for entry in _processes():
         with suppress(OSError):  # it ended meanwhile, or is not ours to read
             if any(os.readlink(link).startswith(starts) for link in (entry / "fd").iterdir()):
                 found.add(_identify(int(entry.name))[0])
-    return found
+    return {process for process in found if process.id not in (os.getpid(), os.getppid())}
+
+
+def _processes() -> Iterator[Path]:
+    return (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def end_run(tag: str, noted: set[Process], folders: Sequence[str] = ()) -> None:

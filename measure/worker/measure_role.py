@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from compiler.types.numerics import Numerics
@@ -30,4 +31,4 @@ class MeasureRole:
             TimingOptions.of(fields["options"]),
             fields["seed"],
         )
-        return Message(outcome.to_json())
+        return Message({**asdict(outcome.result), "retire": outcome.retire})

@@ -7,10 +7,10 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from compiler.errors import ArtefactError
 from compiler.kernels.serialize import kernel_from_json
@@ -20,7 +20,7 @@ from compiler.runtime.threads import make_runtime
 from compiler.target import host_target
 from compiler.types.numerics import Numerics
 from measure import machine
-from measure.measurement import Status
+from measure.measurement import MeasureResult, Status
 from measure.sandbox.guarded import GuardedBuffer
 from measure.worker.bound_call import BoundCall, Problem
 from measure.worker.build_candidate import BuiltCandidate
@@ -34,38 +34,14 @@ from measure.worker.yardstick import Yardstick
 _CACHE_BYTES = 512 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """How checking and timing ended. `retire`: the process's memory may be damaged, replace it.
+class RunOutcome(NamedTuple):
+    """How checking and timing ended; `culprit` is the number of the candidate that failed.
 
-    `rivals` are the samples of the request's other candidates; `culprit` is the number of the
-    candidate that failed, 0 for the first.
+    `retire`: the process's memory may be damaged, replace it.
     """
 
-    status: Status
-    samples: tuple[float, ...] = ()
-    error: str = ""
-    check_seconds: float = 0.0
-    run_seconds: float = 0.0
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    result: MeasureResult
     retire: bool = False
-    censored: bool = False
-    rivals: tuple[tuple[float, ...], ...] = ()
-    culprit: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "status": str(self.status),
-            "samples": list(self.samples),
-            "error": self.error,
-            "check_seconds": self.check_seconds,
-            "run_seconds": self.run_seconds,
-            "machine": dict(self.machine),
-            "retire": self.retire,
-            "censored": self.censored,
-            "rivals": [list(samples) for samples in self.rivals],
-            "culprit": self.culprit,
-        }
 
 
 class CandidateRunner:
@@ -110,7 +86,8 @@ class CandidateRunner:
                 try:
                     calls.append(self._load(workload, candidate, stack))
                 except ArtefactError as error:
-                    return RunOutcome(Status.BUILD_ERROR, error=str(error), culprit=number)
+                    failed = MeasureResult("", Status.BUILD_ERROR, error=str(error), culprit=number)
+                    return RunOutcome(failed)
             outcome = self._check_and_time(workload, calls, options, seed)
         if workload.nbytes > _CACHE_BYTES:
             workload.drop_constants()
@@ -168,9 +145,9 @@ class CandidateRunner:
             "anchor_seconds": yardstick,
             "anchor_drift": round(drift, 5),
         }
-        outcome = _judge(timings, options, facts)
+        result = _judge(timings, options, facts)
         seconds = checked - start + perf_counter() - timed
-        return replace(outcome, check_seconds=seconds, run_seconds=timed - checked)
+        return RunOutcome(replace(result, check_seconds=seconds, run_seconds=timed - checked))
 
     def _workload(self, kernel: Any, key: str) -> Workload:
         """The workload of this key, from the cache of the most recent ones."""
@@ -186,18 +163,15 @@ class CandidateRunner:
 
 
 def _wrong(problem: Problem, number: int, seconds: float) -> RunOutcome:
-    return RunOutcome(
-        Status.WRONG_RESULT,
-        error=problem.error,
-        check_seconds=seconds,
-        retire=problem.retire,
-        culprit=number,
+    result = MeasureResult(
+        "", Status.WRONG_RESULT, error=problem.error, check_seconds=seconds, culprit=number
     )
+    return RunOutcome(result, problem.retire)
 
 
 def _judge(
     timings: Sequence[Timing], options: TimingOptions, facts: Mapping[str, Any]
-) -> RunOutcome:
+) -> MeasureResult:
     """OK, or UNSTABLE where the samples of a single candidate scatter too much.
 
     A comparison is judged by the scatter of its pairs, later and by others.
@@ -205,7 +179,8 @@ def _judge(
     first = timings[0]
     mad = relative_mad(first.samples)
     unstable = len(timings) == 1 and is_unstable(first.samples, options.unstable_limit)
-    return RunOutcome(
+    return MeasureResult(
+        "",
         Status.UNSTABLE if unstable else Status.OK,
         first.samples,
         f"relative MAD of the samples is {mad:.0%}" if unstable else "",

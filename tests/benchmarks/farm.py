@@ -35,6 +35,7 @@ from db.store import Store
 from measure.farm.local_runner import LocalRunner
 from measure.farm.make_runner import create_runner
 from measure.farm.pipeline_runner import PipelineRunner
+from measure.farm.runner import RunnerOptions
 from measure.farm.slots import SlotPlan
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
@@ -132,7 +133,9 @@ def cluster(trials: int) -> None:
         for _ in range(nodes):
             made.add_node(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False)
         made.wait_for_nodes()
-        with create_runner("ray", address=made.address, compile=COMPILE_FAULT) as runner:
+        with create_runner(
+            "ray", RunnerOptions(address=made.address, compile=COMPILE_FAULT)
+        ) as runner:
             _sleep_through(runner, 4 * nodes)
             start = time.monotonic()
             _sleep_through(runner, trials * nodes)
@@ -155,7 +158,7 @@ def _sleep_through(runner: Any, count: int) -> None:
 def revival(times: int) -> None:
     """Seconds from the death of the measuring process to the next result."""
     seconds = []
-    with create_runner("local", compile=COMPILE_FAULT) as runner:
+    with create_runner("local", RunnerOptions(compile=COMPILE_FAULT)) as runner:
         assert isinstance(runner, LocalRunner)
         for number in range(times):
             runner.submit(make_request("none", str(number)))
@@ -180,7 +183,7 @@ def meet(pairs: int, slower: float, load: bool) -> int:
     with ExitStack() as stack:
         if load:
             stack.callback(_start_load(min(available_cores())).kill)
-        runner = stack.enter_context(create_runner("local", compile=COMPILE_FAULT))
+        runner = stack.enter_context(create_runner("local", RunnerOptions(compile=COMPILE_FAULT)))
         for number in range(pairs):
             samples: list[list[float]] = [[], []]
             for process in range(options.processes):

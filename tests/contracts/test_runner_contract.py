@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import MeasureError
+from compiler.errors import MeasureError, SettingsError
 from measure.farm.make_runner import create_runner
 from measure.farm.ray_watch import program_of
-from measure.farm.replay_runner import record_key
-from measure.farm.runner import Runner
+from measure.farm.replay_runner import ReplayRunner, record_key
+from measure.farm.runner import Runner, RunnerOptions
 from measure.measurement import MeasureResult, Status
 from measure.sandbox.reaper import Process, is_alive, run_processes
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
@@ -49,8 +49,8 @@ def recorded() -> dict[tuple[str, str], MeasureResult]:
 
 def make(kind: str) -> Runner:
     if kind == "replay":
-        return create_runner(kind, recorded=recorded())
-    return create_runner(kind, compile=COMPILE_FAULT)
+        return ReplayRunner(recorded())
+    return create_runner(kind, RunnerOptions(compile=COMPILE_FAULT))
 
 
 @pytest.fixture(scope="module", params=["local", "ray", "replay"])
@@ -134,14 +134,14 @@ def test_closed_runner_takes_nothing_and_can_be_closed_again(kind: str) -> None:
         assert subject.results(timeout=0)
 
 
-def test_unknown_kind_is_refused() -> None:
-    with pytest.raises(MeasureError, match="ray, local, replay"):
+def test_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match="known: ray, local"):
         create_runner("cloud")
 
 
 def test_too_many_threads_are_refused() -> None:
     with pytest.raises(MeasureError, match="need 4096 cores"):
-        create_runner("local", threads=4096)
+        create_runner("local", RunnerOptions(threads=4096))
 
 
 def test_replay_of_an_unknown_schedule_is_a_typed_failure() -> None:
@@ -156,11 +156,12 @@ _DRIVER = """
 import signal
 import sys
 from measure.farm.make_runner import create_runner
+from measure.farm.runner import RunnerOptions
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
-    with create_runner(sys.argv[1], compile=COMPILE_FAULT) as runner:
+    with create_runner(sys.argv[1], RunnerOptions(compile=COMPILE_FAULT)) as runner:
         runner.submit(make_request("none"))
         assert runner.results()
         runner.submit(make_request("hang", options={"run_timeout": 600.0}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from compiler.kernels.kernel import FusedKernel
@@ -76,12 +75,7 @@ class SyntheticRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

@@ -27,7 +27,7 @@ from db import queries
 from db.records import TrialRecord
 from db.store import Store
 from measure.farm.make_runner import create_runner
-from measure.farm.runner import Runner
+from measure.farm.runner import Runner, RunnerOptions
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tuner.records.trials import record_to_apply, schedule_hash
@@ -270,7 +270,7 @@ def _results(runner: Runner, items: Sequence[_Rebuilt]) -> dict[int, MeasureResu
 
 
 def _local_runner(threads: int) -> Runner:
-    return create_runner("local", threads=threads, builders=1)
+    return create_runner("local", RunnerOptions(threads=threads, builders=1))
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,7 @@ from compiler.errors import MeasureError
 from compiler.target import host_target
 from measure.farm.make_runner import create_runner
 from measure.farm.ray_runner import RayRunner
-from measure.farm.runner import Runner
+from measure.farm.runner import Runner, RunnerOptions
 from measure.measurement import MeasureResult, Status
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
@@ -40,7 +40,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch, repository: Path) -> Iterator[Any]:
 
 
 def join(cluster: Any, **options: Any) -> Runner:
-    return create_runner("ray", address=cluster.address, compile=COMPILE_FAULT, **options)
+    return create_runner(
+        "ray", RunnerOptions(address=cluster.address, compile=COMPILE_FAULT, **options)
+    )
 
 
 def submit(runner: Runner, first: int, count: int) -> None:

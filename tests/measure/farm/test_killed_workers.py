@@ -13,6 +13,7 @@ import pytest
 
 from measure.farm.local_runner import LocalRunner
 from measure.farm.make_runner import create_runner
+from measure.farm.runner import RunnerOptions
 from measure.measurement import MeasureResult, Status
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
@@ -24,7 +25,7 @@ def test_killed_workers_cost_no_result() -> None:
     rng = random.Random(5)
     results: list[MeasureResult] = []
     submitted = kills = 0
-    with create_runner("local", compile=COMPILE_FAULT) as runner:
+    with create_runner("local", RunnerOptions(compile=COMPILE_FAULT)) as runner:
         assert isinstance(runner, LocalRunner)
         while kills < KILLS:
             while runner.pending < 3:

@@ -16,7 +16,7 @@ from configs.settings import load_settings
 from db import queries
 from db.records import BestRecord, TrialRecord
 from db.store import Store
-from measure.farm.make_runner import create_runner
+from measure.farm.replay_runner import ReplayRunner
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import neighbours
@@ -47,7 +47,7 @@ class Setting:
             cost_model=cost_model,
             tasks=make_tasks(kernels, host_target(), settings, cost_model),
             progress=NoProgress(),
-            make_runner=lambda *_: create_runner("replay"),
+            make_runner=lambda *_: ReplayRunner({}),
             started=time.monotonic(),
         )
         self.job.register("tiny", self.graph)

@@ -21,7 +21,7 @@ from db.checksum import checksum_of
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from measure.farm.make_runner import create_runner
-from measure.farm.runner import Runner
+from measure.farm.runner import Runner, RunnerOptions
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.measure.fault_kernels import make_kernel
@@ -201,7 +201,9 @@ def test_code_that_computes_something_else_is_found(
     replay = replay_records(
         records.store,
         9,
-        make_runner=lambda threads: create_runner("local", threads=threads, compile=compile),
+        make_runner=lambda threads: create_runner(
+            "local", RunnerOptions(threads=threads, compile=compile)
+        ),
     )
     (line,) = replay.problems
     assert line.startswith(f"trials {number}: {problem}")
