@@ -124,25 +124,57 @@ class Level:
         return np.asarray(rows[self.which, np.arange(count)], np.float64)
 
 
+class Nest:
+    """The loops of n candidates, and the unrolled body inside of them."""
+
+    def __init__(self, axes: Sequence[str], count: int) -> None:
+        self.axes = tuple(axes)
+        self.numbers = {name: number for number, name in enumerate(axes)}
+        self.inside: Numbers = np.ones((len(axes), count))
+        """Extent of each axis in the body, shape [axes, n]."""
+        self.levels: list[Level] = []
+        """The loops, innermost first."""
+        self._count = count
+
+    def loop(self, *loops: Loop, which: Counts | None = None) -> None:
+        """Add a loop round those there are: candidate i has `loops[which[i]]`."""
+        self.levels.append(Level(loops, which))
+
+    def order(self) -> Counts:
+        """The number of each loop's axis, shape [loops, n]."""
+        order = np.empty((len(self.levels), self._count), np.int64)
+        for row, level in enumerate(self.levels):
+            numbers = np.array([self.numbers[loop.axis] for loop in level.loops])
+            order[row] = numbers[0] if level.which is None else numbers[level.which]
+        return order
+
+    def trips(self) -> Numbers:
+        """Iterations of each loop, with a tail as a part of one, shape [loops, n]."""
+        trips = np.empty((len(self.levels), self._count))
+        known: dict[int, Numbers] = {}  # by identity: orders of the same loops share them
+        for row, level in enumerate(self.levels):
+            for loop in level.loops:
+                if id(loop) not in known:
+                    known[id(loop)] = loop.trips
+            trips[row] = level.of([known[id(loop)] for loop in level.loops], self._count)
+        return trips
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestShape:
     """The main loop nest of n candidates; arrays have the shape [n] unless said otherwise.
 
-    The innermost, unrolled body runs over `inside` points of each axis; round it stand loops. What
-    they are is exact, as lowering makes them; what they cost is an estimate.
+    Loops, body and operations are exact, as lowering makes them; what they cost is an estimate.
     """
 
     operands: tuple[Operand, ...]
-    inside: Numbers  # [axes, n] extent of each axis in the body
-    order: Counts  # [loops, n] number of the axis of each loop, innermost first
-    levels: tuple[Level, ...]  # the loops themselves, innermost first
+    nest: Nest
     operations: Numbers  # vector operations of the body that are executed, repeated ones included
     body: Numbers  # vector operations (multiply-adds in a reduction) in the unrolled body
     accumulators: Numbers  # vectors held from one step to the next
     pieces: Numbers  # iterations of the parallel loop, 1 where it is serial
     grains: Numbers  # chunks that threads take turns with, 1 where it is serial
 
-    trips: Numbers  # [loops, n] iterations of each loop, with a tail as a part of one
     registers: Numbers  # vectors that are needed at the same time, accumulators included
     loads: Numbers  # vectors and broadcast values loaded for one step
     step: Numbers  # vector operations of one step, which share those loads
@@ -152,13 +184,6 @@ class NestShape:
     lanes: Numbers  # useful lanes of all lanes computed
     aliased: Numbers  # cache lines read in one step whose addresses are equal modulo a page
     temporary: Numbers  # bytes written to memory and read again within the kernel
-
-    @property
-    def turns(self) -> Numbers:
-        """Iterations of the loops that lowering makes for whole tiles, shape [loops, n]."""
-        count = len(self.body)
-        turns = [level.of([loop.turns for loop in level.loops], count) for level in self.levels]
-        return np.stack(turns) if turns else np.ones((0, count))
 
 
 def operands_of(
@@ -209,38 +234,3 @@ def aliased_lines(stride: int, count: Numbers) -> Numbers:
     if stride == 0:
         return np.ones_like(count)
     return np.maximum(1.0, count * math.gcd(stride, PAGE) / PAGE)
-
-
-class NestBuilder:
-    """Collects the loops of n candidates, innermost first."""
-
-    def __init__(self, axes: Sequence[str], count: int) -> None:
-        self.numbers = {name: number for number, name in enumerate(axes)}
-        self.inside = np.ones((len(axes), count))
-        self.levels: tuple[Level, ...] = ()
-        self._count = count
-
-    def loop(self, *loops: Loop, which: Counts | None = None) -> None:
-        """Add a loop round those there are: candidate i has `loops[which[i]]`."""
-        self.levels = (*self.levels, Level(loops, which))
-
-    @property
-    def order(self) -> Counts:
-        """The number of each loop's axis, shape [loops, n]."""
-        order = np.empty((len(self.levels), self._count), np.int64)
-        for row, level in enumerate(self.levels):
-            numbers = np.array([self.numbers[loop.axis] for loop in level.loops])
-            order[row] = numbers[0] if level.which is None else numbers[level.which]
-        return order
-
-    @property
-    def trips(self) -> Numbers:
-        """The trips of each loop, shape [loops, n]."""
-        trips = np.empty((len(self.levels), self._count))
-        known: dict[int, Numbers] = {}  # by identity: orders of the same loops share them
-        for row, level in enumerate(self.levels):
-            for loop in level.loops:
-                if id(loop) not in known:
-                    known[id(loop)] = loop.trips
-            trips[row] = level.of([known[id(loop)] for loop in level.loops], self._count)
-        return trips

@@ -241,12 +241,13 @@ def _transfers(shape: NestShape, sizes: Sequence[int]) -> list[_Transfers]:
     The largest inner nest whose data fits keeps it: each operand then comes once for each turn of
     the loops outside, but for those next to the nest that do not move it.
     """
-    axes, count = shape.inside.shape
+    nest = shape.nest
+    axes, count = nest.inside.shape
     size = np.maximum(np.array(sizes, np.float64), 1.0)[
         :, None
     ]  # below: [caches, n], [caches, operands, n]
     here = np.arange(count)
-    extents = shape.inside.copy()
+    extents = nest.inside.copy()
     pieces = np.stack([operand.footprint(extents) for operand in shape.operands])
     fill = pieces.sum(axis=0) / size
     spill = fill.copy()
@@ -254,7 +255,7 @@ def _transfers(shape: NestShape, sizes: Sequence[int]) -> list[_Transfers]:
     fits = np.ones(fill.shape, np.bool_)  # everything up to the present loop
     next_to = np.ones((len(sizes), *pieces.shape), np.bool_)  # no loop outside has moved it yet
     streamed = np.broadcast_to(pieces, next_to.shape)
-    for axis, trips in zip(shape.order, shape.trips, strict=True):
+    for axis, trips in zip(nest.order(), nest.trips(), strict=True):
         turning = trips > 1
         if not turning.any():
             continue

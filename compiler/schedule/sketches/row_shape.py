@@ -13,7 +13,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.nest_shape import (
     Counts,
     Loop,
-    NestBuilder,
+    Nest,
     NestShape,
     Numbers,
     Operand,
@@ -80,7 +80,7 @@ def row_shape(
     lanes, count = facts.lanes, values.count
     tiles = [loop for loop in variants[0] if loop.name != loop.axis]
     along = facts.extents[tiles[0].axis] if tiles else 1
-    nest = NestBuilder(list(facts.extents), count)
+    nest = Nest(list(facts.extents), count)
     outputs = [axis.name for axis in facts.kernel.output.axes]
     for name, extent in facts.extents.items():
         if name not in outputs:
@@ -97,10 +97,7 @@ def row_shape(
     pieces, grains = parallel
     return NestShape(
         operands=facts.operands,
-        inside=nest.inside,
-        order=nest.order,
-        levels=nest.levels,
-        trips=nest.trips,
+        nest=nest,
         operations=stored * row,
         body=body,
         accumulators=held,

@@ -30,7 +30,7 @@ from compiler.schedule.nest_shape import (
     Level,
     Loop,
     Mask,
-    NestBuilder,
+    Nest,
     NestShape,
     Numbers,
     aliased_lines,
@@ -370,7 +370,7 @@ class _Plan:
         columns, vectors = (size.astype(np.float64) for size in (self.columns, self.vectors))
         which = values.positions["loops"]
         extents, lanes = context.extents, context.lanes
-        nest = NestBuilder(list(extents), values.count)
+        nest = Nest(list(extents), values.count)
         straight = self._reduction_loops(nest)
         for level in range(max(len(tiles.loops) for tiles in self.tiles)):
             none = Loop("", roles.vector, 1)
@@ -403,10 +403,7 @@ class _Plan:
         step = columns * vectors
         return NestShape(
             operands=context.operands,
-            inside=nest.inside,
-            order=nest.order,
-            levels=nest.levels,
-            trips=nest.trips,
+            nest=nest,
             operations=operations,
             body=step * straight,
             accumulators=step,
@@ -444,21 +441,24 @@ class _Plan:
             points.append(known[key] * rows)
         return points
 
-    def _reduction_loops(self, nest: NestBuilder) -> Counts:
+    def _reduction_loops(self, nest: Nest) -> Counts:
         """Add the body and the loops of the reduction; the unrolled steps, as straight code."""
         context, roles, which = self.context, self.context.roles, self.values.positions["reduce"]
         if roles.block:
             nest.inside[nest.numbers[roles.block]] = self.vectors
             nest.inside[nest.numbers[roles.vector]] = context.lanes
         else:
-            most = context.extents[roles.vector]
-            nest.inside[nest.numbers[roles.vector]] = np.minimum(self.vectors * context.lanes, most)
+            lanes = self.vectors * context.lanes
+            within = np.minimum(lanes, context.extents[roles.vector])
+            masked = self.values.are("tail", "mask")
+            nest.inside[nest.numbers[roles.vector]] = np.where(masked, lanes, within)
         if roles.column:
             nest.inside[nest.numbers[roles.column]] = self.columns
         last, candidates = self.lengths[-1], np.arange(self.values.count)
-        # One turn and its rest are straight code.
         unrolled = np.ones_like(self.lengths)
-        unrolled[-1] = np.where(last < 2 * self.unrolled, last, self.unrolled)
+        # One turn and one step that is left over are straight code; more of them are a loop.
+        straight = (self.unrolled > 1) & (last == self.unrolled + 1)
+        unrolled[-1] = np.where(straight, last, self.unrolled)
         if len(unrolled) > 1:
             unrolled[-2] = np.where(self.unrolls_next, self.lengths[-2], 1)
         axes = np.array([[nest.numbers[axis] for axis in order] for order in self.orders])[which].T
@@ -471,7 +471,7 @@ class _Plan:
             nest.loop(*own, which=which)
         return np.asarray(unrolled.prod(axis=0), np.int64)
 
-    def _aliased(self, nest: NestBuilder) -> Numbers:
+    def _aliased(self, nest: Nest) -> Numbers:
         """Lines of the data read in a step that compete for one set of the first-level cache."""
         roles, columns = self.context.roles, self.columns.astype(np.float64)
         constants = {buffer.name for buffer in self.context.kernel.inputs if buffer.constant}

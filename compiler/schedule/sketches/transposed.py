@@ -21,7 +21,7 @@ from compiler.expr.parts import parts_that_read
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Loop, NestBuilder, NestShape, aliased_lines
+from compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.row_shape import KernelFacts
 from compiler.schedule.sketches.shared_loops import (
@@ -181,7 +181,7 @@ class _Plan:
     def shape(self) -> NestShape:
         facts, values = self.facts, self.values
         count, lanes = values.count, facts.lanes
-        nest = NestBuilder(list(facts.extents), count)
+        nest = Nest(list(facts.extents), count)
         read, written = (nest.numbers[name] for name in (self.turn.read, self.turn.written))
         nest.inside[read] = nest.inside[written] = lanes
         nest.loop(*self.blocks, which=self.innermost)
@@ -205,10 +205,7 @@ class _Plan:
         block = np.full(count, float(lanes))
         return NestShape(
             operands=facts.operands,
-            inside=nest.inside,
-            order=nest.order,
-            levels=nest.levels,
-            trips=nest.trips,
+            nest=nest,
             operations=moved / lanes,
             body=block,
             accumulators=block,

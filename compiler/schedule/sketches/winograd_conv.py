@@ -21,7 +21,7 @@ import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import TRANSFORMS, apply_winograd, winograd_applies
-from compiler.schedule.nest_shape import Counts, Loop, NestBuilder, NestShape, Numbers, Operand
+from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
@@ -315,7 +315,7 @@ class _Plan:
         block = self.rows * context.width
         columns, vectors = np.minimum(self.columns, block) * 1.0, self.vectors * 1.0
         unroll = np.minimum(self.unroll, extents["ici"])
-        nest = NestBuilder(AXES, self.values.count)
+        nest = Nest(AXES, self.values.count)
         nest.inside[1], nest.inside[2], nest.inside[3] = columns, vectors, unroll
         nest.loop(Loop("ici.o", "input", inputs, unroll))
         nest.loop(Loop("t.o", "tile", block, self.columns))
@@ -333,10 +333,7 @@ class _Plan:
         step = columns * vectors
         return NestShape(
             operands=_operands(context, window, tiles),
-            inside=nest.inside,
-            order=nest.order,
-            levels=nest.levels,
-            trips=nest.trips,
+            nest=nest,
             operations=operations,
             body=step * unroll,
             accumulators=step,

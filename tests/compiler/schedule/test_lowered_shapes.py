@@ -1,0 +1,352 @@
+"""The shape of every sketch's candidates against the loops that their schedules are lowered to."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+
+from compiler.expr.nodes import Expr, Load, Select, integer
+from compiler.expr.walk import rewrite
+from compiler.kernels.kernel import Buffer, FusedKernel
+from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt, Store, Update
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.nest_shape import NestShape
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.sketches import shared_loops, tiled_reduction
+from compiler.schedule.space import Candidate, Sketch
+from compiler.schedule.spaces import schedule_space
+from compiler.schedule.steps.fuse import Fuse
+from compiler.target import Target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute, TensorType
+from tests.compiler.schedule.small_kernels import f32, kernel_of
+
+TARGET = Target(
+    "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 32, 16, 32768, 524288, 33554432, 2
+)
+LITTLE_CACHE = replace(TARGET, l2_bytes=16 * 1024)
+CANDIDATES = 25
+
+CONV: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}
+Nodes: TypeAlias = list[tuple[str, list[str], dict[str, Attribute]]]
+CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
+    "3x3": (
+        [f32(1, 2, 9, 11, 8), f32(40, 16, 3, 3), f32(40)],
+        [("conv", ["x0", "x1", "x2"], CONV), ("relu", ["v0"], {})],
+        ["x1", "x2"],
+        TARGET,
+    ),
+    "3x3 of a batch": (
+        [f32(2, 2, 16, 12, 8), f32(24, 16, 3, 3)],
+        [("conv", ["x0", "x1"], CONV)],
+        ["x1"],
+        TARGET,
+    ),
+    "3x3 of even rows": (
+        [f32(3, 1, 7, 7, 8), f32(16, 8, 3, 3)],
+        [("conv", ["x0", "x1"], CONV)],
+        ["x1"],
+        TARGET,
+    ),
+    "strided": (
+        [f32(1, 2, 15, 15, 8), f32(32, 16, 3, 3)],
+        [("conv", ["x0", "x1"], CONV | {"strides": (2, 2)})],
+        ["x1"],
+        TARGET,
+    ),
+    "depthwise": (
+        [f32(1, 3, 17, 13, 8), f32(24, 1, 3, 3)],
+        [("conv", ["x0", "x1"], CONV | {"groups": 24})],
+        ["x1"],
+        TARGET,
+    ),
+    "plain 3x3": (
+        [f32(1, 5, 9, 21), f32(6, 5, 3, 3)],
+        [("conv", ["x0", "x1"], {"pads": (1, 1, 1, 1)})],
+        ["x1"],
+        TARGET,
+    ),
+    "1x1": (
+        [f32(1, 8, 9, 11, 8), f32(40, 64, 1, 1), f32(40)],
+        [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc"}), ("relu", ["v0"], {})],
+        ["x1", "x2"],
+        LITTLE_CACHE,
+    ),
+    "product": (
+        [f32(97, 64), f32(64, 43)],
+        [("matmul", ["x0", "x1"], {})],
+        [],
+        LITTLE_CACHE,
+    ),
+    "products": ([f32(2, 7, 19), f32(2, 19, 48)], [("matmul", ["x0", "x1"], {})], [], TARGET),
+    "narrow product": ([f32(13, 19), f32(19, 5)], [("matmul", ["x0", "x1"], {})], [], TARGET),
+    "vector": ([f32(1, 640), f32(640, 44)], [("matmul", ["x0", "x1"], {})], ["x1"], TARGET),
+    "pool": (
+        [f32(1, 3, 13, 37)],
+        [("max_pool", ["x0"], {"kernel": (3, 3), "strides": (2, 2), "shape": (6, 18)})],
+        [],
+        TARGET,
+    ),
+    "padded pool": (
+        [f32(2, 3, 12, 40)],
+        [
+            (
+                "max_pool",
+                ["x0"],
+                {"kernel": (3, 3), "pads": (1, 1, 1, 1), "shape": (12, 40)},
+            )
+        ],
+        [],
+        LITTLE_CACHE,
+    ),
+    "pool of a plane": (
+        [f32(1, 1, 9, 37)],
+        [("max_pool", ["x0"], {"kernel": (2, 2), "pads": (1, 1, 1, 1), "shape": (10, 38)})],
+        [],
+        TARGET,
+    ),
+    "blocked pool": (
+        [f32(1, 3, 13, 13, 8)],
+        [
+            (
+                "max_pool",
+                ["x0"],
+                {"kernel": (3, 3), "pads": (1, 1, 1, 1), "shape": (13, 13), "layout": "NCHWc"},
+            )
+        ],
+        [],
+        TARGET,
+    ),
+    "softmax": ([f32(97, 193)], [("softmax", ["x0"], {"axis": 1})], [], TARGET),
+    "softmax across": ([f32(5, 30, 43)], [("softmax", ["x0"], {"axis": 1})], [], TARGET),
+    "long softmax": ([f32(6, 40000)], [("softmax", ["x0"], {"axis": 1})], [], LITTLE_CACHE),
+    "layer norm": (
+        [f32(5, 97), f32(97), f32(97)],
+        [("layer_norm", ["x0", "x1", "x2"], {"axis": 1})],
+        ["x1", "x2"],
+        TARGET,
+    ),
+    "sums": (
+        [f32(31, 7, 130)],
+        [("reduce_sum", ["x0"], {"axes": (2,), "keepdims": False})],
+        [],
+        TARGET,
+    ),
+    "sums across": (
+        [f32(31, 7, 130)],
+        [("reduce_sum", ["x0"], {"axes": (1,), "keepdims": False}), ("relu", ["v0"], {})],
+        [],
+        TARGET,
+    ),
+    "pad": ([f32(5, 7)], [("pad", ["x0"], {"pads": (1, 2, 3, 9), "value": 2.0})], [], TARGET),
+    "concat of columns": (
+        [f32(9, 20), f32(9, 13)],
+        [("concat", ["x0", "x1"], {"axis": 1})],
+        [],
+        TARGET,
+    ),
+    "concat of rows": (
+        [f32(9, 33), f32(11, 33)],
+        [("concat", ["x0", "x1"], {"axis": 0})],
+        [],
+        TARGET,
+    ),
+    "add": ([f32(7, 13, 21), f32(21)], [("add", ["x0", "x1"], {})], [], TARGET),
+    "few": ([f32(3), f32(3)], [("add", ["x0", "x1"], {})], [], TARGET),
+    "transpose": ([f32(50, 70)], [("transpose", ["x0"], {"perm": (1, 0)})], [], TARGET),
+    "transposes": ([f32(3, 41, 30)], [("transpose", ["x0"], {"perm": (0, 2, 1)})], [], TARGET),
+}
+KERNELS = {
+    name: (kernel_of(inputs, nodes, constants), target)
+    for name, (inputs, nodes, constants, target) in CASES.items()
+}
+WINOGRAD_AXES = {
+    **dict.fromkeys(("x", "y"), "window"),
+    **dict.fromkeys(("n", "oh", "t"), "tile"),
+    **dict.fromkeys(("icb", "ici"), "input"),
+    "ocb": "output",
+    "oci": "lanes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A statement that computes a vector, with the loops round it."""
+
+    names: Mapping[str, str]  # what the shape calls an axis, where it says otherwise
+    loops: tuple[For, ...] = ()  # outermost first
+    inside: tuple[
+        Stmt, ...
+    ] = ()  # loops that stay loops, and allocations: what it shares a body in
+
+    def axis_of(self, loop: For) -> str:
+        """The axis that a loop is a part of: `oh` of `oh.o.i`."""
+        axis = loop.variable.split(".")[0]
+        return self.names.get(axis, axis)
+
+    @property
+    def turning(self) -> list[For]:
+        """The loops that are neither unrolled nor vectorised."""
+        return [s for s in self.loops if s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)]
+
+    @property
+    def body(self) -> dict[str, int]:
+        """Points by axis in the unrolled body, where there are several."""
+        points: dict[str, int] = {}
+        for loop in self.loops:
+            if loop.kind in (LoopKind.UNROLLED, LoopKind.VECTORISED):
+                axis = self.axis_of(loop)
+                points[axis] = points.get(axis, 1) * turns_of(loop)
+        return {axis: count for axis, count in points.items() if axis != "lanes"}
+
+    @property
+    def points(self) -> int:
+        return math.prod(self.body.values())
+
+    @property
+    def operations(self) -> int:
+        """Vector operations in the body."""
+        return math.prod(turns_of(s) for s in self.loops if s.kind is LoopKind.UNROLLED)
+
+    @property
+    def rounds(self) -> int:
+        return math.prod(map(turns_of, self.turning))
+
+
+def turns_of(loop: For) -> int:
+    return loop.stop - loop.start
+
+
+def leaves(body: tuple[Stmt, ...], kind: type[Stmt], buffer: str, outside: Leaf) -> Iterator[Leaf]:
+    """The statements of this kind that write the buffer."""
+    for statement in body:
+        if isinstance(statement, Store | Update):
+            if type(statement) is kind and statement.buffer == buffer:
+                yield outside
+            continue
+        inside = outside
+        if isinstance(statement, For):
+            kept = () if statement.kind is LoopKind.UNROLLED else (statement,)
+            kept = () if statement.kind is LoopKind.VECTORISED else kept
+            inside = replace(
+                outside, loops=(*outside.loops, statement), inside=(*outside.inside, *kept)
+            )
+        elif isinstance(statement, Allocate):
+            inside = replace(outside, inside=(*outside.inside, statement))
+        assert isinstance(statement, For | Let | If | Allocate)
+        yield from leaves(statement.body, kind, buffer, inside)
+
+
+def undecided(kernel: FusedKernel) -> FusedKernel:
+    """The kernel with padding that depends on an input: lowering cannot leave any of it out."""
+    flag = Buffer("flag", DType.BOOL, (1,))
+    condition = Load(DType.BOOL, flag.name, (integer(0),))
+
+    def rule(node: Expr) -> Expr:
+        return replace(node, condition=condition) if isinstance(node, Select) else node
+
+    stages = tuple(
+        replace(stage, body=rewrite(stage.body, rule)) if stage.name == "pad" else stage
+        for stage in kernel.stages
+    )
+    return (
+        kernel
+        if stages == kernel.stages
+        else replace(kernel, inputs=(*kernel.inputs, flag), stages=stages)
+    )
+
+
+def shape_of(sketch: Sketch, candidate: Candidate) -> NestShape:
+    assert sketch.shape is not None
+    names = [choice.name for choice in sketch.choices]
+    positions = {n: np.array([p]) for n, p in zip(names, candidate.positions, strict=True)}
+    return sketch.shape(positions)
+
+
+def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestShape) -> None:
+    """Loops, their order and turns, the body's extents, and what is executed, are the shape's."""
+    output, anchor = kernel.output.name, kernel.anchor
+    kind: type[Stmt] = Update
+    names: Mapping[str, str] = {}
+    if sketch.name.startswith("winograd"):
+        buffer, names = "products.sum", WINOGRAD_AXES
+    elif sketch.name.startswith(("tiled", "window")):
+        buffer = f"{output}.sum" if anchor == output else anchor
+    else:
+        buffer, kind = output, Store
+    found = list(leaves(lower(kernel, schedule).body, kind, buffer, Leaf(names)))
+    assert sum(leaf.rounds * leaf.operations for leaf in found) == shape.operations.item()
+
+    main = max(found, key=lambda leaf: leaf.rounds * leaf.points)
+    # A reduction's tile is one body, what whole steps or vectors leave over included.
+    body = [leaf for leaf in found if leaf.inside == main.inside] if kind is Update else [main]
+    assert sum(leaf.operations for leaf in body) == shape.body.item()
+    levels = list(reversed(shape.nest.levels))
+    own = {loop.axis for level in levels for loop in level.loops}
+    if kind is Update:
+        stage = kernel.stage(anchor)
+        own |= {axis.name for axis in (*stage.axes, *stage.reduce_axes)}
+    inside = {
+        axis: int(points)
+        for axis, points in zip(shape.nest.axes, shape.nest.inside[:, 0], strict=True)
+        if points > 1 and (names or axis in own)
+    }
+    assert sum(leaf.points for leaf in body) == math.prod(inside.values())
+    assert main.body.keys() == inside.keys()
+    assert all(inside[axis] - points < points for axis, points in main.body.items())
+
+    fuses = [step for step in schedule.steps if isinstance(step, Fuse) and step.stage == output]
+    expected: list[tuple[str, int]] = []
+    for level in levels:
+        loop = level.loops[0 if level.which is None else level.which.item()]
+        axis = "parallel" if fuses and loop.name in fuses[0].axes else loop.axis
+        expected.append((axis, int(np.asarray(loop.turns).item())))
+    actual = ((main.axis_of(loop), turns_of(loop)) for loop in main.turning)
+    assert _merged(actual) == _merged(expected)
+    shared = [turns_of(loop) for loop in main.turning if loop.kind is LoopKind.PARALLEL]
+    assert shared == [shape.pieces.item()] or (not shared and shape.pieces.item() == 1)
+
+
+def _merged(loops: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Loops of more than one turn, with those over the same axis next to each other as one."""
+    result: list[tuple[str, int]] = []
+    for axis, turns in loops:
+        if result and result[-1][0] == axis:
+            result[-1] = (axis, result[-1][1] * turns)
+        elif turns > 1:
+            result.append((axis, turns))
+    return result
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", KERNELS)
+def test_shapes_are_the_loops_that_schedules_are_lowered_to(
+    name: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiled_reduction, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(shared_loops, "PARALLEL_ELEMENTS", 1)
+    kernel, target = undecided(KERNELS[name][0]), KERNELS[name][1]
+    space = schedule_space(kernel, target, threads)
+    rng = random.Random(name)
+    for sketch in space.sketches:
+        for _ in range(min(CANDIDATES, sketch.size)):
+            positions = tuple(rng.randrange(len(choice.values)) for choice in sketch.choices)
+            candidate = Candidate(sketch.name, positions)
+            schedule, shape = space.schedule(candidate), shape_of(sketch, candidate)
+            check(kernel, sketch, schedule, shape)
+
+
+def test_every_sketch_is_compared() -> None:
+    sketches = {
+        sketch.name
+        for kernel, target in KERNELS.values()
+        for sketch in schedule_space(kernel, target, 2).sketches
+    }
+    families = {name.rstrip("0123456789") for name in sketches}
+    assert families == {"tiled", "tiled_merged", "winograd", "row_wise", "window", "transposed"}
