@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,6 +73,17 @@ def activity(cores: Sequence[int]) -> Activity:
 def available_cores() -> tuple[int, ...]:
     """The cores that this process may run on."""
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+@contextmanager
+def on_cores(cores: Iterable[int]) -> Iterator[None]:
+    """Keep this thread on these cores; what it starts meanwhile inherits them."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def load_average() -> float:

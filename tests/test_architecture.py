@@ -59,6 +59,7 @@ ORDERS = {
         "search",
         "building",
         "confirm",
+        "result",
         "job",
         "__init__",
         "commands",

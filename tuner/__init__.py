@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
-    from tuner.job import TuneResult
     from tuner.reports.progress import Progress
+    from tuner.result import TuneResult
 
 
 def tune(

@@ -1,14 +1,22 @@
-"""The whole job: model -> kernels -> search -> finalists -> both models measured."""
+"""A job, from a model to schedules that are worth keeping. Its phases, as `tune_model` has them:
+
+import_model      ONNX file -> graph -> distinct kernels        (measure.sandbox, compiler)
+read_history      what the database knows of other kernels      (tuner.model)
+make_tasks        a kernel -> its space, its strategy           (tuner.search)
+Job.register      the job's record; what earlier runs measured
+Job.prepare       the untuned model, built and run once
+Job.search        proposals -> measurements -> finalists        (tuner.search, tuner.confirm)
+Job.confirm       the whole model with the former and the new schedules
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
@@ -22,10 +30,8 @@ from db import queries
 from db.records import BestRecord, JobState, JobTask, TargetRecord, WorkloadRecord
 from db.store import Store
 from db.work import close_lost_jobs
-from measure.farm.make_runner import check_runner, create_runner
-from measure.farm.runner import Runner, RunnerOptions
-from measure.farm.slots import SlotPlan, plan_slots
-from measure.machine import available_cores
+from measure.farm.make_runner import check_runner
+from measure.farm.runner import Runner
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
@@ -34,19 +40,16 @@ from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
 from tuner.from_settings import limits_of, target_of
 from tuner.interrupt import interruptible
-from tuner.model.cost_model import BoostedTrees, TrainingData
-from tuner.model.history import (
-    JOB_ROWS,
-    background,
-    bests_elsewhere,
-    read_history,
-)
+from tuner.model.cost_model import BoostedTrees, TrainingData, make_cost_model
+from tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
 from tuner.records.trials import task_key, unusable
-from tuner.reports.progress import NoProgress, Progress
-from tuner.reports.report import TaskStatus, format_duration, format_time, task_to_json
+from tuner.reports.progress import Progress
+from tuner.reports.report import TaskStatus, format_time
+from tuner.result import TuneResult
 from tuner.search.budget import Budget, End, Limits
 from tuner.search.heartbeat import heartbeat
 from tuner.search.make_tasks import distinct_kernels, make_tasks
+from tuner.search.measuring import off_the_slots, runner_of, runner_options, timing_options
 from tuner.search.patience import DatabasePatience
 from tuner.search.session import Overhead, SessionOptions, TuningSession, job_progress
 from tuner.search.strategy import check_strategy
@@ -54,41 +57,6 @@ from tuner.search.tasks import TuningTask
 from tuner.search.time_plan import TimePlan
 
 MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
-
-
-@dataclass(frozen=True, slots=True)
-class TuneResult:
-    """What a job did. `latency` and `build` are None when it was interrupted."""
-
-    model: str
-    database: str
-    job: str
-    end: End
-    measured: int  # results of this run
-    seconds: float
-    tasks: tuple[TaskStatus, ...]
-    latency: ModelLatency | None
-    build: BuildReport | None
-    overhead: Overhead = field(default_factory=Overhead)  # of the search itself
-
-    @property
-    def interrupted(self) -> bool:
-        return self.end is End.INTERRUPTED
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as JSON values."""
-        return {
-            "model": self.model,
-            "database": self.database,
-            "job": self.job,
-            "end": self.end.value,
-            "measured": self.measured,
-            "seconds": self.seconds,
-            "overhead_seconds": asdict(self.overhead),
-            "tasks": [task_to_json(task) for task in self.tasks],
-            "latency": None if self.latency is None else asdict(self.latency),
-            "build": None if self.build is None else self.build.to_json(),
-        }
 
 
 def tune_model(
@@ -125,7 +93,7 @@ def tune_model(
             cost_model=cost_model,
             tasks=tasks,
             background=background(past, tasks[0].extract.layout, like) if tasks else [],
-            progress=NoProgress() if progress is None else progress,
+            progress=Progress() if progress is None else progress,
             make_runner=runner_of if make_runner is None else make_runner,
             started=started,
         )
@@ -346,93 +314,3 @@ class Job:
     def _end(self) -> End:
         progress = [task.progress for task in self.tasks]
         return self.budget.end(progress, time.monotonic() - self.started)
-
-
-def make_cost_model(settings: Settings) -> BoostedTrees:
-    """The cost model that the settings describe."""
-    trees = settings.search.cost_model
-    return BoostedTrees(
-        settings.search.seed,
-        rounds=trees.rounds,
-        max_depth=trees.max_depth,
-        learning_rate=trees.learning_rate,
-        members=trees.members,
-        min_samples=trees.min_records,
-        objective=trees.objective,
-    )
-
-
-def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
-    """The runner that the settings name; `tell` is told what it found out about the machine."""
-    return create_runner(settings.measure.runner, runner_options(settings, target, tell))
-
-
-def runner_options(
-    settings: Settings, target: Target, tell: Callable[[str], None] | None = None
-) -> RunnerOptions:
-    """How the settings have a runner measure."""
-    measure = settings.measure
-    return RunnerOptions(
-        threads=settings.compile.threads,
-        target=target,
-        slots=measure.slots,
-        builders=measure.builders,
-        address=measure.address or "local",
-        token_file=measure.token_file,
-        overlap=measure.overlap,
-        tell=tell,
-    )
-
-
-def timing_options(settings: Settings) -> dict[str, float | int]:
-    """The options of a request, from the settings."""
-    measure = settings.measure
-    return {
-        "samples": measure.samples,
-        "min_samples": min(2, measure.samples),
-        "min_sample_seconds": measure.min_sample_seconds,
-        "unstable_limit": measure.unstable_above,
-        "build_timeout": measure.build_timeout,
-        "run_timeout": measure.run_timeout,
-    }
-
-
-def slots_of(settings: Settings) -> SlotPlan:
-    """Which of this machine's cores time candidates; MeasureError if there are too few."""
-    return plan_slots(available_cores(), settings.compile.threads, slots=settings.measure.slots)
-
-
-@contextmanager
-def off_the_slots(settings: Settings) -> Iterator[None]:
-    """Keep this thread, which proposes and trains, off the cores that time candidates."""
-    if settings.measure.address is not None or slots_of(settings).alternates:
-        yield
-        return
-    cores = available_cores()
-    os.sched_setaffinity(0, slots_of(settings).build_cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def summary_lines(result: TuneResult, command: str) -> list[str]:
-    """What a job did and what to do next, for people."""
-    count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
-    lines = [
-        f"{count} in {format_duration(result.seconds)}: {result.end}; "
-        f"the search itself took {100 * result.overhead.total / result.seconds:.1f} % of that"
-    ]
-    latency = result.latency
-    if latency is not None:
-        lines.append(
-            f"whole model: {1e3 * latency.untuned:.3f} ms untuned, {1e3 * latency.tuned:.3f} ms "
-            f"tuned: {1 / latency.ratio:.2f}x as fast "
-            f"(95 % sure: {1 / latency.high:.2f}x to {1 / latency.low:.2f}x)"
-        )
-        if latency.is_slower and latency.former is not None:
-            lines.append(
-                f"with the former schedules it takes {1e3 * latency.former:.3f} ms: they stay"
-            )
-    lines.append(f"next: {command}")
-    return lines

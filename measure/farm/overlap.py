@@ -16,22 +16,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from compiler.target import host_target
 from measure.compare import Comparison, compare_paired
 from measure.farm.slots import SlotPlan
+from measure.machine import on_cores
+from measure.sandbox.python_path import python_path
 from measure.worker.yardstick import Yardstick
 
 LIMIT = 0.05  # as much scatter makes a single measurement unstable
 _ROUNDS = 9
 _SAMPLE_SECONDS = 0.008
 _SETTLE_SECONDS = 0.003
-_START_SECONDS = 20.0
 _COPIED_BYTES = 2 << 20
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,9 @@ class Overlap:
 
 def measure_overlap(timed: Sequence[int], loaded: Sequence[int]) -> Overlap:
     """Measure on the cores `timed` beside a load on each of the cores `loaded`."""
-    before = os.sched_getaffinity(0)
     with ExitStack() as stack:
         loads = [_start_load(core, stack) for core in loaded]
-        os.sched_setaffinity(0, timed)
-        stack.callback(os.sched_setaffinity, 0, before)
+        stack.enter_context(on_cores(timed))
         yardstick = Yardstick(host_target())
         source = np.zeros(_COPIED_BYTES, np.uint8)
         copy = np.empty_like(source)
@@ -111,7 +108,7 @@ def _start_load(core: int, stack: ExitStack) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "measure.farm.build_load", str(os.getpid()), str(core)],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]])},
+        env={**os.environ, "PYTHONPATH": python_path()},
         start_new_session=True,
     )
     stack.enter_context(process)

@@ -43,8 +43,8 @@ from measure.farm.runner import Runner
 from measure.measurement import MeasureRequest, Status
 from tests.benchmarks.kernels import matmul_model, model_of
 from tests.tuner.recorded import FILE, STATUSES, RecordedKernel, load, save, thinned
-from tuner.job import runner_of, timing_options
 from tuner.records.trials import is_censored, latency_of, task_key, trial_record
+from tuner.search.measuring import runner_of, timing_options
 from tuner.search.tasks import plan
 
 AGAIN = 0.06  # share of the schedules, the fastest, that are measured a second time

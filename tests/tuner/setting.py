@@ -20,7 +20,7 @@ from tuner.confirm.finalists import Finalists
 from tuner.model.cost_model import BoostedTrees
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.records.trials import schedule_hash
-from tuner.reports.progress import NoProgress
+from tuner.reports.progress import Progress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
 from tuner.search.session import SessionOptions, TuningSession
 from tuner.search.strategy import Score, SearchProblem, make_strategy
@@ -128,7 +128,7 @@ class Setting:
             Budget(limits),
             SessionOptions(4, {}, background=False),
             job=self.job,
-            progress=NoProgress(),
+            progress=Progress(),
         )
         return self.session.run()
 

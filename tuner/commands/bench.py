@@ -15,13 +15,13 @@ from compiler.runtime.executable import Executable
 from compiler.types.tensor_type import Array
 from configs.layers import suggestion
 from measure.compare import Comparison, compare_paired
+from measure.worker.stability import relative_mad
 from tuner.confirm.latency import (
     LatencyOptions,
     aligned_inputs,
     interleaved_latencies,
     outputs_agree,
     pinned,
-    spread,
 )
 from tuner.reports.report import format_ratio, format_seconds, format_share
 
@@ -120,7 +120,7 @@ def bench_table(result: BenchResult) -> Table:
 
 def _latency(name: str, times: Sequence[float], compared: Comparison) -> EngineLatency:
     return EngineLatency(
-        name, median(times), spread(times), compared.ratio, compared.low, compared.high
+        name, median(times), relative_mad(times), compared.ratio, compared.low, compared.high
     )
 
 

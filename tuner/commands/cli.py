@@ -91,9 +91,10 @@ def tune(
     settings = load_settings(config, values)
     prepare(settings, config, model, [json])
     with signals_held():  # libraries start threads
-        from tuner.job import summary_lines, tune_model
+        from tuner.job import tune_model
         from tuner.reports.progress import make_progress
         from tuner.reports.report import task_table
+        from tuner.result import summary_lines
 
     result = tune_model(model, settings, shapes=shapes, progress=make_progress())
     show(json, result.to_json(), task_table(result.tasks))

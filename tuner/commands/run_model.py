@@ -18,7 +18,8 @@ from compiler.runtime.profile import KernelTime, Profile
 from compiler.types.tensor_type import Array
 from configs.files import replacing
 from configs.regular_file import open_regular
-from tuner.confirm.latency import seeded_inputs, spread
+from measure.worker.stability import relative_mad
+from tuner.confirm.latency import seeded_inputs
 from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 _PROFILE_REPEAT = 20
@@ -49,7 +50,7 @@ class RunResult:
             "samples": list(self.samples),
             "outputs": dict(self.outputs),
             "latency": self.latency,
-            "spread": spread(self.samples),
+            "spread": relative_mad(self.samples),
             **profile,
         }
 
@@ -92,7 +93,7 @@ def run_parts(result: RunResult) -> list[Table | str]:
     parts: list[Table | str] = [
         *(f"{name}: {type}" for name, type in result.outputs.items()),
         f"latency: median {format_seconds(result.latency)}, "
-        f"spread {format_share(spread(result.samples))}, "
+        f"spread {format_share(relative_mad(result.samples))}, "
         f"fastest {format_seconds(min(result.samples))} ({runs}, {result.threads} thread(s), "
         f"code for {result.cpu})",
     ]

@@ -18,6 +18,8 @@ from compiler.runtime.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
 from measure.compare import compare_paired
+from measure.machine import available_cores, on_cores
+from measure.worker.stability import relative_mad
 
 SLOWER = 0.01  # by how much a model must lose to be refused
 Program = Callable[[], object]
@@ -56,12 +58,8 @@ def pinned(threads: int) -> Iterator[None]:
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, set(sorted(allowed)[-threads:]))
-    try:
+    with on_cores(available_cores()[-threads:]):
         yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def interleaved_latencies(
@@ -97,12 +95,6 @@ def _calls_per_sample(program: Program, options: LatencyOptions, now: Callable[[
     program()
     seconds = max(now() - start, 1e-7)
     return max(1, math.ceil(options.min_sample_seconds / seconds))
-
-
-def spread(samples: Sequence[float]) -> float:
-    """Median absolute deviation over the median."""
-    middle = median(samples)
-    return median(abs(sample - middle) for sample in samples) / middle if middle > 0 else 0.0
 
 
 def outputs_agree(actual: Array, expected: Array) -> bool:
@@ -158,8 +150,8 @@ def compare_models(
     return ModelLatency(
         untuned=median(first),
         tuned=median(second),
-        untuned_spread=spread(first),
-        tuned_spread=spread(second),
+        untuned_spread=relative_mad(first),
+        tuned_spread=relative_mad(second),
         ratio=paired.ratio,
         low=paired.low,
         high=paired.high,

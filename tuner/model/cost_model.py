@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xgboost
 
+from configs.settings import Settings
 from tuner.model.features import ESTIMATE, FeatureMatrix
 
 Labels = npt.NDArray[np.float32]
@@ -287,6 +288,20 @@ class BoostedTrees:
             data.features, label=failed.astype(np.float32), nthread=1, max_bin=64
         )
         return xgboost.train(parameters, matrix, num_boost_round=self._rounds // 2)
+
+
+def make_cost_model(settings: Settings) -> BoostedTrees:
+    """The cost model that the settings describe."""
+    trees = settings.search.cost_model
+    return BoostedTrees(
+        settings.search.seed,
+        rounds=trees.rounds,
+        max_depth=trees.max_depth,
+        learning_rate=trees.learning_rate,
+        members=trees.members,
+        min_samples=trees.min_records,
+        objective=trees.objective,
+    )
 
 
 def _expected(data: TrainingData, labels: Labels, rows: npt.NDArray[np.int64]) -> Labels:

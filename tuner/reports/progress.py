@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Group
 from rich.live import Live
@@ -17,20 +17,20 @@ from tuner.reports.terminal import console
 PLAIN_INTERVAL = 10.0  # seconds between plain lines
 
 
-class Progress(Protocol):
-    """Shows a job while it runs."""
+class Progress:
+    """Shows a job while it runs; this one shows nothing: the library's default."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """The job begins to measure."""
 
     def message(self, text: str) -> None:
         """One line that stays."""
-        ...
 
     def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
         """The state of all tasks; `left` is the time left in seconds, None if there is no limit."""
-        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Nothing is measured any more."""
 
 
 def status_line(tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> str:
@@ -49,7 +49,7 @@ def status_line(tasks: Sequence[TaskStatus], elapsed: float, left: float | None)
     return ", ".join(parts)
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """A table that is redrawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -71,7 +71,7 @@ class LiveProgress:
         self._live.stop()
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """A line now and then, for logs and pipes."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,25 +91,6 @@ class PlainProgress:
             return
         self._printed = now
         self.message(status_line(tasks, elapsed, left))
-
-    def stop(self) -> None:
-        """Nothing to clean up."""
-
-
-class NoProgress:
-    """Shows nothing: the library's default."""
-
-    def start(self) -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
-        """Nothing."""
-
-    def stop(self) -> None:
-        """Nothing."""
 
 
 def make_progress(stream: TextIO | None = None) -> Progress:

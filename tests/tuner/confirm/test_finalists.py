@@ -23,8 +23,9 @@ from tests.tuner.synthetic import neighbours
 from tuner import job as job_module
 from tuner.confirm.finalists import Settled
 from tuner.confirm.latency import ModelLatency
-from tuner.job import Job, make_cost_model
-from tuner.reports.progress import NoProgress
+from tuner.job import Job
+from tuner.model.cost_model import make_cost_model
+from tuner.reports.progress import Progress
 from tuner.search.budget import End
 from tuner.search.make_tasks import distinct_kernels, make_tasks
 from tuner.search.tasks import TuningTask, plan
@@ -46,7 +47,7 @@ class Setting:
             store=store,
             cost_model=cost_model,
             tasks=make_tasks(kernels, host_target(), settings, cost_model),
-            progress=NoProgress(),
+            progress=Progress(),
             make_runner=lambda *_: ReplayRunner({}),
             started=time.monotonic(),
         )

@@ -15,7 +15,6 @@ from tuner.confirm.latency import (
     outputs_agree,
     pinned,
     seeded_inputs,
-    spread,
 )
 from tuner.interrupt import Interrupt, interruptible
 
@@ -75,10 +74,6 @@ def test_outputs_agree_within_the_tolerance_of_the_largest_element() -> None:
     assert not outputs_agree(np.array([1000.0, 0.2], np.float32), expected)
     assert not outputs_agree(np.array([1000.0, np.nan], np.float32), expected)
     assert not outputs_agree(np.array([1, 2]), np.array([1, 3]))
-
-
-def test_spread_is_the_relative_median_deviation() -> None:
-    assert spread([1.0, 2.0, 3.0]) == 0.5
 
 
 def test_pinning_is_undone() -> None:

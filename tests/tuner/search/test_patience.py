@@ -12,13 +12,13 @@ from configs.errors import DatabaseUnavailableError
 from db import sqlite_file
 from db.store import Store
 from tests.db.examples import populate, trial
-from tuner.reports.progress import NoProgress
+from tuner.reports.progress import Progress
 from tuner.search.patience import REMIND_SECONDS, DatabasePatience
 
 FULL = DatabaseUnavailableError("tuning.db: database or disk is full")
 
 
-class Messages(NoProgress):
+class Messages(Progress):
     def __init__(self) -> None:
         self.said: list[str] = []
 

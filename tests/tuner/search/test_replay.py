@@ -26,7 +26,7 @@ from tests.tuner.setting import scorer
 from tuner.model.cost_model import AnalyticModel, BoostedTrees
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.records.trials import task_key
-from tuner.reports.progress import NoProgress
+from tuner.reports.progress import Progress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
 from tuner.search.session import SessionOptions, TuningSession
 from tuner.search.strategy import SearchProblem, make_strategy
@@ -149,7 +149,7 @@ class Replay:
             Budget(limits),
             SessionOptions(8, {}, background=False),
             job=self.store.start_job("recorded", "hash", {}).id,
-            progress=NoProgress(),
+            progress=Progress(),
         )
         end = session.run()
         assert session.overhead.total > 0

@@ -1,0 +1,57 @@
+"""How a job measures, from its settings: the runner, the options of a request, the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from compiler.target import Target
+from configs.settings import Settings
+from measure.farm.make_runner import create_runner
+from measure.farm.runner import Runner, RunnerOptions
+from measure.farm.slots import plan_slots
+from measure.machine import available_cores, on_cores
+
+
+def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
+    """The runner that the settings name; `tell` is told what it found out about the machine."""
+    return create_runner(settings.measure.runner, runner_options(settings, target, tell))
+
+
+def runner_options(
+    settings: Settings, target: Target, tell: Callable[[str], None] | None = None
+) -> RunnerOptions:
+    """How the settings have a runner measure."""
+    measure = settings.measure
+    return RunnerOptions(
+        threads=settings.compile.threads,
+        target=target,
+        slots=measure.slots,
+        builders=measure.builders,
+        address=measure.address or "local",
+        token_file=measure.token_file,
+        overlap=measure.overlap,
+        tell=tell,
+    )
+
+
+def timing_options(settings: Settings) -> dict[str, float | int]:
+    """The options of a request, from the settings."""
+    measure = settings.measure
+    return {
+        "samples": measure.samples,
+        "min_samples": min(2, measure.samples),
+        "min_sample_seconds": measure.min_sample_seconds,
+        "unstable_limit": measure.unstable_above,
+        "build_timeout": measure.build_timeout,
+        "run_timeout": measure.run_timeout,
+    }
+
+
+def off_the_slots(settings: Settings) -> AbstractContextManager[None]:
+    """Keep this thread, which proposes and trains, off the cores that time candidates."""
+    if settings.measure.address is not None:  # they are other machines'
+        return nullcontext()
+    cores = available_cores()
+    plan = plan_slots(cores, settings.compile.threads, slots=settings.measure.slots)
+    return nullcontext() if plan.alternates else on_cores(plan.build_cores)
