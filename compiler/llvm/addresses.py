@@ -66,7 +66,10 @@ class Addresses:
             return fixed_form
         constant = fixed_form.constant
         for name, coefficient in varying:
-            constant += coefficient * self.ranges[name][0]
+            low, high = self.ranges[name]
+            if low != high:  # what is bound to it has one value, but nobody can tell which
+                return self._flatten(access, self.ranges)
+            constant += coefficient * low
         return Affine(constant, fixed_form.terms)
 
     @contextmanager

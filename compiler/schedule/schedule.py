@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
 from compiler.errors import ScheduleError
 from compiler.schedule.steps.step import STEPS, Step
@@ -41,8 +42,12 @@ class Schedule:
                 raise ScheduleError(f"unknown schedule step {entry!r}")
             kind = STEPS[entry[0]]
             arguments = [_tuples(argument) for argument in entry[1:]]
-            if len(arguments) > len(fields(kind)):
+            types = _argument_types(entry[0])
+            if len(arguments) > len(types):
                 raise ScheduleError(f"schedule step {entry[0]} has too many arguments: {entry!r}")
+            for value, (name, expected) in zip(arguments, types, strict=False):
+                if not _is(value, expected):
+                    raise ScheduleError(f"schedule step {entry!r}: {name} cannot be {value!r}")
             try:
                 steps.append(kind(*arguments))
             except TypeError as error:
@@ -51,6 +56,25 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(str(step) for step in self.steps)
+
+
+@cache
+def _argument_types(step: str) -> tuple[tuple[str, Any], ...]:
+    """The arguments of the step of this name, and their types."""
+    hints = get_type_hints(STEPS[step])
+    return tuple((field.name, hints[field.name]) for field in fields(STEPS[step]))
+
+
+def _is(value: Any, expected: Any) -> bool:
+    """`value` is of a type that steps have: str, int, bool, or tuples of such."""
+    items = get_args(expected)
+    if not items:
+        return type(value) is expected
+    if not isinstance(value, tuple):
+        return False
+    if items[-1] is ...:
+        items = items[:1] * len(value)
+    return len(items) == len(value) and all(map(_is, value, items))
 
 
 def _tuples(value: Any) -> Any:

@@ -38,6 +38,8 @@ class Tile(Step):
         state = scheduled.stage(self.stage)
         outer, inner = f"{self.axis}.o", f"{self.axis}.i"
         order = state.order_with((self.axis,), (outer, inner))
+        if self.axis in state.fusions:
+            raise ScheduleError("a fused loop cannot be tiled: tile its parts, then fuse")
         if self.factor < 1:
             raise ScheduleError("the factor must be at least 1")
         if self.tail not in ("peel", "shift", "mask"):

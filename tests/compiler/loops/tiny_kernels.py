@@ -33,10 +33,10 @@ def _vector(extent: int) -> FusedKernel:
     return FusedKernel("vector", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
-def _plane(rows: int, columns: int) -> FusedKernel:
+def _plane(rows: int, columns: int, constant: bool = False) -> FusedKernel:
     """y[i, j] = x[i, j] + 1."""
     builder = KernelBuilder()
-    x = builder.input(f32(rows, columns))
+    x = builder.input(f32(rows, columns), constant)
     builder.stage("y", [("i", rows), ("j", columns)], lambda i, j: binary("add", x[i, j], f(1)))
     return FusedKernel("plane", tuple(builder.inputs), tuple(builder.stages), "y")
 
@@ -140,6 +140,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "vector9": lambda: _vector(9),
     "vector17": lambda: _vector(17),
     "plane": lambda: _plane(4, 5),
+    "weights": lambda: _plane(4, 5, constant=True),
     "turned": lambda: _turned(3, 5),
     "padded": _padded,
     "row_sum19": lambda: _row_sum(3, 19),

@@ -1,300 +1,55 @@
-"""Each schedule step: the loops before and after (golden files), its meaning, and its refusals.
-
-The examples are those of the steps' docstrings.
-"""
+"""Whatever steps a schedule has: it is refused, or its loops and its code compute the kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from compiler.errors import ScheduleError
+from compiler.errors import LoweringError, ScheduleError, VerifyError
 from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.loops.printer import format_loops
 from compiler.loops.verify import verify_loops
 from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.cache_read import CacheRead
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.hoist import Hoist
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.prefetch import Prefetch
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.split_reduction import SplitReduction
-from compiler.schedule.steps.step import STEPS, Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.steps.winograd import Winograd
-from tests.compiler.golden_files import check_golden
-from tests.compiler.loops.tiny_kernels import STEP_KERNELS, assert_close, run_loops, tiny_kernels
+from compiler.schedule.spaces import schedule_space
+from compiler.target import host_target
+from compiler.types.numerics import Algorithm
+from tests.compiler.loops.tiny_kernels import LANES, STEP_KERNELS, run_loops, tiny_kernels
+from tests.compiler.schedule.changed_schedules import changed
+from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import inputs_for
 
-KERNELS: dict[str, FusedKernel] = {
-    **{name: make() for name, make in STEP_KERNELS.items()},
-    **tiny_kernels(),
-}
+CHANGES = 20  # of each kernel's schedules
+TARGET = replace(host_target(), vector_bytes=4 * LANES, vector_registers=16)
+KERNELS = {**{name: make() for name, make in STEP_KERNELS.items()}, **tiny_kernels()}
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A step, applied to a kernel after `before`."""
-
-    name: str
-    kernel: str
-    step: Step
-    before: tuple[Step, ...] = ()
-
-
-EXAMPLES = [
-    Example("inline", "padded", Inline("pad")),
-    Example("merge_axes", "plane", MergeAxes("i", "j")),
-    Example("merge_reduce_axes", "plane_sum", MergeReduceAxes("s", "k", "m")),
-    Example("hoist", "scaled", Hoist("y", "j", "t")),
-    Example("cache_write", "row_sum19", CacheWrite("s", "result")),
-    Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
-    Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
-    Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
-    Example(
-        "split_reduction_again",
-        "row_sum16",
-        SplitReduction("s", "k.l", 4),
-        (SplitReduction("s", "k", 8),),
-    ),
-    Example("tile_peel", "vector17", Tile("y", "i", 4)),
-    Example("tile_shift", "vector17", Tile("y", "i", 4, "shift")),
-    Example("tile_mask", "vector17", Tile("y", "i", 4, "mask")),
-    Example(
-        "tile_mask_vectorised", "vector17", Vectorize("y", "i.i"), (Tile("y", "i", 4, "mask"),)
-    ),
-    Example(
-        "compute_at_in_masked_tile",
-        "window",
-        ComputeAt("t", "y", "i.o"),
-        (Tile("y", "i", 3, "mask"), Tile("t", "i", 2, "mask")),
-    ),
-    Example("fuse", "plane", Fuse("y", ("i", "j"), "f")),
-    Example("reorder", "plane", Reorder("y", ("j", "i"))),
-    Example("vectorize", "vector8", Vectorize("y", "i")),
-    Example("unroll", "vector8", Unroll("y", "i")),
-    Example("parallelize", "vector9", Parallelize("y", "i", 2)),
-    Example("partition", "padded", Partition("y", "i"), (Inline("pad"),)),
-    Example("partition_cuts", "padded", Partition("y", "i", 0, 0, (4, 1, 4, 12)), (Inline("pad"),)),
-    Example("compute_at", "window", ComputeAt("t", "y", "i.o"), (Tile("y", "i", 4),)),
-    Example(
-        "compute_at_register",
-        "row_sum19",
-        ComputeAt("result", "s", "i", "register"),
-        (CacheWrite("s", "result"),),
-    ),
-    Example("pack_layout", "filter", PackLayout("in0", ((0, 4),), (0, 2, 1))),
-    Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
-]
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_before_and_after(example: Example, update_golden: bool) -> None:
-    kernel = KERNELS[example.kernel]
-    before, after = Schedule(example.before), Schedule((*example.before, example.step))
-    printed = [format_loops(lower(kernel, schedule)) for schedule in (before, after)]
-    text = f"{printed[0]}\n{example.step}\n\n{printed[1]}"
-    check_golden(f"loops/{example.name}.txt", text, update_golden)
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_a_step_keeps_the_kernels_meaning(example: Example) -> None:
-    kernel = KERNELS[example.kernel]
-    schedule = Schedule((*example.before, example.step))
-    verify_loops(lower(kernel, schedule))
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_changed_schedule_is_refused_or_computes_the_kernel(name: str) -> None:
+    kernel, rng = KERNELS[name], random.Random(name)
     inputs = inputs_for(kernel)
-    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(kernel, inputs))
+    expected = evaluate_kernel(kernel, inputs)
+    space = schedule_space(kernel, TARGET, threads=2)
+    for _ in range(CHANGES):
+        schedule = changed(kernel, space.schedule(space.sample(rng)), rng)
+        try:
+            verify_loops(lower(kernel, schedule))
+            outcome = run_guarded(kernel, schedule, inputs, TARGET, threads=2)
+        except (ScheduleError, LoweringError, VerifyError):
+            continue
+        assert not outcome.problem, schedule
+        tolerance = 1e-5 if schedule.algorithm is Algorithm.DIRECT else 1e-3
+        for actual in (run_loops(kernel, schedule, inputs), outcome.output):
+            _assert_close(actual, expected, tolerance, str(schedule))
 
 
-@pytest.mark.parametrize("m", [2, 4])
-def test_winograd_keeps_the_kernels_meaning(m: int) -> None:
-    kernel = KERNELS["conv"]
-    schedule = Schedule((Winograd(m), *_packed_filter(kernel, m)))
-    verify_loops(lower(kernel, schedule))
-    inputs = inputs_for(kernel)
-    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(kernel, inputs))
-
-
-def _packed_filter(kernel: FusedKernel, m: int) -> tuple[Step, ...]:
-    """The filter as Winograd wants it, in no particular order of dimensions."""
-    weight = next(buffer for buffer in kernel.inputs if len(buffer.shape) == 4)
-    return (PackLayout(weight.name, (), (0, 1, 2, 3), winograd=m),)
-
-
-def test_the_docstring_of_pack_layout() -> None:
-    step = PackLayout("w", ((0, 8),), (0, 2, 3, 4, 1))
-    assert step.layout.shape((64, 32, 3, 3)) == (8, 32, 3, 3, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A step that does not fit, and the reason that the error gives."""
-
-    kernel: str
-    step: Step
-    reason: str
-    before: tuple[Step, ...] = ()
-
-
-REFUSALS = [
-    Refusal("row_sum19", Inline("s"), "a reduction cannot be inlined"),
-    Refusal("plane", Inline("y"), "the output stage cannot be inlined"),
-    Refusal("plane", MergeAxes("j", "i"), "j and i are not adjacent axes of y"),
-    Refusal(
-        "plane",
-        MergeAxes("i", "j"),
-        "axes are merged before all other steps",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal("add_broadcast", MergeAxes("i1", "i2"), "relu reads in1 not along i1_i2"),
-    Refusal(
-        "row_sum19",
-        CacheWrite("s", "result"),
-        "the cache must be made before other steps touch the stage",
-        (Tile("s", "i", 2),),
-    ),
-    Refusal(
-        "turned",
-        CacheRead("y", "in0", "rows", ("j", "i")),
-        "the cache must be made before other steps touch the stage",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal(
-        "turned", CacheRead("y", "in0", "rows", ("j",)), "('j',) is no permutation of the axes of y"
-    ),
-    Refusal(
-        "turned",
-        CacheRead("y", "in2", "rows", ("j", "i")),
-        "no part of y can read in2 on its own",
-    ),
-    Refusal(
-        "row_sum19",
-        CacheRead("s", "in0", "rows", ("i",)),
-        "s reads in0 along a reduce axis",
-    ),
-    Refusal(
-        "running_maximum",
-        CacheRead("y", "in0", "rows", ("i",)),
-        "y reads in0 along a reduce axis",
-    ),
-    Refusal(
-        "plane_sum",
-        MergeReduceAxes("s", "m", "k"),
-        "m and k are not adjacent reduce axes of s",
-    ),
-    Refusal("column_sum", MergeReduceAxes("s", "k", "m"), "s reads in0 not along k_m"),
-    Refusal("scaled", Hoist("y", "k", "t"), "k is no axis of y"),
-    Refusal("scaled", Hoist("y", "i", "t"), "no part of y is computed without i"),
-    Refusal(
-        "scaled",
-        Hoist("y", "j", "t"),
-        "parts are hoisted before other steps touch the stage",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal("row_sum19", SplitReduction("s", "i", 8), "i is no reduce axis of s"),
-    Refusal("row_sum19", SplitReduction("s", "k", 32), "extent 19 is below 32 lanes"),
-    Refusal(
-        "row_sum19",
-        SplitReduction("s", "k", 8),
-        "a reduction must be split before other steps touch the stage",
-        (Unroll("s", "i"),),
-    ),
-    Refusal("vector8", Tile("y", "z", 4), "stage y has no loop 'z' (it has: i)"),
-    Refusal("vector8", Tile("t", "i", 4), "kernel vector has no stage 't'"),
-    Refusal("vector8", Tile("y", "i", 0), "the factor must be at least 1"),
-    Refusal("vector8", Tile("y", "i", 4, "wrap"), "unknown tail 'wrap' (peel, shift or mask)"),
-    *(
-        Refusal(
-            "row_sum19",
-            Tile("s", "k", 4, tail),
-            "a reduce axis can only be peeled: its tiles are summed up",
-        )
-        for tail in ("shift", "mask")
-    ),
-    Refusal("plane", Fuse("y", ("j", "i"), "f"), "loops ('j', 'i') are not adjacent in ('i', 'j')"),
-    Refusal("row_sum19", Fuse("s", ("i", "k"), "f"), "reduce axes cannot be fused"),
-    Refusal("plane", Reorder("y", ("i",)), "('i',) is no permutation of the loops ('i', 'j')"),
-    Refusal(
-        "row_sum19", Vectorize("s", "k"), "a reduce axis cannot be vectorised (see SplitReduction)"
-    ),
-    Refusal(
-        "plane", Vectorize("y", "j"), "the stage is vectorised already", (Vectorize("y", "i"),)
-    ),
-    Refusal("plane", Unroll("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
-    Refusal(
-        "plane",
-        Parallelize("y", "j"),
-        "only the outermost loop over an output axis runs in parallel",
-    ),
-    Refusal(
-        "row_sum19",
-        Parallelize("s", "k"),
-        "only the outermost loop over an output axis runs in parallel",
-        (Reorder("s", ("k", "i")),),
-    ),
-    Refusal("plane", Partition("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
-    Refusal("padded", ComputeAt("y", "pad", "i"), "y does not come before pad"),
-    Refusal("padded", ComputeAt("pad", "y", "j"), "stage y has no loop 'j' (it has: i)"),
-    Refusal("filter", PackLayout("in1", (), (0, 1)), "the kernel has no input 'in1'"),
-    Refusal(
-        "plane",
-        PackLayout("in0", (), (1, 0)),
-        "in0 is no constant: its layout is not ours to choose",
-    ),
-    Refusal("filter", PackLayout("in0", ((2, 4),), (0, 1, 2)), "in0 has 2 dimensions"),
-    Refusal(
-        "filter",
-        PackLayout("in0", ((0, 4),), (0, 1)),
-        "(0, 1) is no permutation of the split dimensions",
-    ),
-    Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
-    Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
-    Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
-    Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
-    Refusal(
-        "conv",
-        Winograd(2),
-        "the algorithm is chosen before all other steps",
-        (Tile("relu", "ow", 2),),
-    ),
-]
-
-
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda item: type(item.step).__name__)
-def test_a_step_that_does_not_fit_is_refused(refusal: Refusal) -> None:
-    schedule = Schedule((*refusal.before, refusal.step))
-    lower(KERNELS[refusal.kernel], Schedule(refusal.before))
-    with pytest.raises(ScheduleError) as caught:
-        lower(KERNELS[refusal.kernel], schedule)
-    assert caught.value.message == f"{refusal.step}: {refusal.reason}"
-    assert caught.value.program == str(schedule)
-
-
-def test_every_step_has_an_example_and_a_refusal() -> None:
-    shown = {type(example.step) for example in EXAMPLES} | {Winograd}
-    assert shown == set(STEPS.values())
-    assert {type(refusal.step) for refusal in REFUSALS} == set(STEPS.values())
-
-
-def test_a_tile_cannot_be_cut_again_where_it_has_a_rest() -> None:
-    steps = (Tile("y", "i", 4), Tile("y", "i.o", 2))
-    with pytest.raises(ScheduleError, match=r"i\.o is tiled again: 4 does not divide 17"):
-        lower(KERNELS["vector17"], Schedule(steps))
-
-
-def test_the_output_cannot_be_computed_inside_another_stage() -> None:
-    with pytest.raises(ScheduleError, match="y does not come before"):
-        lower(KERNELS["window"], Schedule((ComputeAt("y", "t", "i"),)))
+def _assert_close(
+    actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float, message: str
+) -> None:
+    if expected.dtype.kind == "f":
+        np.testing.assert_allclose(actual, expected, tolerance, tolerance, err_msg=message)
+    else:
+        np.testing.assert_array_equal(actual, expected, message)

@@ -1,67 +1,387 @@
-"""Schedules as records: JSON there and back, and clear refusals of what is not understood."""
+"""Each schedule step: the loops before and after (golden files), its meaning, and its refusals.
+
+The examples are those of the steps' docstrings.
+"""
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 
 import pytest
 
 from compiler.errors import ScheduleError
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.printer import format_loops
+from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.cache_read import CacheRead
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.hoist import Hoist
+from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.merge_axes import MergeAxes
+from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
 from compiler.schedule.steps.pack_layout import PackLayout
 from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.step import STEPS
+from compiler.schedule.steps.partition import Partition
+from compiler.schedule.steps.prefetch import Prefetch
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.split_reduction import SplitReduction
+from compiler.schedule.steps.step import STEPS, Step
 from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.steps.winograd import Winograd
+from tests.compiler.golden_files import check_golden
+from tests.compiler.loops.tiny_kernels import STEP_KERNELS, assert_close, run_loops, tiny_kernels
+from tests.compiler.schedule.small_kernels import inputs_for
 
-SCHEDULE = Schedule(
-    (
-        Tile("conv", "ow", 7, "shift"),
-        Fuse("conv", ("n", "oh"), "parallel"),
-        Parallelize("conv", "parallel", 4),
-        PackLayout("in1", ((0, 8), (1, 8)), (0, 2, 4, 5, 3, 1)),
-    )
-)
-
-
-def test_json_names_the_step_and_its_arguments() -> None:
-    assert SCHEDULE.to_json()[:2] == [
-        ["Tile", "conv", "ow", 7, "shift"],
-        ["Fuse", "conv", ("n", "oh"), "parallel"],
-    ]
-    assert Schedule.from_json(json.loads(json.dumps(SCHEDULE.to_json()))) == SCHEDULE
-    assert hash(Schedule.from_json(SCHEDULE.to_json())) == hash(SCHEDULE)
+KERNELS: dict[str, FusedKernel] = {
+    **{name: make() for name, make in STEP_KERNELS.items()},
+    **tiny_kernels(),
+}
 
 
-def test_arguments_with_a_default_may_be_missing() -> None:
-    """Records of an older version, from before an argument existed, still replay."""
-    assert Schedule.from_json([["Tile", "y", "i", 4]]) == Schedule((Tile("y", "i", 4),))
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A step, applied to a kernel after `before`."""
+
+    name: str
+    kernel: str
+    step: Step
+    before: tuple[Step, ...] = ()
+
+
+def packed_filter(m: int) -> tuple[PackLayout]:
+    """The filter of "conv" as Winograd wants it, in no particular order of dimensions."""
+    return (PackLayout("in1", (), (0, 1, 2, 3), winograd=m),)
+
+
+EXAMPLES = [
+    Example("inline", "padded", Inline("pad")),
+    Example("merge_axes", "plane", MergeAxes("i", "j")),
+    Example("merge_reduce_axes", "plane_sum", MergeReduceAxes("s", "k", "m")),
+    Example("hoist", "scaled", Hoist("y", "j", "t")),
+    Example("cache_write", "row_sum19", CacheWrite("s", "result")),
+    Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
+    Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
+    Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
+    Example(
+        "split_reduction_again",
+        "row_sum16",
+        SplitReduction("s", "k.l", 4),
+        (SplitReduction("s", "k", 8),),
+    ),
+    Example("tile_peel", "vector17", Tile("y", "i", 4)),
+    Example("tile_shift", "vector17", Tile("y", "i", 4, "shift")),
+    Example("tile_mask", "vector17", Tile("y", "i", 4, "mask")),
+    Example(
+        "tile_mask_vectorised", "vector17", Vectorize("y", "i.i"), (Tile("y", "i", 4, "mask"),)
+    ),
+    Example(
+        "compute_at_in_masked_tile",
+        "window",
+        ComputeAt("t", "y", "i.o"),
+        (Tile("y", "i", 3, "mask"), Tile("t", "i", 2, "mask")),
+    ),
+    Example("fuse", "plane", Fuse("y", ("i", "j"), "f")),
+    Example("reorder", "plane", Reorder("y", ("j", "i"))),
+    Example("vectorize", "vector8", Vectorize("y", "i")),
+    Example("unroll", "vector8", Unroll("y", "i")),
+    Example("parallelize", "vector9", Parallelize("y", "i", 2)),
+    Example("partition", "padded", Partition("y", "i"), (Inline("pad"),)),
+    Example("partition_cuts", "padded", Partition("y", "i", 0, 0, (4, 1, 4, 12)), (Inline("pad"),)),
+    Example("compute_at", "window", ComputeAt("t", "y", "i.o"), (Tile("y", "i", 4),)),
+    Example(
+        "compute_at_register",
+        "row_sum19",
+        ComputeAt("result", "s", "i", "register"),
+        (CacheWrite("s", "result"),),
+    ),
+    Example("pack_layout", "filter", PackLayout("in0", ((0, 4),), (0, 2, 1))),
+    Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_before_and_after(example: Example, update_golden: bool) -> None:
+    kernel = KERNELS[example.kernel]
+    before, after = Schedule(example.before), Schedule((*example.before, example.step))
+    printed = [format_loops(lower(kernel, schedule)) for schedule in (before, after)]
+    text = f"{printed[0]}\n{example.step}\n\n{printed[1]}"
+    check_golden(f"loops/{example.name}.txt", text, update_golden)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_a_step_keeps_the_kernels_meaning(example: Example) -> None:
+    kernel = KERNELS[example.kernel]
+    schedule = Schedule((*example.before, example.step))
+    verify_loops(lower(kernel, schedule))
+    inputs = inputs_for(kernel)
+    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(kernel, inputs))
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_winograd_keeps_the_kernels_meaning(m: int) -> None:
+    kernel = KERNELS["conv"]
+    schedule = Schedule((Winograd(m), *packed_filter(m)))
+    verify_loops(lower(kernel, schedule))
+    inputs = inputs_for(kernel)
+    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(kernel, inputs))
+
+
+def test_the_docstring_of_pack_layout() -> None:
+    step = PackLayout("w", ((0, 8),), (0, 2, 3, 4, 1))
+    assert step.layout.shape((64, 32, 3, 3)) == (8, 32, 3, 3, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A step that does not fit, and the reason that the error gives."""
+
+    kernel: str
+    step: Step
+    reason: str
+    before: tuple[Step, ...] = ()
+
+
+REFUSALS = [
+    Refusal("row_sum19", Inline("s"), "a reduction cannot be inlined"),
+    Refusal("plane", Inline("y"), "the output stage cannot be inlined"),
+    Refusal("plane", MergeAxes("j", "i"), "j and i are not adjacent axes of y"),
+    Refusal(
+        "plane",
+        MergeAxes("i", "j"),
+        "axes are merged before all other steps",
+        (Tile("y", "i", 2),),
+    ),
+    Refusal("add_broadcast", MergeAxes("i1", "i2"), "relu reads in1 not along i1_i2"),
+    Refusal(
+        "row_sum19",
+        CacheWrite("s", "result"),
+        "the cache must be made before other steps touch the stage",
+        (Tile("s", "i", 2),),
+    ),
+    Refusal("row_sum19", CacheWrite("s", "in0"), "there is a stage or an input 'in0' already"),
+    Refusal("row_sum19", CacheWrite("s", "s"), "there is a stage or an input 's' already"),
+    Refusal(
+        "turned",
+        CacheRead("y", "in0", "rows", ("j", "i")),
+        "the cache must be made before other steps touch the stage",
+        (Tile("y", "i", 2),),
+    ),
+    Refusal(
+        "turned", CacheRead("y", "in0", "rows", ("j",)), "('j',) is no permutation of the axes of y"
+    ),
+    Refusal(
+        "turned",
+        CacheRead("y", "in2", "rows", ("j", "i")),
+        "no part of y can read in2 on its own",
+    ),
+    Refusal(
+        "row_sum19",
+        CacheRead("s", "in0", "rows", ("i",)),
+        "s reads in0 along a reduce axis",
+    ),
+    Refusal(
+        "running_maximum",
+        CacheRead("y", "in0", "rows", ("i",)),
+        "y reads in0 along a reduce axis",
+    ),
+    Refusal(
+        "plane_sum",
+        MergeReduceAxes("s", "m", "k"),
+        "m and k are not adjacent reduce axes of s",
+    ),
+    Refusal("column_sum", MergeReduceAxes("s", "k", "m"), "s reads in0 not along k_m"),
+    Refusal("scaled", Hoist("y", "k", "t"), "k is no axis of y"),
+    Refusal("scaled", Hoist("y", "i", "t"), "no part of y is computed without i"),
+    Refusal(
+        "scaled",
+        Hoist("y", "j", "t"),
+        "parts are hoisted before other steps touch the stage",
+        (Tile("y", "i", 2),),
+    ),
+    Refusal("row_sum19", SplitReduction("s", "i", 8), "i is no reduce axis of s"),
+    Refusal("row_sum19", SplitReduction("s", "k", 0), "there must be at least 1 lane"),
+    Refusal("row_sum19", SplitReduction("s", "k", 32), "extent 19 is below 32 lanes"),
+    Refusal(
+        "row_sum19",
+        SplitReduction("s", "k", 8),
+        "a reduction must be split before other steps touch the stage",
+        (Unroll("s", "i"),),
+    ),
+    Refusal("vector8", Tile("y", "z", 4), "stage y has no loop 'z' (it has: i)"),
+    Refusal("vector8", Tile("t", "i", 4), "kernel vector has no stage 't'"),
+    Refusal(
+        "plane",
+        Tile("y", "f", 4),
+        "a fused loop cannot be tiled: tile its parts, then fuse",
+        (Fuse("y", ("i", "j"), "f"),),
+    ),
+    Refusal("vector8", Tile("y", "i", 0), "the factor must be at least 1"),
+    Refusal("vector8", Tile("y", "i", 4, "wrap"), "unknown tail 'wrap' (peel, shift or mask)"),
+    *(
+        Refusal(
+            "row_sum19",
+            Tile("s", "k", 4, tail),
+            "a reduce axis can only be peeled: its tiles are summed up",
+        )
+        for tail in ("shift", "mask")
+    ),
+    Refusal("plane", Fuse("y", ("j", "i"), "f"), "loops ('j', 'i') are not adjacent in ('i', 'j')"),
+    Refusal("plane", Fuse("y", (), "f"), "there must be loops to fuse"),
+    Refusal("plane", Fuse("y", ("i", "j"), "j"), "stage y has or had a loop called j"),
+    Refusal(
+        "plane",
+        Tile("y", "i.o", 2),
+        "stage y has or had a loop called i.o.o or i.o.i",
+        (Fuse("y", ("j",), "i.o.i"), Tile("y", "i", 2)),
+    ),
+    Refusal("row_sum19", Fuse("s", ("i", "k"), "f"), "reduce axes cannot be fused"),
+    Refusal("plane", Reorder("y", ("i",)), "('i',) is no permutation of the loops ('i', 'j')"),
+    Refusal(
+        "row_sum19", Vectorize("s", "k"), "a reduce axis cannot be vectorised (see SplitReduction)"
+    ),
+    Refusal(
+        "plane", Vectorize("y", "j"), "the stage is vectorised already", (Vectorize("y", "i"),)
+    ),
+    Refusal("plane", Unroll("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
+    Refusal(
+        "plane",
+        Parallelize("y", "j"),
+        "only the outermost loop over an output axis runs in parallel",
+    ),
+    Refusal(
+        "row_sum19",
+        Parallelize("s", "k"),
+        "only the outermost loop over an output axis runs in parallel",
+        (Reorder("s", ("k", "i")),),
+    ),
+    Refusal("plane", Parallelize("y", "i", 0), "each thread must get at least 1 chunk"),
+    Refusal(
+        "plane",
+        Partition("y", "i", -1),
+        "the number of iterations that stand alone cannot be negative",
+    ),
+    Refusal("plane", Partition("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
+    Refusal("padded", ComputeAt("y", "pad", "i"), "y does not come before pad"),
+    Refusal("padded", ComputeAt("pad", "y", "j"), "stage y has no loop 'j' (it has: i)"),
+    Refusal(
+        "window",
+        ComputeAt("t", "y", "i", "workspace"),
+        "unknown scope 'workspace' (register or stack)",
+    ),
+    Refusal(
+        "window",
+        ComputeAt("t", "y", "i"),
+        "the lanes of Vectorize('y', 'i') share it",
+        (Vectorize("y", "i"),),
+    ),
+    Refusal("filter", PackLayout("in1", (), (0, 1)), "the kernel has no input 'in1'"),
+    Refusal(
+        "plane",
+        PackLayout("in0", (), (1, 0)),
+        "in0 is no constant: its layout is not ours to choose",
+    ),
+    Refusal("filter", PackLayout("in0", ((2, 4),), (0, 1, 2)), "in0 has 2 dimensions"),
+    Refusal(
+        "filter",
+        PackLayout("in0", ((0, 4),), (0, 1)),
+        "(0, 1) is no permutation of the split dimensions",
+    ),
+    Refusal("filter", PackLayout("in0", ((0, 0),), (0, 1, 2)), "the factors must be at least 1"),
+    Refusal(
+        "filter",
+        PackLayout("in0", (), (0, 1), 2),
+        "winograd=2 does not fit: there is no Winograd step",
+    ),
+    Refusal(
+        "conv",
+        PackLayout("in1", (), (0, 1, 2, 3)),
+        "winograd=0 does not fit: there is Winograd(m=2)",
+        (Winograd(2), *packed_filter(2)),
+    ),
+    Refusal(
+        "conv",
+        *packed_filter(4),
+        "winograd=4 does not fit: there is Winograd(m=2)",
+        (Winograd(2), *packed_filter(2)),
+    ),
+    Refusal(
+        "weights",
+        PackLayout("in0", (), (0,)),
+        "axes of in0 are merged: it cannot be packed",
+        (MergeAxes("i", "j"),),
+    ),
+    Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
+    Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
+    Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
+    Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
+    Refusal("conv", Winograd(2), "the filter needs PackLayout('in1', ..., winograd=2)"),
+    Refusal(
+        "conv",
+        Winograd(2),
+        "the algorithm is chosen before all other steps",
+        (Tile("relu", "ow", 2),),
+    ),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda item: type(item.step).__name__)
+def test_a_step_that_does_not_fit_is_refused(refusal: Refusal) -> None:
+    schedule = Schedule((*refusal.before, refusal.step))
+    lower(KERNELS[refusal.kernel], Schedule(refusal.before))
+    with pytest.raises(ScheduleError) as caught:
+        lower(KERNELS[refusal.kernel], schedule)
+    assert caught.value.message == f"{refusal.step}: {refusal.reason}"
+    assert caught.value.program == str(schedule)
+
+
+def test_every_step_has_an_example_and_a_refusal() -> None:
+    shown = {type(example.step) for example in EXAMPLES} | {Winograd}
+    assert shown == set(STEPS.values())
+    assert {type(refusal.step) for refusal in REFUSALS} == set(STEPS.values())
+
+
+def test_a_tile_cannot_be_cut_again_where_it_has_a_rest() -> None:
+    steps = (Tile("y", "i", 4), Tile("y", "i.o", 2))
+    with pytest.raises(ScheduleError, match=r"i\.o is tiled again: 4 does not divide 17"):
+        lower(KERNELS["vector17"], Schedule(steps))
+
+
+def test_a_tile_is_not_shifted_where_elements_would_be_summed_twice() -> None:
+    tile = Tile("y", "i", 5, "shift")
+    kernel = KERNELS["window"]
+    lower(kernel, Schedule((tile, Reorder("y", ("i.o", "k", "i.i")))))
+    for step in (Reorder("y", ("k", "i.o", "i.i")), Parallelize("y", "i.o")):
+        with pytest.raises(ScheduleError, match=r"loop i\.o of y is shifted where two"):
+            lower(kernel, Schedule((tile, step)))
+    whole = Tile("y", "i", 4, "shift")
+    lower(kernel, Schedule((whole, Reorder("y", ("k", "i.o", "i.i")))))
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "steps",
     [
-        ([["Teleport", "y"]], "unknown schedule step ['Teleport', 'y']"),
-        (["Tile"], "unknown schedule step 'Tile'"),
-        ([[]], "unknown schedule step []"),
-        ([None], "unknown schedule step None"),
-        ([["Inline", "y", 1, 2]], "schedule step Inline has too many arguments"),
-        ([["Tile", "y"]], "missing 2 required positional arguments"),
+        (ComputeAt("t", "y", "i"), Tile("y", "i", 4)),
+        (ComputeAt("t", "y", "i"), Fuse("y", ("i",), "f")),
+        (ComputeAt("t", "y", "i"), Vectorize("y", "i")),
+        (ComputeAt("t", "y", "i"), Inline("t")),
     ],
+    ids=str,
 )
-def test_what_is_no_step_is_refused(data: list[object], message: str) -> None:
+def test_what_later_steps_take_from_a_stage_that_is_computed_inside(
+    steps: tuple[Step, ...],
+) -> None:
     with pytest.raises(ScheduleError) as caught:
-        Schedule.from_json(data)
-    assert message in caught.value.message
+        lower(KERNELS["window"], Schedule(steps))
+    assert caught.value.message.startswith(f"{steps[0]}: ")
 
 
-def test_every_step_shows_a_loop_nest_in_its_docstring() -> None:
-    for name, step in STEPS.items():
-        assert step.__name__ == name
-        assert step.__doc__ is not None and "->" in step.__doc__, name
-
-
-def test_a_schedule_prints_one_step_per_line() -> None:
-    lines = str(SCHEDULE).split("\n")
-    assert lines[0] == "Tile(stage='conv', axis='ow', factor=7, tail='shift')"
-    assert len(lines) == len(SCHEDULE.steps)
+def test_the_output_cannot_be_computed_inside_another_stage() -> None:
+    with pytest.raises(ScheduleError, match="y does not come before"):
+        lower(KERNELS["window"], Schedule((ComputeAt("y", "t", "i"),)))
