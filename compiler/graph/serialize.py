@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,15 +20,10 @@ from compiler.types.tensor_type import Array, Attribute, TensorType
 FORMAT = 1
 
 
-def graph_to_json(graph: Graph, *, with_constants: bool = True) -> dict[str, Any]:
-    """The graph as JSON values. Constants are base64, or only their SHA-256 if not wanted."""
-    return {
-        **structure_to_json(graph),
-        "constants": {
-            name: _constant_to_json(array, with_constants)
-            for name, array in graph.constants.items()
-        },
-    }
+def graph_to_json(graph: Graph) -> dict[str, Any]:
+    """The graph as JSON values, of constants their SHA-256."""
+    constants = {name: {"sha256": _sha256(array)} for name, array in graph.constants.items()}
+    return {**structure_to_json(graph), "constants": constants}
 
 
 def structure_to_json(graph: Graph) -> dict[str, Any]:
@@ -83,23 +76,6 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error
-
-
-def graph_from_json(value: Any) -> Graph:
-    """The graph that `graph_to_json` wrote, constants included.
-
-    Raises `TunefarmError` when the value is no such JSON, lacks the constants' contents, or a
-    constant does not have the SHA-256 written beside it.
-    """
-    structure = graph_from_structure(value, {})
-    try:
-        constants = {
-            name: _constant_from_json(name, constant, structure.types[name])
-            for name, constant in value["constants"].items()
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error
-    return replace(structure, constants=constants)
 
 
 def attributes_to_json(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
@@ -186,23 +162,3 @@ def _attribute_from_json(value: Any) -> Any:
 
 def _sha256(array: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-
-
-def _constant_to_json(array: Array, with_contents: bool) -> dict[str, str]:
-    value = {"sha256": _sha256(array)}
-    if with_contents:
-        value["data"] = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-    return value
-
-
-def _constant_from_json(name: str, value: Mapping[str, str], type: TensorType) -> Array:
-    if "data" not in value:
-        raise TunefarmError(
-            f"the contents of constant {name} were left out of the graph JSON",
-            hint="write it with its constants",
-        )
-    data = base64.b64decode(value["data"], validate=True)
-    array = np.frombuffer(data, dtype=type.dtype.numpy).reshape(type.shape)
-    if _sha256(array) != value["sha256"]:
-        raise TunefarmError(f"constant {name} in the graph JSON is damaged: its SHA-256 differs")
-    return array

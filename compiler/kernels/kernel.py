@@ -32,7 +32,7 @@ class FusedKernel:
     Every stage's result is a tensor named after the stage, indexed by its axes. `name` is for
     people ("conv2d_add_relu") and no part of the workload key. `anchor` names the stage that
     decides the loop structure (the contraction or reduction; the last stage for an elementwise
-    kernel). Stages before the anchor are its prologue, those after it (at most one) its epilogue.
+    kernel). Stages before the anchor are its prologue, those after it its epilogue.
     """
 
     name: str

@@ -6,10 +6,13 @@ so that no model and no measurement with random inputs can read outside of a ten
 
 from __future__ import annotations
 
+from functools import partial
+
 from compiler.expr.nodes import Expr, add, binary, cast, integer, select
 from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.registry import REQUIRED
 from compiler.operators.rules import INDICES, check, check_dtype
+from compiler.operators.shape import register_move
 from compiler.operators.use import Attributes, Types, Use
 from compiler.types.dtypes import NUMBERS, DType
 from compiler.types.tensor_type import TensorType
@@ -42,7 +45,7 @@ def _gather(attributes: Attributes, use: Use) -> Tensor:
     end = axis + len(picks.shape)
 
     def value(indices: tuple[Expr, ...]) -> Expr:
-        position = _position(picks[tuple(indices[axis:end])], data.shape[axis])
+        position = _position(picks[indices[axis:end]], data.shape[axis])
         return data[(*indices[:axis], position, *indices[end:])]
 
     return use.pointwise("gather", value)
@@ -132,14 +135,8 @@ def _one_hot(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("one_hot", value)
 
 
-register(
-    *(
-        OperatorDefinition(name, Pattern.INJECTIVE, 2, infer, expression, attributes)
-        for name, infer, expression, attributes in (
-            ("gather", _infer_gather, _gather, {"axis": 0}),
-            ("gather_elements", _infer_gather_elements, _gather_elements, {"axis": 0}),
-            ("gather_nd", _infer_gather_nd, _gather_nd, {"batch_dims": 0}),
-            ("one_hot", _infer_one_hot, _one_hot, {"depth": REQUIRED, "axis": REQUIRED}),
-        )
-    )
-)
+_register = partial(register_move, inputs=2, cheap=False)
+_register("gather", _infer_gather, _gather, axis=0)
+_register("gather_elements", _infer_gather_elements, _gather_elements, axis=0)
+_register("gather_nd", _infer_gather_nd, _gather_nd, batch_dims=0)
+_register("one_hot", _infer_one_hot, _one_hot, depth=REQUIRED, axis=REQUIRED)

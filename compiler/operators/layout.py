@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
 from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.registry import REQUIRED
 from compiler.operators.rules import check
+from compiler.operators.shape import register_move
 from compiler.operators.use import Attributes, Types, Use
 from compiler.types.tensor_type import TensorType
 
@@ -58,25 +59,5 @@ def _from_blocked(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("from_blocked", value)
 
 
-register(
-    OperatorDefinition(
-        "to_blocked",
-        Pattern.INJECTIVE,
-        1,
-        _infer_to_blocked,
-        _to_blocked,
-        {"block": REQUIRED},
-        cheap=True,
-        passes=1,
-    ),
-    OperatorDefinition(
-        "from_blocked",
-        Pattern.INJECTIVE,
-        1,
-        _infer_from_blocked,
-        _from_blocked,
-        {"channels": REQUIRED},
-        cheap=True,
-        passes=1,
-    ),
-)
+register_move("to_blocked", _infer_to_blocked, _to_blocked, passes=1, block=REQUIRED)
+register_move("from_blocked", _infer_from_blocked, _from_blocked, passes=1, channels=REQUIRED)

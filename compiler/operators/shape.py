@@ -6,12 +6,49 @@ from compiler.errors import ShapeError
 from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
 from compiler.kernels.kernel import Tensor
 from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.registry import (
+    REQUIRED,
+    ExpressionRule,
+    OperatorDefinition,
+    Pattern,
+    Required,
+    TypeRule,
+    register,
+)
 from compiler.operators.rules import broadcast_load, broadcast_shapes, check, check_same_dtype
 from compiler.operators.use import Attributes, Types, Use
-from compiler.types.tensor_type import TensorType
+from compiler.types.tensor_type import Attribute, TensorType
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+def register_move(
+    name: str,
+    infer: TypeRule,
+    expression: ExpressionRule,
+    *,
+    inputs: int | tuple[int, int | None] = 1,
+    cheap: bool = True,
+    passes: int | None = None,
+    identity_if_same_type: bool = False,
+    blocked: BlockedRule | None = None,
+    **attributes: Attribute | Required,
+) -> None:
+    """Register an operator whose result's elements are those of its data, moved."""
+    register(
+        OperatorDefinition(
+            name,
+            Pattern.INJECTIVE,
+            inputs,
+            infer,
+            expression,
+            attributes,
+            cheap=cheap,
+            passes=passes,
+            identity_if_same_type=identity_if_same_type,
+            blocked=blocked,
+        )
+    )
 
 
 # --- views --------------------------------------------------------------------------------------
@@ -262,74 +299,21 @@ register(
         {"shape": REQUIRED},
         identity_if_same_type=True,
     ),
-    OperatorDefinition(
-        "transpose",
-        Pattern.INJECTIVE,
-        1,
-        _infer_transpose,
-        _transpose,
-        {"perm": REQUIRED},
-        cheap=True,
-        passes=1,
-    ),
-    OperatorDefinition(
-        "concat",
-        Pattern.INJECTIVE,
-        (1, None),
-        _infer_concat,
-        _concat,
-        {"axis": REQUIRED},
-        cheap=True,
-        passes=1,
-        blocked=BlockedRule(_blocked_concat, joins=True),
-    ),
-    OperatorDefinition(
-        "slice",
-        Pattern.INJECTIVE,
-        1,
-        _infer_slice,
-        _slice,
-        {"starts": REQUIRED, "steps": REQUIRED, "shape": REQUIRED},
-        cheap=True,
-        passes=1,
-    ),
-    OperatorDefinition(
-        "expand",
-        Pattern.INJECTIVE,
-        1,
-        _infer_expand,
-        _expand,
-        {"shape": REQUIRED},
-        cheap=True,
-        identity_if_same_type=True,
-    ),
-    OperatorDefinition(
-        "tile",
-        Pattern.INJECTIVE,
-        1,
-        _infer_tile,
-        _tile,
-        {"repeats": REQUIRED},
-        cheap=True,
-        identity_if_same_type=True,
-    ),
-    OperatorDefinition(
-        "trilu",
-        Pattern.INJECTIVE,
-        1,
-        _infer_trilu,
-        _trilu,
-        {"upper": True, "k": 0},
-        cheap=True,
-        passes=1,
-    ),
-    OperatorDefinition(
-        "pad",
-        Pattern.INJECTIVE,
-        (1, 2),
-        _infer_pad,
-        _pad,
-        {"pads": REQUIRED, "mode": "constant", "value": 0.0},
-        cheap=True,
-    ),
 )
+register_move("transpose", _infer_transpose, _transpose, passes=1, perm=REQUIRED)
+register_move(
+    "concat",
+    _infer_concat,
+    _concat,
+    inputs=(1, None),
+    passes=1,
+    blocked=BlockedRule(_blocked_concat, joins=True),
+    axis=REQUIRED,
+)
+register_move(
+    "slice", _infer_slice, _slice, passes=1, starts=REQUIRED, steps=REQUIRED, shape=REQUIRED
+)
+register_move("expand", _infer_expand, _expand, identity_if_same_type=True, shape=REQUIRED)
+register_move("tile", _infer_tile, _tile, identity_if_same_type=True, repeats=REQUIRED)
+register_move("trilu", _infer_trilu, _trilu, passes=1, upper=True, k=0)
+register_move("pad", _infer_pad, _pad, inputs=(1, 2), pads=REQUIRED, mode="constant", value=0.0)

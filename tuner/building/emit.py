@@ -51,7 +51,7 @@ def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...],
         return files, _c_command(form, spec, output, name)
     if form == "graph":
         # Of its constants only the SHA-256.
-        graph = graph_to_json(built.graph, with_constants=False)
+        graph = graph_to_json(built.graph)
         _write(output, json.dumps(graph, indent=1, ensure_ascii=False))
         return (output,), f"less {shlex.quote(output)}"
     text = llvm_text if form == "llvm" else assembly_text
