@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from compiler.expr.nodes import Const, const
-from compiler.types.dtypes import DType
+from compiler.types.dtypes import BOOLS, NUMBERS, DType
 
 
 @dataclass(frozen=True, slots=True)
 class Combiner:
     """How a reduction joins its terms, in any order."""
 
+    operands: frozenset[DType]  # the element types that it combines
     operation: str  # the binary function of two terms
     array: np.ufunc  # the same on NumPy arrays; its `reduce` joins along axes
     neutral: Callable[[DType], int | float]  # the value that leaves any term as it is
@@ -22,27 +24,23 @@ class Combiner:
 
 
 def _lowest(dtype: DType) -> int | float:
-    if dtype.is_integer:
-        return int(np.iinfo(dtype.numpy).min)
-    return float("-inf") if dtype.is_float else 0
+    return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
 
 
 def _highest(dtype: DType) -> int | float:
-    if dtype.is_integer:
-        return int(np.iinfo(dtype.numpy).max)
-    return float("inf") if dtype.is_float else 1
+    return math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).max)
 
 
 COMBINERS: Mapping[str, Combiner] = {
-    "sum": Combiner("add", np.add, lambda dtype: 0, rounds=True),
-    "prod": Combiner("mul", np.multiply, lambda dtype: 1, rounds=True),
-    "max": Combiner("max", np.maximum, _lowest),
-    "min": Combiner("min", np.minimum, _highest),
-    "and": Combiner("and", np.bitwise_and, lambda dtype: 1),
-    "or": Combiner("or", np.bitwise_or, lambda dtype: 0),
+    "sum": Combiner(NUMBERS, "add", np.add, lambda dtype: 0, rounds=True),
+    "prod": Combiner(NUMBERS, "mul", np.multiply, lambda dtype: 1, rounds=True),
+    "max": Combiner(NUMBERS, "max", np.maximum, _lowest),
+    "min": Combiner(NUMBERS, "min", np.minimum, _highest),
+    "and": Combiner(BOOLS, "and", np.bitwise_and, lambda dtype: 1),
+    "or": Combiner(BOOLS, "or", np.bitwise_or, lambda dtype: 0),
 }
 
 
 def neutral_element(combiner: str, dtype: DType) -> Const:
-    """What leaves any term of type `dtype` as it is; `and` and `or` combine bools only."""
+    """What leaves any term of type `dtype`, one that is combined so, as it is."""
     return const(COMBINERS[combiner].neutral(dtype), dtype)

@@ -6,6 +6,8 @@ expression over `Index` nodes.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.expr.functions import BINARY, UNARY
@@ -108,35 +110,30 @@ def binary(op: str, left: Expr, right: Expr) -> Expr:
 
 
 def _fold_index(op: str, left: Expr, right: Expr) -> Expr | None:
-    if isinstance(left, Const) and isinstance(right, Const):
-        a, b = int(left.value), int(right.value)
-        if op == "add":
-            return integer(a + b)
-        if op == "sub":
-            return integer(a - b)
-        if op == "mul":
-            return integer(a * b)
-        if op == "floordiv" and b != 0:
-            return integer(a // b)
-        if op == "mod" and b != 0:
-            return integer(a % b)
     if isinstance(right, Const):
-        if right.value == 0 and op in ("add", "sub"):
+        b = int(right.value)
+        if isinstance(left, Const) and op in _EXACT and (b or op in ("add", "sub", "mul")):
+            return integer(_EXACT[op](int(left.value), b))
+        if b == _NEUTRAL.get(op):
             return left
-        if right.value == 1 and op in ("mul", "floordiv"):
-            return left
-        if right.value == 1 and op == "mod":
+        if (b == 0 and op == "mul") or (b == 1 and op == "mod"):
             return integer(0)
-        if right.value == 0 and op == "mul":
-            return integer(0)
-    if isinstance(left, Const):
-        if left.value == 0 and op == "add":
+    elif isinstance(left, Const) and op in ("add", "mul"):
+        if left.value == _NEUTRAL[op]:
             return right
-        if left.value == 1 and op == "mul":
-            return right
-        if left.value == 0 and op == "mul":
+        if left.value == 0:
             return integer(0)
     return None
+
+
+_EXACT: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+}
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}  # on the right
 
 
 def add(left: Expr, right: Expr) -> Expr:

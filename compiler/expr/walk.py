@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
 
+Operands: TypeAlias = tuple[Expr, ...]
 
-def children(expr: Expr) -> tuple[Expr, ...]:
+
+def children(expr: Expr) -> Operands:
     """The direct operands, left to right."""
     return _CHILDREN[type(expr)](expr)
 
 
-_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+_CHILDREN: dict[type[Expr], Callable[[Any], Operands]] = {
     Const: lambda expr: (),
     Index: lambda expr: (),
     Load: lambda expr: expr.indices,
@@ -48,20 +50,21 @@ def with_operands(expr: Expr, walk: Callable[[Expr], Expr]) -> Expr:
     return type(expr)(expr.dtype, *new)
 
 
-def postorder(expr: Expr) -> Iterator[Expr]:
-    """Every node object once, operands before their users, without recursion."""
+def postorder(expr: Expr, operands: Callable[[Expr], Operands] = children) -> Iterator[Expr]:
+    """Every node object once, operands before their users, without recursion.
+
+    `operands` may leave out some, and what only they reach.
+    """
     seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(expr, False)]
+    stack: list[Expr | tuple[Expr]] = [expr]  # in a tuple: a node whose operands are done
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-            continue
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        stack.append((node, True))
-        stack.extend((operand, False) for operand in reversed(children(node)))
+        node = stack.pop()
+        if isinstance(node, tuple):
+            yield node[0]
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node,))
+            stack.extend(operands(node)[::-1])
 
 
 def loads(expr: Expr) -> list[Load]:

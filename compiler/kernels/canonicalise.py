@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Unary, binary, index
 from compiler.expr.walk import loads, postorder, rewrite
 from compiler.kernels.accumulate import apart
+from compiler.kernels.count_work import iterations
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
 from compiler.kernels.stage import Axis, Stage
@@ -77,7 +77,7 @@ def _inlined_names(stages: tuple[Stage, ...]) -> set[str]:
     """The pointwise stages to inline, decided from the last to the first: how often an inlined
     stage is evaluated depends on what became of its readers."""
     anchor = max((i for i, stage in enumerate(stages) if stage.reduce_axes), default=-1)
-    evaluations = {stages[-1].name: _iterations(stages[-1])}
+    evaluations = {stages[-1].name: iterations(stages[-1])}
     inlined: set[str] = set()
     for position in range(len(stages) - 2, -1, -1):
         stage = stages[position]
@@ -87,16 +87,12 @@ def _inlined_names(stages: tuple[Stage, ...]) -> set[str]:
             reads += count * evaluations[reader.name]
         keep = bool(stage.reduce_axes)
         if not keep and position < anchor:
-            again = reads > _iterations(stage)
+            again = reads > iterations(stage)
             keep = _is_padding(stage) or (_is_expensive(stage) and again)
-        evaluations[stage.name] = _iterations(stage) if keep else reads
+        evaluations[stage.name] = iterations(stage) if keep else reads
         if not keep:
             inlined.add(stage.name)
     return inlined
-
-
-def _iterations(stage: Stage) -> int:
-    return math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
 
 
 def _is_padding(stage: Stage) -> bool:

@@ -13,14 +13,14 @@ from compiler.kernels.stage import Stage
 def kernel_flops(kernel: FusedKernel) -> int:
     """Arithmetic operations on values of one call; indices, loads and conversions are free."""
     return sum(
-        _iterations(stage) * (_operations(stage.body) + bool(stage.reduce_axes))
+        iterations(stage) * (_operations(stage.body) + bool(stage.reduce_axes))
         for stage in kernel.stages
     )
 
 
 def kernel_iterations(kernel: FusedKernel) -> int:
     """How often the bodies of all stages are evaluated in one call."""
-    return sum(map(_iterations, kernel.stages))
+    return sum(map(iterations, kernel.stages))
 
 
 def kernel_bytes(kernel: FusedKernel) -> int:
@@ -46,14 +46,12 @@ def _written(expression: Expr) -> int:
 
 def elements(stage: Stage) -> int:
     """Elements of the stage's result."""
-    count = 1
-    for axis in stage.axes:
-        count *= axis.extent
-    return count
+    return math.prod(axis.extent for axis in stage.axes)
 
 
-def _iterations(stage: Stage) -> int:
-    return math.prod((elements(stage), *(axis.extent for axis in stage.reduce_axes)))
+def iterations(stage: Stage) -> int:
+    """How often the stage's body is evaluated."""
+    return math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
 
 
 def _operations(expression: Expr) -> int:

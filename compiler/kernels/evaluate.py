@@ -19,7 +19,7 @@ from compiler.expr.affine import linear
 from compiler.expr.combiners import COMBINERS, neutral_element
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
-from compiler.expr.walk import children, postorder
+from compiler.expr.walk import axes_of, children, postorder
 from compiler.kernels.evaluate_product import contract, product_factors
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
@@ -119,7 +119,7 @@ def _accumulate(
     names = outer + reduced
     factors = product_factors(stage.body) if stage.combiner == "sum" else (stage.body,)
     largest = max(
-        (_used_axes(factor, names) for factor in factors),
+        ([name for name in names if name in axes_of(factor)] for factor in factors),
         key=lambda used: math.prod(len(ranges[name]) for name in used),
     )
     product = len(factors) > 1
@@ -138,12 +138,6 @@ def _accumulate(
             function = COMBINERS[stage.combiner].array
             part = function.reduce(full, axis=inner, dtype=accumulator.numpy)
             target[...] = function(target, part)
-
-
-def _used_axes(expression: Expr, names: Sequence[str]) -> tuple[str, ...]:
-    """The axes among `names` that the value of an expression depends on."""
-    used = {node.name for node in postorder(expression) if isinstance(node, Index)}
-    return tuple(name for name in names if name in used)
 
 
 # --- expressions --------------------------------------------------------------------------------

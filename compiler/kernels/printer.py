@@ -36,11 +36,6 @@ def format_kernel(kernel: FusedKernel) -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_stage(stage: Stage) -> str:
-    """One stage without the kernel around it."""
-    return "\n".join(_stage_lines(stage))
-
-
 def format_expression(expr: Expr) -> str:
     """One expression on one line; shared parts are written out where they are long only once."""
     lines = _expression_lines(expr)
@@ -63,8 +58,8 @@ def _expression_lines(expr: Expr) -> list[str]:
     table = ExpressionTable()
     root = table.add(expr)
     uses = [0] * len(table.rows)
-    for row in table.rows:
-        for operand in _operands(row):
+    for operands in table.operands:
+        for operand in operands:
             uses[operand] += 1
     texts: list[tuple[str, int]] = []
     bindings: list[str] = []
@@ -76,20 +71,6 @@ def _expression_lines(expr: Expr) -> list[str]:
             text, precedence = name, _ATOM
         texts.append((text, precedence))
     return [texts[root][0], *bindings]
-
-
-def _operands(row: list[Any]) -> list[int]:
-    match row[0]:
-        case "load":
-            return list(row[3])
-        case "unary" | "binary":
-            return row[3:]
-        case "select":
-            return row[1:]
-        case "cast":
-            return row[2:]
-        case _:
-            return []
 
 
 def _format_row(row: list[Any], texts: list[tuple[str, int]]) -> tuple[str, int]:

@@ -35,6 +35,7 @@ class ExpressionTable:
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
+        self.operands: list[list[int]] = []  # row numbers, by row
         self._numbers: dict[str, int] = {}
         self._objects: dict[int, int] = {}
         self._keep: list[Expr] = []  # keeps the ids in `_objects` valid
@@ -44,17 +45,18 @@ class ExpressionTable:
         for node in postorder(expr):
             if id(node) in self._objects:
                 continue
-            row = self._row(node)
+            operands = [self._objects[id(operand)] for operand in children(node)]
+            row = self._row(node, operands)
             key = repr(row)
             number = self._numbers.setdefault(key, len(self.rows))
             if number == len(self.rows):
                 self.rows.append(row)
+                self.operands.append(operands)
             self._objects[id(node)] = number
             self._keep.append(node)
         return self._objects[id(expr)]
 
-    def _row(self, node: Expr) -> list[Any]:
-        operands = [self._objects[id(operand)] for operand in children(node)]
+    def _row(self, node: Expr, operands: list[int]) -> list[Any]:
         match node:
             case Const():
                 return ["const", str(node.dtype), number_to_json(node.value)]

@@ -20,7 +20,7 @@ from compiler.expr.nodes import (
     Select,
     Unary,
 )
-from compiler.expr.walk import children, loads, postorder
+from compiler.expr.walk import Operands, children, loads, postorder
 from compiler.kernels.kernel import FusedKernel, Tensor
 from compiler.kernels.printer import format_expression, format_kernel
 from compiler.kernels.stage import Stage
@@ -77,7 +77,7 @@ def _stage_problem(stage: Stage, tensors: Mapping[str, Tensor]) -> str:
         return "a combiner is needed exactly when there are reduce axes"
     if stage.combiner and stage.combiner not in COMBINERS:
         return f"unknown combiner {stage.combiner}"
-    if stage.combiner and (stage.combiner in ("and", "or")) != (stage.dtype is DType.BOOL):
+    if stage.combiner and stage.dtype not in COMBINERS[stage.combiner].operands:
         return f"combiner {stage.combiner} does not combine {stage.dtype}"
     if stage.accumulator is not None:
         problem = _accumulator_problem(stage, stage.accumulator)
@@ -165,7 +165,7 @@ def _call_problem(functions: Mapping[str, Function], op: str, operand: DType, re
 
 def _bounds_problem(body: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:
     ranges = {name: (0, extent - 1) for name, extent in extents.items()}
-    for node in _unguarded(body):
+    for node in postorder(body, _unguarded):
         if not isinstance(node, Load):
             continue
         for index, extent in zip(node.indices, tensors[node.buffer].shape, strict=True):
@@ -181,16 +181,6 @@ def _bounds_problem(body: Expr, extents: Mapping[str, int], tensors: Mapping[str
     return ""
 
 
-def _unguarded(body: Expr) -> list[Expr]:
-    """The nodes that are evaluated whatever the selects decide."""
-    seen: set[int] = set()
-    found: list[Expr] = []
-    work = [body]
-    while work:
-        node = work.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        found.append(node)
-        work.extend((node.condition,) if isinstance(node, Select) else children(node))
-    return found
+def _unguarded(node: Expr) -> Operands:
+    """The operands that are evaluated whatever a select decides."""
+    return (node.condition,) if isinstance(node, Select) else children(node)

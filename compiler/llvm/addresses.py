@@ -6,7 +6,7 @@ header of the body that defines the variable, so that inner loops only add const
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,6 @@ from compiler.expr.nodes import Expr, Load
 from compiler.expr.walk import axes_of
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import Memory, Store, Update
-from compiler.types.dtypes import DType
 
 
 @dataclass(slots=True)
@@ -30,10 +29,9 @@ class Storage:
 class Addresses:
     """Knows the variables and buffers of one function and emits pointers into the buffers."""
 
-    def __init__(self, writer: FunctionWriter, scalar: ScalarIndexEmitter) -> None:
+    def __init__(self, writer: FunctionWriter, value_of: Callable[[Expr], Value]) -> None:
         self.writer = writer
-        self.scalar = scalar
-        scalar.addresses = self
+        self.value_of = value_of  # emits what is not affine
         self.ranges: dict[str, tuple[int, int]] = {}
         self.names: dict[str, str] = {}  # loop variable -> SSA name
         self.storages: dict[str, Storage] = {}
@@ -153,7 +151,7 @@ class Addresses:
                     self.writer.bodies[depth].cache[prefix_key] = step
                 pointer = step
         for atom, coefficient in loose:
-            value = self.scalar.index(atom)
+            value = self.value_of(atom).text
             scaled = self.writer.emit(f"mul i64 {value}, {coefficient * size}")
             pointer = self.writer.emit(f"getelementptr inbounds i8, ptr {pointer}, i64 {scaled}")
         if not loose:
@@ -181,7 +179,7 @@ class Addresses:
         """The flattened index as an i64 operand."""
         result = str(form.constant)
         for atom, coefficient in form.terms:
-            value = self.variable(atom) if isinstance(atom, str) else self.scalar.index(atom)
+            value = self.variable(atom) if isinstance(atom, str) else self.value_of(atom).text
             term = self.writer.emit(f"mul i64 {value}, {coefficient}")
             result = self.writer.emit(f"add i64 {result}, {term}")
         return result
@@ -208,15 +206,3 @@ class Addresses:
     def forget_values(self) -> None:
         """Drop the current body's remembered values."""
         self.writer.bodies[-1].values.clear()
-
-
-class ScalarIndexEmitter:
-    """Emits index expressions that are not affine; tied to an expression emitter after creation."""
-
-    addresses: Addresses
-    emit: object
-
-    def index(self, atom: Expr) -> str:
-        value = self.emit(atom)  # type: ignore[operator]
-        assert isinstance(value, Value) and value.dtype is DType.I64 and value.width == 0
-        return value.text

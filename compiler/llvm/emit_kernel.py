@@ -12,7 +12,7 @@ from compiler.expr.instructions import suffix_of, type_of
 from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
-from compiler.llvm.addresses import Addresses, ScalarIndexEmitter, Storage
+from compiler.llvm.addresses import Addresses, Storage
 from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import RangeLoop, call_outlined, outline
@@ -82,8 +82,7 @@ class _FunctionEmitter:
         self.kernel = kernel
         self.writer = writer
         self.workspace = workspace
-        scalar = ScalarIndexEmitter()
-        self.addresses = Addresses(writer, scalar)
+        self.addresses = Addresses(writer, lambda atom: self.expressions.value(atom))
         self.registers = Registers(self._to_memory)
         self.expressions = ExpressionEmitter(
             writer,
@@ -91,7 +90,6 @@ class _FunctionEmitter:
             self.registers,
             dict(kernel.nest.prefetches),
         )
-        scalar.emit = self.expressions.value
         self.lane: Lane | None = None
         self._reduce_only: dict[int, bool] = {}
         self._stores: dict[int, tuple[str, ...]] = {}

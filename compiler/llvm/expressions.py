@@ -158,20 +158,13 @@ class ExpressionEmitter(LoadEmitter):
             return self.value(node.then if verdict else node.otherwise)
         condition = self.value(node.condition)
         then = self._under(condition, node.then)
-        otherwise = node.otherwise
-        if isinstance(otherwise, Const):
-            other = self.value(otherwise)
+        if isinstance(node.otherwise, Const):
+            other = self.value(node.otherwise)
         else:
             one = Value("true", DType.BOOL, 0)
             flipped = scalar_ops.binary(self.writer, "xor", *self.common(condition, one))
-            other = self._under(flipped, otherwise)
-        if not condition.width and not then.width and not other.width:
-            width_values: tuple[Value, ...] = (then, other)
-        else:
-            width = max(condition.width, then.width, other.width)
-            width_values = (self.widen(then, width), self.widen(other, width))
-            condition = self.widen(condition, width)
-        then, other = width_values
+            other = self._under(flipped, node.otherwise)
+        then, other, condition = self.common(then, other, condition)
         name = self.writer.emit(f"select {condition.typed}, {then.typed}, {other.typed}")
         return Value(name, node.dtype, then.width)
 

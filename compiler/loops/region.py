@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.expr.affine import Affine, Atom, Ranges, Substitution, affine, affine_range
@@ -19,9 +19,9 @@ class Region:
     extents: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Side:
-    """One dimension of a region while it is collected."""
+    """What loads need of one dimension."""
 
     outer: Affine
     low: int
@@ -82,38 +82,31 @@ def required_region(
     than their extent by masked tiles a region may reach that far.
     """
     ranges = {**bound, **free}
-    sides: list[_Side | None] = [None] * len(producer.axes)
-    full = [False] * len(producer.axes)
-    for user in users:
-        for load in user.loads:
-            if load.buffer != producer.name:
-                continue
-            for dimension, item in enumerate(load.indices):
-                if full[dimension]:
-                    continue
-                side = _side(affine(item, ranges, user.under), free)
-                if side is None:
-                    full[dimension] = True
-                    continue
-                known = sides[dimension]
-                if known is None:
-                    sides[dimension] = side
-                elif known.outer.terms != side.outer.terms:
-                    full[dimension] = True
-                else:
-                    known.low = min(known.low, side.low)
-                    known.high = max(known.high, side.high)
+    reads = [(user, load) for user in users for load in user.loads if load.buffer == producer.name]
     base: list[Expr] = []
     extents: list[int] = []
-    for axis, side, whole in zip(producer.axes, sides, full, strict=True):
+    for dimension, axis in enumerate(producer.axes):
+        side = _joined(
+            _side(affine(load.indices[dimension], ranges, user.under), free) for user, load in reads
+        )
         most = padded.get(axis.name, axis.extent)
-        if whole or side is None or side.high - side.low + 1 >= most:
+        if side is None or side.high - side.low + 1 >= most:
             base.append(Affine(0, ()).to_expr())
-            extents.append(axis.extent if whole or side is None else most)
+            extents.append(axis.extent if side is None else most)
         else:
             base.append(side.outer.plus(Affine(side.low, ())).to_expr())
             extents.append(side.high - side.low + 1)
     return Region(tuple(base), tuple(extents))
+
+
+def _joined(sides: Iterator[_Side | None]) -> _Side | None:
+    """What holds all sides; None if there is none, one is unknown or their fixed parts differ."""
+    joined = next(sides, None)
+    for side in sides:
+        if joined is None or side is None or side.outer != joined.outer:
+            return None
+        joined = _Side(joined.outer, min(joined.low, side.low), max(joined.high, side.high))
+    return joined
 
 
 def _side(form: Affine, free: Ranges) -> _Side | None:

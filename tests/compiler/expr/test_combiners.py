@@ -6,11 +6,11 @@ import pytest
 from compiler.expr.combiners import COMBINERS, neutral_element
 from compiler.types.dtypes import DType
 
-BITWISE = ("and", "or")
-COMBINED = [(name, dtype) for name in COMBINERS for dtype in DType if name not in BITWISE]
 
-
-@pytest.mark.parametrize(("name", "dtype"), [*COMBINED, *((name, DType.BOOL) for name in BITWISE)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name, row in COMBINERS.items() for dtype in sorted(row.operands)],
+)
 def test_the_neutral_element_leaves_every_term_as_it_is(name: str, dtype: DType) -> None:
     terms = np.array([0, 1, 1, 7], dtype.numpy)
     if dtype.is_integer:
