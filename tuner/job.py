@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
-from compiler.pipeline import Compiled, kernels_of
+from compiler.pipeline import kernels_of
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
@@ -209,7 +209,7 @@ class Job:
     def prepare(self, graph: Graph) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""
         begin = time.monotonic()
-        self.untuned = self._compile(graph, None).spec
+        self.untuned, _ = self._compile(graph, None)
         self.time.build_seconds = time.monotonic() - begin
         model = Executable(self.untuned)
         inputs = aligned_inputs(model)
@@ -257,10 +257,9 @@ class Job:
         bests = [settled.best for settled in self.settled]
         untuned = self.untuned
         assert untuned is not None, "prepare comes first"
-        former = self._compile(graph, self._choose(only_confirmed=True))
-        tuned = self._compile(graph, self._choose(settled=bests))
+        old, former = self._compile(graph, self._choose(only_confirmed=True))
+        new, report = self._compile(graph, self._choose(settled=bests))
         self.progress.message("measuring it and the untuned one in turn")
-        old, new = former.spec, tuned.spec
         changes = new.objects != old.objects
         third = Executable(old) if changes and old.objects != untuned.objects else None
         options = LatencyOptions(max_seconds=self.time.comparison_seconds)
@@ -268,13 +267,17 @@ class Job:
         if changes and latency.is_slower:
             self.progress.message("the new schedules make the model slower: the former ones stay")
             bests = [settled.incumbent for settled in self.settled if self._still_applies(settled)]
-            tuned = former
+            report = former
         self.store.record_bests(bests)
         refresh(self.tasks, self.store)
-        return latency, build_report(tuned.spec.kernels, tuned.kernels)
+        return latency, report
 
-    def _compile(self, graph: Graph, choose: ChooseSchedule | None) -> Compiled:
-        return compile_with(graph, choose, self.settings, self.target)
+    def _compile(
+        self, graph: Graph, choose: ChooseSchedule | None
+    ) -> tuple[ExecutableSpec, BuildReport]:
+        """The model's code and how it was built; the constants before packing are not kept."""
+        built = compile_with(graph, choose, self.settings, self.target)
+        return built.spec, build_report(built.spec.kernels, built.kernels)
 
     def _still_applies(self, settled: Settled) -> bool:
         """Whether no other job has settled the task since the finalists met."""

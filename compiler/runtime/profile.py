@@ -10,7 +10,6 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 from compiler.runtime.executable_spec import (
-    CallStep,
     CopyStep,
     ExecutableSpec,
     RunStep,
@@ -114,10 +113,11 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
     *medians, nothing = (median(samples) for samples in zip(*rounds[1:], strict=True))
     seconds = [max(0.0, spent - nothing) for spent in medians]
     stepwise = median(sum(samples[:-1]) for samples in rounds[1:])
+    steps = _step_times(executable.spec, seconds)
     return Profile(
         repeat,
-        _step_times(executable.spec, seconds),
-        _kernel_times(executable.spec, seconds),
+        steps,
+        _kernel_times(steps, {report.key: report for report in executable.kernels}),
         run_seconds=median(runs[1:]),
         stepwise_seconds=max(0.0, stepwise - nothing * len(medians)),
         outputs=outputs,
@@ -148,13 +148,9 @@ def _empty_call(frame: Frame) -> _Call:
     return function, (arena, arena, 0)
 
 
-def _reports(spec: ExecutableSpec) -> dict[str, KernelReport]:
-    """Reports by the symbols of the kernels' functions."""
-    return {part.symbol: report for part, report in zip(spec.objects, spec.kernels, strict=True)}
-
-
 def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTime, ...]:
-    reports = _reports(spec)
+    symbols = [part.symbol for part in spec.objects]
+    reports = dict(zip(symbols, spec.kernels, strict=True))
 
     def step_time(step: RunStep, spent: float) -> StepTime:
         if isinstance(step, CopyStep):
@@ -165,26 +161,25 @@ def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTim
     return tuple(map(step_time, spec.steps, seconds))
 
 
-def _kernel_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[KernelTime, ...]:
+def _kernel_times(
+    steps: Sequence[StepTime], reports: Mapping[str, KernelReport]
+) -> tuple[KernelTime, ...]:
     """A row per distinct kernel and one for the copies, the costliest first."""
-    total = sum(seconds)
-    spent: dict[str, list[float]] = {}
-    for step, step_seconds in zip(spec.steps, seconds, strict=True):
-        symbol = step.symbol if isinstance(step, CallStep) else ""
-        spent.setdefault(symbol, []).append(step_seconds)
-    reports = _reports(spec)
+    total = sum(step.seconds for step in steps)
+    spent: dict[str, list[StepTime]] = {}
+    for step in steps:
+        spent.setdefault(step.key, []).append(step)
     rows = []
-    for symbol, times in spent.items():
-        report = reports.get(symbol)
-        cost = sum(times)
+    for key, own in spent.items():
+        report, cost = reports.get(key), sum(step.seconds for step in own)
         rows.append(
             KernelTime(
-                name=report.name if report else COPY,
-                key=report.key if report else "",
-                occurrences=len(times),
+                name=own[0].name,
+                key=key,
+                occurrences=len(own),
                 seconds=cost,
                 share=cost / total if total > 0 else 0.0,
-                flops=report.flops * len(times) if report else 0,
+                flops=report.flops * len(own) if report else 0,
                 schedule_source=report.schedule_source if report else "",
                 record_id=report.record_id if report else None,
             )

@@ -25,8 +25,8 @@ class ScheduleChoice:
     latency: float | None = None
 
     def __str__(self) -> str:
-        steps = "; ".join(map(str, self.schedule.steps))
-        return f"{self.source} {self.record_id or ''}: {steps}"
+        steps = "; ".join(map(str, self.schedule.steps)) or "no steps"
+        return f"{' '.join(filter(None, (self.source, self.record_id)))}: {steps}"
 
 
 ChooseSchedule: TypeAlias = Callable[[FusedKernel], ScheduleChoice | None]

@@ -115,15 +115,16 @@ def _compiled(
 
         files, command = write_form(request, built)
         return BuildResult(request.form, output, files, report, command)
+    spec, chosen = built.spec, built.chosen
+    model = KnownModel(structural_hash(graph), built.kernels)
+    del built  # whose constants, not packed, would stay beside those of the fallback
     portable = None
     if request.fallback:
         baseline = baseline_target(target)
         choose = Records(store, settings, baseline).choose
         portable = compile_with(graph, choose, settings, baseline, fallback=True).spec
-    save(built.spec, output, portable)
-    model = KnownModel(structural_hash(graph), built.kernels)
-    chosen = built.chosen
-    del built, portable  # whose constants leave room for the copy
+    save(spec, output, portable)
+    del spec, portable  # whose constants leave room for the copy
     digest = digest_of(output)
     kept = None if cache is None else cache.keep(digest)
     if cache is not None and kept is not None:
