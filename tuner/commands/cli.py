@@ -16,7 +16,7 @@ import typer
 from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, write_file
 from tuner.commands.database_cli import database, open_database
-from tuner.commands.entry import short_lived
+from tuner.commands.entry import begins, short_lived
 from tuner.commands.options import (
     ConfigOption,
     DbOption,
@@ -69,6 +69,7 @@ def tune(
     json: JsonOption = None,
 ) -> None:
     """Tune the kernels of an ONNX model, then say how much faster the model has become."""
+    begins()
     name = context.invoked_subcommand
     if name is not None:
         if any(value not in (None, ()) for value in context.params.values()):

@@ -27,6 +27,7 @@ def main() -> None:
     global _is_own
     catch_signals()
     _is_own = True
+    gc.disable()  # until a command begins: what imports and options make stays
     code = None
     try:
         from tuner.commands.cli import app
@@ -50,6 +51,12 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(0)
     sys.exit(code)
+
+
+def begins() -> None:
+    """Said before every command: from now on there is garbage."""
+    if _is_own:
+        gc.enable()
 
 
 def short_lived() -> None:

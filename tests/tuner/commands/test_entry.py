@@ -8,28 +8,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tuner.commands.entry import short_lived
+import pytest
 
-BUILD = """
+from tuner.commands.entry import begins, short_lived
+
+PROGRAM = """
 import gc, sys
+import compiler.frontend.zoo
 from configs.errors import TunefarmError
 from tuner.building import flow
 from tuner.commands.entry import main
 
-def build(*_):
+def work(*_):
     raise TunefarmError(f"collects garbage: {gc.isenabled()}")
 
-flow.build = build
-sys.argv[1:] = ["build", "--model", "no.onnx", "--untuned", "--output", "no.tuned"]
+compiler.frontend.zoo.write_model = flow.build = work
 main()
 """
 
 
-def test_a_build_looks_for_no_garbage_in_a_process_of_its_own(
-    tmp_path: Path, repository: Path
+@pytest.mark.parametrize(
+    ("command", "collects"),
+    [("build --model no.onnx --untuned --output no.tuned", False), ("zoo mlp --output no", True)],
+)
+def test_only_a_short_command_looks_for_no_garbage(
+    command: str, collects: bool, tmp_path: Path, repository: Path
 ) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", BUILD],
+        [sys.executable, "-c", PROGRAM, *command.split()],
         env={**os.environ, "PYTHONPATH": str(repository)},
         cwd=tmp_path,
         capture_output=True,
@@ -37,10 +43,11 @@ def test_a_build_looks_for_no_garbage_in_a_process_of_its_own(
         check=False,
         timeout=120,
     )
-    assert (ran.returncode, ran.stderr) == (1, "error: collects garbage: False\n")
+    assert (ran.returncode, ran.stderr) == (1, f"error: collects garbage: {collects}\n")
 
 
 def test_a_command_that_a_program_runs_leaves_that_as_it_is() -> None:
     before = gc.isenabled(), sys.getswitchinterval()
+    begins()
     short_lived()
     assert (gc.isenabled(), sys.getswitchinterval()) == before
