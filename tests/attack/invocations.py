@@ -63,6 +63,7 @@ _WORDS = {
     "workload": ("nothing", "%", "\udcff", _LONG),
     "kernel": ("softmx", "\0", "\udcff", _LONG),
     "stage": ("kernel", "", "\udcff", _LONG),
+    "dump_after": ("loop", "", "\udcff", _LONG),
     "emit": ("objct", "", "\udcff", _LONG),
     "against": ("onnxruntim", "", ",", "\udcff", _LONG),
     "runner": ("rya", "", "replay", "\udcff", _LONG),
