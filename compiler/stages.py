@@ -11,12 +11,12 @@ from compiler.errors import SettingsError
 from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph
 from compiler.graph.verify import verify_graph
-from compiler.kernels.kernel import KernelCall, KernelProgram
-from compiler.kernels.printer import format_kernel
+from compiler.kernels.kernel import KernelProgram
+from compiler.kernels.printer import format_kernel_program
+from compiler.kernels.verify_program import verify_program
 from compiler.loops.ir import LoopNest
 from compiler.loops.printer import format_loops
 from compiler.loops.verify import verify_loops
-from compiler.runtime.verify_program import verify_program
 
 ALL = "all"
 
@@ -101,23 +101,9 @@ def format_program(program: object) -> str:
     return str(program)
 
 
-def _format_kernel_program(program: KernelProgram) -> str:
-    lines = [f"program {program.name}({', '.join(program.inputs)})"]
-    for call in program.calls:
-        if isinstance(call, KernelCall):
-            arguments = ", ".join(call.inputs)
-            lines.append(f"  {call.output} = {call.kernel.name}<{call.key}>({arguments})")
-        else:
-            lines.append(f"  {call.output} = view {call.input} as {program.types[call.output]}")
-    lines.append(f"  return {', '.join(program.outputs)}")
-    for key, (call, *_) in program.kernel_calls().items():
-        lines.append(f"\n<{key}>\n{format_kernel(call.kernel)}")
-    return "\n".join(lines)
-
-
 # What each representation is verified and printed by; what is not here is plain data.
 _REPRESENTATIONS: dict[type, tuple[Callable[[Any], None], Callable[[Any], str]]] = {
     Graph: (verify_graph, format_graph),
-    KernelProgram: (verify_program, _format_kernel_program),
+    KernelProgram: (verify_program, format_kernel_program),
     LoopNest: (verify_loops, format_loops),
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 from compiler.expr.functions import BINARY
 from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.kernels.serialize import ExpressionTable
 from compiler.kernels.stage import Axis, Stage
 
@@ -34,6 +34,21 @@ def format_kernel(kernel: FusedKernel) -> str:
     for stage in kernel.stages:
         lines.extend("  " + line for line in _stage_lines(stage))
     return "\n".join(lines) + "\n"
+
+
+def format_kernel_program(program: KernelProgram) -> str:
+    """The calls and views of a model in order, then each distinct kernel."""
+    lines = [f"program {program.name}({', '.join(program.inputs)})"]
+    for call in program.calls:
+        if isinstance(call, KernelCall):
+            arguments = ", ".join(call.inputs)
+            lines.append(f"  {call.output} = {call.kernel.name}<{call.key}>({arguments})")
+        else:
+            lines.append(f"  {call.output} = view {call.input} as {program.types[call.output]}")
+    lines.append(f"  return {', '.join(program.outputs)}")
+    for key, (call, *_) in program.kernel_calls().items():
+        lines.append(f"\n<{key}>\n{format_kernel(call.kernel)}")
+    return "\n".join(lines)
 
 
 def format_expression(expr: Expr) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from compiler.errors import VerifyError
 from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
-from compiler.runtime.verify_program import verify_program
+from compiler.kernels.verify_program import verify_program
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import add_kernel, call, make_program
