@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from alembic import op
+
+from db.migrations.tables import create_table, reference, required
 
 revision = "0002"
 down_revision = "0001"
@@ -12,23 +13,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.create_table(
+    create_table(
         "bests",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("task_id", sa.Integer(), nullable=False),
-        sa.Column("job_id", sa.Integer(), nullable=False),
-        sa.Column("trial_id", sa.Integer(), nullable=False),
-        sa.Column("default_latency", sa.Float(), nullable=False),
-        sa.Column("ratio", sa.Float(), nullable=False),
-        sa.Column("low", sa.Float(), nullable=False),
-        sa.Column("high", sa.Float(), nullable=False),
-        sa.Column("met", sa.Text(), nullable=False),
-        sa.Column("created", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name="fk_bests_task_id"),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name="fk_bests_job_id"),
-        sa.ForeignKeyConstraint(["trial_id"], ["trials.id"], name="fk_bests_trial_id"),
-        sa.PrimaryKeyConstraint("id", name="pk_bests"),
+        reference("task_id"),
+        reference("job_id", index=True),
+        reference("trial_id", index=True),
+        *required(sa.Float(), "default_latency", "ratio", "low", "high"),
+        *required(sa.Text(), "met"),
+        *required(sa.Float(), "created"),
         sa.UniqueConstraint("task_id", "job_id", name="uq_bests_key"),
     )
-    op.create_index("ix_bests_job_id", "bests", ["job_id"])
-    op.create_index("ix_bests_trial_id", "bests", ["trial_id"])

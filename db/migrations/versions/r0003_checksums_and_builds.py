@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from db.migrations.tables import create_table, reference, required, where
 from db.packing import pack
 
 revision = "0003"
@@ -51,14 +52,7 @@ def upgrade() -> None:
     )
     for table in _TABLES:
         op.add_column(table, sa.Column("checksum", sa.BigInteger(), nullable=True))
-    is_confirmed = sa.text("confirmed = 1")
-    op.create_index(
-        "ix_trials_confirmed",
-        "trials",
-        ["task_id"],
-        sqlite_where=is_confirmed,
-        postgresql_where=is_confirmed,
-    )
+    op.create_index("ix_trials_confirmed", "trials", ["task_id"], **where("confirmed = 1"))
     _create_builds()
     connection = op.get_bind()
     if connection.dialect.name != "sqlite":
@@ -71,27 +65,20 @@ def upgrade() -> None:
 
 def _create_builds() -> None:
     packed = sa.Text().with_variant(sa.LargeBinary(), "postgresql")
-    op.create_table(
+    create_table(
         "builds",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("uid", sa.String(32), nullable=False),
-        sa.Column("model_name", sa.Text(), nullable=False),
-        sa.Column("model_hash", sa.String(64), nullable=False),
-        sa.Column("target_id", sa.Integer(), nullable=False),
-        sa.Column("threads", sa.Integer(), nullable=False),
-        sa.Column("numerics", sa.String(32), nullable=False),
-        sa.Column("compiler_version", sa.String(64), nullable=False),
-        sa.Column("artefact_sha256", sa.String(64), nullable=False),
-        sa.Column("tuned_share", sa.Float(), nullable=False),
-        sa.Column("report", packed, nullable=False),
-        sa.Column("created", sa.Float(), nullable=False),
-        sa.Column("checksum", sa.BigInteger(), nullable=True),
-        sa.ForeignKeyConstraint(["target_id"], ["targets.id"], name="fk_builds_target_id"),
-        sa.PrimaryKeyConstraint("id", name="pk_builds"),
-        sa.UniqueConstraint("uid", name="uq_builds_uid"),
+        sa.Column("uid", sa.String(32), nullable=False, unique=True),
+        *required(sa.Text(), "model_name"),
+        sa.Column("model_hash", sa.String(64), nullable=False, index=True),
+        reference("target_id", index=True),
+        *required(sa.Integer(), "threads"),
+        *required(sa.String(32), "numerics"),
+        *required(sa.String(64), "compiler_version", "artefact_sha256"),
+        *required(sa.Float(), "tuned_share"),
+        *required(packed, "report"),
+        *required(sa.Float(), "created"),
+        sa.Column("checksum", sa.BigInteger()),
     )
-    op.create_index("ix_builds_model_hash", "builds", ["model_hash"])
-    op.create_index("ix_builds_target_id", "builds", ["target_id"])
 
 
 def _pack_columns() -> None:
@@ -152,7 +139,3 @@ def _changed(table: str, row: dict[str, Any]) -> dict[str, Any]:
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     changed["checksum"] = int.from_bytes(digest, "big", signed=True)
     return changed
-
-
-def downgrade() -> None:
-    raise NotImplementedError("a backup is made before an upgrade: go back to that")
