@@ -8,7 +8,6 @@ from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
 
 from db import schema
-from db.checksum import checksum_of
 from db.processes import ProcessId, is_alive, this_process
 from db.rows import job_row
 
@@ -23,7 +22,6 @@ def hold_lease(session: Session, job: str) -> None:
     process = this_process()
     row.host, row.pid, row.process_started = process.host, process.pid, process.started
     row.seen = now
-    row.checksum = checksum_of(row)
 
 
 def let_go(session: Session, job_id: int) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
 from db import schema
-from db.checksum import LEFT_OUT, checksum_of_json, damaged_row, row_checksum
+from db.checksum import COLUMN, LEFT_OUT, checksum_of_json, damaged_row, row_checksum
 from db.packing import unpack
 
 _AT_ONCE = 1000
@@ -42,28 +42,20 @@ def damage(table: Table, row: Mapping[str, Any]) -> str:
     JSON values are not parsed where their text is as this version writes it.
     """
     try:
-        parts = [part(row[name]) for name, part in _json_parts(table)]
-        if row["checksum"] == checksum_of_json(table, parts):
+        texts = _texts(table, row)
+        counting = [text for name, text in texts.items() if name not in LEFT_OUT]
+        if row[COLUMN] == checksum_of_json(table, counting):
             return ""
-    except (ValueError, TypeError, AttributeError, DatabaseError):
-        pass  # said below, with the column's name
-    try:
-        values = decode(table, row)
+        return "" if is_intact(table, _parsed(texts)) else "its checksum is not right"
     except ValueError as error:
         return str(error)
-    return "" if is_intact(table, values) else "its checksum is not right"
 
 
 def examined(session: Session, table: Table) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every row: its primary key, what is wrong with it ("" if nothing), its decoded values."""
     for row in raw_rows(session, table):
-        name = row_name(table, row)
-        try:
-            values = decode(table, row)
-        except ValueError as error:
-            yield name, str(error), {}
-            continue
-        yield name, "" if is_intact(table, values) else "its checksum is not right", values
+        problem = damage(table, row)
+        yield row_name(table, row), problem, {} if problem else decode(table, row)
 
 
 def row_name(table: Table, row: Mapping[str, Any]) -> str:
@@ -71,35 +63,56 @@ def row_name(table: Table, row: Mapping[str, Any]) -> str:
     return " ".join(str(row[column.name]) for column in table.primary_key.columns)
 
 
+def decode(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored values as Python values. Raises ValueError, naming the column, where it cannot."""
+    return _parsed(_texts(table, row))
+
+
+def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
+    values = {}
+    for name, text in texts.items():
+        try:
+            values[name] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{name} is not JSON") from error
+    return values
+
+
+def _texts(table: Table, row: Mapping[str, Any]) -> dict[str, str]:
+    """The stored values as JSON. Raises ValueError, naming the column, where one cannot be."""
+    texts = {}
+    for name, text_of in _text_functions(table):
+        value = row[name]
+        try:
+            texts[name] = "null" if value is None else text_of(value)
+        except (ValueError, TypeError, AttributeError, DatabaseError) as error:
+            kind = "JSON" if text_of in (unpack, _text) else "valid"
+            raise ValueError(f"{name} is not {kind}") from error
+    return texts
+
+
 @cache
-def _json_parts(table: Table) -> tuple[tuple[str, Callable[[Any], str]], ...]:
-    """The columns that count in a checksum, and how a stored value reads as JSON."""
-    return tuple(
-        (column.name, _json_part(column.type))
-        for column in table.columns
-        if column.name not in LEFT_OUT
-    )
+def _text_functions(table: Table) -> tuple[tuple[str, Callable[[Any], str]], ...]:
+    """The columns, and what makes JSON of a stored value."""
+    return tuple((column.name, _text_function(column.type)) for column in table.columns)
 
 
-def _json_part(type: object) -> Callable[[Any], str]:
-    def part(value: Any) -> str:
-        return "null" if value is None else of_value(value)
-
+def _text_function(type: object) -> Callable[[Any], str]:
     if isinstance(type, schema.PackedJson):
-        of_value: Callable[[Any], str] = unpack
-    elif isinstance(type, schema.Json):
-        of_value = _text
-    elif isinstance(type, Float):
-        of_value = _float_text
-    elif isinstance(type, Integer):
-        of_value = _integer_text
-    else:
-        of_value = _string_text
-    return part
+        return unpack
+    if isinstance(type, schema.Json):
+        return _text
+    if isinstance(type, Float):
+        return _float_text
+    return _integer_text if isinstance(type, Integer) else _string_text
 
 
 def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, str):
+        raise TypeError("a text is stored as something else")
+    return value
 
 
 def _string_text(value: bytes | str) -> str:
@@ -107,9 +120,10 @@ def _string_text(value: bytes | str) -> str:
 
 
 def _float_text(value: float) -> str:
-    if not isinstance(value, float):
+    """Of a whole number too: a file's record may hold it as an integer."""
+    if not isinstance(value, int | float):
         raise TypeError("a number is stored as something else")
-    return repr(value)
+    return json.dumps(float(value))
 
 
 def _integer_text(value: int) -> str:
@@ -122,32 +136,8 @@ def _stored(column: ColumnElement[Any], is_file: bool) -> ColumnElement[Any]:
     """A column without the decoding that its type does."""
     if isinstance(column.type, Integer | Float):
         return column
-    if is_file:
-        return cast(column, LargeBinary)
-    return cast(column, LargeBinary if isinstance(column.type, schema.PackedJson) else Text)
-
-
-def decode(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored values as Python values. Raises ValueError, naming the column, where it cannot."""
-    return {column.name: _decoded(column.name, column.type, row) for column in table.columns}
-
-
-def _decoded(name: str, type: object, row: Mapping[str, Any]) -> Any:
-    value = row[name]
-    try:
-        if value is None:
-            return None
-        if isinstance(type, Integer | Float):
-            if isinstance(value, int | (float if isinstance(type, Float) else int)):
-                return value
-            raise ValueError("stored as something else")
-        if isinstance(type, schema.PackedJson):
-            return json.loads(unpack(value))
-        text = value.decode() if isinstance(value, bytes) else str(value)
-        return json.loads(text) if isinstance(type, schema.Json) else text
-    except (ValueError, TypeError, RecursionError, DatabaseError) as error:
-        is_json = isinstance(type, schema.Json | schema.PackedJson)
-        raise ValueError(f"{name} is not {'JSON' if is_json else 'valid'}") from error
+    packed = is_file or isinstance(column.type, schema.PackedJson)
+    return cast(column, LargeBinary if packed else Text)
 
 
 def is_intact(table: Table, values: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ Every row has a checksum, so that a damaged one is told from an intact one (`db.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -29,9 +29,9 @@ from sqlalchemy import (
     event,
     text,
 )
-from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, QueryContext, mapped_column
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, QueryContext, mapped_column
+from sqlalchemy.types import TypeDecorator
 
 from configs.errors import DatabaseError
 from db.checksum import checksum_of, checksum_of_insert, damaged_row
@@ -44,6 +44,10 @@ REVISION = "0004"
 
 OF_THESE_COLUMNS = ("0003", REVISION)
 """The revisions whose tables, if there, have the columns of these models."""
+
+
+_TASK_KEY = ("workload_id", "target_id", "threads", "numerics", "compiler_version")
+"""The columns of a task's key."""
 
 
 class Json(TypeDecorator[Any]):
@@ -66,13 +70,9 @@ class PackedJson(TypeDecorator[Any]):
     In SQLite the column is declared as text, as it was when it held text, and holds a blob.
     """
 
-    impl = LargeBinary
+    impl = LargeBinary().with_variant(Text(), "sqlite")
     cache_ok = True
     should_evaluate_none = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        stored = Text() if dialect.name == "sqlite" else LargeBinary()
-        return dialect.type_descriptor(stored)
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> bytes:
         return pack(compact_json(value))
@@ -97,6 +97,7 @@ class Base(DeclarativeBase):
         BigInteger, default=checksum_of_insert, sort_order=1000
     )
 
+    type_annotation_map: ClassVar = {float: Float(), str: Text()}
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -105,6 +106,11 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+
+
+def where(condition: str) -> dict[str, Any]:
+    """The options of an index of those rows alone."""
+    return {f"{dialect}_where": text(condition) for dialect in ("sqlite", "postgresql")}
 
 
 @event.listens_for(Base, "load", propagate=True)
@@ -118,74 +124,73 @@ def _refuse_damaged(row: Base, _context: QueryContext) -> None:
         raise damaged_row(f"{row.__tablename__} {getattr(row, 'id', '')}")
 
 
-class Target(Base):
+@event.listens_for(Base, "before_update", propagate=True)
+def _renew_checksum(_mapper: Mapper[Base], _connection: Connection, row: Base) -> None:
+    row.checksum = checksum_of(row)
+
+
+class Numbered(Base):
+    """Base of the models whose rows have numbers."""
+
+    __abstract__ = True
+
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
+
+
+class Target(Numbered):
     """A processor that was compiled for."""
 
     __tablename__ = "targets"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(String(200), unique=True)
     description: Mapped[Any] = mapped_column(Json)
 
 
-class Machine(Base):
+class Machine(Numbered):
     """A machine that measured; `key` is the hash of its fingerprint."""
 
     __tablename__ = "machines"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(String(64), unique=True)
     description: Mapped[Any] = mapped_column(Json)
 
 
-class Workload(Base):
+class Workload(Numbered):
     """A distinct fused kernel."""
 
     __tablename__ = "workloads"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(String(64), unique=True)
-    name: Mapped[str] = mapped_column(Text)
+    name: Mapped[str]
     kernel: Mapped[Any] = mapped_column(Json)
 
 
-class Task(Base):
+class Task(Numbered):
     """The key of a record: a workload on a target with threads, numerics and compiler version."""
 
     __tablename__ = "tasks"
-    __table_args__ = (
-        UniqueConstraint(
-            "workload_id",
-            "target_id",
-            "threads",
-            "numerics",
-            "compiler_version",
-            name="uq_tasks_key",
-        ),
-    )
+    __table_args__ = (UniqueConstraint(*_TASK_KEY, name="uq_tasks_key"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"))
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), index=True)
-    threads: Mapped[int] = mapped_column(Integer)
+    threads: Mapped[int]
     numerics: Mapped[str] = mapped_column(String(32))
     compiler_version: Mapped[str] = mapped_column(String(64))
 
 
-class Job(Base):
+class Job(Numbered):
     """One run of the tuner on one model."""
 
     __tablename__ = "jobs"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     uid: Mapped[str] = mapped_column(String(32), unique=True)
-    model_name: Mapped[str] = mapped_column(Text)
+    model_name: Mapped[str]
     model_hash: Mapped[str] = mapped_column(String(64), index=True)
     settings: Mapped[Any] = mapped_column(Json)
     state: Mapped[JobState] = mapped_column(String(16))
-    started: Mapped[float] = mapped_column(Float)
-    updated: Mapped[float] = mapped_column(Float)
-    finished: Mapped[float | None] = mapped_column(Float)
+    started: Mapped[float]
+    updated: Mapped[float]
+    finished: Mapped[float | None]
     progress: Mapped[Any] = mapped_column(Json)
 
 
@@ -196,110 +201,94 @@ class JobTask(Base):
 
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, index=True)
-    position: Mapped[int] = mapped_column(Integer)
-    occurrences: Mapped[int] = mapped_column(Integer)
+    position: Mapped[int]
+    occurrences: Mapped[int]
 
 
-class Lease(Base):
+class Lease(Numbered):
     """The process that is at work on a running job, and when it was last seen."""
 
     __tablename__ = "leases"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), unique=True)
-    host: Mapped[str] = mapped_column(Text)
-    pid: Mapped[int] = mapped_column(Integer)
+    host: Mapped[str]
+    pid: Mapped[int]
     process_started: Mapped[int] = mapped_column(BigInteger)
-    seen: Mapped[float] = mapped_column(Float)
+    seen: Mapped[float]
 
 
-class Claim(Base):
+class Claim(Numbered):
     """A candidate that a job is about to measure; nobody else does until it `expires`."""
 
     __tablename__ = "claims"
     __table_args__ = (UniqueConstraint("task_id", "schedule_hash", name="uq_claims_key"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
     schedule_hash: Mapped[str] = mapped_column(String(16))
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
-    expires: Mapped[float] = mapped_column(Float)
+    expires: Mapped[float]
 
 
-class Trial(Base):
+class Trial(Numbered):
     """One measured candidate. The unique index also answers "which schedules are measured"."""
 
     __tablename__ = "trials"
     __table_args__ = (
         UniqueConstraint("task_id", "schedule_hash", "request_id", name="uq_trials_key"),
-        Index(
-            "ix_trials_best",
-            "task_id",
-            "latency",
-            sqlite_where=text(f"status = '{OK}'"),
-            postgresql_where=text(f"status = '{OK}'"),
-        ),
-        Index(
-            "ix_trials_confirmed",
-            "task_id",
-            sqlite_where=text("confirmed = 1"),
-            postgresql_where=text("confirmed = 1"),
-        ),
+        Index("ix_trials_best", "task_id", "latency", **where(f"status = '{OK}'")),
+        Index("ix_trials_confirmed", "task_id", **where("confirmed = 1")),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
     job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     machine_id: Mapped[int] = mapped_column(ForeignKey("machines.id"))
     request_id: Mapped[str] = mapped_column(String(64))
-    sketch: Mapped[str] = mapped_column(Text)
+    sketch: Mapped[str]
     choices: Mapped[Any] = mapped_column(Json)
     schedule: Mapped[Any] = mapped_column(PackedJson)
     schedule_hash: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(String(32))
-    latency: Mapped[float | None] = mapped_column(Float)
+    latency: Mapped[float | None]
     samples: Mapped[Any] = mapped_column(Json)
-    error: Mapped[str] = mapped_column(Text)
-    build_seconds: Mapped[float] = mapped_column(Float)
-    check_seconds: Mapped[float] = mapped_column(Float)
-    run_seconds: Mapped[float] = mapped_column(Float)
+    error: Mapped[str]
+    build_seconds: Mapped[float]
+    check_seconds: Mapped[float]
+    run_seconds: Mapped[float]
     conditions: Mapped[Any] = mapped_column(PackedJson)
-    created: Mapped[float] = mapped_column(Float)
+    created: Mapped[float]
     confirmed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
 
 
-class Best(Base):
+class Best(Numbered):
     """What a job settled for a task: the trial to apply. The newest row of a task counts."""
 
     __tablename__ = "bests"
     __table_args__ = (UniqueConstraint("task_id", "job_id", name="uq_bests_key"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), index=True)
-    default_latency: Mapped[float] = mapped_column(Float)
-    ratio: Mapped[float] = mapped_column(Float)
-    low: Mapped[float] = mapped_column(Float)
-    high: Mapped[float] = mapped_column(Float)
+    default_latency: Mapped[float]
+    ratio: Mapped[float]
+    low: Mapped[float]
+    high: Mapped[float]
     met: Mapped[Any] = mapped_column(Json)
-    created: Mapped[float] = mapped_column(Float)
+    created: Mapped[float]
 
 
-class Build(Base):
+class Build(Numbered):
     """A model that was built from the records: which file came out, and what it runs."""
 
     __tablename__ = "builds"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     uid: Mapped[str] = mapped_column(String(32), unique=True)
-    model_name: Mapped[str] = mapped_column(Text)
+    model_name: Mapped[str]
     model_hash: Mapped[str] = mapped_column(String(64), index=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), index=True)
-    threads: Mapped[int] = mapped_column(Integer)
+    threads: Mapped[int]
     numerics: Mapped[str] = mapped_column(String(32))
     compiler_version: Mapped[str] = mapped_column(String(64))
     artefact_sha256: Mapped[str] = mapped_column(String(64))
-    tuned_share: Mapped[float] = mapped_column(Float)
+    tuned_share: Mapped[float]
     report: Mapped[Any] = mapped_column(PackedJson)
-    created: Mapped[float] = mapped_column(Float)
+    created: Mapped[float]

@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 from configs.errors import DatabaseError, DatabaseUnavailableError
 from db import schema, sqlite_file
 from db.backend import Backend, backend_of
-from db.checksum import checksum_of
 from db.leases import hold_lease, let_go
 from db.migrate import MIGRATIONS
 from db.prepare import prepare
@@ -307,7 +306,6 @@ class Store:
             row = job_row(session, job)
             row.progress = progress
             row.updated = time.time()
-            row.checksum = checksum_of(row)
 
         self.write(update)
 
@@ -322,7 +320,6 @@ class Store:
             row.updated = row.finished = time.time()
             if progress is not None:
                 row.progress = progress
-            row.checksum = checksum_of(row)
             let_go(session, row.id)
 
         self.write(finish)

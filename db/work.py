@@ -15,7 +15,6 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from db import schema
-from db.checksum import checksum_of
 from db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
 from db.processes import machine_name
 from db.records import TaskKey
@@ -55,7 +54,6 @@ def close_lost_jobs(store: Store) -> list[LostJob]:
             if lease is not None and is_held(lease, clock(session)):
                 continue
             row.state, row.finished = "lost", row.updated if lease is None else lease.seen
-            row.checksum = checksum_of(row)
             let_go(session, row.id)
             process = None if lease is None else process_of(lease)
             where = "" if process is None else f"process {process.pid} on {machine_name(process)}"

@@ -22,8 +22,3 @@ def reference(name: str, **options: Any) -> sa.Column[int]:
     """A column `thing_id` that refers to a row of the table `things`; null if `nullable`."""
     key = sa.ForeignKey(f"{name.removesuffix('_id')}s.id")
     return sa.Column(name, sa.Integer(), key, **{"nullable": False, **options})
-
-
-def where(condition: str) -> dict[str, Any]:
-    """The options of an index of those rows alone."""
-    return {f"{dialect}_where": sa.text(condition) for dialect in ("sqlite", "postgresql")}
