@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from compiler.expr.nodes import Expr
 from compiler.types.dtypes import DType
@@ -56,6 +57,9 @@ class Stmt:
     """Base of statements."""
 
 
+Body: TypeAlias = tuple[Stmt, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class For(Stmt):
     """`for start <= variable < stop: body`; `chunks` per thread for a parallel loop."""
@@ -64,7 +68,7 @@ class For(Stmt):
     start: int
     stop: int
     kind: LoopKind
-    body: tuple[Stmt, ...]
+    body: Body
     chunks: int = 1
 
 
@@ -74,7 +78,7 @@ class Let(Stmt):
 
     variable: str
     value: Expr
-    body: tuple[Stmt, ...]
+    body: Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class If(Stmt):
     """Run `body` where the bool condition holds."""
 
     condition: Expr
-    body: tuple[Stmt, ...]
+    body: Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class Allocate(Stmt):
 
     memory: Memory
     scope: Scope
-    body: tuple[Stmt, ...]
+    body: Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +124,11 @@ class LoopNest:
     name: str
     inputs: tuple[Memory, ...]
     output: Memory
-    body: tuple[Stmt, ...]
+    body: Body
     prefetches: tuple[tuple[str, int], ...] = ()  # buffer, elements ahead of each vector load
 
 
-def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+def walk(body: Body) -> Iterator[Stmt]:
     """Every statement of a body, outer before inner."""
     for statement in body:
         yield statement

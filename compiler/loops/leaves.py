@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from compiler.errors import ScheduleError
 from compiler.expr.affine import Affine, Substitution, affine, decide
 from compiler.expr.nodes import Expr, Index, Load, add, all_of, binary, cast, integer
 from compiler.expr.walk import transform
-from compiler.loops.ir import If, Memory, Stmt, Store, Update
-from compiler.loops.loop_ranges import Env, axis_value
+from compiler.loops.ir import Body, If, Memory, Stmt, Store, Update
+from compiler.loops.loop_ranges import Env, Inside, PlacedStage, axis_value
 from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_state import StageState
 
 
 class Leaves:
@@ -24,54 +21,37 @@ class Leaves:
 
     def leaf(
         self,
-        state: StageState,
+        placed: PlacedStage,
         memory: Memory,
-        offsets: dict[str, Expr],
         body: Expr | Memory,
-        combiner: str,
+        combiner: str = "",
         indices_only: bool = False,
-    ) -> Callable[[Env], tuple[Stmt, ...]]:
+    ) -> Inside:
         """What stores `body` to `memory`, given what is known on the way down to it.
 
         Of another memory it is the element at the same place, converted.
         """
 
-        def statements(env: Env) -> tuple[Stmt, ...]:
+        def statements(env: Env) -> Body:
             indices = tuple(
-                affine(axis_value(state, axis.name, env), env.ranges).to_expr()
-                for axis in state.stage.axes
+                affine(axis_value(placed.state, axis.name, env), env.ranges).to_expr()
+                for axis in placed.state.stage.axes
             )
             if isinstance(body, Memory):
                 value = cast(memory.dtype, Load(body.dtype, body.name, indices))
             else:
-                value = body if indices_only else self._rewrite(state, body, offsets, env)
+                value = body if indices_only else self._rewrite(placed, body, env)
             statement: Stmt = Store(memory.name, indices, value)
             if combiner:
                 statement = Update(memory.name, indices, combiner, value)
-            beyond = self._beyond(state, offsets, env, indices_only) if self.masks else []
+            beyond = _beyond(placed, env, indices_only) if self.masks else []
             return (If(all_of(*beyond), (statement,)),) if beyond else (statement,)
 
         return statements
 
-    def _beyond(
-        self, state: StageState, offsets: dict[str, Expr], env: Env, indices_only: bool
-    ) -> list[Expr]:
-        """The conditions that keep whole tiles within the region and, if it is read, the stage."""
-        conditions = []
-        for axis in state.stage.axes:
-            value = axis_value(state, axis.name, env)
-            limits = [(value, env.extents[axis.name])]
-            if not indices_only:
-                limits.append((add(offsets[axis.name], value), axis.extent))
-            for position, extent in dict.fromkeys(limits):
-                inside = binary("lt", affine(position, env.ranges).to_expr(), integer(extent))
-                if decide(inside, env.ranges) is not True:
-                    conditions.append(inside)
-        return conditions
-
-    def _rewrite(self, state: StageState, body: Expr, offsets: dict[str, Expr], env: Env) -> Expr:
+    def _rewrite(self, placed: PlacedStage, body: Expr, env: Env) -> Expr:
         """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
-        values = global_values(state, offsets, env)
+        values = placed.values(env)
         ranges = env.ranges
         forms = {name: affine(value, ranges) for name, value in values.items()}
         bases: dict[str, tuple[Affine, ...]] = {}
@@ -90,7 +70,9 @@ class Leaves:
                 indices = [i.plus(b, -1) for i, b in zip(indices, begins, strict=True)]
                 return Load(node.dtype, memory.name, tuple(i.to_expr() for i in indices))
             if node.buffer not in self.inputs:
-                raise ScheduleError(f"{state.name} uses {node.buffer}, which is computed elsewhere")
+                raise ScheduleError(
+                    f"{placed.state.name} uses {node.buffer}, which is computed elsewhere"
+                )
             plain = tuple(i.to_expr() for i in indices)
             layout = self.layouts.get(node.buffer)
             if layout is not None:
@@ -101,11 +83,16 @@ class Leaves:
         return transform(body, visit)
 
 
-def global_values(state: StageState, offsets: dict[str, Expr], env: Env) -> dict[str, Expr]:
-    values = {
-        axis.name: add(offsets[axis.name], axis_value(state, axis.name, env))
-        for axis in state.stage.axes
-    }
-    for axis in state.stage.reduce_axes:
-        values[axis.name] = axis_value(state, axis.name, env)
-    return values
+def _beyond(placed: PlacedStage, env: Env, indices_only: bool) -> list[Expr]:
+    """The conditions that keep whole tiles within the region and, if it is read, the stage."""
+    conditions = []
+    for axis in placed.state.stage.axes:
+        value = axis_value(placed.state, axis.name, env)
+        limits = [(value, env.extents[axis.name])]
+        if not indices_only:
+            limits.append((add(placed.offsets[axis.name], value), axis.extent))
+        for position, extent in dict.fromkeys(limits):
+            inside = binary("lt", affine(position, env.ranges).to_expr(), integer(extent))
+            if decide(inside, env.ranges) is not True:
+                conditions.append(inside)
+    return conditions

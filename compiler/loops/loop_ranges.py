@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import Expr, add, integer, mul
-from compiler.loops.ir import Memory
+from compiler.loops.ir import Body, Memory
 from compiler.loops.region import free_index, free_name
 from compiler.loops.stage_state import Split, StageState
 
@@ -25,6 +27,27 @@ class Env:
     locals: dict[str, tuple[Memory, tuple[Expr, ...]]]  # stage -> its part and where that begins
     edge: bool = False  # in a part of some loop that runs rarely
     guards: tuple[Expr, ...] = ()  # conditions over root axes that no loop has decided yet
+
+
+Inside: TypeAlias = Callable[[Env], Body]
+"""Makes what comes inside of a loop, given what is known there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStage:
+    """A stage where one region of it is computed, which begins at `offsets`, by axis."""
+
+    state: StageState
+    offsets: dict[str, Expr]
+
+    def values(self, env: Env) -> dict[str, Expr]:
+        """The root axes in the whole stage, over bound and free variables."""
+        stage = self.state.stage
+        values = {axis.name: axis_value(self.state, axis.name, env) for axis in stage.reduce_axes}
+        for axis in stage.axes:
+            value = axis_value(self.state, axis.name, env)
+            values[axis.name] = add(self.offsets[axis.name], value)
+        return values
 
 
 @dataclass(frozen=True, slots=True)

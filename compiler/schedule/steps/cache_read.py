@@ -1,5 +1,3 @@
-"""Step: compute the part of a stage that reads one buffer in a stage of its own."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Step: accumulate in a stage that another one copies out."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Step: compute the part of a stage that a loop of its consumer needs, there."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Step: make one loop of adjacent loops."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Step: compute a part that does not change along an axis in a stage of its own."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

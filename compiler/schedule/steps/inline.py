@@ -1,5 +1,3 @@
-"""Step: compute a stage where it is used."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Step: make one axis of two adjacent output axes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

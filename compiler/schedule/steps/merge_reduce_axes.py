@@ -1,5 +1,3 @@
-"""Step: make one axis of two adjacent reduce axes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

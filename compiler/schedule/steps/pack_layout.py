@@ -1,5 +1,3 @@
-"""Step: store a constant input in another layout."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Step: run the outermost loop on all threads."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

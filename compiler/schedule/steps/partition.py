@@ -1,5 +1,3 @@
-"""Step: let some iterations of a loop stand alone."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

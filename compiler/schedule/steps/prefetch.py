@@ -1,5 +1,3 @@
-"""Step: ask for the elements of an input before they are read."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Step: put the loops of a stage in another order."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Step: reduce in independent partial results, the vector form of a sum."""
-
 from __future__ import annotations
 
 import itertools

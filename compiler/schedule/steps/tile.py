@@ -1,5 +1,3 @@
-"""Step: split an axis into tiles."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Step: repeat a loop's body once per value of its axis."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

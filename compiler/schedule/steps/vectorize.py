@@ -1,5 +1,3 @@
-"""Step: make an axis the elements of a vector register."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

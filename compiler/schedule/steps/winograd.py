@@ -1,5 +1,3 @@
-"""Step: compute a 3x3 convolution by Winograd's minimal filtering."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
