@@ -9,8 +9,7 @@ from types import MappingProxyType
 
 import onnx
 
-import compiler.frontend.operators  # registers the converters
-import compiler.operators  # noqa: F401  # registers the graph operators
+import compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
 from compiler.errors import ImportModelError
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -54,10 +54,10 @@ class _Step:
     frame: Frame
     name: str
     domain: str
-    label: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "label", f"{self.node.op_type} node {self.name!r}")
+    @property
+    def label(self) -> str:
+        return f"{self.node.op_type} node {self.name!r}"
 
     @property
     def operator(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from compiler.expr.nodes import Const, Expr, add, binary, cast, const, integer, mul, sub
+from compiler.expr.combiners import neutral_element
+from compiler.expr.nodes import Expr, add, binary, cast, integer, mul, sub
 from compiler.kernels.kernel import Tensor
 from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import (
@@ -16,7 +17,7 @@ from compiler.operators.registry import (
     TypeRule,
     register,
 )
-from compiler.operators.rules import check, check_dtype, divide_by_count, lowest
+from compiler.operators.rules import check, check_dtype, divide_by_count
 from compiler.operators.use import Attributes, Types, Use
 from compiler.operators.windows import Windows, read_windows, spatial_names
 from compiler.types.dtypes import FLOATS, NUMBERS, DType
@@ -56,8 +57,9 @@ def _infer_pool(allowed: frozenset[DType]) -> TypeRule:
     return infer
 
 
-def _pool_stage(use: Use, windows: Windows, combiner: str, padding: Const) -> Tensor:
+def _pool_stage(use: Use, windows: Windows, combiner: str) -> Tensor:
     rank, shape = windows.rank, use.shape
+    padding = neutral_element(combiner, use.dtype)
     padded = windows.padded(use.builder, use.input(0), "c", shape[2 : 2 + rank], padding)
     names = ["n", "c", *spatial_names(rank, "o"), "ci"][: len(shape)]
 
@@ -71,13 +73,12 @@ def _pool_stage(use: Use, windows: Windows, combiner: str, padding: Const) -> Te
 
 
 def _max_pool(attributes: Attributes, use: Use) -> Tensor:
-    windows = read_windows(attributes, attributes.integers("kernel"))
-    return _pool_stage(use, windows, "max", lowest(use.dtype))
+    return _pool_stage(use, read_windows(attributes, attributes.integers("kernel")), "max")
 
 
 def _average_pool(attributes: Attributes, use: Use) -> Tensor:
     windows = read_windows(attributes, attributes.integers("kernel"))
-    total = _pool_stage(use, windows, "sum", const(0, use.dtype))
+    total = _pool_stage(use, windows, "sum")
     include_pad = attributes.flag("count_include_pad")
     counted = [_counted(windows, axis, use, include_pad) for axis in range(windows.rank)]
     counts = [axis.same_for_all() for axis in counted]
@@ -190,7 +191,7 @@ register(
         _max_pool,
         {**_ATTRIBUTES, "layout": "NCHW"},
         passes=_passes,
-        outside=lambda dtype: float(lowest(dtype).value),
+        outside=lambda dtype: float(neutral_element("max", dtype).value),
         blocked=_blocked_form(keeps_lane=True),
     ),
     OperatorDefinition(

@@ -10,7 +10,6 @@ from compiler.kernels.kernel import Tensor
 from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import (
     REQUIRED,
-    ExpressionRule,
     OperatorDefinition,
     Pattern,
     register,
@@ -66,46 +65,6 @@ def _infer_arg(attributes: Attributes, types: Types) -> TensorType:
     attributes.flag("select_last_index")
     keep = attributes.flag("keepdims")
     return TensorType(DType.I64, _reduced_shape(type.shape, (axis,), keep))
-
-
-def _arg_expression(name: str, combiner: str) -> ExpressionRule:
-    """First the extreme value, then the first (or last) position that holds it (or a NaN)."""
-
-    def expression(attributes: Attributes, use: Use) -> Tensor:
-        data = use.input(0)
-        axis = attributes.axis("axis", len(data.shape))
-        keep = attributes.flag("keepdims")
-        last = attributes.flag("select_last_index")
-        reduced_axes = axes_of([data.shape[axis]], "r")
-
-        def element(indices: Sequence[Expr]) -> Expr:
-            return data[_source(indices[:-1], indices[-1:], (axis,), len(data.shape), keep)]
-
-        extreme = use.builder.stage(
-            "reduce",
-            axes_of(use.shape),
-            lambda *indices: element(indices),
-            reduce=reduced_axes,
-            combiner=combiner,
-        )
-
-        def position(*indices: Expr) -> Expr:
-            passed_over = integer(-1 if last else data.shape[axis])
-            value = element(indices)
-            found = binary("eq", value, extreme[indices[:-1]])
-            if data.dtype.is_float:
-                found = binary("or", found, unary("isnan", value))
-            return select(found, indices[-1], passed_over)
-
-        return use.builder.stage(
-            name,
-            axes_of(use.shape),
-            position,
-            reduce=reduced_axes,
-            combiner="max" if last else "min",
-        )
-
-    return expression
 
 
 def _infer_cumsum(attributes: Attributes, types: Types) -> TensorType:
@@ -190,11 +149,47 @@ def _fold(
 
 
 def _extreme(name: str, combiner: str) -> OperatorDefinition:
-    """Two reductions in a row over the same data: a kernel of its own, like softmax."""
+    """First the extreme value, then the first (or last) position that holds it (or a NaN).
+
+    Two reductions in a row over the same data: a kernel of its own, like softmax.
+    """
+
+    def expression(attributes: Attributes, use: Use) -> Tensor:
+        data = use.input(0)
+        axis = attributes.axis("axis", len(data.shape))
+        keep = attributes.flag("keepdims")
+        last = attributes.flag("select_last_index")
+        reduced_axes = axes_of([data.shape[axis]], "r")
+
+        def element(indices: Sequence[Expr]) -> Expr:
+            return data[_source(indices[:-1], indices[-1:], (axis,), len(data.shape), keep)]
+
+        extreme = use.builder.stage(
+            "reduce",
+            axes_of(use.shape),
+            lambda *indices: element(indices),
+            reduce=reduced_axes,
+            combiner=combiner,
+        )
+
+        def position(*indices: Expr) -> Expr:
+            passed_over = integer(-1 if last else data.shape[axis])
+            value = element(indices)
+            found = binary("eq", value, extreme[indices[:-1]])
+            if data.dtype.is_float:
+                found = binary("or", found, unary("isnan", value))
+            return select(found, indices[-1], passed_over)
+
+        return use.builder.stage(
+            name,
+            axes_of(use.shape),
+            position,
+            reduce=reduced_axes,
+            combiner="max" if last else "min",
+        )
+
     attributes = {"axis": 0, "keepdims": True, "select_last_index": False}
-    return OperatorDefinition(
-        name, Pattern.OPAQUE, 1, _infer_arg, _arg_expression(name, combiner), attributes
-    )
+    return OperatorDefinition(name, Pattern.OPAQUE, 1, _infer_arg, expression, attributes)
 
 
 register(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from compiler.errors import ShapeError
 from compiler.expr.nodes import Const, Expr, all_of, binary, const, integer, mul, select, sub
@@ -67,20 +64,6 @@ def broadcast_load(tensor: Tensor, indices: Sequence[Expr], shape: Sequence[int]
         for position, extent in enumerate(tensor.shape)
     ]
     return tensor[tuple(chosen)]
-
-
-def lowest(dtype: DType) -> Const:
-    """The identity of `max`: minus infinity, or the smallest integer."""
-    if dtype.is_float:
-        return const(-math.inf, dtype)
-    return const(False if dtype is DType.BOOL else int(np.iinfo(dtype.numpy).min), dtype)
-
-
-def highest(dtype: DType) -> Const:
-    """The identity of `min`: plus infinity, or the largest integer."""
-    if dtype.is_float:
-        return const(math.inf, dtype)
-    return const(True if dtype is DType.BOOL else int(np.iinfo(dtype.numpy).max), dtype)
 
 
 def divide_by_count(total: Expr, count: int) -> Expr:

@@ -54,14 +54,9 @@ def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> Value:
         if value.size != 1:
             raise node.invalid("the value must have one element")
         fill = value.reshape(())
-    return filled(fill, wanted, graph)
-
-
-def filled(fill: Array, shape: tuple[int, ...], graph: GraphBuilder) -> Value:
-    """A tensor of equal elements."""
-    if math.prod(shape) <= 4096:
-        return graph.constant(np.full(shape, fill))
-    return graph.emit("expand", graph.constant(fill), shape=shape)
+    if math.prod(wanted) <= 4096:
+        return graph.constant(np.full(wanted, fill))
+    return graph.emit("expand", graph.constant(fill), shape=wanted)
 
 
 @converter("Range", 11, 27)

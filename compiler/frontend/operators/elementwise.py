@@ -78,18 +78,9 @@ _PLAIN: dict[str, tuple[str, tuple[int, ...], Mapping[str, Default]]] = {
 }
 
 # Before opset 7 broadcasting had to be asked for, and was aligned by an attribute.
-_BINARY_WITH_AXIS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "Add": ("add", (1, 6)),
-    "And": ("and", (1,)),
-    "Div": ("div", (1, 6)),
-    "Equal": ("equal", (1,)),
-    "Greater": ("greater", (1,)),
-    "Less": ("less", (1,)),
-    "Mul": ("mul", (1, 6)),
-    "Or": ("or", (1,)),
-    "Pow": ("pow", (1,)),
-    "Sub": ("sub", (1, 6)),
-    "Xor": ("xor", (1,)),
+_WITH_AXIS = {
+    (1, 6): ("Add", "Div", "Mul", "Sub"),
+    (1,): ("And", "Equal", "Greater", "Less", "Or", "Pow", "Xor"),
 }
 
 _VARIADIC: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -142,8 +133,9 @@ def _register_variadic(operator: str, versions: tuple[int, ...], target: str) ->
 
 for _operator, (_target, _versions, _defaults) in _PLAIN.items():
     _register(_operator, _target, _versions, _defaults)
-for _operator, (_target, _versions) in _BINARY_WITH_AXIS.items():
-    _register_binary_with_axis(_operator, _versions, _target)
+for _versions, _operators in _WITH_AXIS.items():
+    for _operator in _operators:
+        _register_binary_with_axis(_operator, _versions, _PLAIN[_operator][0])
 for _operator, (_target, _versions) in _VARIADIC.items():
     _register_variadic(_operator, _versions, _target)
 

@@ -33,14 +33,21 @@ def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.emit("batch_norm", data, *same, epsilon=node.floating("epsilon", 1e-5))
 
 
+def _moments(
+    value: Value, axes: tuple[int, ...], graph: GraphBuilder
+) -> tuple[Value, Value, Value]:
+    """Mean and variance over the axes, which stay, and value - mean."""
+    mean = graph.emit("reduce_mean", value, axes=axes, keepdims=True)
+    centred = graph.emit("sub", value, mean)
+    squares = graph.emit("mul", centred, centred)
+    return mean, graph.emit("reduce_mean", squares, axes=axes, keepdims=True), centred
+
+
 def _centred(
     value: Value, axes: tuple[int, ...], epsilon: float, graph: GraphBuilder
 ) -> tuple[Value, Value, Value]:
     """(value - mean) / sqrt(variance + epsilon) over the axes; also mean and 1 / deviation."""
-    mean = graph.emit("reduce_mean", value, axes=axes, keepdims=True)
-    centred = graph.emit("sub", value, mean)
-    squares = graph.emit("mul", centred, centred)
-    variance = graph.emit("reduce_mean", squares, axes=axes, keepdims=True)
+    mean, variance, centred = _moments(value, axes, graph)
     shifted = graph.emit("add", variance, graph.scalar(epsilon, value.dtype))
     inverse = graph.emit("reciprocal", graph.emit("sqrt", shifted))
     return graph.emit("mul", centred, inverse), mean, inverse
@@ -77,9 +84,11 @@ def _broadcast(node: OnnxNode, value: Value, shape: tuple[int, ...], graph: Grap
     return expanded
 
 
-def _per_channel(value: Value, rank: int, graph: GraphBuilder) -> Value:
-    """[C] as [C, 1, 1, …], to broadcast over [N, C, …] of the given rank."""
-    return graph.reshape(value, (*value.shape, *(1,) * (rank - 2)))
+def _by_channel(value: Value, scale: Value, bias: Value, graph: GraphBuilder) -> Value:
+    """value * scale + bias, which have an entry for each channel (or group) of axis 1."""
+    behind = (1,) * (value.rank - 2)
+    factor, shift = (graph.reshape(item, item.shape + behind) for item in (scale, bias))
+    return graph.emit("add", graph.emit("mul", value, factor), shift)
 
 
 @converter("InstanceNormalization", 1, 6, 22)
@@ -89,8 +98,7 @@ def instance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"{data.type} has no spatial axes")
     axes = tuple(range(2, data.rank))
     normal, _, _ = _centred(data, axes, node.floating("epsilon", 1e-5), graph)
-    scaled = graph.emit("mul", normal, _per_channel(scale, data.rank, graph))
-    return graph.emit("add", scaled, _per_channel(bias, data.rank, graph))
+    return _by_channel(normal, scale, bias, graph)
 
 
 @converter("GroupNormalization", 18, 21)
@@ -107,13 +115,9 @@ def group_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     size = data.type.size // (batch * groups)
     grouped = graph.reshape(data, (batch, groups, size))
     normal, _, _ = _centred(grouped, (2,), node.floating("epsilon", 1e-5), graph)
-    rank = 3
     if node.version != 18:
         normal = graph.reshape(normal, data.shape)
-        rank = data.rank
-    scaled = graph.emit("mul", normal, _per_channel(scale, rank, graph))
-    shifted = graph.emit("add", scaled, _per_channel(bias, rank, graph))
-    return graph.reshape(shifted, data.shape)
+    return graph.reshape(_by_channel(normal, scale, bias, graph), data.shape)
 
 
 @converter("LpNormalization", 1, 22)
@@ -136,11 +140,9 @@ def mean_variance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     """(x - E x) / (sqrt(E x^2 - (E x)^2) + 1e-9), as the operator's function body has it."""
     data = node.input(0)
     axes = node.axes(node.integers("axes", (0, 2, 3)), data.rank)
-    mean = graph.emit("reduce_mean", data, axes=axes, keepdims=True)
-    centred = graph.emit("sub", data, mean)
-    squares = graph.emit("mul", centred, centred)
-    deviation = graph.emit("sqrt", graph.emit("reduce_mean", squares, axes=axes, keepdims=True))
-    return graph.emit("div", centred, graph.emit("add", deviation, graph.scalar(1e-9, data.dtype)))
+    _, variance, centred = _moments(data, axes, graph)
+    deviation = graph.emit("add", graph.emit("sqrt", variance), graph.scalar(1e-9, data.dtype))
+    return graph.emit("div", centred, deviation)
 
 
 @converter("LRN", 1, 13)

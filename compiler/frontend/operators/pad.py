@@ -13,10 +13,9 @@ _MODES = ("constant", "reflect", "edge", "wrap")
 
 @converter("Pad", 1, 2)
 def pad_by_attributes(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data = node.input(0)
     pads = node.integers("paddings" if node.version == 1 else "pads")
-    fill = graph.scalar(node.floating("value", 0.0), data.dtype)
-    return _pad(node, data, pads, fill, graph)
+    fill = graph.scalar(node.floating("value", 0.0), node.input(0).dtype)
+    return _pad(node, node.input(0), pads, fill, graph)
 
 
 @converter("Pad", 11, 13, 18, 19, 21, 23, 24, 25)

@@ -47,14 +47,15 @@ def _quantised(
     return graph.emit("cast", clipped, to=str(target))
 
 
+def _result_type(node: OnnxNode, default: DType) -> DType:
+    number = node.integer("output_dtype", 0)
+    return dtype_of(number, f"{node.label}: the result") if number else default
+
+
 @converter("QuantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def quantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, scale, zero_point = node.input(0), node.input(1), node.optional(2)
-    target = DType.U8
-    if node.integer("output_dtype", 0):
-        target = dtype_of(node.integer("output_dtype"), f"{node.label}: the result")
-    elif zero_point is not None:
-        target = zero_point.dtype
+    target = _result_type(node, DType.U8 if zero_point is None else zero_point.dtype)
     if target.is_float or target.bytes > 2:
         raise node.unsupported(f"quantisation to {target}")
     axis = node.integer("axis", 1)
@@ -70,9 +71,7 @@ def quantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
 def dequantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     """(x - zero_point) * scale."""
     data, scale, zero_point = node.input(0), node.input(1), node.optional(2)
-    result = scale.dtype
-    if node.integer("output_dtype", 0):
-        result = dtype_of(node.integer("output_dtype"), f"{node.label}: the result")
+    result = _result_type(node, scale.dtype)
     axis = node.integer("axis", 1)
     centred = graph.cast(data, result)
     if zero_point is not None:

@@ -43,10 +43,7 @@ Cell = Callable[[OnnxNode, GraphBuilder, Layer, Value, State], State]
 def _rnn_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state: State) -> State:
     """h' = f(W x + R h + b)."""
     (activation,) = layer.activations
-    joined = graph.emit("add", x, _product(state.hidden, layer.recurrence, graph))
-    if layer.recurrent_bias is not None:
-        joined = graph.emit("add", joined, layer.recurrent_bias)
-    return State(activation(joined), None)
+    return State(activation(_joined(x, state.hidden, layer, graph)), None)
 
 
 def _gru_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state: State) -> State:
@@ -56,21 +53,16 @@ def _gru_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state
     bias = layer.recurrent_bias
     recurrence = graph.part(layer.recurrence, 0, 0, 2 * n)
     gates = graph.emit("add", graph.part(x, 1, 0, 2 * n), _product(state.hidden, recurrence, graph))
-    if bias is not None:
-        gates = graph.emit("add", gates, graph.part(bias, 0, 0, 2 * n))
-    gates = gate(gates)
+    gates = gate(_plus(gates, None if bias is None else graph.part(bias, 0, 0, 2 * n), graph))
     update, reset = (graph.part(gates, 1, start, n) for start in (0, n))
     inner = graph.part(layer.recurrence, 0, 2 * n, n)
     inner_bias = None if bias is None else graph.part(bias, 0, 2 * n, n)
     if node.integer("linear_before_reset", 0):
-        linear = _product(state.hidden, inner, graph)
-        if inner_bias is not None:
-            linear = graph.emit("add", linear, inner_bias)
+        linear = _plus(_product(state.hidden, inner, graph), inner_bias, graph)
         linear = graph.emit("mul", reset, linear)
     else:
         linear = _product(graph.emit("mul", reset, state.hidden), inner, graph)
-        if inner_bias is not None:
-            linear = graph.emit("add", linear, inner_bias)
+        linear = _plus(linear, inner_bias, graph)
     proposed = candidate(graph.emit("add", graph.part(x, 1, 2 * n, n), linear))
     kept = graph.emit("mul", update, graph.emit("sub", state.hidden, proposed))
     return State(graph.emit("add", proposed, kept), None)
@@ -80,9 +72,7 @@ def _lstm_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, stat
     """Gates i, o, f, c with peepholes i, o, f, as in ONNX's definition of LSTM."""
     gate, candidate, output = layer.activations
     n = layer.hidden
-    joined = graph.emit("add", x, _product(state.hidden, layer.recurrence, graph))
-    if layer.recurrent_bias is not None:
-        joined = graph.emit("add", joined, layer.recurrent_bias)
+    joined = _joined(x, state.hidden, layer, graph)
     parts = [graph.part(joined, 1, k * n, n) for k in range(4)]
     if state.cell is None:
         raise node.invalid("the cell state is missing")
@@ -105,6 +95,16 @@ def _lstm_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, stat
     )
     leaving = gate(peeped(parts[1], 1, cell))
     return State(graph.emit("mul", leaving, output(cell)), cell)
+
+
+def _joined(x: Value, hidden: Value, layer: Layer, graph: GraphBuilder) -> Value:
+    """x + R h + b."""
+    joined = graph.emit("add", x, _product(hidden, layer.recurrence, graph))
+    return _plus(joined, layer.recurrent_bias, graph)
+
+
+def _plus(value: Value, bias: Value | None, graph: GraphBuilder) -> Value:
+    return value if bias is None else graph.emit("add", value, bias)
 
 
 def _product(left: Value, weight: Value, graph: GraphBuilder) -> Value:
@@ -178,9 +178,7 @@ def _steps(
     """
     steps, batch, size = x.shape
     flat = graph.reshape(x, (steps * batch, size))
-    projected = _product(flat, layer.weight, graph)
-    if layer.bias is not None:
-        projected = graph.emit("add", projected, layer.bias)
+    projected = _plus(_product(flat, layer.weight, graph), layer.bias, graph)
     projected = graph.reshape(projected, (steps, batch, layer.weight.shape[0]))
     lengths = node.optional(4)
     outputs: list[Value] = []

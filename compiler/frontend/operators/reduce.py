@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import numpy as np
 
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.types.dtypes import DType
-
-Reduction: TypeAlias = Callable[[Value], Value]
 
 
 def _axes(node: OnnxNode, rank: int) -> tuple[int, ...]:
@@ -23,16 +18,11 @@ def _axes(node: OnnxNode, rank: int) -> tuple[int, ...]:
     return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
-def _reduction(node: OnnxNode, operator: str, graph: GraphBuilder) -> Reduction:
-    axes = _axes(node, node.input(0).rank)
-    keepdims = bool(node.integer("keepdims", 1))
-
-    def apply(value: Value) -> Value:
-        if not axes:
-            return value
-        return graph.emit(operator, value, axes=axes, keepdims=keepdims)
-
-    return apply
+def _reduced(node: OnnxNode, operator: str, value: Value, graph: GraphBuilder) -> Value:
+    axes = _axes(node, value.rank)
+    if not axes:
+        return value
+    return graph.emit(operator, value, axes=axes, keepdims=bool(node.integer("keepdims", 1)))
 
 
 def _register(
@@ -47,10 +37,9 @@ def _register(
     @converter(onnx_operator, *versions)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = node.input(0)
-        reduce = _reduction(node, operator, graph)
         if before:
             value = graph.emit(before, *(value, value) if before == "mul" else (value,))
-        value = reduce(value)
+        value = _reduced(node, operator, value, graph)
         return graph.emit(after, value) if after else value
 
 
@@ -67,10 +56,10 @@ def _register_extreme(onnx_operator: str, operator: str) -> None:
     @converter(onnx_operator, 1, 11, 12, 13, 18, 20)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = node.input(0)
-        reduce = _reduction(node, operator, graph)
         if value.dtype is not DType.BOOL:
-            return reduce(value)
-        return graph.cast(reduce(graph.cast(value, DType.U8)), DType.BOOL)
+            return _reduced(node, operator, value, graph)
+        bits = _reduced(node, operator, graph.cast(value, DType.U8), graph)
+        return graph.cast(bits, DType.BOOL)
 
 
 _register_extreme("ReduceMax", "reduce_max")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,26 +54,15 @@ class Interpolation:
     extrapolation: float
 
 
-@converter("Upsample", 7)
-def upsample_by_attribute(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return _upsample(node, node.floats("scales"), graph)
-
-
-@converter("Upsample", 9)
-def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
-    scales = node.constant(1, "the list of scales").reshape(-1).tolist()
-    return _upsample(node, tuple(scales), graph)
-
-
+@converter("Upsample", 7, 9)
 @converter("Resize", 10)
-def resize_version_10(node: OnnxNode, graph: GraphBuilder) -> Value:
-    scales = node.constant(1, "the list of scales").reshape(-1).tolist()
-    return _upsample(node, tuple(scales), graph)
-
-
-def _upsample(node: OnnxNode, scales: tuple[float, ...], graph: GraphBuilder) -> Value:
+def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Before opset 11: asymmetric coordinates, the nearest below."""
     data = node.input(0)
+    if node.has("scales"):
+        scales = node.floats("scales")
+    else:
+        scales = tuple(node.constant(1, "the list of scales").reshape(-1).tolist())
     mode = node.choice("mode", "nearest", ("nearest", "linear"))
     how = Interpolation(mode, "asymmetric", "floor", -0.75, False, False, 0.0)
     axes = _scaled_axes(node, data, scales, tuple(range(data.rank)))
@@ -152,8 +141,8 @@ def _cropped(node: OnnxNode, plan: tuple[Axis, ...]) -> tuple[Axis, ...]:
         raise node.bad_shape(f"the region of interest needs {2 * len(plan)} entries")
     starts, ends = roi[: len(plan)], roi[len(plan) :]
     return tuple(
-        Axis(axis.axis, axis.extent, axis.size, axis.scale, (start, end))
-        for axis, start, end in zip(plan, starts, ends, strict=True)
+        replace(axis, roi=crop)
+        for axis, crop in zip(plan, zip(starts, ends, strict=True), strict=True)
     )
 
 
@@ -192,8 +181,7 @@ def _positions(axis: Axis, mode: str) -> Floats:
 
     Scales are float32, and so is this arithmetic: in a wider one 3 / 0.6f would fall short of 5.
     """
-    y = np.arange(axis.size, dtype=np.float32)
-    return _coordinates(axis, mode, y).astype(np.float64)
+    return _coordinates(axis, mode, np.arange(axis.size, dtype=np.float32)).astype(np.float64)
 
 
 def _coordinates(axis: Axis, mode: str, y: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
