@@ -1,10 +1,12 @@
-"""A built model's code as text: one LLVM module, or one assembly file, of all that it runs."""
+"""A built model's code as text: one LLVM module, or one assembly file, of all that it runs.
+
+Of models that were compiled with `keep_llvm`.
+"""
 
 from __future__ import annotations
 
 import re
 
-from compiler.llvm.compile_kernel import llvm_kernel
 from compiler.llvm.machine import assembly, feature_flags, parse, target_machine
 from compiler.pipeline import Compiled
 from compiler.runtime.c_interface import in_comment
@@ -44,14 +46,10 @@ def assembly_text(compiled: Compiled) -> str:
 
 def _module_text(compiled: Compiled) -> str:
     """The kernels' functions and the entry's, each thing declared once."""
-    target, steps = compiled.spec.target, compiled.spec.steps
-    texts = [
-        llvm_kernel(item.kernel, item.used.schedule, target, f"kernel_{key}").text
-        for key, item in compiled.schedules.items()
-    ]
+    texts = [compiled.llvm[key] for key in compiled.schedules]
     declarations: dict[str, None] = {}
     functions: list[str] = []
-    for line in "\n".join([*texts, entry_ir(steps)]).splitlines():
+    for line in "\n".join([*texts, entry_ir(compiled.spec.steps)]).splitlines():
         if not line.startswith("declare "):
             functions.append(line)
         elif "@kernel_" not in line:  # the kernels are in this module

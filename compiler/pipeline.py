@@ -17,7 +17,7 @@ from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.limits import Allowance, Limits
 from compiler.llvm.compile_kernel import CompiledKernel, emit_loops
 from compiler.llvm.machine import object_code
-from compiler.llvm.object_cache import KernelEntry, ObjectCache
+from compiler.llvm.object_cache import ObjectCache
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_ir
@@ -30,7 +30,6 @@ from compiler.runtime.seal import part_digests, seal_of
 from compiler.runtime.verify_spec import verify_spec
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
@@ -59,6 +58,9 @@ STAGES = (
     "entry_code",
 )
 
+_BEFORE_CODE = ("loops", "llvm")
+"""What is skipped for a kernel whose object code a cache has, unless it is asked for."""
+
 _DOES_NOT_FIT = (ScheduleError, LoweringError, VerifyError)
 """What compiling a kernel raises with a schedule that is not for it."""
 
@@ -69,12 +71,14 @@ class Compiled:
 
     `program` has its kernels, `schedules` by workload key what each of them was built with, `spec`
     is what an executable is made of, and `graph` the optimised one that the kernels are from.
+    `llvm` is each kernel's text by workload key, if it was to be kept.
     """
 
     program: KernelProgram
     schedules: Mapping[str, KernelSchedule]
     spec: ExecutableSpec
     graph: Graph
+    llvm: Mapping[str, str]
 
     @property
     def kernels(self) -> dict[str, FusedKernel]:
@@ -100,6 +104,7 @@ def compile_model(
     cache: ObjectCache | None = None,
     limits: Limits | None = None,
     fallback: bool = False,
+    keep_llvm: bool = False,
 ) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -109,12 +114,13 @@ def compile_model(
     `dump_kernels`, if given, are dumped, by workload key. Default schedules have the algorithms
     that `numerics`, or those of that name, admit. `cache` has code that was made before. What the
     model needs is within `limits`, or refused; they are this machine's if None. `fallback` marks a
-    variant for CPUs that cannot run another one. Raises `ImportModelError` and its kinds for
-    models that cannot be compiled; a schedule that does not fit is reported, not raised.
+    variant for CPUs that cannot run another one, `keep_llvm` asks for `Compiled.llvm`. Raises
+    `ImportModelError` and its kinds for models that cannot be compiled; a schedule that does not
+    fit is reported, not raised.
     """
     target = host_target() if target is None else target
     admitted = Numerics.of(numerics)
-    stages = Stages(STAGES, dump_after, dump_kernels)
+    stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
     allowance = Allowance(limits)
     graph, program = _to_kernels(model, target, shapes, stages, allowance)
     chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
@@ -146,7 +152,8 @@ def compile_model(
     entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec)))
     compile_entry = object_code if cache is None else cache.object_code
     entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
-    return Compiled(program, schedules, replace(spec, entry=entry_code), graph)
+    llvm = {key: str(emitted) for key, emitted in stages.kept.get("llvm", {}).items()}
+    return Compiled(program, schedules, replace(spec, entry=entry_code), graph, llvm)
 
 
 def kernels_of(
@@ -276,20 +283,22 @@ class KernelStages:
         chosen = self.stages.run("schedule", schedule, key)
         kernel, steps = chosen.kernel, chosen.used.schedule
         self.allowance.check_time(f"compiling kernel {kernel.name}")
-        entry = self._entry(key, kernel, steps, symbol)
-        if entry is not None and (found := entry.find()) is not None:
-            return chosen, lambda: found
+        cache, target = self.cache, self.target
+        entry = None if cache is None else cache.entry(kernel, steps, target, symbol)
+        known = None if entry is None else entry.find()
+        if known is not None and not any(self.stages.wants(name, key) for name in _BEFORE_CODE):
+            return chosen, lambda: known
         try:
             nest = self.stages.run("loops", lambda: lower(kernel, steps), key)
-            emitted = self.stages.run(
-                "llvm", lambda: emit_loops(nest, steps, self.target, symbol), key
-            )
+            emitted = self.stages.run("llvm", lambda: emit_loops(nest, steps, target, symbol), key)
         except _DOES_NOT_FIT as error:
             return self.lower(key, symbol, partial(self._following, chosen, error))
 
         def compile() -> CompiledKernel:
+            if known is not None:
+                return known
             self.allowance.check_time(f"compiling kernel {kernel.name}")
-            compiled = emitted.compile(self.target)
+            compiled = emitted.compile(target)
             if entry is not None:
                 entry.keep(compiled)
             return compiled
@@ -321,14 +330,6 @@ class KernelStages:
         except _DOES_NOT_FIT as error:
             return KernelSchedule(kernel, chosen, _NAIVE, _note(note, DEFAULT, None, error))
         return KernelSchedule(kernel, chosen, ScheduleChoice(schedule, DEFAULT), note)
-
-    def _entry(
-        self, key: str, kernel: FusedKernel, schedule: Schedule, symbol: str
-    ) -> KernelEntry | None:
-        """Where the code is kept; None if it is not, or what comes before it is to be dumped."""
-        if self.cache is None or any(self.stages.dumps(name, key) for name in ("loops", "llvm")):
-            return None
-        return self.cache.entry(kernel, schedule, self.target, symbol)
 
 
 _Begun: TypeAlias = tuple[KernelSchedule, Future[CompiledKernel]]

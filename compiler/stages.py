@@ -43,16 +43,18 @@ class Stages:
         names: Sequence[str],
         dump_after: DumpAfter = None,
         kernels: Collection[str] | None = None,
+        keep: Collection[str] = (),
     ) -> None:
         """`names` are the pipeline's stages; `SettingsError` if `dump_after` names none of them.
 
         Of the stages that each kernel goes through by itself those of `kernels` are dumped, by
-        workload key; all if None.
+        workload key; all if None. The programs of the stages `keep` are `kept`, by stage and key.
         """
         if isinstance(dump_after, str):
             check_stage(dump_after, names)
         self._dump_after = dump_after
         self._kernels = kernels
+        self.kept: dict[str, dict[str, object]] = {name: {} for name in keep}
 
     def run(self, name: str, stage: Callable[[], T], kernel: str = "") -> T:
         """Run `stage`, verify the program it returns, and dump it if that was asked for.
@@ -66,8 +68,10 @@ class Stages:
         return program
 
     def observe(self, name: str, program: object, kernel: str = "") -> None:
-        """Dump the program that a stage, or a pass within one, has made if that was asked for."""
-        if not self.dumps(name, kernel):
+        """Dump or keep the program that a stage, or a pass within one, has made, if asked for."""
+        if name in self.kept:
+            self.kept[name][kernel] = program
+        if not self._dumps(name, kernel):
             return
         if callable(self._dump_after):
             self._dump_after(name, format_program(program))
@@ -75,8 +79,11 @@ class Stages:
             of = f" of {kernel}" if kernel else ""
             print(f"after {name}{of}:\n{format_program(program)}", file=sys.stderr)
 
-    def dumps(self, name: str, kernel: str = "") -> bool:
+    def wants(self, name: str, kernel: str = "") -> bool:
         """Whether the program that this stage makes is asked for."""
+        return name in self.kept or self._dumps(name, kernel)
+
+    def _dumps(self, name: str, kernel: str) -> bool:
         if kernel and self._kernels is not None and kernel not in self._kernels:
             return False
         return callable(self._dump_after) or self._dump_after in (name, ALL)

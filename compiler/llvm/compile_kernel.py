@@ -63,14 +63,7 @@ def compile_kernel(
     kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str = "kernel"
 ) -> CompiledKernel:
     """Lower, emit and compile; `ScheduleError` or `LoweringError` if the two do not fit."""
-    return llvm_kernel(kernel, schedule, target, symbol).compile(target)
-
-
-def llvm_kernel(
-    kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
-) -> EmittedKernel:
-    """Lower and emit, as `compile_kernel` does."""
-    return emit_loops(lower(kernel, schedule), schedule, target, symbol)
+    return emit_loops(lower(kernel, schedule), schedule, target, symbol).compile(target)
 
 
 def constant_layouts(schedule: Schedule) -> tuple[tuple[str, ConstantLayout], ...]:

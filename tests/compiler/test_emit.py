@@ -38,7 +38,7 @@ def drawn(folder: Path, threads: int) -> tuple[ExecutableSpec, str, str]:
         space = schedule_space(kernel, host_target(), threads)
         return ScheduleChoice(space.schedule(space.sample(rng)), "tuned")
 
-    compiled = compile_model(graph, choose, threads=threads)
+    compiled = compile_model(graph, choose, threads=threads, keep_llvm=True)
     spec = compiled.spec
     assert {kernel.schedule_source for kernel in spec.kernels} == {"default", "tuned"}
     return spec, llvm_text(compiled), assembly_text(compiled)

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import compiler
 from compiler import pipeline
+from compiler.content_cache import ContentCache
 from compiler.emit import llvm_text
 from compiler.errors import ImportModelError, ScheduleError, SettingsError, VerifyError
 from compiler.frontend.import_onnx import import_onnx
@@ -24,6 +25,7 @@ from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm.compile_kernel import EmittedKernel, emit_loops
+from compiler.llvm.object_cache import ObjectCache
 from compiler.loops.ir import LoopNest
 from compiler.pipeline import STAGES, compile_model, kernels_of
 from compiler.runtime import artefact
@@ -253,7 +255,7 @@ def test_kernel_without_a_schedule_that_fits_runs_as_scalar_loops_and_is_reporte
     expected = {report.name for report in compiler.build(graph).kernels}
     monkeypatch.setattr(spaces, "row_wise_sketches", sketches)
     monkeypatch.setattr(spaces, "tiled_reduction_sketches", lambda *_: [])
-    compiled = compile_model(graph)
+    compiled = compile_model(graph, keep_llvm=True)
     spec = compiled.spec
     assert {report.name for report in spec.kernels} == expected
     for report in spec.kernels:
@@ -283,6 +285,19 @@ def test_compiled_says_what_each_kernel_was_chosen_and_built_with(conv_net: Path
     assert compiled.kernels == {
         key: calls[0].kernel for key, calls in compiled.program.kernel_calls().items()
     }
+
+
+def test_llvm_is_kept_where_it_is_asked_for_though_code_is_known(mlp: Path, tmp_path: Path) -> None:
+    cache = ObjectCache(ContentCache(tmp_path))
+    plain = compile_model(mlp, cache=cache)
+    assert plain.llvm == {}
+    made = cache.misses
+    kept = compile_model(mlp, cache=cache, keep_llvm=True)
+    assert cache.misses == made  # no code is made again
+    assert kept.spec.objects == plain.spec.objects
+    assert kept.llvm.keys() == kept.schedules.keys()
+    for key, text in kept.llvm.items():
+        assert f"define void @kernel_{key}(" in text
 
 
 def _out_of_range(nest: LoopNest) -> LoopNest:

@@ -20,10 +20,11 @@ def compile_with(
     *,
     fallback: bool = False,
     dump_after: str | None = None,
+    keep_llvm: bool = False,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
-    `fallback` and `dump_after` are as in `compile_model`; with the latter all code is made anew.
+    `fallback`, `dump_after` and `keep_llvm` are as in `compile_model`; what is dumped is made anew.
     """
     folder = cache_folder(settings) if dump_after is None else None
     cache = None if folder is None else ContentCache(folder)
@@ -38,6 +39,7 @@ def compile_with(
         cache=objects,
         limits=limits_of(settings),
         fallback=fallback,
+        keep_llvm=keep_llvm,
     )
     if cache is not None and objects is not None and objects.misses:
         cache.trim()

@@ -14,7 +14,7 @@ from configs.remains import make_folder
 from tuner.building.cache import BuildCache, KnownModel
 from tuner.building.model_file import Meanwhile, begin_digest
 from tuner.building.report import build_report, require_share
-from tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
+from tuner.building.request import ARTEFACT, CODE_TEXTS, BuildRequest, BuildResult, built_artefact
 from tuner.from_settings import limits_of, target_of
 
 if TYPE_CHECKING:
@@ -106,7 +106,14 @@ def _compiled(
 
     settings, output = request.settings, request.output
     records = Records(store, settings, target)
-    built = compile_with(graph, records.choose, settings, target, dump_after=request.dump_after)
+    built = compile_with(
+        graph,
+        records.choose,
+        settings,
+        target,
+        dump_after=request.dump_after,
+        keep_llvm=request.form in CODE_TEXTS,
+    )
     reports = built.spec.kernels
     report = build_report(reports, built.kernels, records.notes(reports))
     require_share(report, request.require_tuned)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
 OBJECT = "object"
-FORMS = (ARTEFACT, "llvm", "asm", OBJECT, LIBRARY, "graph")
+CODE_TEXTS = ("llvm", "asm")
+FORMS = (ARTEFACT, *CODE_TEXTS, OBJECT, LIBRARY, "graph")
 
 
 @dataclass(frozen=True, slots=True)

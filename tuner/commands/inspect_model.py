@@ -16,7 +16,7 @@ from compiler.llvm.machine import assembly
 from compiler.pipeline import STAGES, ChosenSchedule, KernelStages, compile_model, kernels_of
 from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.spaces import schedule_space
-from compiler.stages import Stages, check_stage
+from compiler.stages import Stages, check_stage, format_program
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 from configs.settings import CompileSettings, Settings
@@ -115,15 +115,16 @@ def _printer(
         return lambda key, kernel: format_kernel(kernel)
     if stage == "space":
         return lambda key, kernel: format_space(kernel, target, options)
-    texts: dict[str, str] = {}
-    observed = Stages(STAGES, texts.__setitem__)
+    made_by = "llvm" if stage == "asm" else stage
+    stages = Stages(STAGES, keep=(made_by,))
     numerics = Numerics.of(options.numerics)
-    stages = KernelStages(observed, target, options.threads, numerics, allowance)
+    kernels = KernelStages(stages, target, options.threads, numerics, allowance)
 
     def lowered(key: str, kernel: FusedKernel) -> str:
         chosen = ChosenSchedule(kernel, None if choose is None else choose(kernel))
-        stages.lower(key, "kernel", partial(stages.first, chosen))
-        return assembly(texts["llvm"], target) if stage == "asm" else texts[stage]
+        kernels.lower(key, "kernel", partial(kernels.first, chosen))
+        text = format_program(stages.kept[made_by].pop(key))
+        return assembly(text, target) if stage == "asm" else text
 
     return lowered
 
