@@ -237,25 +237,26 @@ def _version(header: object) -> int:
 
 def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
     """What a record refers to must stand above it in the file."""
-    if isinstance(record, TargetRecord):
-        seen.add(("target", record.key))
-    elif isinstance(record, WorkloadRecord):
-        seen.add(("workload", record.key))
-    elif isinstance(record, JobRecord):
-        seen.add(("job", record.id))
-    elif isinstance(record, TrialRecord):
-        seen.add(("trial", _trial_name(record)))
-    keys = [record.key] if isinstance(record, TrialRecord | BestRecord) else []
-    if isinstance(record, JobRecord):
-        keys = [task.key for task in record.tasks]
-    needed = {("workload", key.workload) for key in keys}
-    needed |= {("target", key.target) for key in keys}
-    if isinstance(record, BuildRecord):
-        needed.add(("target", record.target))
-    if isinstance(record, TrialRecord) and record.job is not None:
-        needed.add(("job", record.job))
-    if isinstance(record, BestRecord):
-        needed |= {("job", record.job), ("trial", _trial_name(record))}
+    keys: list[TaskKey] = []
+    needed: set[tuple[str, str]] = set()
+    match record:
+        case TargetRecord() | WorkloadRecord():
+            seen.add((_NAMES[type(record)], record.key))
+        case JobRecord():
+            seen.add(("job", record.id))
+            keys = [task.key for task in record.tasks]
+        case TrialRecord():
+            seen.add(("trial", _trial_name(record)))
+            keys = [record.key]
+            needed = set() if record.job is None else {("job", record.job)}
+        case BestRecord():
+            keys = [record.key]
+            needed = {("job", record.job), ("trial", _trial_name(record))}
+        case BuildRecord():
+            needed = {("target", record.target)}
+    needed |= {
+        part for key in keys for part in (("workload", key.workload), ("target", key.target))
+    }
     for kind, key in needed - seen:
         raise ValueError(f"{kind} {key!r} does not stand above this line")
 

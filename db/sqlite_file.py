@@ -11,12 +11,14 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import StatementError
-from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool, StaticPool
 
 from configs.errors import DatabaseError
 
@@ -72,7 +74,25 @@ class SqliteFile:
         return LARGE_TABLES if size > _EVERY_ROW_BYTES else ("builds",)
 
     def make_engine(self, *, read_only: bool) -> Engine:
-        return make_engine(self.path, read_only=read_only)
+        if self.path is None:
+            engine = create_engine(
+                "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
+            )
+        else:
+            connect = partial(
+                sqlite3.connect,
+                # a reader too must roll back after a crash
+                location_of(self.path, "rw" if read_only else "rwc"),
+                uri=True,
+                timeout=BUSY_SECONDS,
+                check_same_thread=False,
+            )
+            engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+        event.listen(engine, "connect", _set_up_connection)
+        if read_only:
+            event.listen(engine, "connect", _forbid_writing)
+        event.listen(engine, "begin", _begin)
+        return engine
 
     def check(self, engine: Engine, *, create: bool, read_only: bool) -> None:
         """Refuse what is not an intact file of ours. Raises DatabaseError."""
@@ -93,11 +113,22 @@ class SqliteFile:
 
     def back_up(self, engine: Engine, connection: Connection, revision: str) -> None:
         """Copy the file beside itself, to `NAME.REVISION.backup` or a like name that is free."""
-        if self.path is not None:
-            back_up_beside(engine, self.path, revision)
+        if self.path is None:
+            return
+        names = (f"{self.path.name}.{revision}{(n and f'.{n}') or ''}.backup" for n in count())
+        try:
+            target = next(path for path in map(self.path.with_name, names) if _is_made(path))
+        except OSError as error:
+            raise DatabaseError(
+                f"cannot back up {self.path} before its upgrade: {error.strerror or error}"
+            ) from error
+        with closing(sqlite3.connect(target)) as copy, closing(engine.raw_connection()) as source:
+            _sqlite(source).backup(copy)
 
     def compact(self, engine: Engine) -> None:
-        compact(engine)
+        """Write the database anew without the space of deleted rows."""
+        with closing(engine.raw_connection()) as connection:
+            _sqlite(connection).execute("VACUUM")
 
     def identity(self, engine: Engine) -> object:
         if self.path is None:
@@ -211,29 +242,6 @@ def damaged(path: Path | str, reason: str) -> DatabaseError:
     return DatabaseError(f"{path} is damaged: {reason}", hint=hint)
 
 
-def make_engine(path: Path | None, *, read_only: bool) -> Engine:
-    """An engine for the file, or for a database in memory if `path` is None."""
-    if path is None:
-        engine = create_engine(
-            "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
-        )
-    else:
-        mode = "rw" if read_only else "rwc"  # a reader too must roll back after a crash
-        location = location_of(path, mode)
-
-        def connect() -> sqlite3.Connection:
-            return sqlite3.connect(
-                location, uri=True, timeout=BUSY_SECONDS, check_same_thread=False
-            )
-
-        engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
-    event.listen(engine, "connect", _set_up_connection)
-    if read_only:
-        event.listen(engine, "connect", _forbid_writing)
-    event.listen(engine, "begin", _begin)
-    return engine
-
-
 def _set_up_connection(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # `_begin` says when a transaction begins, not the driver
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
@@ -298,38 +306,16 @@ def _is_corrupt(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")
 
 
-def back_up_beside(engine: Engine, path: Path, revision: str) -> None:
-    """Copy the database to a file beside `path`, under a name that is free."""
-    number = 0
-    while True:
-        suffix = f".{number}" if number else ""
-        try:
-            back_up(engine, path.with_name(f"{path.name}.{revision}{suffix}.backup"))
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise DatabaseError(
-                f"cannot back up {path} before its upgrade: {error.strerror or error}"
-            ) from error
-        else:
-            return
+def _is_made(path: Path) -> bool:
+    """Make an empty file; False if there is one."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
-def back_up(engine: Engine, target: Path) -> None:
-    """Copy the database to a new file. Raises FileExistsError if there is one."""
-    target.touch(exist_ok=False)
-    with (
-        closing(sqlite3.connect(target)) as copy,
-        closing(engine.raw_connection()) as connection,
-    ):
-        source = connection.driver_connection
-        assert isinstance(source, sqlite3.Connection)
-        source.backup(copy)
-
-
-def compact(engine: Engine) -> None:
-    """Write the database anew without the space of deleted rows."""
-    with closing(engine.raw_connection()) as connection:
-        source = connection.driver_connection
-        assert isinstance(source, sqlite3.Connection)
-        source.execute("VACUUM")
+def _sqlite(connection: PoolProxiedConnection) -> sqlite3.Connection:
+    driver = connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver

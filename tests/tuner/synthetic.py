@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from compiler.expr.nodes import Expr, mul
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
@@ -13,6 +13,7 @@ from compiler.schedule.steps.inline import Inline
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+from tuner.model.features import FeatureExtractor, FeatureLayout, FeatureMatrix
 from tuner.model.packed_space import PackedSpace
 
 TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 64, 32, 32768, 1048576, 33554432, 2)
@@ -82,3 +83,10 @@ def neighbours(space: ScheduleSpace, candidate: Candidate) -> list[Candidate]:
     """The candidates with exactly one choice at another value."""
     packed = PackedSpace(space)
     return [packed.unpack(row) for row in packed.neighbours(packed.pack([candidate])[0])]
+
+
+def features(
+    space: ScheduleSpace, kernel: FusedKernel, target: Target, candidates: Sequence[Candidate]
+) -> FeatureMatrix:
+    """Features of candidates in the layout of their own space alone."""
+    return FeatureExtractor(space, kernel, target, FeatureLayout.of([space]))(candidates)

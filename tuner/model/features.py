@@ -84,14 +84,8 @@ KERNEL_FEATURES: tuple[str, ...] = (
     *(f"kernel.extent[{i}]" for i in range(SPATIAL_AXES)),  # anchor's axes, innermost first, else 1
     *(f"kernel.reduce[{i}]" for i in range(REDUCE_AXES)),  # its reduce axes, innermost first
 )
-TARGET_FEATURES: tuple[str, ...] = (
-    "target.lanes",
-    "target.vector_registers",
-    "target.l1_bytes",
-    "target.l2_bytes",
-    "target.l3_bytes",
-    "target.cores",
-)
+_TARGET_FACTS = ("vector_registers", "l1_bytes", "l2_bytes", "l3_bytes", "cores")
+TARGET_FEATURES = ("target.lanes", *(f"target.{name}" for name in _TARGET_FACTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +134,8 @@ class FeatureExtractor:
         self._kernel, self._target = kernel, target
         self._lanes = vector_lanes(kernel, target)
         self._flops, self._bytes = kernel_flops(kernel), kernel_bytes(kernel)
-        facts = [*kernel_facts(kernel), *target_facts(target)]
+        facts = [*kernel_facts(kernel), float(target.lanes(DType.F32))]
+        facts += [float(getattr(target, name)) for name in _TARGET_FACTS]
         self._facts = np.array(facts, dtype=np.float32)
         self._first_choice = 1 + len(NEST_FEATURES)
         self._first_fact = self._first_choice + len(layout.choices)
@@ -289,13 +284,6 @@ class _SketchTables:
     tables: tuple[tuple[npt.NDArray[np.intp], FeatureMatrix], ...]  # per choice: columns, numbers
 
 
-def features(
-    space: ScheduleSpace, kernel: FusedKernel, target: Target, candidates: Sequence[Candidate]
-) -> FeatureMatrix:
-    """Features of `candidates` in the layout of their own space alone."""
-    return FeatureExtractor(space, kernel, target, FeatureLayout.of([space]))(candidates)
-
-
 def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
     """The values of `KERNEL_FEATURES`."""
     anchor = kernel.stage(kernel.anchor)
@@ -315,18 +303,6 @@ def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
         float(len(kernel.inputs)),
         *_innermost([axis.extent for axis in anchor.axes], SPATIAL_AXES),
         *_innermost([axis.extent for axis in anchor.reduce_axes], REDUCE_AXES),
-    )
-
-
-def target_facts(target: Target) -> tuple[float, ...]:
-    """The values of `TARGET_FEATURES`."""
-    return (
-        float(target.lanes(DType.F32)),
-        float(target.vector_registers),
-        float(target.l1_bytes),
-        float(target.l2_bytes),
-        float(target.l3_bytes),
-        float(target.cores),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.tuner.synthetic import TARGET, latency, matmul_kernel, tile_space
+from tests.tuner.synthetic import TARGET, features, latency, matmul_kernel, tile_space
 from tuner.model.cost_model import (
     LOWEST_LABEL,
     AnalyticModel,
@@ -19,7 +19,7 @@ from tuner.model.cost_model import (
     TrainingData,
     throughput_labels,
 )
-from tuner.model.features import FeatureMatrix, features
+from tuner.model.features import FeatureMatrix
 
 NAN = float("nan")
 

@@ -12,12 +12,11 @@ import pytest
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.space import Candidate, ScheduleSpace
 from compiler.schedule.spaces import schedule_space
-from tests.tuner.synthetic import TARGET, matmul_kernel, small_space, tile_space
+from tests.tuner.synthetic import TARGET, features, matmul_kernel, small_space, tile_space
 from tuner.model.features import (
     NEST_FEATURES,
     FeatureExtractor,
     FeatureLayout,
-    features,
 )
 
 
