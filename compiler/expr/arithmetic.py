@@ -5,7 +5,7 @@ Integer arithmetic wraps and never traps: x / 0 is 0, as in the meaning of tenso
 
 from __future__ import annotations
 
-from compiler.expr.instructions import Emit, Instructions, ordered
+from compiler.expr.instructions import Emit, Instructions
 from compiler.types.dtypes import DType
 
 
@@ -17,15 +17,15 @@ def integer_magnitude(m: Instructions, x: str) -> str:
     if not m.dtype.is_signed:
         return x
     negated = negate_integer(m, x)
-    return m.select(m.compare("slt", x, m.constant(0)), negated, x)
+    return m.select(m.compare("lt", x, m.constant(0)), negated, x)
 
 
 def sign(m: Instructions, x: str) -> str:
     zero, one = m.constant(0), m.constant(1)
-    positive = ordered(m, "gt", x, zero)
+    positive = m.compare("gt", x, zero)
     if not m.dtype.is_signed:
         return m.select(positive, one, zero)
-    negative = ordered(m, "lt", x, zero)
+    negative = m.compare("lt", x, zero)
     # NaN is neither positive nor negative and stays what it is.
     below = m.select(negative, m.constant(-1), x if m.dtype.is_float else zero)
     return m.select(positive, one, below)
@@ -57,7 +57,7 @@ def extreme(intrinsic: str, relation: str) -> Emit:
                 return m.call(intrinsic, a, b, flags="nsz ")
             if not m.is_computed(a):
                 a, b = b, a
-        return m.select(ordered(m, relation, b, a), b, a)
+        return m.select(m.compare(relation, b, a), b, a)
 
     return emit
 
@@ -71,10 +71,10 @@ def float_modulo(m: Instructions, a: str, b: str) -> str:
     """The remainder with the divisor's sign."""
     remainder = m.libm("fmod", a, b)
     zero, truth = m.constant(0), m.of(DType.BOOL)
-    below = m.compare("olt", remainder, zero)
-    above = m.compare("ogt", remainder, zero)
-    negative = m.compare("olt", b, zero)
-    positive = m.compare("ogt", b, zero)
+    below = m.compare("lt", remainder, zero)
+    above = m.compare("gt", remainder, zero)
+    negative = m.compare("lt", b, zero)
+    positive = m.compare("gt", b, zero)
     low = truth.emit("and", below, positive)
     high = truth.emit("and", above, negative)
     differs = truth.emit("or", low, high)
@@ -116,7 +116,7 @@ def _remainder(m: Instructions, a: str, divisor: str) -> tuple[str, str]:
     """The remainder of a truncated division, and whether that of a floored one differs."""
     zero = m.constant(0)
     remainder = m.emit("srem", a, divisor)
-    signs_differ = m.compare("slt", m.emit("xor", remainder, divisor), zero)
+    signs_differ = m.compare("lt", m.emit("xor", remainder, divisor), zero)
     inexact = m.compare("ne", remainder, zero)
     return remainder, m.of(DType.BOOL).emit("and", signs_differ, inexact)
 
@@ -171,6 +171,6 @@ def integer_power(m: Instructions, a: str, b: str) -> str:
     if not m.dtype.is_signed:
         return result
     # A negative exponent leaves 1 and -1 as they are and takes everything else to 0.
-    negative = m.compare("slt", b, zero)
+    negative = m.compare("lt", b, zero)
     is_unit = m.compare("eq", m.emit("mul", a, a), one)
     return m.select(negative, m.select(is_unit, result, zero), result)

@@ -17,13 +17,12 @@ import numpy.typing as npt
 from compiler.expr import arithmetic, polynomials
 from compiler.expr.instructions import (
     Emit,
+    Instructions,
     by_kind,
-    equality,
     in_f32,
     instruction,
     intrinsic,
     libm,
-    order,
 )
 from compiler.types.dtypes import ALL, BOOLS, FLOATS, INTEGERS, NUMBERS, DType
 
@@ -93,11 +92,11 @@ def _power(left: _Values, right: _Values) -> _Values:
 # --- the rows -----------------------------------------------------------------------------------
 
 
-def _of_libm(evaluate: np.ufunc, name: str, *domains: Domain, positive: bool = False) -> Function:
-    """A function of floats that the C library computes."""
-    return Function(
-        FLOATS, evaluate, libm(name), expensive=True, positive=positive, domains=domains
-    )
+def _expensive(
+    evaluate: Callable[..., _Values], emit: Emit, *domains: Domain, positive: bool = False
+) -> Function:
+    """A function of floats that takes many instructions, or a call."""
+    return Function(FLOATS, evaluate, emit, expensive=True, positive=positive, domains=domains)
 
 
 _POSITIVE = Domain((0.25, 1.0))
@@ -127,43 +126,36 @@ UNARY: Mapping[str, Function] = {
     "reciprocal": Function(
         FLOATS, lambda x: np.asarray(_one(x) / x), arithmetic.reciprocal, domains=(_POSITIVE,)
     ),
-    "exp": Function(
-        FLOATS, np.exp, in_f32(polynomials.exp, libm("exp")), expensive=True, positive=True
-    ),
-    "log": Function(
-        FLOATS,
-        np.log,
-        in_f32(polynomials.log, libm("log")),
-        expensive=True,
-        domains=(_POSITIVE,),
-    ),
-    "tanh": Function(FLOATS, np.tanh, in_f32(polynomials.tanh, libm("tanh")), expensive=True),
-    "erf": Function(FLOATS, _erf, in_f32(polynomials.erf, libm("erf")), expensive=True),
-    "sigmoid": Function(
-        FLOATS,
+    "exp": _expensive(np.exp, in_f32(polynomials.exp, libm("exp")), positive=True),
+    "log": _expensive(np.log, in_f32(polynomials.log, libm("log")), _POSITIVE),
+    "tanh": _expensive(np.tanh, in_f32(polynomials.tanh, libm("tanh"))),
+    "erf": _expensive(_erf, in_f32(polynomials.erf, libm("erf"))),
+    "sigmoid": _expensive(
         lambda x: np.asarray(_one(x) / (_one(x) + np.exp(-x))),
         in_f32(polynomials.sigmoid, arithmetic.sigmoid),
-        expensive=True,
         positive=True,
     ),
-    "sin": _of_libm(np.sin, "sin"),
-    "cos": _of_libm(np.cos, "cos"),
-    "tan": _of_libm(np.tan, "tan"),
-    "asin": _of_libm(np.arcsin, "asin", _INSIDE_ONE),
-    "acos": _of_libm(np.arccos, "acos", _INSIDE_ONE),
-    "atan": _of_libm(np.arctan, "atan"),
-    "sinh": _of_libm(np.sinh, "sinh"),
-    "cosh": _of_libm(np.cosh, "cosh", positive=True),
-    "asinh": _of_libm(np.arcsinh, "asinh"),
-    "acosh": _of_libm(np.arccosh, "acosh", Domain((1.0, 2.0))),
-    "atanh": _of_libm(np.arctanh, "atanh", _INSIDE_ONE),
+    "sin": _expensive(np.sin, libm("sin")),
+    "cos": _expensive(np.cos, libm("cos")),
+    "tan": _expensive(np.tan, libm("tan")),
+    "asin": _expensive(np.arcsin, libm("asin"), _INSIDE_ONE),
+    "acos": _expensive(np.arccos, libm("acos"), _INSIDE_ONE),
+    "atan": _expensive(np.arctan, libm("atan")),
+    "sinh": _expensive(np.sinh, libm("sinh")),
+    "cosh": _expensive(np.cosh, libm("cosh"), positive=True),
+    "asinh": _expensive(np.arcsinh, libm("asinh")),
+    "acosh": _expensive(np.arccosh, libm("acosh"), Domain((1.0, 2.0))),
+    "atanh": _expensive(np.arctanh, libm("atanh"), _INSIDE_ONE),
 }
 
 _DIVISION = (None, Domain((0.25, 1.0), (1, 8)))
 _SHIFT = (None, Domain(integers=(1, 8)))
 
 
-def _comparison(evaluate: np.ufunc, emit: Emit, symbol: str) -> Function:
+def _comparison(evaluate: np.ufunc, relation: str, symbol: str) -> Function:
+    def emit(m: Instructions, left: str, right: str) -> str:
+        return m.compare(relation, left, right)
+
     return Function(ALL, evaluate, emit, DType.BOOL, (symbol, 3))
 
 
@@ -224,10 +216,10 @@ BINARY: Mapping[str, Function] = {
     "shr": Function(
         INTEGERS, np.right_shift, arithmetic.shift(left=False), infix=(">>", 4), domains=_SHIFT
     ),
-    "eq": _comparison(np.equal, equality("oeq", "eq"), "=="),
-    "ne": _comparison(np.not_equal, equality("une", "ne"), "!="),
-    "lt": _comparison(np.less, order("lt"), "<"),
-    "le": _comparison(np.less_equal, order("le"), "<="),
-    "gt": _comparison(np.greater, order("gt"), ">"),
-    "ge": _comparison(np.greater_equal, order("ge"), ">="),
+    "eq": _comparison(np.equal, "eq", "=="),
+    "ne": _comparison(np.not_equal, "ne", "!="),
+    "lt": _comparison(np.less, "lt", "<"),
+    "le": _comparison(np.less_equal, "le", "<="),
+    "gt": _comparison(np.greater, "gt", ">"),
+    "ge": _comparison(np.greater_equal, "ge", ">="),
 }

@@ -39,6 +39,17 @@ def suffix_of(dtype: DType, width: int) -> str:
     return f"v{width}{scalar}" if width else scalar
 
 
+PREDICATES = {
+    "eq": ("oeq", "eq", "eq"),
+    "ne": ("une", "ne", "ne"),
+    "lt": ("olt", "slt", "ult"),
+    "le": ("ole", "sle", "ule"),
+    "gt": ("ogt", "sgt", "ugt"),
+    "ge": ("oge", "sge", "uge"),
+}
+"""LLVM's predicates of floats (nothing but `ne` holds for NaN), signed and unsigned integers."""
+
+
 def literal(value: float, dtype: DType, width: int = 0) -> str:
     """A literal with exactly this value (a float rounded to `dtype`), for every element."""
     if dtype.is_float:
@@ -107,10 +118,13 @@ class Instructions:
         """An instruction whose result has the operands' type: "fadd", "xor"."""
         return self._writer.emit(f"{name} {self._type} {', '.join(operands)}")
 
-    def compare(self, predicate: str, left: str, right: str) -> str:
-        """The condition that `predicate` ("olt", "sgt") holds."""
-        name = "fcmp" if self.dtype.is_float else "icmp"
-        return self._writer.emit(f"{name} {predicate} {self._type} {left}, {right}")
+    def compare(self, relation: str, left: str, right: str) -> str:
+        """The condition that a relation (a key of PREDICATES) or LLVM's predicate ("ule") holds."""
+        floats, signed, unsigned = PREDICATES.get(relation, (relation,) * 3)
+        if self.dtype.is_float:
+            return self._writer.emit(f"fcmp {floats} {self._type} {left}, {right}")
+        predicate = signed if self.dtype.is_signed else unsigned
+        return self._writer.emit(f"icmp {predicate} {self._type} {left}, {right}")
 
     def select(self, condition: str, then: str, otherwise: str) -> str:
         """`then` where the condition holds."""
@@ -173,19 +187,3 @@ def by_kind(floats: Emit, integers: Emit) -> Emit:
 def in_f32(f32: Emit, otherwise: Emit) -> Emit:
     """One way for f32, another for all other types."""
     return lambda m, *operands: (f32 if m.dtype is DType.F32 else otherwise)(m, *operands)
-
-
-def ordered(m: Instructions, relation: str, left: str, right: str) -> str:
-    """The condition `left` lt, le, gt or ge `right`; nothing is so for NaN."""
-    kind = "o" if m.dtype.is_float else "s" if m.dtype.is_signed else "u"
-    return m.compare(f"{kind}{relation}", left, right)
-
-
-def order(relation: str) -> Emit:
-    """A comparison by size."""
-    return lambda m, left, right: ordered(m, relation, left, right)
-
-
-def equality(floats: str, integers: str) -> Emit:
-    """A comparison with a predicate for floats and another for the rest."""
-    return lambda m, left, right: m.compare(floats if m.dtype.is_float else integers, left, right)

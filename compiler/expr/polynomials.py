@@ -84,8 +84,8 @@ def _power_of_two(m: Instructions, exponent: str) -> str:
 def exp(m: Instructions, x: str) -> str:
     """e^x: x = n ln2 + r, a polynomial in r, and 2^n in two factors for the denormal range."""
     low, high = m.constant(-104.0), m.constant(89.0)
-    x = m.select(m.compare("ogt", low, x), low, x)
-    x = m.select(m.compare("olt", high, x), high, x)
+    x = m.select(m.compare("gt", low, x), low, x)
+    x = m.select(m.compare("lt", high, x), high, x)
     p, exponent = _exp_parts(m, x)
     i = m.of(DType.I32)
     half = i.emit("ashr", exponent, i.constant(1))
@@ -113,7 +113,7 @@ def sigmoid(m: Instructions, x: str) -> str:
     magnitude = m.call("llvm.fabs", x)
     e = exp(m, m.emit("fneg", magnitude))
     one = m.constant(1.0)
-    numerator = m.select(m.compare("olt", x, m.constant(0.0)), e, one)
+    numerator = m.select(m.compare("lt", x, m.constant(0.0)), e, one)
     return m.emit("fdiv", numerator, m.emit("fadd", e, one))
 
 
@@ -122,7 +122,7 @@ def tanh(m: Instructions, x: str) -> str:
     small = _fma(m, m.emit("fmul", x, z), _polynomial(m, z, _TANH), x)
     magnitude = m.call("llvm.fabs", x)
     ten = m.constant(10.0)  # from here on tanh is 1
-    clamped = m.select(m.compare("ogt", magnitude, ten), ten, magnitude)
+    clamped = m.select(m.compare("gt", magnitude, ten), ten, magnitude)
     e = _normal_exp(m, m.emit("fadd", clamped, clamped))
     quotient = m.emit("fdiv", m.constant(2.0), m.emit("fadd", e, m.constant(1.0)))
     large = m.emit("fsub", m.constant(1.0), quotient)
@@ -134,7 +134,7 @@ def erf(m: Instructions, x: str) -> str:
     magnitude = m.call("llvm.fabs", x)
     small = m.emit("fmul", x, _polynomial(m, m.emit("fmul", x, x), _ERF_SMALL))
     four = m.constant(4.0)
-    clamped = m.select(m.compare("ogt", magnitude, four), four, magnitude)
+    clamped = m.select(m.compare("gt", magnitude, four), four, magnitude)
     e = _normal_exp(m, _polynomial(m, clamped, _ERF_LARGE))
     large = m.call("llvm.copysign", m.emit("fsub", m.constant(1.0), e), x)
     return m.select(m.compare("ule", magnitude, m.constant(1.0)), small, large)
@@ -143,7 +143,7 @@ def erf(m: Instructions, x: str) -> str:
 def log(m: Instructions, x: str) -> str:
     """log x: x = 2^n c with c in [sqrt(1/2), sqrt(2)), a polynomial in c - 1."""
     i = m.of(DType.I32)
-    tiny = m.compare("olt", x, m.constant(1.1754943508222875e-38))
+    tiny = m.compare("lt", x, m.constant(1.1754943508222875e-38))
     scaled = m.select(tiny, m.emit("fmul", x, m.constant(2.0**25)), x)
     bits = m.convert("bitcast", scaled, DType.I32)
     # The exponent of c's interval, rounded so that c >= sqrt(1/2).
@@ -160,7 +160,7 @@ def log(m: Instructions, x: str) -> str:
     y = m.emit("fadd", f, y)
     y = _fma(m, e, m.constant(_LN2_HIGH), y)
     infinity = m.constant(float("inf"))
-    y = m.select(m.compare("oeq", x, infinity), infinity, y)
+    y = m.select(m.compare("eq", x, infinity), infinity, y)
     zero = m.constant(0.0)
-    y = m.select(m.compare("oeq", x, zero), m.constant(float("-inf")), y)
+    y = m.select(m.compare("eq", x, zero), m.constant(float("-inf")), y)
     return m.select(m.compare("ult", x, zero), m.constant(float("nan")), y)

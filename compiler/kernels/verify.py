@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from compiler.errors import VerifyError
 from compiler.expr.affine import affine, affine_range, is_exact
 from compiler.expr.combiners import COMBINERS
-from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import (
-    Binary,
-    Cast,
-    Const,
     Expr,
-    Index,
     Load,
     Select,
-    Unary,
 )
+from compiler.expr.verify import node_problem
 from compiler.expr.walk import Operands, children, loads, postorder
 from compiler.kernels.kernel import FusedKernel, Tensor
 from compiler.kernels.printer import format_expression, format_kernel
@@ -84,7 +77,7 @@ def _stage_problem(stage: Stage, tensors: Mapping[str, Tensor]) -> str:
         if problem:
             return problem
     for node in postorder(stage.body):
-        problem = _node_problem(node, extents, tensors)
+        problem = node_problem(node, extents, tensors)
         if problem:
             return f"{problem} in {format_expression(node)}"
     return _bounds_problem(stage.body, extents, tensors)
@@ -100,67 +93,6 @@ def _accumulator_problem(stage: Stage, accumulator: DType) -> str:
             "floats, an integer for integers"
         )
     return ""
-
-
-def _node_problem(node: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:
-    match node:
-        case Const():
-            return _const_problem(node)
-        case Index():
-            if node.dtype is not DType.I64:
-                return f"axis {node.name} has the type {node.dtype}"
-            return "" if node.name in extents else f"{node.name} is not an axis of the stage"
-        case Load():
-            return _load_problem(node, tensors)
-        case Unary():
-            return _call_problem(UNARY, node.op, node.operand.dtype, node.dtype)
-        case Binary():
-            left, right = node.left.dtype, node.right.dtype
-            if left is not right:
-                return f"operands {left} and {right}"
-            return _call_problem(BINARY, node.op, left, node.dtype)
-        case Select():
-            if node.condition.dtype is not DType.BOOL:
-                return f"select on {node.condition.dtype}"
-            same = node.then.dtype is node.otherwise.dtype is node.dtype
-            return "" if same else f"sides {node.then.dtype} and {node.otherwise.dtype} differ"
-        case Cast():
-            return ""
-        case _:
-            return f"unknown expression {type(node).__name__}"
-
-
-def _const_problem(node: Const) -> str:
-    expected = bool if node.dtype is DType.BOOL else float if node.dtype.is_float else int
-    if type(node.value) is not expected:
-        return f"literal of type {type(node.value).__name__} for {node.dtype}"
-    if node.dtype.is_integer:
-        limits = np.iinfo(node.dtype.numpy)
-        if not limits.min <= node.value <= limits.max:
-            return f"literal outside {node.dtype}"
-    return ""
-
-
-def _load_problem(node: Load, tensors: Mapping[str, Tensor]) -> str:
-    tensor = tensors.get(node.buffer)
-    if tensor is None:
-        return f"load of {node.buffer}, which is no input or earlier stage"
-    if tensor.dtype is not node.dtype:
-        return f"load of {tensor.dtype} data as {node.dtype}"
-    if len(node.indices) != len(tensor.shape):
-        return f"{len(node.indices)} indices for {len(tensor.shape)} axes"
-    for index in node.indices:
-        if index.dtype is not DType.I64:
-            return f"index of type {index.dtype}"
-    return ""
-
-
-def _call_problem(functions: Mapping[str, Function], op: str, operand: DType, result: DType) -> str:
-    function = functions.get(op)
-    if function is None:
-        return f"unknown function {op}"
-    problem = function.problem(operand, result)
-    return problem and f"{op} {problem}"
 
 
 def _bounds_problem(body: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from compiler.errors import VerifyError
 from compiler.expr.affine import Ranges, affine, affine_range, expr_range
 from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import Binary, Expr, Index, Load, Select
+from compiler.expr.nodes import Expr, Load, Select
+from compiler.expr.verify import node_problem
 from compiler.expr.walk import children
 from compiler.loops.ir import (
     Allocate,
@@ -114,18 +115,13 @@ class _Verifier:
             return f"{statement.buffer} of {memory.dtype} is given a {statement.value.dtype}"
         if isinstance(statement, Update) and statement.combiner not in COMBINERS:
             return f"unknown combiner {statement.combiner!r}"
-        return self._indices(memory, statement.indices, ranges, guarded) or self._value(
-            statement.value, ranges, guarded
-        )
+        target = Load(memory.dtype, memory.name, statement.indices)
+        return self._value(target, ranges, guarded) or self._value(statement.value, ranges, guarded)
 
     def _indices(
         self, memory: Memory, indices: tuple[Expr, ...], ranges: Ranges, guarded: bool
     ) -> str:
-        if len(indices) != len(memory.shape):
-            return f"{memory.name} has {len(memory.shape)} axes, indexed with {len(indices)}"
         for axis, (extent, item) in enumerate(zip(memory.shape, indices, strict=True)):
-            if item.dtype is not DType.I64:
-                return f"{memory.name} is indexed with a {item.dtype}"
             low, high = affine_range(affine(item, ranges), ranges)
             known = low > -(1 << 40) and high < 1 << 40
             if known and not guarded and (low < 0 or high >= extent):
@@ -139,20 +135,10 @@ class _Verifier:
             if (id(node), guarded) in seen:
                 return ""
             seen.add((id(node), guarded))
-            problem = ""
-            if isinstance(node, Index) and node.name not in ranges:
-                problem = f"{node.name} is not bound"
-            elif isinstance(node, Load):
-                memory = self.memories.get(node.buffer)
-                if memory is None:
-                    problem = f"{node.buffer} is not defined"
-                elif memory.dtype is not node.dtype:
-                    problem = f"{node.buffer} of {memory.dtype} is loaded as {node.dtype}"
-                else:
-                    problem = self._indices(memory, node.indices, ranges, guarded)
-            elif isinstance(node, Binary) and node.left.dtype is not node.right.dtype:
-                problem = f"{node.op} of {node.left.dtype} and {node.right.dtype}"
-            elif isinstance(node, Select):
+            problem = node_problem(node, ranges, self.memories)
+            if isinstance(node, Load) and not problem:
+                problem = self._indices(self.memories[node.buffer], node.indices, ranges, guarded)
+            if isinstance(node, Select) and not problem:
                 return (
                     check(node.condition, guarded)
                     or check(node.then, True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from compiler.expr.combiners import COMBINERS
 from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import Binary, Expr, Load, Unary
-from compiler.expr.walk import children, postorder
+from compiler.expr.walk import Operands, children, postorder
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
@@ -138,31 +137,25 @@ def _note_product(node: Binary, length: int, uses: dict[str, _Uses]) -> None:
 def _inputs_of(expr: Expr, stages: dict[str, Stage]) -> set[str]:
     """Inputs whose sign or size decides that of `expr`: not those behind a square or an exp."""
     found: set[str] = set()
-    for node in _deciding(expr, stages, set()):
-        if node.buffer not in stages:
-            found.add(node.buffer)
-    return found
-
-
-def _deciding(expr: Expr, stages: dict[str, Stage], seen: set[str]) -> Iterator[Load]:
     work = [expr]
-    visited: set[int] = set()
     while work:
-        node = work.pop()
-        if id(node) in visited:
-            continue
-        visited.add(id(node))
-        match node:
-            case Load():
-                yield node
-                if node.buffer in stages and node.buffer not in seen:
-                    seen.add(node.buffer)
+        for node in postorder(work.pop(), _deciding):
+            if isinstance(node, Load) and node.buffer not in found:
+                found.add(node.buffer)
+                if node.buffer in stages:
                     work.append(stages[node.buffer].body)
-            case Unary() if UNARY[node.op].positive:
-                continue
-            case Binary() if BINARY[node.op].positive:
-                continue
-            case Binary() if node.op == "mul" and node.left == node.right:
-                continue
-            case _:
-                work.extend(children(node))
+    return found - stages.keys()
+
+
+def _deciding(node: Expr) -> Operands:
+    match node:
+        case Load():
+            return ()
+        case Unary() if UNARY[node.op].positive:
+            return ()
+        case Binary() if BINARY[node.op].positive:
+            return ()
+        case Binary() if node.op == "mul" and node.left == node.right:
+            return ()
+        case _:
+            return children(node)

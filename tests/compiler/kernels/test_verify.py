@@ -59,12 +59,12 @@ def test_valid_kernel_passes() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (Load(F32, "in1", (index("i"),)), "no input or earlier stage"),
-        (Load(F32, "in0", ()), "0 indices for 1 axes"),
-        (Load(DType.F64, "in0", (index("i"),)), "load of f32 data as f64"),
-        (Load(F32, "in0", (Const(DType.I32, 0),)), "index of type i32"),
-        (Load(F32, "in0", (index("j"),)), "j is not an axis"),
-        (Binary(F32, "add", X, Const(DType.F64, 1.0)), "operands f32 and f64"),
+        (Load(F32, "in1", (index("i"),)), "in1 is not defined"),
+        (Load(F32, "in0", ()), "in0 has 1 axes, indexed with 0"),
+        (Load(DType.F64, "in0", (index("i"),)), "in0 of f32 is loaded as f64"),
+        (Load(F32, "in0", (Const(DType.I32, 0),)), "in0 is indexed with a i32"),
+        (Load(F32, "in0", (index("j"),)), "j is not bound"),
+        (Binary(F32, "add", X, Const(DType.F64, 1.0)), "add of f32 and f64"),
         (Binary(F32, "lt", X, X), "lt of f32 as f32"),
         (Binary(F32, "and", X, X), "and of f32"),
         (Binary(F32, "plus", X, X), "unknown function plus"),
