@@ -17,7 +17,8 @@ class Leaves:
     def __init__(self, scheduled: ScheduledKernel) -> None:
         self.layouts = scheduled.layouts
         self.inputs = {buffer.name for buffer in scheduled.kernel.inputs}
-        self.masks = any(split.tail == "mask" for split in scheduled.splits())
+        splits = (split for state in scheduled.stages for split in state.splits.values())
+        self.masks = any(split.tail == "mask" for split in splits)
 
     def leaf(
         self,

@@ -97,7 +97,7 @@ def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
         elif rest:
             tail = [Piece(stop, stop + 1, tail_extents, stop > 0)]
     if axis in state.fusions:
-        for part in state.fusions[axis].parts:
+        for part in state.fusions[axis]:
             part_split = state.splits_by_outer.get(part)
             if part_split is not None:
                 whole = extent_of(state, part_split.parent, env)
@@ -172,7 +172,7 @@ def padded_extents(state: StageState) -> dict[str, int]:
 def extent_of(state: StageState, axis: str, env: Env) -> int:
     if axis in state.fusions:
         extent = 1
-        for part in state.fusions[axis].parts:
+        for part in state.fusions[axis]:
             extent *= extent_of(state, part, env)
         return extent
     split = state.splits_by_outer.get(axis)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from compiler.errors import ScheduleError
@@ -11,7 +11,7 @@ from compiler.expr.walk import transform
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Axis, Stage
 from compiler.loops.constant_layout import ConstantLayout
-from compiler.loops.stage_state import Split, StageState
+from compiler.loops.stage_state import StageState
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,6 @@ class ScheduledKernel:
     def of(kernel: FusedKernel) -> ScheduledKernel:
         """The naive state: every stage a serial loop nest."""
         return ScheduledKernel(kernel, tuple(StageState.of(stage) for stage in kernel.stages))
-
-    def splits(self) -> Iterator[Split]:
-        for state in self.stages:
-            yield from state.splits.values()
 
     def stage(self, name: str) -> StageState:
         """A stage by name; `ScheduleError` if there is none."""

@@ -98,7 +98,7 @@ class StageLoops:
         )
 
     def _bind_parts(self, axis: str, value: Expr, env: Env, inside: Inside) -> Body:
-        parts = self.state.fusions[axis].parts
+        parts = self.state.fusions[axis]
         extents = [extent_of(self.state, part, env) for part in parts]
 
         def bind(position: int, remaining: Expr, env: Env) -> Body:

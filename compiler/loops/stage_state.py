@@ -27,14 +27,6 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Fusion:
-    """`fused` enumerates the product of `parts`, the last one fastest."""
-
-    parts: tuple[str, ...]
-    fused: str
-
-
-@dataclass(frozen=True, slots=True)
 class RangeCuts:
     """Where a loop's range is cut: `first` and `last` iterations stand alone; cuts between them."""
 
@@ -60,7 +52,8 @@ class StageState:
     reduce: frozenset[str]  # all axes that come from a reduce axis
     splits: Mapping[str, Split] = field(default_factory=dict)  # by parent
     splits_by_outer: Mapping[str, Split] = field(default_factory=dict)
-    fusions: Mapping[str, Fusion] = field(default_factory=dict)  # by fused axis
+    fusions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By fused axis the parts whose product it enumerates, the last one fastest."""
     kinds: Mapping[str, LoopKind] = field(default_factory=dict)
     cuts: Mapping[str, RangeCuts] = field(default_factory=dict)  # by loop
     unrolled_inside: frozenset[str] = frozenset()  # unrolled, but not at the edges
@@ -84,13 +77,6 @@ class StageState:
         """The state is the naive one."""
         return self == StageState.of(self.stage)
 
-    def axis(self, name: str) -> Axis:
-        """A root axis by name."""
-        for axis in (*self.stage.axes, *self.stage.reduce_axes):
-            if axis.name == name:
-                return axis
-        raise KeyError(name)
-
     def position(self, loop: str) -> int:
         """Where a loop is in the order; `ScheduleError` if it is not there."""
         if loop not in self.order:
@@ -112,7 +98,7 @@ class StageState:
 
     def is_parallel(self, loop: str) -> bool:
         """The loop, or the fused one that it is a part of, runs in parallel."""
-        fused = (fusion.fused for fusion in self.fusions.values() if loop in fusion.parts)
+        fused = (axis for axis, parts in self.fusions.items() if loop in parts)
         return any(self.kinds.get(name) is LoopKind.PARALLEL for name in (loop, *fused))
 
     def root_of(self, loop: str) -> Axis | None:

@@ -29,8 +29,9 @@ def verify_loops(nest: LoopNest) -> None:
     """Raise `VerifyError`, with the printed nest, if a rule is broken.
 
     Variables are bound once on each path; loops are not empty; a vectorised loop holds no loop but
-    unrolled ones; a parallel loop is outermost; workspace is allocated outside of loops; types
-    agree; indices are provably in range, except under a guard, whose meaning is not analysed.
+    unrolled ones and allocates nothing; a parallel loop is outermost; workspace is allocated
+    outside of loops; types agree; indices are provably in range, except under a guard, whose
+    meaning is not analysed.
     """
     problem = _Verifier(nest).body(nest.body, {}, guarded=False, loops=())
     if problem:
@@ -102,6 +103,8 @@ class _Verifier:
             return f"{memory.name} is allocated inside of itself"
         if scope is Scope.WORKSPACE and loops:
             return f"workspace {memory.name} is allocated inside a loop"
+        if LoopKind.VECTORISED in loops:
+            return f"the lanes of a vectorised loop share {memory.name}"
         self.memories[memory.name] = memory
         problem = self.body(inner, ranges, guarded=guarded, loops=loops)
         del self.memories[memory.name]

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import ScheduleError
 from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_state import Fusion
 from compiler.schedule.steps.step import Step
 
 
@@ -26,5 +25,5 @@ class Fuse(Step):
         order = state.order_with(self.axes, (self.name,))
         if state.reduce.intersection(self.axes):
             raise ScheduleError("reduce axes cannot be fused")
-        fusions = {**state.fusions, self.name: Fusion(self.axes, self.name)}
+        fusions = {**state.fusions, self.name: self.axes}
         return scheduled.with_state(replace(state, order=order, fusions=fusions))

@@ -116,6 +116,12 @@ RULES = [
         "workspace t is allocated inside a loop",
     ),
     Rule(
+        "lanes of a vector share nothing",
+        allocate(loop(store(), kind=LoopKind.VECTORISED)),
+        loop(allocate(store()), kind=LoopKind.VECTORISED),
+        "the lanes of a vectorised loop share t",
+    ),
+    Rule(
         "allocations do not nest under one name",
         allocate(allocate(loop(store()), name="u")),
         allocate(allocate(loop(store()))),
