@@ -86,7 +86,7 @@ def _merge_shape(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
 
 def _merge_pair(axes: tuple[Axis, ...], position: int) -> tuple[Axis, ...]:
     first, second = axes[position : position + 2]
-    both = Axis(f"{first.name}_{second.name}", first.extent * second.extent)
+    both = Axis(f"{first.name}_{second.name}", first.extent * second.extent, second.role)
     return (*axes[:position], both, *axes[position + 2 :])
 
 

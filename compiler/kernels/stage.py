@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from compiler.expr.nodes import Expr
 from compiler.types.dtypes import DType
 
 
+class Role(StrEnum):
+    """What an axis is to the others of its stage (see `compiler.kernels.roles`)."""
+
+    BATCH = "batch"
+    ROW = "row"  # of a plane, or the axis next to the column
+    COLUMN = "column"  # each vector that is loaded serves several of them
+    BLOCK = "block"  # of channels, in blocked data
+    LANE = "lane"  # adjacent points that fill vectors: exactly one where there are blocks
+    WINDOW = "window"  # reduced; moves along the plane
+    REDUCE = "reduce"  # reduced otherwise
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named iteration axis 0 <= name < extent."""
+    """A named iteration axis 0 <= name < extent; equal to others whatever is known of its role."""
 
     name: str
     extent: int
+    role: Role | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,25 +80,46 @@ def transform_taps(taps: Array, m: int, result: Array) -> None:
         flat[:, part] = both @ columns[:, part].astype(np.float64)
 
 
-def winograd_applies(kernel: FusedKernel) -> bool:
-    """The anchor is a blocked f32 convolution: 3x3, stride 1, one group, constant weights."""
+@dataclass(frozen=True, slots=True)
+class BlockedConv:
+    """A convolution on blocked data by its parts, whatever its axes are called."""
+
+    n: Axis
+    ocb: Axis
+    oh: Axis
+    ow: Axis
+    oci: Axis
+    icb: Axis
+    ici: Axis
+    data: Load
+    weight: Load
+
+
+def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
+    """The anchor's parts if it is a blocked f32 convolution that Winograd's form exists for.
+
+    3x3, stride 1, one group, constant weights; else None.
+    """
     anchor = kernel.stage(kernel.anchor)
-    names = [axis.name for axis in (*anchor.axes, *anchor.reduce_axes)]
-    if names != ["n", "ocb", "oh", "ow", "oci", "icb", "ici", "kh", "kw"]:
-        return False
-    extents = {axis.name: axis.extent for axis in anchor.reduce_axes}
-    if (extents["kh"], extents["kw"]) != (3, 3) or anchor.accumulates is not DType.F32:
-        return False
+    if (len(anchor.axes), len(anchor.reduce_axes)) != (5, 4) or anchor.accumulates is not DType.F32:
+        return None
+    (n, ocb, oh, ow, oci), (icb, ici, kh, kw) = anchor.axes, anchor.reduce_axes
     factors = _factors(anchor)
-    if factors is None:
-        return False
+    if (kh.extent, kw.extent) != (3, 3) or factors is None:
+        return None
     data, weight = factors
-    taps = tuple(
-        binary("add", index(position), index(tap)) for position, tap in (("oh", "kh"), ("ow", "kw"))
+    taps = (binary("add", index(a.name), index(tap.name)) for a, tap in ((oh, kh), (ow, kw)))
+    plain = (index(n.name), index(icb.name), *taps, index(ici.name))
+    lanes = integer(oci.extent)
+    channels = (
+        add(mul(index(block.name), lanes), index(lane.name))
+        for block, lane in ((ocb, oci), (icb, ici))
     )
-    plain = data.indices == (index("n"), index("icb"), *taps, index("ici"))
+    packed = (*channels, index(kh.name), index(kw.name))
     constant = {buffer.name for buffer in kernel.inputs if buffer.constant}
-    return plain and weight.buffer in constant
+    if data.indices != plain or weight.indices != packed or weight.buffer not in constant:
+        return None
+    return BlockedConv(n, ocb, oh, ow, oci, icb, ici, data, weight)
 
 
 def _factors(anchor: Stage) -> tuple[Load, Load] | None:
@@ -120,15 +141,14 @@ def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
     """
     if m not in TRANSFORMS:
         raise ScheduleError(f"no Winograd transform F({m}, 3)")
-    if not winograd_applies(kernel):
+    conv = blocked_conv(kernel)
+    if conv is None:
         raise ScheduleError("Winograd needs a blocked 3x3 convolution of stride 1")
     anchor = kernel.stage(kernel.anchor)
-    factors = _factors(anchor)
-    assert factors is not None
     position = [stage.name for stage in kernel.stages].index(anchor.name)
-    before, source = _padded_to_tiles(kernel, anchor, m, position)
-    stages = _stages(anchor, source, factors[1], m)
-    weight = kernel.buffer(factors[1].buffer)
+    before, source = _padded_to_tiles(kernel, conv, m, position)
+    stages = _stages(anchor, source, conv, m)
+    weight = kernel.buffer(conv.weight.buffer)
     outputs, channels = weight.shape[:2]
     inputs = tuple(
         replace(buffer, shape=(m + 2, m + 2, outputs, channels))
@@ -145,14 +165,11 @@ def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
 
 
 def _padded_to_tiles(
-    kernel: FusedKernel, anchor: Stage, m: int, position: int
+    kernel: FusedKernel, conv: BlockedConv, m: int, position: int
 ) -> tuple[tuple[Stage, ...], str]:
     """The stages before the anchor, and the one with its data, which covers whole tiles."""
-    factors = _factors(anchor)
-    assert factors is not None
-    data = factors[0].buffer
-    height, width = (next(a.extent for a in anchor.axes if a.name == name) for name in ("oh", "ow"))
-    need = [-(-extent // m) * m + 2 for extent in (height, width)]
+    data = conv.data.buffer
+    need = [-(-axis.extent // m) * m + 2 for axis in (conv.oh, conv.ow)]
     before = kernel.stages[:position]
     for stage in before:
         if stage.name == data:
@@ -169,12 +186,12 @@ def _padded_to_tiles(
             grown = replace(stage, axes=axes, body=body)
             return tuple(grown if other is stage else other for other in before), data
     shape = kernel.buffer(data).shape
-    load = Load(anchor.dtype, data, tuple(index(name) for name in ("n", "icb", "ih", "iw", "ici")))
+    load = Load(
+        conv.data.dtype, data, tuple(index(name) for name in ("n", "icb", "ih", "iw", "ici"))
+    )
     axes = tuple(
         Axis(name, extent)
-        for name, extent in zip(
-            ("n", "icb", "ih", "iw", "ici"), (shape[0], shape[1], *need, shape[4]), strict=True
-        )
+        for name, extent in zip(names, (*shape[:2], *need, shape[4]), strict=True)
     )
     body = _zero_outside(load, ["ih", "iw"], shape[2:4])
     return (*before, Stage("pad", axes, (), "", body)), "pad"
@@ -223,19 +240,17 @@ def _rows(matrix: Matrix, row: Expr, term: Callable[[int], Expr]) -> Expr:
     return result
 
 
-def _stages(anchor: Stage, source: str, weight: Load, m: int) -> tuple[Stage, ...]:
+def _stages(anchor: Stage, source: str, conv: BlockedConv, m: int) -> tuple[Stage, ...]:
     transforms, size = TRANSFORMS[m], m + 2
-    extent = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
-    rows, columns = -(-extent["oh"] // m), -(-extent["ow"] // m)
-    dtype, lanes = anchor.dtype, extent["oci"]
+    extents = {name: getattr(conv, name).extent for name in ("n", "ocb", "oci", "icb", "ici")}
+    rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
+    dtype, lanes = anchor.dtype, conv.oci.extent
     n, icb, th, tw, x, y, ici = (index(i) for i in ("n", "icb", "th", "tw", "x", "y", "ici"))
     ocb, t, oci, p = (index(i) for i in ("ocb", "t", "oci", "p"))
-    oh, ow = index("oh"), index("ow")
+    extents |= {"th": rows, "tw": columns, "t": rows * columns, "x": size, "y": size, "p": m}
 
-    def axes(names: str, **extents: int) -> tuple[Axis, ...]:
-        known = {**extent, "th": rows, "tw": columns, "x": size, "y": size, "p": m, **extents}
-        known["t"] = rows * columns
-        return tuple(Axis(name, known[name]) for name in names.split())
+    def axes(names: str) -> tuple[Axis, ...]:
+        return tuple(Axis(name, extents[name]) for name in names.split())
 
     def pixel(i: int) -> Expr:
         row = add(mul(th, integer(m)), integer(i))
@@ -262,7 +277,7 @@ def _stages(anchor: Stage, source: str, weight: Load, m: int) -> tuple[Stage, ..
         "sum",
         mul(
             Load(dtype, "data.both", (n, x, y, icb, *position, ici)),
-            Load(dtype, weight.buffer, (x, y, oc, ic)),
+            Load(dtype, conv.weight.buffer, (x, y, oc, ic)),
         ),
     )
 
@@ -272,6 +287,7 @@ def _stages(anchor: Stage, source: str, weight: Load, m: int) -> tuple[Stage, ..
     output_rows = Stage(
         "output.rows", axes("n ocb t p y oci"), (), "", _rows(transforms.output, p, product)
     )
+    image, block, oh, ow, lane = (index(axis.name) for axis in anchor.axes)
     tile = add(
         mul(binary("floordiv", oh, integer(m)), integer(columns)),
         binary("floordiv", ow, integer(m)),
@@ -279,7 +295,7 @@ def _stages(anchor: Stage, source: str, weight: Load, m: int) -> tuple[Stage, ..
 
     def output_row(j: int) -> Expr:
         inside = binary("mod", oh, integer(m))
-        return Load(dtype, "output.rows", (n, ocb, tile, inside, integer(j), oci))
+        return Load(dtype, "output.rows", (image, block, tile, inside, integer(j), lane))
 
     back = _rows(transforms.output, binary("mod", ow, integer(m)), output_row)
     final = Stage(anchor.name, anchor.axes, (), "", back)

@@ -13,6 +13,7 @@ from compiler.errors import ScheduleError
 from compiler.schedule.nest_shape import Counts, Mask, NestShape, Positions
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.steps.step import Step
+from compiler.types.numerics import Algorithm
 
 ChoiceValue: TypeAlias = int | str | tuple[int, ...] | tuple[str, ...]
 _FIRST = np.zeros(1, np.int64)
@@ -93,7 +94,8 @@ class Sketch:
 
     `build` turns a complete assignment into the schedule; every assignment of `choices` is legal.
     `default` is the analytic pick: an assignment of the same choices. `shape` gives the loops of
-    many candidates at once, for cost models; it takes the positions of their values.
+    many candidates at once, for cost models; it takes the positions of their values. `algorithm` is
+    what results are computed by. A sketch that `leads` is clearly faster than those beside it.
     """
 
     name: str
@@ -101,6 +103,8 @@ class Sketch:
     build: Callable[[Mapping[str, ChoiceValue]], Schedule]
     default: tuple[ChoiceValue, ...]
     shape: Callable[[Positions], NestShape] | None = None
+    algorithm: Algorithm = Algorithm.DIRECT
+    leads: bool = False
 
     @staticmethod
     def planned(

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.roles import with_roles
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches.row_wise import reduces_rows, row_wise_sketches
+from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
-from compiler.schedule.sketches.winograd_conv import winograd_pays, winograd_sketches
+from compiler.schedule.sketches.winograd_conv import winograd_sketches
 from compiler.schedule.space import ScheduleSpace, Sketch
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
+
+REDUCING = (window_sketches, reduced_row_sketches, tiled_reduction_sketches, winograd_sketches)
+MOVING = (transposed_sketches, row_wise_sketches)
+"""The families of sketches, the preferred first; those that move are for what nothing reduces."""
 
 
 def schedule_space(
@@ -35,17 +41,13 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    sketches = window_sketches(kernel, target, threads)
-    if reduces_rows(kernel):
-        sketches += row_wise_sketches(kernel, target, threads)
-    sketches += tiled_reduction_sketches(kernel, target, threads)
-    if sketches:
-        fast = winograd_sketches(kernel, target, threads, numerics)
-        if fast and winograd_pays(kernel, target):
-            return ScheduleSpace([*fast, *sketches])
-        return ScheduleSpace([*sketches, *fast])
-    sketches = transposed_sketches(kernel, target, threads)
-    return ScheduleSpace([*sketches, *row_wise_sketches(kernel, target, threads)])
+    kernel = with_roles(kernel, vector_lanes(kernel, target))
+    for families in (REDUCING, MOVING):
+        sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
+        admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
+        if admitted:
+            break
+    return ScheduleSpace(sorted(admitted, key=lambda sketch: not sketch.leads))
 
 
 def default_schedule(
@@ -63,7 +65,7 @@ def default_schedule(
 
 
 def untiled_schedule(kernel: FusedKernel, target: Target, threads: int = 1) -> Schedule:
-    """One vector at a time, without register tile or unrolling: what tuning is compared with."""
+    """The default with a tile of one vector and nothing unrolled: what tuning is compared with."""
     sketch = schedule_space(kernel, target, threads, STRICT_NUMERICS).sketches[0]
     choices = dict(zip((choice.name for choice in sketch.choices), sketch.default, strict=True))
     if "tile" in choices:

@@ -253,8 +253,8 @@ def test_kernel_without_a_schedule_that_fits_runs_as_scalar_loops_and_is_reporte
 ) -> None:
     graph = import_onnx(mlp)
     expected = {report.name for report in compiler.build(graph).kernels}
-    monkeypatch.setattr(spaces, "row_wise_sketches", sketches)
-    monkeypatch.setattr(spaces, "tiled_reduction_sketches", lambda *_: [])
+    monkeypatch.setattr(spaces, "REDUCING", ())
+    monkeypatch.setattr(spaces, "MOVING", (sketches,))
     compiled = compile_model(graph, keep_llvm=True)
     spec = compiled.spec
     assert {report.name for report in spec.kernels} == expected
@@ -346,7 +346,7 @@ def test_kernel_that_llvm_refuses_falls_back(mlp: Path, monkeypatch: pytest.Monk
 def test_kernel_that_a_sketch_fails_on_can_still_be_tuned(
     mlp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spaces, "tiled_reduction_sketches", _refuses)
+    monkeypatch.setattr(spaces, "REDUCING", (_refuses,))
     program = kernels_of(mlp)
     kernel = next(call.kernel for call in program.calls if isinstance(call, KernelCall))
     space = spaces.schedule_space(kernel, host_target())

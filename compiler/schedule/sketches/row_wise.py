@@ -90,6 +90,11 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     return [Sketch.planned("row_wise", choices, plan)]
 
 
+def reduced_row_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """The same, if the anchor reduces whole rows of one tensor, whose elements lie side by side."""
+    return row_wise_sketches(kernel, target, threads) if _reduces_rows(kernel) else []
+
+
 def _streams(kernel: FusedKernel, arrangement: Arrangement, target: Target) -> dict[str, int]:
     """Inputs that come from memory row by row, and the elements of a row.
 
@@ -103,7 +108,7 @@ def _streams(kernel: FusedKernel, arrangement: Arrangement, target: Target) -> d
     }
 
 
-def reduces_rows(kernel: FusedKernel) -> bool:
+def _reduces_rows(kernel: FusedKernel) -> bool:
     """The anchor reduces whole rows of one tensor, whose elements lie side by side."""
     merged, _ = merge_reductions(kernel)
     anchor = merged.stage(merged.anchor)

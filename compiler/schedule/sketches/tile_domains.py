@@ -221,7 +221,7 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     The first, the default, reads packed weights in the order in which they are stored.
     """
     axes = list(context.roles.reduce)
-    window = [axis for axis in axes if axis.startswith("k") and len(axis) > 1]
+    window = context.roles.window
     channels = [axis for axis in axes if axis not in window]
     if not window or not channels:
         return (tuple(axes),)

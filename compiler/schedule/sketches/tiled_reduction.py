@@ -74,7 +74,7 @@ WAYS = 8.0  # lines of equal address modulo a page that a first-level cache hold
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch for this kernel: as it is, and with merged axes where that is possible."""
     sketches = []
-    merged = _merge_spatial(kernel, target)
+    merged = _merge_spatial(kernel)
     if merged is not None:
         sketches.append(_sketch("tiled_merged", *merged, target, threads))
     sketches.append(_sketch("tiled", kernel, (), target, threads))
@@ -82,10 +82,10 @@ def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) 
 
 
 def _merge_spatial(
-    kernel: FusedKernel, target: Target
+    kernel: FusedKernel,
 ) -> tuple[FusedKernel, tuple[MergeAxes, ...]] | None:
     """Row and column as one axis, where the kernel never tells them apart (1x1 convolution)."""
-    roles = roles_of(kernel, target)
+    roles = roles_of(kernel)
     if roles is None or not roles.row or not roles.block or len(kernel.stages) > 2:
         return None
     try:
@@ -102,7 +102,7 @@ def _sketch(
     target: Target,
     threads: int,
 ) -> Sketch | None:
-    roles = roles_of(kernel, target)
+    roles = roles_of(kernel)
     if roles is None:
         return None
     prologue = tuple(stage.name for stage in kernel.stages[:-1] if stage.name != kernel.anchor)

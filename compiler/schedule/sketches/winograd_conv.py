@@ -14,15 +14,15 @@ for block of output channels: (parallel) products; transform back; epilogue; sto
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.winograd import TRANSFORMS, apply_winograd, winograd_applies
+from compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
 from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
 from compiler.schedule.sketches.roles import epilogue_is_plain
+from compiler.schedule.sketches.shared_loops import parallel_steps
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -38,10 +38,10 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.steps.winograd import Winograd
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
-from compiler.types.numerics import Algorithm, Numerics
+from compiler.types.numerics import Algorithm
 
 AXES = ("window", "tile", "output", "input")
-_TILE = ("ocb.i", "oh.i.o", "ow.o", "oh.i.i", "ow.i", "oci")
+_DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 MEMORY_BYTES = 4  # a cycle, that memory delivers to one core
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
@@ -58,7 +58,7 @@ class _Context:
     m: int
     lanes: int
     threads: int
-    extents: Mapping[str, int]
+    conv: BlockedConv
     prologue: tuple[str, ...]
 
     @property
@@ -70,61 +70,64 @@ class _Context:
         return self.kernel.stage("products").dtype.bytes
 
     @property
+    def inputs(self) -> int:
+        """Input channels."""
+        return self.conv.icb.extent * self.conv.ici.extent
+
+    @property
     def rows(self) -> int:
         """Rows of tiles."""
-        return -(-self.extents["oh"] // self.m)
+        return -(-self.conv.oh.extent // self.m)
 
     @property
     def width(self) -> int:
         """Tiles in a row."""
-        return -(-self.extents["ow"] // self.m)
+        return -(-self.conv.ow.extent // self.m)
 
 
-def winograd_sketches(
-    kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
-) -> list[Sketch]:
-    """One sketch per admitted tile size, the better first, where Winograd's form exists."""
-    sizes = [m for m in TRANSFORMS if Algorithm.winograd(m) in numerics.algorithms]
-    if not sizes or not winograd_applies(kernel) or not epilogue_is_plain(kernel):
+def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """One sketch per tile size, the better first, where Winograd's form exists for the kernel.
+
+    They lead where the better size is clearly faster than the direct form, by a rough count.
+    """
+    conv = blocked_conv(kernel)
+    if conv is None or not epilogue_is_plain(kernel):
         return []
-    sizes.sort(key=lambda m: _cycles(kernel, m, target))
-    sketches = [_sketch(kernel, m, target, threads) for m in sizes]
-    return [sketch for sketch in sketches if sketch is not None]
+    lanes = vector_lanes(kernel, target)
+    cycles = {m: _cycles(conv, m, lanes, target) for m in (1, *TRANSFORMS)}
+    direct = cycles.pop(1)
+    leads = MARGIN * min(cycles.values()) < direct
+    sketches = [
+        _sketch(kernel, conv, m, target, threads) for m in sorted(cycles, key=cycles.__getitem__)
+    ]
+    return [replace(sketch, leads=leads) for sketch in sketches if sketch is not None]
 
 
-def winograd_pays(kernel: FusedKernel, target: Target) -> bool:
-    """Whether the better tile size is clearly faster than the direct form, by a rough count."""
-    best = min(_cycles(kernel, m, target) for m in TRANSFORMS)
-    return MARGIN * best < _cycles(kernel, 1, target)
-
-
-def _cycles(kernel: FusedKernel, m: int, target: Target) -> float:
+def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
     """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
 
     Products and filters overlap: filters beyond the second-level cache come from memory. The
     transforms load, compute and store without much reuse.
     """
-    anchor = kernel.stage(kernel.anchor)
-    extents = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
-    inputs, outputs = extents["icb"], extents["ocb"]
+    inputs, outputs = conv.icb.extent, conv.ocb.extent
     window = (m + 2) ** 2
-    tiles = extents["n"] * -(-extents["oh"] // m) * -(-extents["ow"] // m)
-    vectors = inputs * extents["ici"] * outputs * window
-    filters = vectors * vector_lanes(kernel, target) * anchor.dtype.bytes
+    tiles = conv.n.extent * -(-conv.oh.extent // m) * -(-conv.ow.extent // m)
+    vectors = inputs * conv.ici.extent * outputs * window
+    filters = vectors * lanes * conv.data.dtype.bytes
     products = tiles * vectors / 2
     streamed = filters / MEMORY_BYTES if filters > target.l2_bytes else 0.0
     transforms = 0.0 if m == 1 else tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
     return max(products, streamed) + transforms
 
 
-def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch | None:
-    anchor = kernel.stage(kernel.anchor)
-    extents = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
+def _sketch(
+    kernel: FusedKernel, conv: BlockedConv, m: int, target: Target, threads: int
+) -> Sketch | None:
     rewritten = apply_winograd(kernel, m)
     names = [stage.name for stage in rewritten.stages]
     prologue = tuple(names[: names.index("data.rows")])
     lanes = vector_lanes(kernel, target)
-    context = _Context(rewritten, m, lanes, threads, extents, prologue)
+    context = _Context(rewritten, m, lanes, threads, conv, prologue)
     rows = _row_blocks(context)
     if not rows:
         return None
@@ -139,14 +142,15 @@ def _sketch(kernel: FusedKernel, m: int, target: Target, threads: int) -> Sketch
         few = context.rows // _default_rows(context, rows) < MANY_BLOCKS * threads
         choices.append((Choice("chunks", (1, 2, 4)), 2))
         choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
-    return Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
+    sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
+    return replace(sketch, algorithm=Algorithm.winograd(m))
 
 
 def _row_blocks(context: _Context) -> tuple[int, ...]:
     """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
-    m, extents = context.m, context.extents
+    m = context.m
     rows, columns = context.rows, context.width
-    channels = extents["icb"] * extents["ici"]
+    channels = context.inputs
     result = []
     for block in range(1, rows + 1):
         transformed = (m + 2) ** 2 * channels * block * columns
@@ -170,7 +174,7 @@ def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
     budget = target.vector_registers - 1
     pairs = []
     for vectors in (1, MOST_VECTORS, 3, 2):
-        if vectors <= context.extents["ocb"]:
+        if vectors <= context.conv.ocb.extent:
             most = (budget - vectors) // vectors
             pairs += [(count, vectors) for count in range(max(1, most // 2), most + 1)]
     return tuple(pairs)
@@ -229,67 +233,71 @@ class _Plan:
         self.columns, self.vectors = values.pairs("tile")
         self.rows, self.unroll = values.integers("rows"), values.integers("unroll")
         self.by_channels = values.are("share", "channels")
-        extents, m = context.extents, context.m
-        self.batch = Loop("n", "tile", extents["n"])
+        conv, m = context.conv, context.m
+        self.batch = Loop(conv.n.name, "tile", conv.n.extent)
         # Rows of tiles beyond the last whole block of output rows are peeled off.
-        whole = np.floor(extents["oh"] / (m * self.rows))
-        self.row_blocks = Loop("oh.o", "tile", context.rows, self.rows, cuts=(whole,))
-        self.blocks = Loop("ocb.o", "output", extents["ocb"], self.vectors, self.by_channels)
+        whole = np.floor(conv.oh.extent / (m * self.rows))
+        self.row_blocks = Loop(f"{conv.oh.name}.o", "tile", context.rows, self.rows, cuts=(whole,))
+        name = f"{conv.ocb.name}.o"
+        self.blocks = Loop(name, "output", conv.ocb.extent, self.vectors, self.by_channels)
         # Row blocks that are all alike are shared over the whole batch, others within an image.
-        even = (whole * self.rows * m == extents["oh"]) & ~self.by_channels
-        self.fuses_rows = even & (extents["n"] > 1)
-        self.shares_rows = ~self.by_channels & (self.fuses_rows | (extents["n"] == 1))
+        even = (whole * self.rows * m == conv.oh.extent) & ~self.by_channels
+        self.fuses_rows = even & (conv.n.extent > 1)
+        self.shares_rows = ~self.by_channels & (self.fuses_rows | (conv.n.extent == 1))
 
     def steps(self) -> list[Step]:
         context, output, m = self.context, self.context.output, self.context.m
-        conv = [stage.name for stage in context.kernel.stages][-2]
-        weight = next(
-            buffer
-            for buffer in context.kernel.inputs
-            if buffer.constant and len(buffer.shape) == 4 and buffer.shape[:2] == (m + 2, m + 2)
-        )
+        conv, form = context.conv, [stage.name for stage in context.kernel.stages][-2]
         by_channels = self.by_channels.item()
+        row, column = conv.oh.name, conv.ow.name
         return [
             Winograd(m),
             # [x][y][output block][input channel][lanes]
-            PackLayout(weight.name, ((2, context.lanes),), (0, 1, 2, 4, 3), m),
-            *([Inline(conv)] if conv != "output.rows" else []),
+            PackLayout(conv.weight.buffer, ((2, context.lanes),), (0, 1, 2, 4, 3), m),
+            *([Inline(form)] if form != "output.rows" else []),
             CacheWrite("products", "products.sum"),
-            Tile(output, "oh", m * self.rows.item()),
-            Tile(output, "oh.i", m),
-            Tile(output, "ow", m),
-            Tile(output, "ocb", self.vectors.item(), "shift" if by_channels else "peel"),
+            Tile(output, row, m * self.rows.item()),
+            Tile(output, f"{row}.i", m),
+            Tile(output, column, m),
+            Tile(output, conv.ocb.name, self.vectors.item(), "shift" if by_channels else "peel"),
             *(self._by_channels() if by_channels else self._by_rows()),
-            Unroll(output, "oh.i.i"),
-            Unroll(output, "ow.i"),
-            Vectorize(output, "oci"),
-            ComputeAt("output.rows", output, "ow.o"),
+            Unroll(output, f"{row}.i.i"),
+            Unroll(output, f"{column}.i"),
+            Vectorize(output, conv.oci.name),
+            ComputeAt("output.rows", output, f"{column}.o"),
             *_transform_steps(context),
             *_product_steps(self.unroll.item(), self.columns.item()),
         ]
+
+    def _ordered(self, *loops: Loop) -> Reorder:
+        """These loops of the output, round a block of tiles."""
+        conv = self.context.conv
+        block, row, column = conv.ocb.name, conv.oh.name, conv.ow.name
+        inside = (f"{block}.i", f"{row}.i.o", f"{column}.o", f"{row}.i.i", f"{column}.i")
+        names = (*(loop.name for loop in loops), *inside, conv.oci.name)
+        return Reorder(self.context.output, names)
 
     def _by_rows(self) -> list[Step]:
         """Each block of tile rows is padded and transformed on its own, and not shared."""
         context, output = self.context, self.context.output
         chunks = self.values.integers("chunks").item()
-        steps: list[Step] = [Reorder(output, ("n", "oh.o", "ocb.o", *_TILE))]
-        where = "oh.o"
+        images, rows, blocks = self.batch, self.row_blocks, self.blocks
+        steps: list[Step] = [self._ordered(images, rows, blocks)]
+        where = rows.name
         if chunks and self.fuses_rows.item():
-            steps += [Fuse(output, ("n", "oh.o"), "parallel")]
-            steps.append(Parallelize(output, "parallel", chunks))
+            steps += parallel_steps(output, [images, rows], chunks)
             where = "parallel"
         elif chunks and self.shares_rows.item():
-            steps.append(Reorder(output, ("oh.o", "n", "ocb.o", *_TILE)))
-            steps.append(Parallelize(output, "oh.o", chunks))
-            where = "n"
+            steps += [self._ordered(rows, images, blocks), *parallel_steps(output, [rows], chunks)]
+            where = images.name
         elif chunks:
-            steps.append(Parallelize(output, "n", chunks))
+            steps += parallel_steps(output, [images], chunks)
         return [
             *steps,
-            ComputeAt("products", output, "ocb.o"),
+            ComputeAt("products", output, blocks.name),
             ComputeAt("data.both", output, where),
             *(ComputeAt(stage, output, where) for stage in reversed(context.prologue)),
-            Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
+            _DATA_ORDER,
         ]
 
     def _by_channels(self) -> list[Step]:
@@ -297,24 +305,23 @@ class _Plan:
         context, output = self.context, self.context.output
         chunks = self.values.integers("chunks").item()
         return [
-            Reorder(output, ("n", "ocb.o", "oh.o", *_TILE)),
-            Fuse(output, ("n", "ocb.o"), "parallel"),
-            Parallelize(output, "parallel", chunks),
-            ComputeAt("products", output, "oh.o"),
-            Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici")),
+            self._ordered(self.batch, self.blocks, self.row_blocks),
+            *parallel_steps(output, [self.batch, self.blocks], chunks),
+            ComputeAt("products", output, self.row_blocks.name),
+            _DATA_ORDER,
             Fuse("data.both", ("n", "icb"), "parallel"),
             Parallelize("data.both", "parallel", chunks),
             *(ComputeAt(stage, "data.both", "parallel") for stage in reversed(context.prologue)),
         ]
 
     def shape(self) -> NestShape:
-        context, extents, m = self.context, self.context.extents, self.context.m
+        context, conv, m = self.context, self.context.conv, self.context.m
         window, lanes = (m + 2) ** 2, context.lanes
-        inputs, outputs = extents["icb"] * extents["ici"], extents["ocb"]
-        tiles = extents["n"] * context.rows * context.width
+        inputs, outputs = context.inputs, conv.ocb.extent
+        tiles = conv.n.extent * context.rows * context.width
         block = self.rows * context.width
         columns, vectors = np.minimum(self.columns, block) * 1.0, self.vectors * 1.0
-        unroll = np.minimum(self.unroll, extents["ici"])
+        unroll = np.minimum(self.unroll, conv.ici.extent)
         nest = Nest(AXES, self.values.count)
         nest.inside[1], nest.inside[2], nest.inside[3] = columns, vectors, unroll
         nest.loop(Loop("ici.o", "input", inputs, unroll))
@@ -344,7 +351,7 @@ class _Plan:
             flops=2.0 * lanes * operations + transforms,
             full=whole * columns / block * np.floor(blocks) / blocks,
             lanes=np.full_like(
-                step, extents["oh"] * extents["ow"] / (context.rows * context.width * m * m)
+                step, conv.oh.extent * conv.ow.extent / (context.rows * context.width * m * m)
             ),
             aliased=np.ones_like(step),
             temporary=np.full_like(step, transformed),
@@ -356,14 +363,14 @@ class _Plan:
         """Iterations that are shared by the threads, and the chunks they are shared in."""
         if self.context.threads == 1:
             return np.ones(self.values.count), np.ones(self.values.count)
-        images, rows = self.context.extents["n"], self.row_blocks.turns
+        images, rows = self.context.conv.n.extent, self.row_blocks.turns
         pieces = np.where(self.shares_rows, np.where(self.fuses_rows, images * rows, rows), images)
         pieces = np.where(self.by_channels, images * self.blocks.turns, pieces)
         return pieces, np.minimum(pieces, self.values.integers("chunks") * self.context.threads)
 
     def _product_cycles(self, block: Counts, columns: Numbers) -> Numbers:
         """Cycles of all products, by a rough count."""
-        extents, context = self.context.extents, self.context
+        context, conv = self.context, self.context.conv
 
         def step(size: Numbers) -> Numbers:
             arithmetic = np.maximum(size * self.vectors, size + self.vectors) / 2
@@ -372,18 +379,18 @@ class _Plan:
         whole = np.floor(block / columns)
         rest = block - whole * columns
         per_block = whole * step(columns) + np.where(rest > 0, step(np.maximum(rest, 1)), 0.0)
-        steps = extents["icb"] * extents["ici"] * (context.m + 2) ** 2
-        turns = np.ceil(extents["ocb"] / self.vectors) * extents["n"] * context.rows / self.rows
+        steps = context.inputs * (context.m + 2) ** 2
+        turns = np.ceil(conv.ocb.extent / self.vectors) * conv.n.extent * context.rows / self.rows
         return np.asarray(per_block * steps * turns, np.float64)
 
 
 def _operands(context: _Context, window: int, tiles: int) -> tuple[Operand, ...]:
     """What the products read and write: [window, tile or output, input or output]."""
-    extents, element = context.extents, context.element_bytes
+    conv, element = context.conv, context.element_bytes
     vector, inputs, outputs = (
         element * context.lanes,
-        extents["icb"] * extents["ici"],
-        extents["ocb"],
+        context.inputs,
+        conv.ocb.extent,
     )
     return (
         Operand("data.both", element, (((0, 1),), ((1, 1),), ((3, 1),)), (window, tiles, inputs)),

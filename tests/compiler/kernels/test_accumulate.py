@@ -16,7 +16,7 @@ from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from compiler.kernels.verify import verify_kernel
-from compiler.kernels.winograd import winograd_applies
+from compiler.kernels.winograd import blocked_conv
 from compiler.kernels.workload_key import workload_key
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
@@ -116,9 +116,9 @@ def test_winograd_has_no_form_with_an_accumulator() -> None:
         [("conv", ["x0", "x1"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)})],
         constants=["x1"],
     )
-    assert winograd_applies(kernel)
+    assert blocked_conv(kernel)
     stages = tuple(
         replace(stage, accumulator=F64) if stage.name == kernel.anchor else stage
         for stage in kernel.stages
     )
-    assert not winograd_applies(replace(kernel, stages=stages))
+    assert not blocked_conv(replace(kernel, stages=stages))

@@ -37,7 +37,7 @@ def test_kernel_that_no_schedule_fits_is_shown_as_it_is_built(
 ) -> None:
     misfit = Schedule((Vectorize("no_such_stage", "no_such_axis"),))
     sketch = Sketch("misfit", (), lambda _: misfit, ())
-    monkeypatch.setattr(spaces, "row_wise_sketches", lambda *_: [sketch])
+    monkeypatch.setattr(spaces, "MOVING", (lambda *_: [sketch],))
     kernels = [calls[0] for calls in kernels_of(model).kernel_calls().values()]
     (softmax,) = (call for call in kernels if "softmax" in call.operators)
     shown = inspect_model(model, "loops", settings, kernel=softmax.key)
