@@ -7,6 +7,7 @@ builds need is imported where they begin, while a thread reads the model.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,9 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
         if cache is not None and model is not None:
             result = _put_together(request, target, cache, model, store)
         if result is None:
-            read = graph.result() or _read(request)
-            result = _compiled(request, target, cache, read, store)
+            result = _compiled(
+                request, target, cache, lambda: graph.result() or _read(request), store
+            )
     if result.digest and request.listed and not request.untuned:
         result = replace(result, not_listed=record_build(request, target, result))
     if cache is not None:
@@ -94,17 +96,20 @@ def _compiled(
     request: BuildRequest,
     target: Target,
     cache: BuildCache | None,
-    graph: Graph,
+    read: Callable[[], Graph],
     store: Store | None,
 ) -> BuildResult:
-    """The model compiled with the best records of `store`, and written."""
+    """The model compiled with the best records of `store`, and written.
+
+    `read` waits for the model: that is asked for when all is imported that compiles it.
+    """
     from compiler.graph.serialize import structural_hash
     from compiler.runtime.artefact import digest_of, save
     from compiler.target import baseline_target
     from tuner.building.apply_best import Records
     from tuner.building.compile import compile_with
 
-    settings, output = request.settings, request.output
+    settings, output, graph = request.settings, request.output, read()
     records = Records(store, settings, target)
     built = compile_with(
         graph,
