@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from compiler.content_cache import ContentCache
 from compiler.graph.ir import Graph
 from compiler.llvm.object_cache import ObjectCache
@@ -20,11 +22,12 @@ def compile_with(
     *,
     fallback: bool = False,
     dump_after: str | None = None,
+    dump_kernels: Collection[str] | None = None,
     keep_llvm: bool = False,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
-    `fallback`, `dump_after` and `keep_llvm` are as in `compile_model`; what is dumped is made anew.
+    The rest is as in `compile_model`; where something is dumped all code is made anew.
     """
     folder = cache_folder(settings) if dump_after is None else None
     cache = None if folder is None else ContentCache(folder)
@@ -35,6 +38,7 @@ def compile_with(
         target=target,
         threads=settings.compile.threads,
         dump_after=dump_after,
+        dump_kernels=dump_kernels,
         numerics=settings.compile.numerics,
         cache=objects,
         limits=limits_of(settings),

@@ -97,19 +97,14 @@ def _estimated_seconds(kernel: FusedKernel) -> float:
 def require_share(report: BuildReport, required: float) -> None:
     """Raise TunefarmError if less than `required` of the estimated time would run tuned."""
     if report.tuned_share < required:
-        wanted = f"tune more: no record applies to {untuned_names(report)}"
+        names = [use.report.name for use in report.kernels if use.report.schedule_source != TUNED]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        wanted = f"tune more: no record applies to {', '.join(names[:5])}{more}"
         raise TunefarmError(
             f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
             f"{format_share(required)} is required",
             hint="; ".join([wanted, *report.notes[:NOTES_IN_A_HINT]]),
         )
-
-
-def untuned_names(report: BuildReport) -> str:
-    """The kernels without a record, a few by name."""
-    names = [use.report.name for use in report.kernels if use.report.schedule_source != TUNED]
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
 
 
 def build_table(report: BuildReport) -> Table:

@@ -13,7 +13,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.printer import format_kernel
 from compiler.limits import Allowance
 from compiler.llvm.machine import assembly
-from compiler.pipeline import STAGES, ChosenSchedule, KernelStages, compile_model, kernels_of
+from compiler.pipeline import STAGES, ChosenSchedule, KernelStages, kernels_of
 from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.spaces import schedule_space
 from compiler.stages import Stages, check_stage, format_program
@@ -23,6 +23,7 @@ from configs.settings import CompileSettings, Settings
 from db.store import Store
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from
+from tuner.building.compile import compile_with
 from tuner.from_settings import limits_of, target_of
 
 Model: TypeAlias = str | PathLike[str]
@@ -45,7 +46,7 @@ def inspect_model(
 
     `stage` is graph, kernels, space, loops, llvm or asm; `kernel` a name, a key or the start of a
     key. Kernels are lowered with the best schedule of `store`, else with the default one, and
-    where it does not fit as a build does. `dump_after` is as in `compile_model`; of single kernels
+    where it does not fit as a build does. `dump_after` is as in `compile_with`; of single kernels
     those are dumped that `kernel` names. Raises SettingsError for an unknown stage or kernel, and
     for a kernel of the graph.
     """
@@ -68,16 +69,7 @@ def inspect_model(
     if store is not None:
         choose = choose_from(store, target, options.threads, options.numerics)
     if dump_after is not None:
-        compile_model(
-            graph,
-            choose,
-            target=target,
-            threads=options.threads,
-            dump_after=dump_after,
-            dump_kernels=selected,
-            numerics=options.numerics,
-            limits=limits,
-        )
+        compile_with(graph, choose, settings, target, dump_after=dump_after, dump_kernels=selected)
     if stage == "graph":
         return texts["optimise"]
     show = _printer(stage, target, options, choose, Allowance(limits))
