@@ -339,6 +339,14 @@ def test_top_level_is_fixed(repository: Path) -> None:
     assert unexpected_top_level(repository) == []
 
 
+def test_tests_of_the_compiler_import_no_tuner(repository: Path) -> None:
+    for path in sorted((repository / "tests/compiler").rglob("*.py")):
+        name = path.relative_to(repository).as_posix()
+        modules = [module for _, module in _imports(name, ast.parse(path.read_text()))]
+        above = [m for m in modules if m.split(".")[0] == "tuner" or m.startswith("tests.tuner")]
+        assert above == [], name
+
+
 def test_every_package_is_looked_at(repository: Path) -> None:
     for package in MAY_IMPORT:
         assert list((repository / package).rglob("*.py")), package

@@ -5,31 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from compiler.expr.nodes import Expr, mul
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
 from compiler.schedule.steps.inline import Inline
 from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tests.compiler.kernels.matmul import matmul_kernel as matmul_kernel
 from tuner.model.features import FeatureExtractor, FeatureLayout, FeatureMatrix
 from tuner.model.packed_space import PackedSpace
 
 TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 64, 32, 32768, 1048576, 33554432, 2)
-
-
-def matmul_kernel(m: int = 32, n: int = 48, k: int = 64) -> FusedKernel:
-    """A plain matrix multiplication."""
-    builder = KernelBuilder()
-    a = builder.input(TensorType(DType.F32, (m, k)))
-    b = builder.input(TensorType(DType.F32, (k, n)), constant=True)
-
-    def body(i: Expr, j: Expr, r: Expr) -> Expr:
-        return mul(a[i, r], b[r, j])
-
-    builder.stage("matmul", [("m", m), ("n", n)], body, reduce=[("k", k)], combiner="sum")
-    return FusedKernel("matmul", tuple(builder.inputs), tuple(builder.stages), "matmul")
 
 
 def _steps(choices: Mapping[str, ChoiceValue]) -> Schedule:

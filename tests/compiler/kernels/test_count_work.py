@@ -7,7 +7,7 @@ from compiler.kernels.count_work import kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
-from tests.tuner.synthetic import matmul_kernel
+from tests.compiler.kernels.matmul import matmul_kernel
 
 
 def test_every_extent_counts() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -22,7 +24,7 @@ from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import neighbours
 from tuner import job as job_module
 from tuner.confirm.finalists import Settled
-from tuner.confirm.latency import ModelLatency
+from tuner.confirm.latency import ModelLatency, compare_models
 from tuner.job import Job
 from tuner.model.cost_model import make_cost_model
 from tuner.reports.progress import Progress
@@ -100,14 +102,21 @@ def test_a_slower_model_keeps_the_former_schedules(
     assert best[0].schedule_hash == wanted.schedule_hash
 
 
-def test_the_new_model_is_really_built_and_measured(setting: Setting) -> None:
+def test_the_new_model_is_really_built_and_measured(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured for real; which one is faster is not what is asked here."""
+
+    def compare(*models: Any) -> ModelLatency:
+        return replace(compare_models(*models), is_slower=False)
+
+    monkeypatch.setattr(job_module, "compare_models", compare)
     latency, report = setting.job.confirm(setting.graph)
     assert latency.tuned > 0 and latency.untuned > 0
     assert latency.former is None  # nothing was tuned before: the untuned model is the former one
     used = {use.report.key: use.report for use in report.kernels}
-    source = used[workload_key(setting.task.kernel)].schedule_source
-    assert source == ("default" if latency.is_slower else "tuned")
-    assert setting.task.confirmed_latency in (1e-6, 2e-6)
+    assert used[workload_key(setting.task.kernel)].schedule_source == "tuned"
+    assert setting.task.confirmed_latency == 1e-6
 
 
 def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) -> None:
