@@ -11,15 +11,16 @@ from compiler.types.dtypes import DType
 
 
 def _axes(node: OnnxNode, rank: int) -> tuple[int, ...]:
-    """The axes to reduce."""
+    """The axes to reduce; what is wrong with them comes before all that may be with the data."""
     axes = node.given_integers("axes", 1, "the list of axes")
     if axes:
         return node.axes(axes, rank)
     return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
-def _reduced(node: OnnxNode, operator: str, value: Value, graph: GraphBuilder) -> Value:
-    axes = _axes(node, value.rank)
+def _reduced(
+    node: OnnxNode, operator: str, value: Value, axes: tuple[int, ...], graph: GraphBuilder
+) -> Value:
     if not axes:
         return value
     return graph.emit(operator, value, axes=axes, keepdims=bool(node.integer("keepdims", 1)))
@@ -37,9 +38,10 @@ def _register(
     @converter(onnx_operator, *versions)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = node.input(0)
+        axes = _axes(node, value.rank)
         if before:
             value = graph.emit(before, *(value, value) if before == "mul" else (value,))
-        value = _reduced(node, operator, value, graph)
+        value = _reduced(node, operator, value, axes, graph)
         return graph.emit(after, value) if after else value
 
 
@@ -56,9 +58,10 @@ def _register_extreme(onnx_operator: str, operator: str) -> None:
     @converter(onnx_operator, 1, 11, 12, 13, 18, 20)
     def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = node.input(0)
+        axes = _axes(node, value.rank)
         if value.dtype is not DType.BOOL:
-            return _reduced(node, operator, value, graph)
-        bits = _reduced(node, operator, graph.cast(value, DType.U8), graph)
+            return _reduced(node, operator, value, axes, graph)
+        bits = _reduced(node, operator, graph.cast(value, DType.U8), axes, graph)
         return graph.cast(bits, DType.BOOL)
 
 
