@@ -308,16 +308,12 @@ class _Plan:
 
     def shape(self) -> NestShape:
         values = self.values
-        shared = [
-            pieces_and_grains(values, written.parallel, self.facts.threads)
-            for written in self.variants
-        ]
-        own = (self.variant, np.arange(values.count))
-        pieces, grains = (np.stack(item)[own] for item in zip(*shared, strict=True))
+        parallel = [written.parallel for written in self.variants]
+        shared = pieces_and_grains(values, parallel, self.variant, self.facts.threads)
         names = [_accumulator_choice(number) for number in range(len(self.arrangement.split))]
         held = [values.integers(name) for name in names]
         loops = [written.loops for written in self.variants]
         accumulators = np.minimum.reduce(held) if held else None
         return row_shape(
-            self.facts, values, loops, self.variant, self.vectors, (pieces, grains), accumulators
+            self.facts, values, loops, self.variant, self.vectors, shared, accumulators
         )

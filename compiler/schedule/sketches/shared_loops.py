@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.nest_shape import Loop, Numbers
+from compiler.schedule.nest_shape import Counts, Loop, Numbers
 from compiler.schedule.space import Choice, ChoiceValue, Values
 from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.parallelize import Parallelize
@@ -48,12 +48,17 @@ def parallel_steps(output: str, loops: Sequence[Loop], chunks: int) -> list[Step
 
 
 def pieces_and_grains(
-    values: Values, parallel: Sequence[Loop], threads: int
+    values: Values, parallel: Sequence[Sequence[Loop]], which: Counts, threads: int
 ) -> tuple[Numbers, Numbers]:
-    """Iterations that are shared by the threads, and the chunks they are shared in; shapes [n]."""
-    pieces = np.ones(values.count)
-    if not parallel:
-        return pieces, pieces
-    for loop in parallel:
-        pieces = pieces * loop.turns
+    """Iterations that are shared by the threads, and the chunks they are shared in; shapes [n].
+
+    Candidate i shares the loops `parallel[which[i]]`.
+    """
+    if "chunks" not in values.domains:
+        return np.ones(values.count), np.ones(values.count)
+    turns = np.ones((len(parallel), values.count))
+    for row, loops in enumerate(parallel):
+        for loop in loops:
+            turns[row] *= loop.turns
+    pieces = turns[which, np.arange(values.count)]
     return pieces, np.minimum(pieces, values.integers("chunks") * threads)

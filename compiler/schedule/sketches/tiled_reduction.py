@@ -19,12 +19,8 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ScheduleError
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Select
-from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes
-from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import (
     Counts,
     Level,
@@ -49,12 +45,12 @@ from compiler.schedule.sketches.tile_domains import (
     tiles_of,
     unrolls,
 )
+from compiler.schedule.sketches.tile_operands import can_inline, pack_constants
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.inline import Inline
 from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.pack_layout import PackLayout
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
@@ -127,73 +123,11 @@ def _sketch(
     if context.streamed:
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), 0))
     if prologue:
-        paddings = ("inline", "copy") if _can_inline(context) else ("copy",)
+        paddings = ("inline", "copy") if can_inline(context) else ("copy",)
         choices.append((Choice("padding", paddings), paddings[0]))
     if threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
     return Sketch.planned(name, choices, lambda values: _Plan(context, values))
-
-
-def _can_inline(context: TileContext) -> bool:
-    """Padding can be decided per element unless it differs between the lanes of a vector."""
-    vector = context.roles.vector
-    for load in loads(context.anchor.body):
-        if load.buffer in context.prologue:
-            stage = context.kernel.stage(load.buffer)
-            if stage.reduce_axes:
-                return False
-            varying = {
-                axis.name
-                for axis, item in zip(stage.axes, load.indices, strict=True)
-                if vector in axes_of(item)
-            }
-            guarded = _guarded_axes(stage)
-            if varying & guarded:
-                return False
-    return True
-
-
-def _guarded_axes(stage: Stage) -> set[str]:
-    result: set[str] = set()
-    for node in postorder(stage.body):
-        if isinstance(node, Select):
-            result |= axes_of(node.condition)
-    return result
-
-
-def _pack_constants(context: TileContext) -> list[PackLayout]:
-    """Constants that the vector axis runs through: whole vectors, in the order they are read."""
-    steps: list[PackLayout] = []
-    seen: set[str] = set()
-    constants = {buffer.name: buffer for buffer in context.kernel.inputs if buffer.constant}
-    for load in loads(context.anchor.body):
-        buffer = constants.get(load.buffer)
-        if buffer is None or buffer.name in seen:
-            continue
-        seen.add(buffer.name)
-        holding = [
-            dimension
-            for dimension, item in enumerate(load.indices)
-            if context.roles.vector in axes_of(item)
-        ]
-        if len(holding) != 1:
-            continue
-        dimension = holding[0]
-        rank = len(buffer.shape)
-        if affine(load.indices[dimension], {}).coefficient(context.roles.vector) != 1:
-            continue
-        # Dimensions after the split: `dimension` -> blocks, `dimension` + 1 -> lanes.
-        others = [d if d < dimension else d + 1 for d in range(rank) if d != dimension]
-        # Window positions outside, channels inside: [blocks][kh][kw][channel][lanes].
-        others = [*others[1:], *others[:1]] if rank > 2 else others
-        steps.append(
-            PackLayout(
-                buffer.name,
-                ((dimension, context.lanes),),
-                (dimension, *others, dimension + 1),
-            )
-        )
-    return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +234,7 @@ class _Plan:
         steps: list[Step] = list(context.merges)
         if inline:
             steps += [Inline(stage) for stage in reversed(context.prologue)]
-        packed = _pack_constants(context)
+        packed = pack_constants(context)
         steps += packed
         if distance := values.integers("prefetch").item():
             streamed = [pack.buffer for pack in packed if pack.buffer in context.streamed]
@@ -384,8 +318,8 @@ class _Plan:
         points = tiles.of(self._points(columns), values.count)
         shifted = tiles.of([loop.whole for loop in tiles.loops], values.count) > 0
         shifted = shifted & (whole * columns < extent)
-        shared = [pieces_and_grains(values, t.parallel, context.threads) for t in self.tiles]
-        pieces, grains = (tiles.of(part, values.count) for part in zip(*shared, strict=True))
+        parallel = [item.parallel for item in self.tiles]
+        pieces, grains = pieces_and_grains(values, parallel, which, context.threads)
         computed = np.full(values.count, float(context.vectors))
         if not context.ragged:
             computed = np.ceil(blocks) * vectors

@@ -193,15 +193,8 @@ class _Plan:
         points = prod(facts.extents.values())
         moved = np.prod([tile.turns * tile.tile for tile in self.tiles], axis=0)
         moved = moved * prod(facts.extents[loop.axis] for loop in self.rest)
-        if self.rest:
-            parallel = parallel_loops(values, self.rest)
-            pieces, grains = pieces_and_grains(values, parallel, facts.threads)
-        else:
-            each = [
-                pieces_and_grains(values, parallel_loops(values, [t]), facts.threads)
-                for t in self.tiles
-            ]
-            pieces, grains = np.where(self.outermost, each[1], each[0])
+        parallel = [parallel_loops(values, self.rest or [tile]) for tile in self.tiles]
+        pieces, grains = pieces_and_grains(values, parallel, self.outermost, facts.threads)
         block = np.full(count, float(lanes))
         return NestShape(
             operands=facts.operands,

@@ -197,7 +197,7 @@ class _Plan:
         anchor = self.facts.kernel.stage(self.facts.kernel.anchor)
         kept = prod(axis.extent for axis in anchor.reduce_axes)
         which = np.zeros(self.values.count, np.int64)
-        shared = pieces_and_grains(self.values, self.parallel, self.facts.threads)
+        shared = pieces_and_grains(self.values, [self.parallel], which, self.facts.threads)
         return row_shape(
             self.facts, self.values, [self.loops], which, self.vectors, shared, kept=kept
         )

@@ -22,7 +22,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
 from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
 from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.shared_loops import parallel_steps
+from compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -241,9 +241,11 @@ class _Plan:
         name = f"{conv.ocb.name}.o"
         self.blocks = Loop(name, "output", conv.ocb.extent, self.vectors, self.by_channels)
         # Row blocks that are all alike are shared over the whole batch, others within an image.
-        even = (whole * self.rows * m == conv.oh.extent) & ~self.by_channels
-        self.fuses_rows = even & (conv.n.extent > 1)
-        self.shares_rows = ~self.by_channels & (self.fuses_rows | (conv.n.extent == 1))
+        even = whole * self.rows * m == conv.oh.extent
+        images, rows = [self.batch], [self.row_blocks]
+        self.parallel = [images, rows, images + rows, [self.batch, self.blocks]]
+        by_rows = np.where(even, 2, 0) if conv.n.extent > 1 else 1
+        self.shared = np.where(self.by_channels, 3, by_rows)
 
     def steps(self) -> list[Step]:
         context, output, m = self.context, self.context.output, self.context.m
@@ -284,14 +286,13 @@ class _Plan:
         images, rows, blocks = self.batch, self.row_blocks, self.blocks
         steps: list[Step] = [self._ordered(images, rows, blocks)]
         where = rows.name
-        if chunks and self.fuses_rows.item():
-            steps += parallel_steps(output, [images, rows], chunks)
-            where = "parallel"
-        elif chunks and self.shares_rows.item():
-            steps += [self._ordered(rows, images, blocks), *parallel_steps(output, [rows], chunks)]
-            where = images.name
-        elif chunks:
-            steps += parallel_steps(output, [images], chunks)
+        if chunks:
+            shared = self.parallel[self.shared.item()]
+            if shared == [rows]:
+                steps.append(self._ordered(rows, images, blocks))
+                where = images.name
+            steps += parallel_steps(output, shared, chunks)
+            where = "parallel" if len(shared) > 1 else where
         return [
             *steps,
             ComputeAt("products", output, blocks.name),
@@ -331,7 +332,8 @@ class _Plan:
         nest.loop(self.blocks, self.row_blocks, which=channels)
         nest.loop(self.row_blocks, self.blocks, which=channels)
         nest.loop(self.batch)
-        pieces, grains = self._pieces_and_grains()
+        shared, threads = (self.parallel, self.shared), context.threads
+        pieces, grains = pieces_and_grains(self.values, *shared, threads)
         computed = np.where(self.by_channels, np.ceil(outputs / vectors) * vectors, outputs)
         operations = window * tiles * inputs * computed
         transforms = float(TRANSFORM_OPERATIONS * tiles * window * (inputs + outputs * lanes))
@@ -358,15 +360,6 @@ class _Plan:
             pieces=pieces,
             grains=grains,
         )
-
-    def _pieces_and_grains(self) -> tuple[Numbers, Numbers]:
-        """Iterations that are shared by the threads, and the chunks they are shared in."""
-        if self.context.threads == 1:
-            return np.ones(self.values.count), np.ones(self.values.count)
-        images, rows = self.context.conv.n.extent, self.row_blocks.turns
-        pieces = np.where(self.shares_rows, np.where(self.fuses_rows, images * rows, rows), images)
-        pieces = np.where(self.by_channels, images * self.blocks.turns, pieces)
-        return pieces, np.minimum(pieces, self.values.integers("chunks") * self.context.threads)
 
     def _product_cycles(self, block: Counts, columns: Numbers) -> Numbers:
         """Cycles of all products, by a rough count."""
