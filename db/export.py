@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO
 
 from configs.errors import DatabaseError
 from configs.files import replacing
 from configs.regular_file import open_regular
 from db import queries
-from db.bounds import check_bounds, refuse_unbounded
+from db.bounds import GIVEN, read_record
 from db.records import (
     OK,
     BestRecord,
     BuildRecord,
     JobRecord,
-    JobTask,
+    Record,
     TargetRecord,
     TaskKey,
     TrialRecord,
@@ -80,7 +78,7 @@ def import_records(store: Store, path: Path) -> int:
     """
     for _ in _read(path):
         pass  # checked to the end before the first record is added
-    return add_records(store, _read(path))
+    return _add(store, _read(path))
 
 
 def merge_records(store: Store, source: Store) -> int:
@@ -92,33 +90,27 @@ def merge_records(store: Store, source: Store) -> int:
     if store.is_same(source):
         raise DatabaseError(f"{source.name} is the database itself", hint="nothing was changed")
     for record in records_of(source):
-        refuse_unbounded(record, source.name)  # all of them before the first is added
-    return add_records(store, records_of(source))
+        try:  # all of them before the first is added
+            read_record(type(record), record)
+        except ValueError as error:
+            raise DatabaseError(
+                f"{source.name}: a {_NAMES[type(record)]} that cannot be: {error}",
+                hint="nothing of it was added",
+            ) from error
+    return _add(store, records_of(source))
 
 
-def add_records(store: Store, records: Iterable[Record]) -> int:
+def _add(store: Store, records: Iterable[Record]) -> int:
     """Add the records that the store does not hold yet, in their order; how many trials were new.
 
     What a record refers to must come before it, as in `records_of`.
     """
-    add: Mapping[type[Record], Callable[[list[Any]], int | None]] = {
-        TargetRecord: store.add_targets,
-        WorkloadRecord: store.add_workloads,
-        JobRecord: store.add_jobs,
-        TrialRecord: store.record_trials,
-        BestRecord: store.record_bests,
-        BuildRecord: store.record_builds,
-    }
     new = 0
     for kind, run in itertools.groupby(records, key=type):
         while batch := list(itertools.islice(run, _BATCH)):
-            new += add[kind](batch) or 0
+            added = store.add(batch)
+            new += added if kind is TrialRecord else 0
     return new
-
-
-Record: TypeAlias = (
-    TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord | BuildRecord
-)
 
 
 def records_of(store: Store) -> Iterator[Record]:
@@ -147,7 +139,7 @@ def _lines(store: Store) -> Iterator[dict[str, Any]]:
     count = 0
     for record in records_of(store):
         line = {"kind": _NAMES[type(record)], **asdict(record)}
-        line.pop("number", None)
+        line.pop(GIVEN, None)
         yield {**line, "checksum": hash_json(line)}
         count += 1
     yield {"kind": "end", "records": count}
@@ -206,7 +198,6 @@ class _Lines:
                 return None
             _check_sum(value)
         record = _record(value)
-        check_bounds(record)
         _check_references(record, self._seen)
         self._records += 1
         return record
@@ -272,55 +263,7 @@ def _record(value: object) -> Record:
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"unknown kind {name!r}")
-    record: Record = _built(kind, value)
+    record = read_record(kind, value)
     if isinstance(record, TrialRecord) and record.status == OK and not record.is_ok:
         raise ValueError("an ok trial needs a latency above zero")
     return record
-
-
-def _built(kind: type[Any], value: object) -> Any:
-    """The object's fields as a record, whose values `check_bounds` is still to look at."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{kind.__name__} is not an object")
-    types = {field.name: str(field.type) for field in fields(kind) if field.name != "number"}
-    for name in value.keys() - types.keys():
-        raise ValueError(f"unknown field {name!r}")
-    for name in types.keys() - value.keys():
-        raise ValueError(f"field {name!r} is missing")
-    read = {}
-    for name, type in types.items():
-        try:
-            read[name] = _READERS[type](value[name]) if type in _READERS else value[name]
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-    return kind(**read)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
-        raise ValueError(f"{value!r} is not a finite number")
-    return float(value)
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _each(value: object, read: Callable[[object], Any]) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list")
-    return tuple(map(read, value))
-
-
-_READERS: Mapping[str, Callable[[object], Any]] = {
-    "float": _number,
-    "float | None": lambda value: None if value is None else _number(value),
-    "tuple[float, ...]": lambda value: _each(value, _number),
-    "tuple[str, ...]": lambda value: _each(value, lambda item: item),
-    "tuple[JobTask, ...]": lambda value: _each(value, partial(_built, JobTask)),
-    "TaskKey": partial(_built, TaskKey),
-}
-"""What makes a field of this type from its JSON value, where that is not the value itself."""

@@ -5,12 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from db.bounds import (
+    Count,
+    Hash,
+    Json,
+    JsonObject,
+    Latency,
+    Moment,
+    Name,
+    Prose,
+    ScheduleHash,
+    Seconds,
+    Share,
+    TargetKey,
+    Word,
+    WorkloadKey,
+    one_of,
+)
 
 JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed", "lost"]
-JOB_STATES: tuple[JobState, ...] = ("running", "finished", "interrupted", "failed", "lost")
+JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 OK = "ok"
 """The status of a trial that was built, gave the right result and was timed."""
 CONFIRMED = "confirmed"
@@ -42,28 +59,28 @@ class TaskKey:
     `workload` and `target` are keys of a WorkloadRecord and a TargetRecord.
     """
 
-    workload: str
-    target: str
-    threads: int
-    numerics: str
-    compiler_version: str
+    workload: WorkloadKey
+    target: TargetKey
+    threads: Count
+    numerics: Word
+    compiler_version: Hash
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRecord:
     """A distinct fused kernel. `kernel` is its canonical JSON value, enough to rebuild it."""
 
-    key: str
-    name: str
-    kernel: Any
+    key: WorkloadKey
+    name: Name
+    kernel: Json
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
     """A processor that was compiled for; `description` is the target's JSON value."""
 
-    key: str
-    description: Any
+    key: TargetKey
+    description: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +96,21 @@ class TrialRecord:
     """
 
     key: TaskKey
-    request_id: str
-    sketch: str
-    choices: Mapping[str, Any]
-    schedule: Any
-    status: str
-    latency: float | None = None
-    samples: tuple[float, ...] = ()
-    error: str = ""
-    build_seconds: float = 0.0
-    check_seconds: float = 0.0
-    run_seconds: float = 0.0
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    job: str | None = None
-    created: float = 0.0
+    request_id: Hash
+    sketch: Name
+    choices: JsonObject
+    schedule: Json
+    status: Word
+    latency: Latency | None = None
+    samples: tuple[Seconds, ...] = ()
+    error: Prose = ""
+    build_seconds: Seconds = 0.0
+    check_seconds: Seconds = 0.0
+    run_seconds: Seconds = 0.0
+    machine: JsonObject = field(default_factory=dict)
+    conditions: JsonObject = field(default_factory=dict)
+    job: Word | None = None
+    created: Moment = 0.0
     number: int | None = None
 
     @property
@@ -117,15 +134,15 @@ class BestRecord:
     """
 
     key: TaskKey
-    schedule_hash: str
-    request_id: str
-    default_latency: float
-    ratio: float
-    low: float
-    high: float
-    met: tuple[str, ...]
-    job: str
-    created: float = 0.0
+    schedule_hash: ScheduleHash
+    request_id: Hash
+    default_latency: Latency
+    ratio: Seconds
+    low: Seconds
+    high: Seconds
+    met: tuple[ScheduleHash, ...]
+    job: Word
+    created: Moment = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +152,17 @@ class BuildRecord:
     `id` is unique over all databases; `created` is in seconds since the epoch.
     """
 
-    id: str
-    model_name: str
-    model_hash: str
-    target: str
-    threads: int
-    numerics: str
-    compiler_version: str
-    artefact_sha256: str
-    tuned_share: float
-    report: Any
-    created: float
+    id: Word
+    model_name: Prose
+    model_hash: Hash
+    target: TargetKey
+    threads: Count
+    numerics: Word
+    compiler_version: Hash
+    artefact_sha256: Hash
+    tuned_share: Share
+    report: JsonObject
+    created: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +170,7 @@ class JobTask:
     """One distinct kernel of a job's model and how often it occurs there."""
 
     key: TaskKey
-    occurrences: int
+    occurrences: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +182,18 @@ class JobRecord:
     lost (its process is gone) until another one notices.
     """
 
-    id: str
-    model_name: str
-    model_hash: str
-    settings: Any
-    state: JobState
-    started: float
-    updated: float
-    finished: float | None
-    progress: Any
+    id: Word
+    model_name: Prose
+    model_hash: Hash
+    settings: Json
+    state: Annotated[JobState, one_of(JOB_STATES, "state of a job")]
+    started: Moment
+    updated: Moment
+    finished: Moment | None
+    progress: Json
     tasks: tuple[JobTask, ...] = ()
+
+
+Record: TypeAlias = (
+    TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord | BuildRecord
+)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Insert, Select, func, select
+from sqlalchemy import Insert, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
@@ -20,6 +20,7 @@ from db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
+    Record,
     TargetRecord,
     TaskKey,
     TrialRecord,
@@ -68,18 +69,19 @@ class RowIds:
 
     def task(self, key: TaskKey) -> int:
         """Raises DatabaseError if the workload or the target is not in the database."""
-        return self.known.get(("task", key)) or self._remember("task", key, self._task(key))
+        return self._once("task", key, lambda: self._task(key))
 
     def machine(self, description: Mapping[str, Any]) -> int:
         key = hash_json(description)
-        known = self.known.get(("machine", key))
-        return known or self._remember("machine", key, self._machine(key, description))
+        values = {"key": key, "description": dict(description)}
+        return self._once(
+            "machine", key, lambda: self._found_or_added(schema.Machine, values, key=key)
+        )
 
     def job(self, uid: str | None) -> int | None:
         if uid is None:
             return None
-        known = self.known.get(("job", uid))
-        return known or self._remember("job", uid, job_row(self._session, uid).id)
+        return self._once("job", uid, lambda: job_row(self._session, uid).id)
 
     def trial(self, key: TaskKey, schedule_hash: str, request_id: str) -> int:
         """Raises DatabaseError if there is no such trial."""
@@ -95,9 +97,10 @@ class RowIds:
         """Raises DatabaseError if there is no such target."""
         return self._required(schema.Target, key)
 
-    def _remember(self, kind: str, key: object, number: int) -> int:
-        self.known[kind, key] = number
-        return number
+    def _once(self, kind: str, key: object, find: Callable[[], int]) -> int:
+        if (kind, key) not in self.known:
+            self.known[kind, key] = find()
+        return self.known[kind, key]
 
     def _task(self, key: TaskKey) -> int:
         values = {
@@ -105,30 +108,22 @@ class RowIds:
             "workload_id": self._required(schema.Workload, key.workload),
             "target_id": self._required(schema.Target, key.target),
         }
-        same = select(schema.Task.id).filter_by(**values)
-        return self._found_or_added(same, schema.Task, values)
-
-    def _machine(self, key: str, description: Mapping[str, Any]) -> int:
-        same = select(schema.Machine.id).filter_by(key=key)
-        values = {"key": key, "description": dict(description)}
-        return self._found_or_added(same, schema.Machine, values)
+        return self._found_or_added(schema.Task, values, **values)
 
     def _required(self, model: type[schema.Workload] | type[schema.Target], key: str) -> int:
         found = self._session.scalar(select(model.id).where(model.key == key))
         if found is None:
             kind = model.__name__.lower()
             raise DatabaseError(
-                f"{kind} {key!r} is not in the database", hint=f"add it first: Store.add_{kind}s"
+                f"{kind} {key!r} is not in the database", hint=f"add the {kind} first"
             )
         return found
 
     def _found_or_added(
-        self,
-        same: Select[int],
-        model: type[schema.Task] | type[schema.Machine],
-        values: Mapping[str, Any],
+        self, model: type[schema.Numbered], values: Mapping[str, Any], **key: Any
     ) -> int:
-        """The id that `same` finds, after adding the row if there is none."""
+        """The id of the row with this key, after adding it if there is none."""
+        same = select(model.id).filter_by(**key)
         found = self._session.scalar(same)
         if found is None:
             lock_parents(self._session)
@@ -138,7 +133,23 @@ class RowIds:
         return found
 
 
-def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
+def add_rows(session: Session, ids: RowIds, records: Sequence[Record]) -> int:
+    """Add the rows of records of one kind that are not there yet; how many there were.
+
+    Raises DatabaseError for a record that cannot be kept, or refers to one that is not there.
+    """
+    kind = type(records[0])
+    if kind in _PARENTS:
+        lock_parents(session)
+    if kind is JobRecord:
+        return sum(_add_job(session, ids, job) for job in records if isinstance(job, JobRecord))
+    model, values = _ROWS[kind]
+    statement = insert_new(session, model).execution_options(preserve_rowcount=True)
+    rows = [values(ids, record) for record in records]
+    return session.connection().execute(statement, rows).rowcount
+
+
+def _trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
     """The columns of a trial's row. Raises DatabaseError for a trial that cannot be kept."""
     try:
         canonical_json([record.choices, record.samples, record.conditions, record.machine])
@@ -164,7 +175,7 @@ def trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
     }
 
 
-def best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
+def _best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
     """The columns of a best's row. Raises DatabaseError if its trial is not in the database."""
     return {
         **_columns(record, "key", "job", "schedule_hash", "request_id"),
@@ -175,7 +186,7 @@ def best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
     }
 
 
-def build_values(ids: RowIds, record: BuildRecord) -> dict[str, Any]:
+def _build_values(ids: RowIds, record: BuildRecord) -> dict[str, Any]:
     """The columns of a build's row. Raises DatabaseError if its target is not in the database."""
     return {
         **_columns(record, "id", "target"),
@@ -183,16 +194,6 @@ def build_values(ids: RowIds, record: BuildRecord) -> dict[str, Any]:
         "model_name": _printable(record.model_name),
         "target_id": ids.target(record.target),
     }
-
-
-def workload_values(_: RowIds, record: WorkloadRecord) -> dict[str, Any]:
-    """The columns of a workload's row."""
-    return _columns(record)
-
-
-def target_values(_: RowIds, record: TargetRecord) -> dict[str, Any]:
-    """The columns of a target's row."""
-    return _columns(record)
 
 
 def _columns(record: Any, *left_out: str) -> dict[str, Any]:
@@ -222,8 +223,8 @@ def job_row(session: Session, uid: str) -> schema.Job:
     return row
 
 
-def add_job(session: Session, ids: RowIds, record: JobRecord) -> None:
-    """Add a job and its tasks, unless its id is in the database already."""
+def _add_job(session: Session, ids: RowIds, record: JobRecord) -> bool:
+    """Add a job and its tasks, unless its id is in the database already; whether it was not."""
     values = {
         **_columns(record, "id", "tasks"),
         "uid": record.id,
@@ -231,14 +232,26 @@ def add_job(session: Session, ids: RowIds, record: JobRecord) -> None:
     }
     added = insert_new(session, schema.Job).values(values).returning(schema.Job.id)
     number = session.scalar(added)
-    if number is None:
-        return
-    for position, task in enumerate(record.tasks):
-        session.add(
+    if number is not None:
+        session.add_all(
             schema.JobTask(
                 job_id=number,
                 task_id=ids.task(task.key),
                 position=position,
                 occurrences=task.occurrences,
             )
+            for position, task in enumerate(record.tasks)
         )
+    return number is not None
+
+
+_Values: TypeAlias = Callable[[RowIds, Any], dict[str, Any]]
+_ROWS: Mapping[type[Record], tuple[type[schema.Base], _Values]] = {
+    TargetRecord: (schema.Target, lambda _, record: _columns(record)),
+    WorkloadRecord: (schema.Workload, lambda _, record: _columns(record)),
+    TrialRecord: (schema.Trial, _trial_values),
+    BestRecord: (schema.Best, _best_values),
+    BuildRecord: (schema.Build, _build_values),
+}
+_PARENTS = (TargetRecord, WorkloadRecord, JobRecord)
+"""Records that others refer to."""

@@ -1,7 +1,7 @@
 """Store: a tuning database that is open, and everything that is written to it.
 
-Only the driver of a job writes; several may at once. What `record_trials` was given is on disk
-when it returns. What is particular to a kind of database is behind `db.backend`, reading is in
+Only the driver of a job writes; several may at once. What `add` was given is on disk when it
+returns. What is particular to a kind of database is behind `db.backend`, reading is in
 `db.queries`.
 """
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import CursorResult, delete
+from sqlalchemy import delete
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
@@ -24,29 +24,8 @@ from db.backend import Backend, backend_of
 from db.leases import hold_lease, let_go
 from db.migrate import MIGRATIONS
 from db.prepare import prepare
-from db.records import (
-    JOB_STATES,
-    BestRecord,
-    BuildRecord,
-    JobRecord,
-    JobState,
-    JobTask,
-    TargetRecord,
-    TrialRecord,
-    WorkloadRecord,
-)
-from db.rows import (
-    RowIds,
-    add_job,
-    best_values,
-    build_values,
-    insert_new,
-    job_row,
-    lock_parents,
-    target_values,
-    trial_values,
-    workload_values,
-)
+from db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
+from db.rows import RowIds, add_rows, job_row
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
@@ -116,7 +95,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def is_same(self, other: Store) -> bool:
@@ -179,61 +158,29 @@ class Store:
                 if self.patience is None or not self.patience(error):
                     raise
 
-    def add_workloads(self, workloads: Iterable[WorkloadRecord]) -> None:
-        """Add the workloads that are not in the database yet."""
-        self._add(schema.Workload, workload_values, workloads, parents=True)
+    def add(self, records: Iterable[Record]) -> int:
+        """Add records of one kind in one transaction, committed on return; how many were new.
 
-    def add_targets(self, targets: Iterable[TargetRecord]) -> None:
-        """Add the targets that are not in the database yet."""
-        self._add(schema.Target, target_values, targets, parents=True)
-
-    def _add(
-        self,
-        model: type[schema.Base],
-        values: Callable[[RowIds, _T], dict[str, Any]],
-        records: Iterable[_T],
-        *,
-        parents: bool = False,
-    ) -> None:
-        """Add the records whose rows are not there yet, all or none; `parents` others refer to."""
-        new = list(records)
-
-        def add(session: Session) -> None:
-            if parents:
-                lock_parents(session)
-            ids = RowIds(session)
-            session.execute(insert_new(session, model), [values(ids, record) for record in new])
-
-        if new:
-            self.write(add)
-
-    def record_trials(self, trials: Iterable[TrialRecord]) -> int:
-        """Add the trials in one transaction, committed on return; how many were new.
-
-        A trial that is in the database already (same key, schedule and request) is left as it is.
-        Raises DatabaseError, and adds none, if a workload, target or job is not in the database
-        or a trial cannot be kept: an ok one without a latency, values that are not JSON.
+        One that is in the database already (same key or id; for trials same key, schedule and
+        request) is left as it is. Raises DatabaseError, and adds none, if what one refers to is not
+        in the database, or a trial cannot be kept: an ok one without a latency, values that are
+        not JSON.
         """
-        records = list(trials)
+        new = list(records)
         found: dict[tuple[str, object], int] = {}
 
         def add(session: Session) -> int:
             ids = RowIds(session, self._ids)
-            rows = [trial_values(ids, record) for record in records]
-            statement = insert_new(session, schema.Trial).execution_options(preserve_rowcount=True)
-            result = session.connection().execute(statement, rows)
-            assert isinstance(result, CursorResult)
+            added = add_rows(session, ids, new)
             found.update(ids.known)
-            return result.rowcount
+            return added
 
-        if not records:
-            return 0
         try:
-            added = self.write(add)
+            added = self.write(add) if new else 0
         except Exception:
             self._ids = {}  # what was rolled back is not there, nor perhaps what others deleted
             raise
-        self._ids = found
+        self._ids |= found
         return added
 
     def delete_trials(self, numbers: Iterable[int]) -> int:
@@ -259,13 +206,6 @@ class Store:
         with self.translating():
             self.backend.compact(self.engine)
 
-    def record_bests(self, bests: Iterable[BestRecord]) -> None:
-        """Add what a job settled, all in one transaction; what is there already stays as it is.
-
-        Raises DatabaseError, and adds none, if a trial or job is not in the database.
-        """
-        self._add(schema.Best, best_values, bests)
-
     def start_job(
         self, model_name: str, model_hash: str, settings: Any, tasks: Sequence[JobTask] = ()
     ) -> JobRecord:
@@ -283,21 +223,9 @@ class Store:
             progress={},
             tasks=tuple(tasks),
         )
-        self.add_jobs([record])
+        self.add([record])
         self.write(lambda session: hold_lease(session, record.id))
         return record
-
-    def add_jobs(self, jobs: Iterable[JobRecord]) -> None:
-        """Add the jobs that are not in the database yet, with their tasks."""
-        records = list(jobs)
-
-        def add(session: Session) -> None:
-            ids = RowIds(session)
-            lock_parents(session)
-            for record in records:
-                add_job(session, ids, record)
-
-        self.write(add)
 
     def update_job(self, job: str, progress: Any) -> None:
         """Replace the job's progress."""
@@ -323,13 +251,6 @@ class Store:
             let_go(session, row.id)
 
         self.write(finish)
-
-    def record_builds(self, builds: Iterable[BuildRecord]) -> None:
-        """Add the builds that are not in the database yet, all in one transaction.
-
-        Raises DatabaseError, and adds none, if a target is not in the database.
-        """
-        self._add(schema.Build, build_values, builds)
 
     @contextmanager
     def translating(self) -> Iterator[None]:

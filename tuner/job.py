@@ -166,8 +166,8 @@ class Job:
 
     def register(self, model_name: str, graph: Graph) -> None:
         """Record the job and its workloads, and take over what earlier runs measured."""
-        self.store.add_targets([TargetRecord(self.target.key, self.target.to_json())])
-        self.store.add_workloads(
+        self.store.add([TargetRecord(self.target.key, self.target.to_json())])
+        self.store.add(
             WorkloadRecord(task.key.workload, task.kernel.name, task.kernel_json)
             for task in self.tasks
         )
@@ -268,7 +268,7 @@ class Job:
             self.progress.message("the new schedules make the model slower: the former ones stay")
             bests = [settled.incumbent for settled in self.settled if self._still_applies(settled)]
             report = former
-        self.store.record_bests(bests)
+        self.store.add(bests)
         refresh(self.tasks, self.store)
         return latency, report
 

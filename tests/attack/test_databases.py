@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from db import schema, store
+from db import prepare, schema
 from tests.attack import databases
 from tests.attack.databases import COMMANDS, DatabaseAttack, reading_commands
 
@@ -37,7 +37,7 @@ def test_without_checksums_a_changed_value_is_found(
     attack: DatabaseAttack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: rows are believed as they are."""
-    monkeypatch.setattr(store, "damage", lambda table, row: "")
+    monkeypatch.setattr(prepare, "damage", lambda table, row: "")
     monkeypatch.setattr("db.raw_rows.damage", lambda table, row: "")
     monkeypatch.setattr(schema, "checksum_of", lambda row: row.checksum)
     monkeypatch.setattr(databases, "DAMAGES", [("another date", _change_dates)])

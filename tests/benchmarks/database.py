@@ -60,18 +60,16 @@ def fill(path: Path, count: int) -> None:
     examples = list(_examples(space))
     keys = [task_key(f"{number:016x}", target, 1, "default") for number in range(TASKS)]
     with Store.open(path) as store:
-        store.add_targets([TargetRecord(target.key, target.to_json())])
-        store.add_workloads(
-            WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel)) for key in keys
-        )
+        store.add([TargetRecord(target.key, target.to_json())])
+        store.add(WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel)) for key in keys)
         job = store.start_job("model", workload_key(kernel), {}, [JobTask(key, 1) for key in keys])
         random_numbers = random.Random(0)
         for start in range(0, count, BATCH):
-            store.record_trials(
+            store.add(
                 _trial(keys[number % TASKS], number, examples, job.id, random_numbers)
                 for number in range(start, min(start + BATCH, count))
             )
-        store.record_bests(filter(None, (_best(store, key, job.id) for key in keys[::2])))
+        store.add(filter(None, (_best(store, key, job.id) for key in keys[::2])))
         store.finish_job(job.id, "finished")
 
 

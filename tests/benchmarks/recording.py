@@ -170,8 +170,8 @@ class Recording:
             self.planned.setdefault(planned.hash, planned.candidate)
 
     def measure(self, runner: Runner) -> None:
-        self.store.add_targets([TargetRecord(self.target.key, self.target.to_json())])
-        self.store.add_workloads(
+        self.store.add([TargetRecord(self.target.key, self.target.to_json())])
+        self.store.add(
             [WorkloadRecord(self.key.workload, self.kernel.name, kernel_to_json(self.kernel))]
         )
         order = list(self.planned)
@@ -236,7 +236,7 @@ class Recording:
                     )
                 )
                 best = min(best, result.latency)
-            self.store.record_trials(replace(record, job=None) for record in records)
+            self.store.add(replace(record, job=None) for record in records)
             count += len(results)
             if count and results and count % 100 < len(results):
                 pace = count / (time.monotonic() - started)

@@ -57,12 +57,12 @@ def stored(record: TrialRecord, number: int) -> TrialRecord:
 
 
 def test_trial_comes_back_as_it_went_in(store: Store) -> None:
-    assert store.record_trials([trial(1)]) == 1
+    assert store.add([trial(1)]) == 1
     assert queries.trials(store, KEY) == [stored(trial(1), 1)]
 
 
 def test_failed_trial_keeps_its_error(store: Store) -> None:
-    store.record_trials([failed(1, "wrong_result", "output 3 differs\nat [0, 7]")])
+    store.add([failed(1, "wrong_result", "output 3 differs\nat [0, 7]")])
     (record,) = queries.trials(store, KEY)
     assert record == stored(failed(1, "wrong_result", "output 3 differs\nat [0, 7]"), 1)
     assert not record.is_ok
@@ -70,7 +70,7 @@ def test_failed_trial_keeps_its_error(store: Store) -> None:
 
 def test_tuples_come_back_as_lists_and_hash_alike(store: Store) -> None:
     record = trial(1, choices={"tile": (3, 4)}, schedule=(("Tile", (3, 4)),))
-    store.record_trials([record])
+    store.add([record])
     (found,) = queries.trials(store, KEY)
     assert found.choices == {"tile": [3, 4]}
     assert found.schedule == [["Tile", [3, 4]]]
@@ -78,15 +78,15 @@ def test_tuples_come_back_as_lists_and_hash_alike(store: Store) -> None:
 
 
 def test_same_trial_is_recorded_once(store: Store) -> None:
-    assert store.record_trials([trial(1), trial(2)]) == 2
-    assert store.record_trials([trial(2, 0.1), trial(3)]) == 1
-    assert store.record_trials([trial(4), trial(4)]) == 1
+    assert store.add([trial(1), trial(2)]) == 2
+    assert store.add([trial(2, 0.1), trial(3)]) == 1
+    assert store.add([trial(4), trial(4)]) == 1
     assert [record.latency for record in queries.trials(store, KEY)] == [1.0] * 4
 
 
 def test_same_schedule_measured_again_is_another_trial(store: Store) -> None:
     again = trial(1, 0.5, request_id="second look")
-    assert store.record_trials([trial(1), again]) == 2
+    assert store.add([trial(1), again]) == 2
     assert [found.request_id for found in queries.trials(store, KEY)] == [
         "request-1",
         "second look",
@@ -96,7 +96,7 @@ def test_same_schedule_measured_again_is_another_trial(store: Store) -> None:
 def test_best_trial_is_the_fastest_ok_one(store: Store) -> None:
     assert queries.fastest_trial(store, KEY) is None
     slow_and_wrong = [trial(1, 2.0), failed(2), trial(3, 0.5, status="unstable")]
-    store.record_trials([*slow_and_wrong, trial(4, 1.0), trial(5, 1.0)])
+    store.add([*slow_and_wrong, trial(4, 1.0), trial(5, 1.0)])
     assert queries.fastest_trial(store, KEY) == stored(trial(4, 1.0), 4)
 
 
@@ -111,9 +111,9 @@ def test_best_trial_is_the_fastest_ok_one(store: Store) -> None:
     ],
 )
 def test_every_part_of_the_key_separates_trials(store: Store, other_key: TaskKey) -> None:
-    store.add_workloads([WorkloadRecord(other_key.workload, "other", {})])
-    store.add_targets([TargetRecord(other_key.target, {})])
-    store.record_trials([trial(1, 0.5), trial(2, 2.0, key=other_key)])
+    store.add([WorkloadRecord(other_key.workload, "other", {})])
+    store.add([TargetRecord(other_key.target, {})])
+    store.add([trial(1, 0.5), trial(2, 2.0, key=other_key)])
     assert queries.fastest_trial(store, KEY) == stored(trial(1, 0.5), 1)
     assert queries.fastest_trial(store, other_key) == stored(trial(2, 2.0, key=other_key), 2)
     assert queries.tasks(store) == [KEY, other_key]
@@ -122,7 +122,7 @@ def test_every_part_of_the_key_separates_trials(store: Store, other_key: TaskKey
 
 
 def test_unknown_key_has_no_trials(store: Store) -> None:
-    store.record_trials([trial(1)])
+    store.add([trial(1)])
     nobody = replace(KEY, workload="unknown")
     assert queries.fastest_trial(store, nobody) is None
     assert queries.trials(store, nobody) == []
@@ -130,7 +130,7 @@ def test_unknown_key_has_no_trials(store: Store) -> None:
 
 
 def test_limit_keeps_the_newest_trials_in_order(store: Store) -> None:
-    store.record_trials([trial(1), trial(2), failed(3), trial(4)])
+    store.add([trial(1), trial(2), failed(3), trial(4)])
     numbers = [record.number for record in queries.trials(store, KEY, limit=2)]
     assert numbers == [3, 4]
 
@@ -143,19 +143,19 @@ def test_unknown_workload_target_or_job_adds_nothing(store: Store) -> None:
     ]
     for stranger in strangers:
         with pytest.raises(DatabaseError, match="'unknown' is not in the database"):
-            store.record_trials([trial(1), stranger])
+            store.add([trial(1), stranger])
     assert queries.count_trials(store) == {}
 
 
 @pytest.mark.parametrize("latency", [None, float("inf"), float("nan"), 0.0, -1.0])
 def test_ok_trial_without_a_latency_is_refused(store: Store, latency: float | None) -> None:
     with pytest.raises(DatabaseError, match="its latency is"):
-        store.record_trials([trial(1), trial(2, latency)])
+        store.add([trial(1), trial(2, latency)])
     assert queries.count_trials(store) == {}
 
 
 def test_infinite_latency_of_a_failed_trial_is_none(store: Store) -> None:
-    store.record_trials([trial(1, float("inf"), status="crashed")])
+    store.add([trial(1, float("inf"), status="crashed")])
     assert queries.trials(store, KEY)[0].latency is None
 
 
@@ -164,21 +164,21 @@ def test_infinite_latency_of_a_failed_trial_is_none(store: Store) -> None:
 def test_values_that_are_not_json_are_refused(store: Store, field: str, value: Any) -> None:
     changes: dict[str, Any] = {field: {"value": value}}
     with pytest.raises(DatabaseError, match="is not JSON"):
-        store.record_trials([trial(1), trial(2, **changes)])
+        store.add([trial(1), trial(2, **changes)])
     assert queries.count_trials(store) == {}
 
 
 def test_any_error_text_can_be_stored(store: Store) -> None:
-    store.record_trials([failed(1, error="a\0b\udcffc"), failed(2, error="x" * 1_000_000)])
+    store.add([failed(1, error="a\0b\udcffc"), failed(2, error="x" * 1_000_000)])
     first, second = queries.trials(store, KEY)
     assert first.error == "a\\x00b\\udcffc"
     assert second.error == "x" * 16_000
 
 
 def test_adding_again_keeps_the_first(store: Store) -> None:
-    store.add_workloads([WorkloadRecord(KEY.workload, "another name", {}), WORKLOAD])
-    store.add_targets([TargetRecord(KEY.target, None)])
-    store.add_workloads([])
+    store.add([WorkloadRecord(KEY.workload, "another name", {}), WORKLOAD])
+    store.add([TargetRecord(KEY.target, None)])
+    store.add([])
     assert queries.workloads(store) == {KEY.workload: WORKLOAD}
     assert queries.targets(store) == {KEY.target: TARGET}
     assert queries.workloads(store, [KEY.workload, "unknown"]) == {KEY.workload: WORKLOAD}
@@ -190,7 +190,7 @@ def test_job_goes_from_running_to_finished(store: Store) -> None:
     assert queries.jobs(store) == [job]
     assert (job.state, job.finished, job.tasks) == ("running", None, (JobTask(KEY, 4),))
     store.update_job(job.id, {"trials": 5})
-    store.record_trials([trial(1, job=job.id)])
+    store.add([trial(1, job=job.id)])
     store.finish_job(job.id, "finished")
     (found,) = queries.jobs(store)
     assert (found.state, found.progress) == ("finished", {"trials": 5})
@@ -221,8 +221,8 @@ def test_unknown_job_state_is_refused(store: Store) -> None:
 
 def test_summary_has_one_line_per_task(store: Store) -> None:
     two_threads = replace(KEY, threads=2)
-    store.record_trials([trial(1, 2.0), trial(2, 0.5), failed(3), failed(4)])
-    store.record_trials([failed(5), trial(6, 0.1, key=two_threads, status="unstable")])
+    store.add([trial(1, 2.0), trial(2, 0.5), failed(3), failed(4)])
+    store.add([failed(5), trial(6, 0.1, key=two_threads, status="unstable")])
     assert queries.summary(store) == [
         queries.TaskSummary(KEY, "conv_relu", 5, 2, 0.5, 1005.0),
         queries.TaskSummary(two_threads, "conv_relu", 1, 0, None, 1006.0),
@@ -232,28 +232,28 @@ def test_summary_has_one_line_per_task(store: Store) -> None:
 
 
 def test_iteration_gives_every_trial_in_order(store: Store) -> None:
-    store.record_trials(trial(number) for number in range(1, 2502))
+    store.add(trial(number) for number in range(1, 2502))
     numbers = [record.number for record in queries.iterate_trials(store)]
     assert numbers == list(range(1, 2502))
 
 
 def test_nothing_to_record_is_fine(store: Store) -> None:
-    assert store.record_trials([]) == 0
+    assert store.add([]) == 0
     assert list(queries.iterate_trials(store)) == []
 
 
 def test_tasks_without_trials_are_not_listed(store: Store) -> None:
     store.start_job("resnet18", "abc", {}, [JobTask(replace(KEY, threads=3), 1)])
     assert queries.tasks(store) == []
-    store.record_trials([failed(1)])
+    store.add([failed(1)])
     assert queries.tasks(store) == [KEY]
     assert queries.tasks(store, only_ok=True) == []
-    store.record_trials([trial(2)])
+    store.add([trial(2)])
     assert queries.tasks(store, only_ok=True) == [KEY]
 
 
 def test_fastest_trial_heeds_what_is_excluded(store: Store) -> None:
-    store.record_trials([trial(1, 1.0), trial(2, 2.0), trial(3, 3.0), failed(4)])
+    store.add([trial(1, 1.0), trial(2, 2.0), trial(3, 3.0), failed(4)])
     without = {trial(1).schedule_hash, trial(2).schedule_hash}
     assert queries.fastest_trial(store, KEY) == stored(trial(1, 1.0), 1)
     assert queries.fastest_trial(store, KEY, without=without) == stored(trial(3, 3.0), 3)
@@ -263,26 +263,26 @@ def test_fastest_trial_heeds_what_is_excluded(store: Store) -> None:
 
 def test_finalists_are_the_trials_that_were_confirmed(store: Store) -> None:
     confirmed = trial(2, conditions={"load": 0.5, CONFIRMED: "job"})
-    store.record_trials([trial(1), confirmed, failed(3)])
+    store.add([trial(1), confirmed, failed(3)])
     assert queries.finalists(store, KEY) == [stored(confirmed, 2)]
 
 
 def test_a_part_of_many_trials_has_the_fastest_the_newest_and_the_one_asked_for(
     store: Store,
 ) -> None:
-    store.record_trials(trial(number, float(number)) for number in range(1, 31))
+    store.add(trial(number, float(number)) for number in range(1, 31))
     asked = trial(20).schedule_hash
     some = queries.some_trials(store, KEY, fastest=3, newest=4, schedule_hash=asked)
     assert [record.number for record in some] == [1, 2, 3, 20, 27, 28, 29, 30]
 
 
 def test_builds_come_back_newest_first_and_once(store: Store) -> None:
-    store.record_builds([build(1), build(2)])
-    store.record_builds([build(2)])
+    store.add([build(1), build(2)])
+    store.add([build(2)])
     assert queries.builds(store) == [build(2), build(1)]
     assert queries.builds(store, limit=1) == [build(2)]
     with pytest.raises(DatabaseError, match="target 'nowhere' is not in the database"):
-        store.record_builds([replace(build(3), target="nowhere")])
+        store.add([replace(build(3), target="nowhere")])
 
 
 def test_a_candidate_is_claimed_by_one_job_until_it_is_measured(store: Store) -> None:
@@ -290,7 +290,7 @@ def test_a_candidate_is_claimed_by_one_job_until_it_is_measured(store: Store) ->
     one, two, three = ((KEY, trial(number).schedule_hash) for number in (1, 2, 3))
     assert claim(store, first, [one, two]) == {one, two}
     assert claim(store, second, [one, two, three]) == {three}
-    store.record_trials([trial(1, job=first)])
+    store.add([trial(1, job=first)])
     assert claim(store, first, [], done=[one, two]) == set()
     assert claim(store, second, [one, two]) == {two}
     release_claims(store, second)
@@ -326,10 +326,10 @@ def held_by(store: Store, job: str, **changes: object) -> None:
 
 def test_results_of_others_are_seen_once(store: Store) -> None:
     mine, theirs = (store.start_job("model", "hash", {}).id for _ in range(2))
-    store.record_trials([trial(1, job=mine)])
+    store.add([trial(1, job=mine)])
     seen = queries.last_trial(store)
     assert queries.trials_of_others(store, [KEY], job=mine, after=seen) == (seen, [])
-    store.record_trials([trial(2, job=theirs), trial(3, job=mine), trial(4)])
+    store.add([trial(2, job=theirs), trial(3, job=mine), trial(4)])
     last, found = queries.trials_of_others(store, [KEY], job=mine, after=seen)
     assert [record.request_id for record in found] == ["request-2", "request-4"]
     assert queries.trials_of_others(store, [KEY], job=mine, after=last) == (last, [])

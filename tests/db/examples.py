@@ -18,8 +18,8 @@ TARGET = TargetRecord(KEY.target, {"cpu": "x86-64-v3", "lanes": 8})
 
 def populate(store: Store) -> None:
     """Add what trials of KEY refer to."""
-    store.add_workloads([WORKLOAD])
-    store.add_targets([TARGET])
+    store.add([WORKLOAD])
+    store.add([TARGET])
 
 
 def trial(number: int, latency: float | None = 1.0, **changes: Any) -> TrialRecord:

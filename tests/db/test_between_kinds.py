@@ -21,7 +21,7 @@ from tests.db.test_merge import content, fill
 def file(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "tuning.db") as store:
         fill(store, 1, 2, 3)
-        store.record_trials([failed(8, error="signal 11 \N{SNOWMAN}\nat 0x1")])
+        store.add([failed(8, error="signal 11 \N{SNOWMAN}\nat 0x1")])
         yield store
 
 

@@ -21,7 +21,7 @@ from tests.db.examples import KEY, build, failed, populate, trial
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "tuning.db") as store:
         populate(store)
-        store.record_trials([trial(1), failed(2), trial(3)])
+        store.add([trial(1), failed(2), trial(3)])
         yield store
 
 
@@ -87,7 +87,7 @@ def test_damaged_row_is_refused_by_every_reader(store: Store) -> None:
 def test_a_damaged_build_is_found_by_the_check_and_when_it_is_read_and_hinders_nothing_else(
     store: Store,
 ) -> None:
-    store.record_builds([build(1)])
+    store.add([build(1)])
     with closing(sqlite3.connect(store.name)) as connection:
         connection.execute("UPDATE builds SET tuned_share = 0.25")
         connection.commit()

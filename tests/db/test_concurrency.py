@@ -48,8 +48,8 @@ def batches(records: Sequence[TrialRecord]) -> Iterator[Sequence[TrialRecord]]:
 
 def add_parents(store: Store, order: int) -> None:
     names = [f"workload {number}" for number in range(WORKLOADS)][::order]
-    store.add_workloads(WorkloadRecord(name, name, {}) for name in names)
-    store.add_targets(TargetRecord(f"target {number}", {}) for number in (0, 1, 2)[::order])
+    store.add(WorkloadRecord(name, name, {}) for name in names)
+    store.add(TargetRecord(f"target {number}", {}) for number in (0, 1, 2)[::order])
 
 
 def write(url: str, writer: int, start: Any, done: Connection) -> None:
@@ -62,7 +62,7 @@ def write(url: str, writer: int, start: Any, done: Connection) -> None:
         job = store.start_job("model", "hash", {}, [JobTask(key, 1) for key in tasks]).id
         added = 0
         for batch in batches(records):
-            added += store.record_trials([replace(record, job=job) for record in batch])
+            added += store.add([replace(record, job=job) for record in batch])
             store.update_job(job, {"added": added})
         store.finish_job(job, "finished")
     done.send(added)
@@ -112,7 +112,7 @@ def drive(path: Path, trials: Queue[TrialRecord | None], done: Connection) -> No
                 except Empty:
                     break
             ended += received.count(None)
-            added += store.record_trials(record for record in received if record is not None)
+            added += store.add(record for record in received if record is not None)
     done.send(added)
 
 

@@ -27,7 +27,7 @@ def write_until_killed(path: Path, start: int, acknowledge: Connection) -> None:
         populate(store)
         number = max(start - 1, 1)
         while True:
-            store.record_trials([trial(number), trial(number + 1)])
+            store.add([trial(number), trial(number + 1)])
             acknowledge.send(number + 1)
             number += 2
 
@@ -73,7 +73,7 @@ def create_and_write(path: Path, start: int, done: Connection) -> None:
     with Store.open(path) as store:
         populate(store)
         for number in range(start, start + 20):
-            store.record_trials([trial(number)])
+            store.add([trial(number)])
     done.send("done")
 
 

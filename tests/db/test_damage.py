@@ -51,8 +51,8 @@ def database(tmp_path: Path) -> Path:
     path = tmp_path / "tuning.db"
     with Store.open(path) as store:
         populate(store)
-        store.record_trials([trial(number, 1.0 / number) for number in range(1, 5)])
-        store.record_builds([build(1)])
+        store.add([trial(number, 1.0 / number) for number in range(1, 5)])
+        store.add([build(1)])
     return path
 
 
@@ -129,5 +129,5 @@ def test_a_table_that_is_gone_is_found(database: Path) -> None:
 def test_moments_beyond_the_calendar_are_shown_as_none(database: Path) -> None:
     """They are numbers, and nothing is wrong with the file."""
     with Store.open(database) as store:
-        store.record_trials([trial(9, created=1e300)])
+        store.add([trial(9, created=1e300)])
         assert list_table(queries.summary(store)).columns[-1]._cells == ["-"]

@@ -94,12 +94,12 @@ def write_like_a_job(store: Store) -> None:
     """Everything that a job writes, acknowledged step by step."""
     populate(store)
     job = store.start_job("model", "hash", {}, [JobTask(KEY, 2)]).id
-    store.record_trials([trial(1, job=job), trial(2, job=job)])
+    store.add([trial(1, job=job), trial(2, job=job)])
     store.update_job(job, {"trials": 2})
-    store.record_trials([trial(3, job=job)])
+    store.add([trial(3, job=job)])
     record = trial(3)
     best = BestRecord(KEY, record.schedule_hash, record.request_id, 2.0, 0.5, 0.4, 0.6, ("a",), job)
-    store.record_bests([best])
+    store.add([best])
     store.finish_job(job, "finished", {"trials": 3})
 
 

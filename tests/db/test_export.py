@@ -24,11 +24,11 @@ def file(tmp_path: Path) -> Path:
     with Store.open(":memory:") as store:
         populate(store)
         job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
-        store.record_trials([trial(1, 0.5, job=job.id), failed(2, error="a\nb"), trial(3)])
+        store.add([trial(1, 0.5, job=job.id), failed(2, error="a\nb"), trial(3)])
         hash = trial(1).schedule_hash
         best = BestRecord(KEY, hash, "request-1", 1.0, 0.5, 0.4, 0.6, (hash, "b"), job.id, 7.0)
-        store.record_bests([best])
-        store.record_builds([build(1)])
+        store.add([best])
+        store.add([build(1)])
         store.finish_job(job.id, "interrupted", {"done": 0.5})
         assert export_records(store, path) == 3
     return path
@@ -70,7 +70,7 @@ def test_import_twice_adds_nothing(file: Path) -> None:
 def test_import_adds_to_what_is_there(file: Path) -> None:
     with Store.open(":memory:") as store:
         populate(store)
-        store.record_trials([trial(3), trial(4)])
+        store.add([trial(3), trial(4)])
         assert import_records(store, file) == 2
         assert queries.count_trials(store) == {"ok": 3, "crashed": 1}
 

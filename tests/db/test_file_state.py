@@ -19,7 +19,7 @@ from tests.db.examples import build, populate, trial
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "tuning.db") as store:
         populate(store)
-        store.record_trials([trial(1)])
+        store.add([trial(1)])
         yield store
 
 
@@ -33,11 +33,11 @@ def test_reading_changes_neither(store: Store) -> None:
 
 def test_a_record_changes_both_and_a_build_only_the_digest(store: Store) -> None:
     digest, stamp = file_digest(store.name), records_stamp(store.name)
-    store.record_builds([build(1)])
+    store.add([build(1)])
     assert file_digest(store.name) != digest
     assert records_stamp(store.name) == stamp
     digest = file_digest(store.name)
-    store.record_trials([trial(2)])
+    store.add([trial(2)])
     assert file_digest(store.name) != digest
     assert records_stamp(store.name) != stamp
 
@@ -45,7 +45,7 @@ def test_a_record_changes_both_and_a_build_only_the_digest(store: Store) -> None
 def test_a_record_that_takes_the_place_of_another_changes_the_stamp(store: Store) -> None:
     stamp = records_stamp(store.name)
     store.delete_trials([1])
-    store.record_trials([trial(2)])
+    store.add([trial(2)])
     after = records_stamp(store.name)
     assert after is not None and stamp is not None and after != stamp
 

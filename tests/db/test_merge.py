@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from configs.errors import DatabaseError
 from db import queries
 from db.export import export_records, merge_records
-from db.records import BestRecord, JobTask, TaskKey, WorkloadRecord
+from db.records import BestRecord, JobTask, Record, TaskKey, WorkloadRecord
 from db.store import Store
 from tests.db.examples import KEY, build, failed, populate, trial
 
@@ -20,13 +20,13 @@ def fill(store: Store, *numbers: int) -> None:
     """A job with these trials, the first of them its best."""
     populate(store)
     job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
-    store.record_trials([trial(number, 1.0 / number, job=job.id) for number in numbers])
+    store.add([trial(number, 1.0 / number, job=job.id) for number in numbers])
     hash = trial(numbers[0]).schedule_hash
     request = f"request-{numbers[0]}"
     created = float(numbers[0])
     best = BestRecord(KEY, hash, request, 1.0, 0.5, 0.4, 0.6, (hash,), job.id, created)
-    store.record_bests([best])
-    store.record_builds([build(numbers[0])])
+    store.add([best])
+    store.add([build(numbers[0])])
     store.finish_job(job.id, "finished")
 
 
@@ -35,7 +35,7 @@ def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
     with Store.open(tmp_path / "here.db") as here, Store.open(tmp_path / "there.db") as there:
         fill(here, 1, 2, 3)
         fill(there, 3, 4, 5, 6)
-        there.record_trials([failed(7, error="signal 11")])
+        there.add([failed(7, error="signal 11")])
         yield here, there
 
 
@@ -113,7 +113,7 @@ def test_a_merge_that_broke_off_can_be_done_again(
     here, there = stores
     before = content(there)
     with monkeypatch.context() as patched:
-        patched.setattr(here, "record_bests", _fail)
+        patched.setattr(here, "add", _failing_at_bests(here.add))
         with pytest.raises(DatabaseError, match="disk full"):
             merge_records(here, there)
     assert merge_records(here, there) == 0
@@ -121,8 +121,15 @@ def test_a_merge_that_broke_off_can_be_done_again(
     assert len(list(queries.iterate_bests(here))) == 2
 
 
-def _fail(_: object) -> None:
-    raise DatabaseError("disk full")
+def _failing_at_bests(
+    add: Callable[[Iterable[Record]], int],
+) -> Callable[[Sequence[Record]], int]:
+    def failing(records: Sequence[Record]) -> int:
+        if isinstance(records[0], BestRecord):
+            raise DatabaseError("disk full")
+        return add(records)
+
+    return failing
 
 
 def test_merge_takes_nothing_of_a_database_with_a_record_that_cannot_be(tmp_path: Path) -> None:
@@ -130,8 +137,8 @@ def test_merge_takes_nothing_of_a_database_with_a_record_that_cannot_be(tmp_path
     evil = TaskKey("<img src=x>", KEY.target, 1, "default", "1")
     with Store.open(tmp_path / "evil.db") as there, Store.open(tmp_path / "mine.db") as here:
         populate(there)
-        there.add_workloads([WorkloadRecord(evil.workload, "conv", {})])
-        there.record_trials([trial(1), trial(2, key=evil)])
+        there.add([WorkloadRecord(evil.workload, "conv", {})])
+        there.add([trial(1), trial(2, key=evil)])
         with pytest.raises(DatabaseError, match=r"evil.db: a workload that cannot be: key: '<img"):
             merge_records(here, there)
         assert queries.workloads(here) == {}

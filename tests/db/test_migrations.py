@@ -39,7 +39,7 @@ def database(tmp_path: Path) -> Path:
     path = tmp_path / "tuning.db"
     with Store.open(path) as store:
         populate(store)
-        store.record_trials([trial(1), trial(2)])
+        store.add([trial(1), trial(2)])
     return path
 
 

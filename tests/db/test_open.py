@@ -20,7 +20,7 @@ def database(tmp_path: Path) -> Path:
     path = tmp_path / "tuning.db"
     with Store.open(path) as store:
         populate(store)
-        store.record_trials(trial(number) for number in range(1, 201))
+        store.add(trial(number) for number in range(1, 201))
     return path
 
 
@@ -127,7 +127,7 @@ def test_interrupted_transaction_of_ours_is_rolled_back(database: Path, tmp_path
     leave_journal(database, copy)
     with Store.open(copy) as store:
         assert queries.count_trials(store, KEY) == {"ok": 200}
-        assert store.record_trials([trial(1000)]) == 1
+        assert store.add([trial(1000)]) == 1
 
 
 def test_interrupted_transaction_is_rolled_back_by_a_reader_too(
@@ -221,7 +221,7 @@ def test_reading_only_changes_nothing(database: Path) -> None:
     with Store.open(database, read_only=True) as store:
         assert queries.fastest_trial(store, KEY) is not None
         with pytest.raises(DatabaseError, match="is open for reading only"):
-            store.record_trials([trial(1000)])
+            store.add([trial(1000)])
     assert contents(database.parent) == before
 
 

@@ -23,7 +23,7 @@ from tests.db.postgresql import PASSWORD, USER, Server, running_server
 def store(postgresql_url: str) -> Iterator[Store]:
     with Store.open(postgresql_url) as store:
         populate(store)
-        store.record_trials([trial(1), trial(2)])
+        store.add([trial(1), trial(2)])
         yield store
 
 
@@ -123,7 +123,7 @@ def test_user_who_may_only_select_can_read(postgresql: Server, postgresql_url: s
     postgresql.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'open sesame'")
     with Store.open(postgresql_url) as store:
         populate(store)
-        store.record_trials([trial(1)])
+        store.add([trial(1)])
         postgresql.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}", url.database)
         reader = url.set(username=name, password="open sesame")
         location = reader.render_as_string(hide_password=False)
@@ -131,13 +131,13 @@ def test_user_who_may_only_select_can_read(postgresql: Server, postgresql_url: s
             assert queries.count_trials(seen) == {"ok": 1}
             assert seen.is_same(store)
         with Store.open(location) as seen, pytest.raises(DatabaseError, match="permission denied"):
-            seen.record_trials([trial(2)])
+            seen.add([trial(2)])
 
 
 def test_reading_only_cannot_write(store: Store, postgresql_url: str) -> None:
     with Store.open(postgresql_url, read_only=True) as reader:
         with pytest.raises(DatabaseError, match="is open for reading only"):
-            reader.record_trials([trial(3)])
+            reader.add([trial(3)])
         values = {"key": "k", "description": {}}
         with pytest.raises(DatabaseError, match="read-only transaction"), reader.reading() as read:
             read.execute(insert(schema.Target).values(values))
@@ -150,7 +150,7 @@ def test_reader_sees_one_state_while_others_write(store: Store, postgresql_url: 
     counted = select(func.count()).select_from(schema.Trial)
     with Store.open(postgresql_url) as other, store.reading() as session:
         assert session.scalar(counted) == 2
-        other.record_trials([trial(3)])
+        other.add([trial(3)])
         assert session.scalar(counted) == 2
     assert queries.count_trials(store) == {"ok": 3}
 
@@ -215,7 +215,7 @@ LOSE_CONNECTION = "SELECT pg_terminate_backend(pg_backend_pid())"
 @pytest.mark.parametrize("state", ["40001", "40P01"])
 def test_transaction_that_is_given_up_for_another_is_done_again(store: Store, state: str) -> None:
     failure = Failure(store, "before_cursor_execute", raises(state), times=5)
-    assert store.record_trials([trial(2), trial(3)]) == 1
+    assert store.add([trial(2), trial(3)]) == 1
     assert failure.left == 0
     assert queries.count_trials(store) == {"ok": 3}
 
@@ -223,7 +223,7 @@ def test_transaction_that_is_given_up_for_another_is_done_again(store: Store, st
 def test_collisions_without_end_are_left_to_patience(store: Store) -> None:
     Failure(store, "before_cursor_execute", raises("40P01"), times=1000)
     with pytest.raises(DatabaseUnavailableError, match="made up"):
-        store.record_trials([trial(3)])
+        store.add([trial(3)])
 
 
 @pytest.mark.parametrize("state", ["53100", "53300", "55P03", "57P01", "58030", "25006"])
@@ -231,7 +231,7 @@ def test_what_may_pass_is_tried_again_while_patience_says_so(store: Store, state
     Failure(store, "before_cursor_execute", raises(state), times=3)
     asked: list[str] = []
     store.patience = lambda error: not asked.append(error.message)  # type: ignore[func-returns-value]
-    assert store.record_trials([trial(3)]) == 1
+    assert store.add([trial(3)]) == 1
     assert asked == [f"{store.name}: made up"] * 3
 
 
@@ -240,18 +240,18 @@ def test_what_will_not_pass_is_an_error_at_once(store: Store, state: str) -> Non
     Failure(store, "before_cursor_execute", raises(state))
     store.patience = lambda error: pytest.fail(f"asked for {error}")
     with pytest.raises(DatabaseError, match="made up"):
-        store.record_trials([trial(3)])
+        store.add([trial(3)])
 
 
 @pytest.mark.parametrize("step", ["begin", "before_cursor_execute", "commit"])
 def test_lost_connection_is_made_anew_and_trials_are_recorded_once(store: Store, step: str) -> None:
     with pytest.raises(DatabaseUnavailableError):
         Failure(store, step, LOSE_CONNECTION)
-        store.record_trials([trial(3)])
+        store.add([trial(3)])
     Failure(store, step, LOSE_CONNECTION)
     asked: list[str] = []
     store.patience = lambda error: not asked.append(error.message)  # type: ignore[func-returns-value]
-    store.record_trials([trial(3), trial(4)])
+    store.add([trial(3), trial(4)])
     assert len(asked) == 1
     assert queries.count_trials(store) == {"ok": 4}
 
@@ -267,23 +267,23 @@ def test_job_outlives_a_restart_of_the_server(server: Server) -> None:
     """Writes and reads wait while it is down, and lose nothing that was acknowledged."""
     with server.database() as name, Store.open(server.url(name)) as store:
         populate(store)
-        assert store.record_trials([trial(1)]) == 1
+        assert store.add([trial(1)]) == 1
         server.stop()
         with pytest.raises(DatabaseUnavailableError, match="Connection refused"):
-            store.record_trials([trial(2)])
+            store.add([trial(2)])
 
         def start(error: DatabaseUnavailableError) -> bool:
             server.start()
             return True
 
         store.patience = start
-        assert store.record_trials([trial(1), trial(2)]) == 1
+        assert store.add([trial(1), trial(2)]) == 1
         server.stop()
         assert queries.count_trials(store) == {"ok": 2}
         server.stop()
         server.start()
         store.patience = None
-        assert store.record_trials([trial(3)]) == 1  # a new connection, unasked
+        assert store.add([trial(3)]) == 1  # a new connection, unasked
 
 
 def test_connection_that_is_lost_while_reading_is_a_readable_error(store: Store) -> None:

@@ -32,7 +32,7 @@ class Database:
         self._name = make_url(url).database or ""
         with Store.open(url) as store:
             populate(store)
-            store.record_trials([trial(1), trial(2)])
+            store.add([trial(1), trial(2)])
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         return self._server.execute(statement, self._name)

@@ -13,7 +13,7 @@ def plan(question: str) -> str:
     """SQLite's plans for the statements of a query."""
     with Store.open(":memory:") as store:
         populate(store)
-        store.record_trials([trial(1)])
+        store.add([trial(1)])
         statements = []
 
         def remember(_connection: object, _cursor: object, *statement: object) -> None:

@@ -48,14 +48,14 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     with Store.open(path) as store:
         populate(store)
         job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
-        store.record_trials(
+        store.add(
             failed(number, error=LONG) if number % 100 == 0 else trial(number, 1.0, job=job.id)
             for number in range(1, TRIALS + 1)
         )
         hash = trial(1).schedule_hash
         best = BestRecord(KEY, hash, "request-1", 1.0, 0.5, 0.4, 0.6, (hash,), job.id, 7.0)
-        store.record_bests([best])
-        store.record_builds([build(1)])
+        store.add([best])
+        store.add([build(1)])
         store.finish_job(job.id, "finished")
         assert check(store) == []
     content = path.read_bytes()

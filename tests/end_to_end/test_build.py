@@ -79,9 +79,9 @@ def write_database(path: Path, model: Path) -> None:
     kernels = distinct_kernels(kernels_of(str(model), HOST))
     convolutions = [(key, item) for key, (item, _) in kernels.items() if item.anchor == "conv"]
     with Store.open(path) as store:
-        store.add_targets([TargetRecord(HOST.key, HOST.to_json())])
+        store.add([TargetRecord(HOST.key, HOST.to_json())])
         for workload, kernel in convolutions[:1]:
-            store.add_workloads([WorkloadRecord(workload, kernel.name, kernel_to_json(kernel))])
+            store.add([WorkloadRecord(workload, kernel.name, kernel_to_json(kernel))])
             space = schedule_space(kernel, HOST)
             step = max(1, space.size // RECORDED)
             candidates = [space.default(), *map(space.candidate, range(0, space.size, step))]
@@ -98,7 +98,7 @@ def write_database(path: Path, model: Path) -> None:
                     latency=1e-4 * (1 + number % 5) if number else 1e-2,
                     created=1.0 + number,
                 )
-            store.record_trials(trials.values())
+            store.add(trials.values())
 
 
 def tune(*arguments: str) -> int:

@@ -90,13 +90,13 @@ class Setting:
 
     def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
         layout = FeatureLayout.of([space for _, space, _ in kinds])
-        self.store.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
+        self.store.add([TargetRecord(TARGET.key, TARGET.to_json())])
         self.made: list[TuningTask] = []
         for kernel, space, occurrences in kinds:
             extract = FeatureExtractor(space, kernel, TARGET, layout)
             key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
             value = kernel_to_json(kernel)
-            self.store.add_workloads([WorkloadRecord(key.workload, kernel.name, value)])
+            self.store.add([WorkloadRecord(key.workload, kernel.name, value)])
             problem = SearchProblem(space, scorer(model, extract), 0)
             strategy = make_strategy("cost_model", problem)
             default = plan(space, space.default())
@@ -136,7 +136,7 @@ class Setting:
         """Let the finalists meet, and believe the outcome."""
         finalists = Finalists(self.store, job=self.job, seed=0)
         finalists.run(self.made, self.runner, {}, lambda: out_of_time, lambda: None)
-        self.store.record_bests(settled.best for settled in finalists.settled)
+        self.store.add(settled.best for settled in finalists.settled)
         return finalists
 
 

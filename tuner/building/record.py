@@ -54,8 +54,8 @@ def record_build(request: BuildRequest, target: Target, result: BuildResult) -> 
         with Store.open(settings.database.url, create=False) as store:
             if queries.is_built(store, result.model_hash, result.digest):
                 return ""
-            store.add_targets([TargetRecord(target.key, target.to_json())])
-            store.record_builds([record])
+            store.add([TargetRecord(target.key, target.to_json())])
+            store.add([record])
     except DatabaseError as error:
         return f"the build is not recorded: {error.message}"
     return ""

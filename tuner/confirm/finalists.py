@@ -217,7 +217,7 @@ class Finalists:
             job=self._job,
             confirmed=True,
         )
-        self._store.record_trials([record])
+        self._store.add([record])
         return record
 
     def _refute(self, meeting: _Meeting, result: MeasureResult, number: int) -> None:

@@ -275,7 +275,7 @@ class TuningSession:
         """Record results, all in one transaction, then learn from them."""
         begin = time.thread_time()
         works = [self._pending.pop(result.request_id) for result in results]
-        self._store.record_trials(
+        self._store.add(
             trial_record(
                 work.task.key,
                 result,

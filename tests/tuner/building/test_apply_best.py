@@ -22,16 +22,16 @@ SCHEDULE = [["Unroll", "matmul", "n"]]
 @pytest.fixture
 def store() -> Iterator[Store]:
     with Store.open(":memory:") as opened:
-        opened.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
+        opened.add([TargetRecord(TARGET.key, TARGET.to_json())])
         key = workload_key(KERNEL)
-        opened.add_workloads([WorkloadRecord(key, "matmul", kernel_to_json(KERNEL))])
+        opened.add([WorkloadRecord(key, "matmul", kernel_to_json(KERNEL))])
         yield opened
 
 
 def record(store: Store, schedule: list[list[str]]) -> None:
     key = task_key(workload_key(KERNEL), TARGET, 1, "default")
     trial = TrialRecord(key, "r", "tiled", {}, schedule, "ok", latency=0.5, samples=(0.5,))
-    store.record_trials([trial])
+    store.add([trial])
 
 
 def test_a_recorded_kernel_gets_its_schedule_with_the_source(store: Store) -> None:

@@ -196,8 +196,8 @@ def remember(store: Store, kernel: FusedKernel, number: int) -> None:
     space = schedule_space(kernel, target)
     candidate = space.candidate(number % space.size)
     choices = space.choices(candidate).items()
-    store.add_targets([TargetRecord(target.key, target.to_json())])
-    store.add_workloads([WorkloadRecord(workload_key(kernel), kernel.name, kernel_to_json(kernel))])
+    store.add([TargetRecord(target.key, target.to_json())])
+    store.add([WorkloadRecord(workload_key(kernel), kernel.name, kernel_to_json(kernel))])
     trial = TrialRecord(
         key=task_key(workload_key(kernel), target, 1, "default"),
         request_id=f"request-{number}",
@@ -207,7 +207,7 @@ def remember(store: Store, kernel: FusedKernel, number: int) -> None:
         status="ok",
         latency=1e-3 / (number + 1),
     )
-    assert store.record_trials([trial]) == 1
+    assert store.add([trial]) == 1
 
 
 def test_a_new_record_is_applied(

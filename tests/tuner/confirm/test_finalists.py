@@ -66,7 +66,7 @@ class Setting:
         trial = TrialRecord(
             task.key, "final", "tiled", {}, schedule, "ok", latency=latency, samples=(latency,)
         )
-        self.store.record_trials([trial])
+        self.store.add([trial])
         return trial
 
     def best(self, trial: TrialRecord) -> BestRecord:
@@ -120,7 +120,7 @@ def test_the_new_model_is_really_built_and_measured(
 
 
 def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) -> None:
-    setting.store.record_bests([setting.rival])
+    setting.store.add([setting.rival])
     earlier = setting.rival
     setting.job.register("tiny", setting.graph)
     candidates = neighbours(setting.task.space, setting.task.default.candidate)
@@ -133,7 +133,7 @@ def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) 
 
 def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> None:
     setting.job.settled = []
-    setting.store.record_bests([setting.rival])
+    setting.store.add([setting.rival])
     latency, _ = setting.job.confirm(setting.graph)
     assert latency.former is None
     best = queries.best(setting.store, setting.task.key)

@@ -72,8 +72,8 @@ def remember(store: Store, kernel: FusedKernel, count: int, version: str | None 
     key = task_key(workload_key(kernel), TARGET, 1, "default")
     if version is not None:
         key = TaskKey(key.workload, key.target, 1, "default", version)
-    store.add_targets([TargetRecord(TARGET.key, TARGET.to_json())])
-    store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+    store.add([TargetRecord(TARGET.key, TARGET.to_json())])
+    store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
     space = schedule_space(kernel, TARGET)
     packed = PackedSpace(space)
     rows = packed.sample(count - 1, np.random.default_rng(0))
@@ -95,7 +95,7 @@ def remember(store: Store, kernel: FusedKernel, count: int, version: str | None 
                 conditions={"anchor_seconds": 1e-9},
             )
         )
-    store.record_trials(records)
+    store.add(records)
     return key
 
 
@@ -140,7 +140,7 @@ def test_what_gained_nothing_elsewhere_is_not_carried_over(store: Store) -> None
                 latency=latency,
                 samples=(latency,),
             )
-            store.record_trials([record])
+            store.add([record])
     assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
 
 
@@ -200,11 +200,11 @@ def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
     with Store.open(tmp_path / "tuning.db") as store:
         host = host_target()
-        store.add_targets([TargetRecord(host.key, host.to_json())])
+        store.add([TargetRecord(host.key, host.to_json())])
         kernel = KNOWN[0]
         key = TaskKey(workload_key(kernel), host.key, 1, "default", "0")
-        store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
-        store.record_trials([TrialRecord(key, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
+        store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        store.add([TrialRecord(key, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
     report = built(tmp_path).report
     assert len(report.notes) == 1 and "version 0" in report.notes[0]
     assert report.tuned_share == 0.0
@@ -216,11 +216,11 @@ def test_a_build_says_why_a_tuned_kernel_stays_untuned(tmp_path: Path) -> None:
     calls = kernels_of(str(tmp_path / "tiny.onnx")).calls
     kernel = next(call.kernel for call in calls if isinstance(call, KernelCall))
     with Store.open(tmp_path / "tuning.db") as store:
-        store.add_targets([TargetRecord(host.key, host.to_json())])
+        store.add([TargetRecord(host.key, host.to_json())])
         key = task_key(workload_key(kernel), host, 1, "default")
-        store.add_workloads([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
         scattered = TrialRecord(key, "a", "tiled", {}, [], "unstable", 1.0, (1.0,))
-        store.record_trials([scattered, replace(scattered, schedule=[["again"]])])
+        store.add([scattered, replace(scattered, schedule=[["again"]])])
     (note,) = built(tmp_path).report.notes
     assert note == f"{kernel.name} was tuned, but no trial can be applied: 2 unstable"
     with pytest.raises(TunefarmError) as refused:
@@ -261,8 +261,8 @@ def test_many_kernels_share_the_rows_of_a_job(store: Store) -> None:
 def test_a_record_that_cannot_be_read_is_left_out(store: Store) -> None:
     key = remember(store, KNOWN[0], 10)
     broken = TaskKey("0" * 64, TARGET.key, 1, "default", key.compiler_version)
-    store.add_workloads([WorkloadRecord(broken.workload, "other", {"format": -1})])
-    store.record_trials([TrialRecord(broken, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
+    store.add([WorkloadRecord(broken.workload, "other", {"format": -1})])
+    store.add([TrialRecord(broken, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
     assert [item.kernel for item in read_history(store, key, TARGET)] == [KNOWN[0]]
 
 

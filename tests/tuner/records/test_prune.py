@@ -27,8 +27,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "tuning.db") as store:
         populate(store)
         order = [(7 * i) % COUNT + 1 for i in range(COUNT)]
-        store.record_trials(trial(i, 1e-3 * i) for i in order)
-        store.record_trials(failed(1000 + i, error="signal 11 " * 50) for i in range(40))
+        store.add(trial(i, 1e-3 * i) for i in order)
+        store.add(failed(1000 + i, error="signal 11 " * 50) for i in range(40))
         yield store
 
 
@@ -37,7 +37,7 @@ def settle(store: Store, number: int) -> TrialRecord:
     job = store.start_job("model", "hash", {})
     chosen = trial(number)
     best = BestRecord(KEY, chosen.schedule_hash, chosen.request_id, 1.0, 1.0, 1.0, 1.0, (), job.id)
-    store.record_bests([best])
+    store.add([best])
     return chosen
 
 
@@ -90,7 +90,7 @@ def test_the_file_gets_smaller(store: Store, tmp_path: Path) -> None:
 
 def test_other_tasks_are_not_touched(store: Store) -> None:
     other = replace(KEY, threads=2)
-    store.record_trials(replace(trial(i), key=other) for i in range(1, 21))
+    store.add(replace(trial(i), key=other) for i in range(1, 21))
     prune(store, plan_pruning(store, 40))
     assert len(queries.trials(store, other)) == 20
 

@@ -59,14 +59,14 @@ class Records:
             task_key(workload_key(kernel), target, threads, "default"), compiler_version=version
         )
         value = kernel_to_json(kernel)
-        self.store.add_targets([TargetRecord(target.key, target.to_json())])
-        self.store.add_workloads([WorkloadRecord(key.workload, kernel.name, value)])
+        self.store.add([TargetRecord(target.key, target.to_json())])
+        self.store.add([WorkloadRecord(key.workload, kernel.name, value)])
         if schedule is None:
             space = schedule_space(kernel, target, threads)
             schedule = space.schedule(space.default()).to_json()
         self._count += 1
         trial = TrialRecord(key, f"r{self._count}", "s", {}, schedule, "ok", latency=1.0)
-        self.store.record_trials([replace(trial, **changes)])
+        self.store.add([replace(trial, **changes)])
         return queries.trials(self.store, key)[-1]
 
     def rewrite(self, kind: type[schema.Base], number: int, **changes: Any) -> None:

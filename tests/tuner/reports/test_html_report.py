@@ -37,11 +37,11 @@ def parsed(page: str) -> _Tags:
 def test_every_name_of_the_database_is_escaped(tmp_path: Path) -> None:
     key = TaskKey(EVIL, EVIL[:60], 1, "default", EVIL[:60])
     with Store.open(tmp_path / "<b>.db") as store:
-        store.add_workloads([WorkloadRecord(key.workload, EVIL, {})])
-        store.add_targets([replace(TARGET, key=key.target)])
+        store.add([WorkloadRecord(key.workload, EVIL, {})])
+        store.add([replace(TARGET, key=key.target)])
         job = store.start_job(EVIL, "hash", {})
         store.update_job(job.id, {"trials": EVIL})
-        store.record_trials([trial(n, 1.0 / n, key=key) for n in (1, 2)])
+        store.add([trial(n, 1.0 / n, key=key) for n in (1, 2)])
         page = html_report(store)
     found = parsed(page)
     assert not {"script", "img", "b"} & set(found.tags)
@@ -54,10 +54,10 @@ def test_every_name_of_the_database_is_escaped(tmp_path: Path) -> None:
 
 def test_the_page_has_jobs_kernels_and_a_drawing(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuning.db") as store:
-        store.add_workloads([WorkloadRecord(KEY.workload, "conv_relu", {})])
-        store.add_targets([TARGET])
+        store.add([WorkloadRecord(KEY.workload, "conv_relu", {})])
+        store.add([TARGET])
         store.start_job("resnet.onnx", "hash", {})
-        store.record_trials([trial(1, 0.5), trial(2, 0.25)])
+        store.add([trial(1, 0.5), trial(2, 0.25)])
         texts = "".join(parsed(html_report(store)).texts)
         page = html_report(store)
     for text in (

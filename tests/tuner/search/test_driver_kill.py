@@ -17,7 +17,7 @@ import pytest
 
 from db import queries
 from db.check import check
-from db.records import TrialRecord
+from db.records import Record, TrialRecord
 from db.store import Store
 from measure.measurement import MeasureRequest, MeasureResult
 from tests.tuner.setting import Setting, SyntheticRunner
@@ -54,11 +54,12 @@ class TellingStore(Store):
 
     tell: Connection
 
-    def record_trials(self, trials: Iterable[TrialRecord]) -> int:
-        records = list(trials)
-        count = super().record_trials(records)
-        for record in records:
-            self.tell.send(("recorded", record.request_id))
+    def add(self, records: Iterable[Record]) -> int:
+        new = list(records)
+        count = super().add(new)
+        for record in new:
+            if isinstance(record, TrialRecord):
+                self.tell.send(("recorded", record.request_id))
         return count
 
 

@@ -139,7 +139,7 @@ def test_results_of_another_job_are_learnt_from_and_not_measured(tmp_path: Path)
         def results(self, timeout: float | None = None) -> list[MeasureResult]:
             if len(self.requests) == 6 and not recorded_theirs:
                 recorded_theirs.append(True)
-                setting.store.record_trials(replace(record, job=other) for record in theirs)
+                setting.store.add(replace(record, job=other) for record in theirs)
                 setting.store.finish_job(other, "finished")
             return super().results(timeout)
 

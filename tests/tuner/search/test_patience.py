@@ -75,7 +75,7 @@ def test_a_write_goes_on_when_the_database_is_free_again(stores: tuple[Store, St
             return True
 
         store.patience = let_go
-        assert store.record_trials([trial(1)]) == 1
+        assert store.add([trial(1)]) == 1
     assert len(asked) == 1 and "locked" in asked[0]
 
 
@@ -86,4 +86,4 @@ def test_without_patience_an_unavailable_database_is_an_error(
     with other.writing() as session:
         session.connection()
         with pytest.raises(DatabaseUnavailableError, match="locked"):
-            store.record_trials([trial(1)])
+            store.add([trial(1)])

@@ -126,8 +126,8 @@ class Replay:
         self.item, self.store = item, store
         key = task_key(item.key, item.target, 1, "default")
         value = kernel_to_json(item.kernel)
-        store.add_targets([TargetRecord(item.target.key, item.target.to_json())])
-        store.add_workloads([WorkloadRecord(item.key, item.name, value)])
+        store.add([TargetRecord(item.target.key, item.target.to_json())])
+        store.add([WorkloadRecord(item.key, item.name, value)])
         self.model = BoostedTrees(0)
         layout = FeatureLayout.of([item.space])
         extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
