@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import make_url
@@ -19,17 +19,14 @@ _HINT = "give a file name or a URL: postgresql://USER:PASSWORD@HOST/NAME"
 class Backend(Protocol):
     """One database of a kind. Methods raise DatabaseError or the library's errors."""
 
+    reading: ClassVar[Mapping[str, Any]]
+    """Execution options of a transaction that reads: it sees one state of the database."""
+    writing: ClassVar[Mapping[str, Any]]
+    """Execution options of a transaction that writes."""
+
     @property
     def name(self) -> str:
         """What messages call it; holds no password."""
-
-    @property
-    def reading(self) -> Mapping[str, Any]:
-        """Execution options of a transaction that reads: it sees one state of the database."""
-
-    @property
-    def writing(self) -> Mapping[str, Any]:
-        """Execution options of a transaction that writes."""
 
     @property
     def may_reconnect(self) -> bool:

@@ -32,19 +32,12 @@ def check(store: Store) -> list[str]:
 
 
 def _file_problems(store: Store) -> list[str]:
-    problems: list[str] = []
     with store.reading() as session:
-        if not _is_sqlite(session):
-            return problems
-        for (line,) in session.execute(text(f"PRAGMA integrity_check({_MOST_PROBLEMS})")):
-            if line != "ok":
-                problems.append(f"file: {line}")
-        problems += dangling(session.execute(text("PRAGMA foreign_key_check")))
-    return problems
-
-
-def _is_sqlite(session: Session) -> bool:
-    return session.get_bind().dialect.name == "sqlite"
+        if session.get_bind().dialect.name != "sqlite":
+            return []
+        lines = session.scalars(text(f"PRAGMA integrity_check({_MOST_PROBLEMS})"))
+        problems = [f"file: {line}" for line in lines if line != "ok"]
+        return problems + dangling(session.execute(text("PRAGMA foreign_key_check")))
 
 
 def _table_problems(store: Store, table: Table) -> list[str]:

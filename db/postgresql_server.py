@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import (
@@ -53,6 +53,11 @@ class PostgresqlServer:
     """A database of a PostgreSQL server as a store's backend."""
 
     url: URL
+    reading: ClassVar[Mapping[str, Any]] = {"isolation_level": "REPEATABLE READ"}
+    # So that what another process has just added is seen after ON CONFLICT DO NOTHING.
+    writing: ClassVar[Mapping[str, Any]] = {"isolation_level": "READ COMMITTED"}
+    may_reconnect: ClassVar[bool] = True
+    left_to_readers: ClassVar[Collection[str]] = schema.Base.metadata.tables.keys()
 
     def __post_init__(self) -> None:
         """Raises DatabaseError for a URL in which the password does not end where it seems to."""
@@ -67,23 +72,6 @@ class PostgresqlServer:
         query = {key: self.url.query[key] for key in _PRINTED_OPTIONS if key in self.url.query}
         plain = self.url.set(drivername="postgresql", query=query)
         return plain.render_as_string(hide_password=True)
-
-    @property
-    def reading(self) -> Mapping[str, Any]:
-        return {"isolation_level": "REPEATABLE READ"}
-
-    @property
-    def writing(self) -> Mapping[str, Any]:
-        # So that what another process has just added is seen after ON CONFLICT DO NOTHING.
-        return {"isolation_level": "READ COMMITTED"}
-
-    @property
-    def may_reconnect(self) -> bool:
-        return True
-
-    @property
-    def left_to_readers(self) -> Collection[str]:
-        return schema.Base.metadata.tables.keys()
 
     def make_engine(self, *, read_only: bool) -> Engine:
         """Connects to nothing. Raises DatabaseError if psycopg is missing or an option is wrong."""

@@ -48,11 +48,7 @@ def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
     """What the newest job that settled the task chose, and its trial."""
     with store.reading() as session:
         found = session.execute(_NEWEST_BEST, _key_of(key)).first()
-        if found is None:
-            return None
-        row, job_id = found
-        trial = _trial(session.execute(_NUMBERED, {"number": row.trial_id}).one())
-        return _best(row, job_id, trial), trial
+        return None if found is None else _settled(session, found)
 
 
 def trial_of(store: Store, best: BestRecord) -> TrialRecord | None:
@@ -61,19 +57,14 @@ def trial_of(store: Store, best: BestRecord) -> TrialRecord | None:
         schema.Trial.schedule_hash == best.schedule_hash,
         schema.Trial.request_id == best.request_id,
     )
-    with store.reading() as session:
-        row = session.execute(named, _key_of(best.key)).first()
-        return None if row is None else _trial(row)
+    return next(iter(_read_trials(store, named, best.key)), None)
 
 
 def iterate_bests(store: Store) -> Iterator[BestRecord]:
     """Everything that was settled, in the order it was."""
     with store.reading() as session:
         rows = session.execute(_BESTS.order_by(schema.Best.id)).all()
-        found = []
-        for row, job_id in rows:
-            trial = session.execute(_NUMBERED, {"number": row.trial_id}).one()
-            found.append(_best(row, job_id, _trial(trial)))
+        found = [_settled(session, row)[0] for row in rows]
     yield from found
 
 
@@ -85,8 +76,7 @@ def trials_of_bests(store: Store) -> set[int]:
 
 def finalists(store: Store, key: TaskKey) -> list[TrialRecord]:
     """The task's trials that were measured side by side, in the order they were recorded."""
-    with store.reading() as session:
-        return [_trial(row) for row in session.execute(_FINALISTS, _key_of(key))]
+    return _read_trials(store, _FINALISTS, key)
 
 
 def fastest_trial(
@@ -107,8 +97,7 @@ def fastest_trial(
 def trials(store: Store, key: TaskKey, *, limit: int | None = None) -> list[TrialRecord]:
     """Trials of a task in the order they were recorded; with `limit` the newest ones."""
     newest_first = _OF_TASK.order_by(schema.Trial.id.desc()).limit(limit)
-    with store.reading() as session:
-        return [_trial(row) for row in reversed(session.execute(newest_first, _key_of(key)).all())]
+    return _read_trials(store, newest_first, key)[::-1]
 
 
 def some_trials(
@@ -180,8 +169,7 @@ def trials_of_others(
 def trials_of_schedules(store: Store, key: TaskKey, hashes: Sequence[str]) -> list[TrialRecord]:
     """The trials of a task's schedules with these hashes, in the order they were recorded."""
     of_these = _OF_TASK.where(schema.Trial.schedule_hash.in_(hashes)).order_by(schema.Trial.id)
-    with store.reading() as session:
-        return [_trial(row) for row in session.execute(of_these, _key_of(key))]
+    return _read_trials(store, of_these, key)
 
 
 def count_trials(store: Store, key: TaskKey | None = None) -> dict[str, int]:
@@ -346,8 +334,16 @@ def _trial(result: Any) -> TrialRecord:
     )
 
 
-def _best(row: schema.Best, job_id: str, trial: TrialRecord) -> BestRecord:
-    return record_of(
+def _read_trials(store: Store, of_task: Select[Any], key: TaskKey) -> list[TrialRecord]:
+    with store.reading() as session:
+        return [_trial(row) for row in session.execute(of_task, _key_of(key))]
+
+
+def _settled(session: Session, found: Any) -> tuple[BestRecord, TrialRecord]:
+    """What a row of `_BESTS` says, and its trial."""
+    row, job_id = found
+    trial = _trial(session.execute(_NUMBERED, {"number": row.trial_id}).one())
+    best = record_of(
         BestRecord,
         row,
         key=trial.key,
@@ -356,6 +352,7 @@ def _best(row: schema.Best, job_id: str, trial: TrialRecord) -> BestRecord:
         met=tuple(row.met),
         job=job_id,
     )
+    return best, trial
 
 
 def _job(session: Session, row: schema.Job) -> JobRecord:

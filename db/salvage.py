@@ -15,20 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Table, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Table, func, insert, select
 
 from configs.errors import DatabaseError
 from configs.remains import make_folder
 from db import schema
+from db.checksum import COLUMN
 from db.raw_rows import decode, is_intact
 from db.sqlite_pages import Value, layouts, rows
 from db.store import Store
 
 _AT_ONCE = 1000
-_TABLES: tuple[Table, ...] = tuple(
-    table for table in schema.Base.metadata.sorted_tables if "checksum" in table.columns
-)
+_TABLES: tuple[Table, ...] = tuple(schema.Base.metadata.sorted_tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +171,25 @@ def _references() -> Iterator[tuple[str, str, str]]:
                 yield table.name, column.name, key.column.table.name
 
 
+_NEEDED = {
+    "bests": {"trial_id": "trials"},
+    "leases": {"job_id": "jobs"},
+    "claims": {"job_id": "jobs", "task_id": "tasks"},
+}
+"""Columns whose rows say nothing once the row that they are about is lost, and its table."""
+
+
 def _drop_useless(found: dict[str, _Rows]) -> dict[str, int]:
-    """Drop what says nothing once the row that it is about is lost: verdicts without trials."""
-    bests = found["bests"]
-    lost = [number for number, row in bests.items() if row["trial_id"] not in found["trials"]]
-    for number in lost:
-        del bests[number]
-    useless = {"bests": len(lost)}
-    for table, column in (("leases", "job_id"), ("claims", "job_id"), ("claims", "task_id")):
-        parents = found["jobs" if column == "job_id" else "tasks"]
-        gone = [number for number, row in found[table].items() if row[column] not in parents]
-        for number in gone:
-            del found[table][number]
-        useless[table] = useless.get(table, 0) + len(gone)
+    """Drop what says nothing: verdicts without trials; how many of each table."""
+    useless = {}
+    for table, needed in _NEEDED.items():
+        kept = {
+            number: row
+            for number, row in found[table].items()
+            if all(row[column] in found[parent] for column, parent in needed.items())
+        }
+        useless[table] = len(found[table]) - len(kept)
+        found[table] = kept
     return useless
 
 
@@ -227,19 +231,12 @@ def _counts(name: str, table: _Rows, stand_ins: int, useless: int) -> SalvagedTa
 def _write(store: Store, found: Mapping[str, _Rows]) -> None:
     with store.writing() as session:
         for table in _TABLES:
-            numbers = sorted(found[table.name])
-            for start in range(0, len(numbers), _AT_ONCE):
-                batch = [found[table.name][n] for n in numbers[start : start + _AT_ONCE]]
-                session.execute(insert(table), [_without_checksum(row) for row in batch])
-        _require_all(session, found)
-
-
-def _without_checksum(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "checksum"}
-
-
-def _require_all(session: Session, found: Mapping[str, _Rows]) -> None:
-    for table in _TABLES:
-        written = len(session.execute(select(*table.primary_key.columns)).all())
-        if written != len(found[table.name]):
-            raise DatabaseError(f"only {written} rows of {table.name} could be written")
+            rows = [
+                {name: value for name, value in row.items() if name != COLUMN}
+                for _, row in sorted(found[table.name].items())
+            ]
+            for start in range(0, len(rows), _AT_ONCE):
+                session.execute(insert(table), rows[start : start + _AT_ONCE])
+            written = session.scalar(select(func.count()).select_from(table))
+            if written != len(rows):
+                raise DatabaseError(f"only {written} rows of {table.name} could be written")

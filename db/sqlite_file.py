@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import StatementError
@@ -48,18 +48,12 @@ class SqliteFile:
     """A file as a store's backend, or a database in memory if `path` is None."""
 
     path: Path | None
+    reading: ClassVar[Mapping[str, Any]] = {}
+    writing: ClassVar[Mapping[str, Any]] = {WRITE: True}
 
     @property
     def name(self) -> str:
         return str(self.path or ":memory:")
-
-    @property
-    def reading(self) -> Mapping[str, Any]:
-        return {}
-
-    @property
-    def writing(self) -> Mapping[str, Any]:
-        return {WRITE: True}
 
     @property
     def may_reconnect(self) -> bool:
