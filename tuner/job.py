@@ -40,7 +40,7 @@ from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
 from tuner.from_settings import limits_of, target_of
 from tuner.interrupt import interruptible
-from tuner.model.cost_model import BoostedTrees, TrainingData, make_cost_model
+from tuner.model.cost_model import BoostedTrees, TrainingData
 from tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
 from tuner.records.trials import task_key, unusable
 from tuner.reports.progress import Progress
@@ -80,7 +80,7 @@ def tune_model(
     graph = import_model(model, shapes, limits)
     kernels = distinct_kernels(kernels_of(graph, target, limits=limits))
     with Store.open(settings.database.url) as store:
-        cost_model = make_cost_model(settings)
+        cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
         like = task_key("", target, settings.compile.threads, settings.compile.numerics)
         past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
         found = {key: kernel for key, (kernel, _) in kernels.items()}

@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from configs.settings import CostModelSettings
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
 from tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
@@ -242,9 +243,9 @@ def main() -> None:
     else:
         makers: dict[str, Callable[[], CostModel]] = {
             "squared error on log-throughput": lambda: BoostedTrees(0),
-            "rank:pairwise": lambda: BoostedTrees(0, objective="pairwise"),
-            "rank:ndcg": lambda: BoostedTrees(0, objective="ndcg"),
-            "squared error, one member": lambda: BoostedTrees(0, members=1),
+            "rank:pairwise": lambda: BoostedTrees(0, CostModelSettings(objective="pairwise")),
+            "rank:ndcg": lambda: BoostedTrees(0, CostModelSettings(objective="ndcg")),
+            "squared error, one member": lambda: BoostedTrees(0, CostModelSettings(members=1)),
         }
         models(kernels, {n: m for n, m in makers.items() if not only or n in only})
 

@@ -11,20 +11,20 @@ nothing was measured yet, and what is learnt are the differences from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import xgboost
 
-from configs.settings import Settings
+from configs.settings import CostModelSettings
 from tuner.model.features import ESTIMATE, FeatureMatrix
 
 Labels = npt.NDArray[np.float32]
-Objective: TypeAlias = Literal["squared", "pairwise", "ndcg"]
 Gradients: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+_Loss: TypeAlias = Callable[[npt.NDArray[np.float32], xgboost.DMatrix], Gradients]
 
 LOWEST_LABEL = -6.0  # 64 times slower than the best: how much slower still does not matter
 NOISE = 0.01
@@ -63,13 +63,8 @@ class TrainingData:
     @staticmethod
     def joined(parts: Sequence[TrainingData]) -> TrainingData:
         """The rows of all parts; the parts' task numbers must differ."""
-        return TrainingData(
-            np.concatenate([part.features for part in parts]),
-            np.concatenate([part.latencies for part in parts]),
-            np.concatenate([part.outcomes for part in parts]),
-            np.concatenate([part.yardsticks for part in parts]),
-            np.concatenate([part.tasks for part in parts]),
-        )
+        columns = ([getattr(part, field.name) for part in parts] for field in fields(TrainingData))
+        return TrainingData(*map(np.concatenate, columns))
 
 
 class Scores(NamedTuple):
@@ -167,31 +162,18 @@ class BoostedTrees:
     something only if the prediction lies above it. Failures are no latencies: a classifier of their
     own learns where they are, and takes off the score what failing probably costs.
 
-    One thread and fixed seeds: the same measurements give the same model. Until `min_samples`
+    One thread and fixed seeds: the same measurements give the same model. Until `min_records`
     successes are known the scores are those of `AnalyticModel`.
     """
 
-    def __init__(
-        self,
-        seed: int = 0,
-        *,
-        rounds: int = 32,
-        max_depth: int = 6,
-        learning_rate: float = 0.25,
-        members: int = 3,
-        min_samples: int = 8,
-        objective: Objective = "squared",
-    ) -> None:
+    def __init__(self, seed: int = 0, settings: CostModelSettings | None = None) -> None:
         self._seed = seed
-        self._rounds = rounds
-        self._min_samples = min_samples
-        self._members = members
-        self._objective = objective
+        self._settings = settings or CostModelSettings()
         self._parameters = {
             "tree_method": "hist",
             "max_bin": 64,
-            "max_depth": max_depth,
-            "eta": learning_rate,
+            "max_depth": self._settings.max_depth,
+            "eta": self._settings.learning_rate,
             "min_child_weight": 1.0,
             "subsample": 0.8,
             "colsample_bytree": 0.6,
@@ -210,10 +192,10 @@ class BoostedTrees:
         """See `CostModel.fit`."""
         labels = throughput_labels(data)
         known = np.isfinite(labels)
-        if (known & (data.outcomes == Outcome.MEASURED)).sum() < self._min_samples:
+        if (known & (data.outcomes == Outcome.MEASURED)).sum() < self._settings.min_records:
             self._boosters, self._failing = [], None
             return
-        if self._objective == "squared":
+        if self._settings.objective == "squared":
             boosters = self._fit_regression(data, labels, known)
         else:
             boosters = self._fit_ranking(data, labels, known)
@@ -235,21 +217,11 @@ class BoostedTrees:
         self, data: TrainingData, labels: Labels, known: npt.NDArray[np.bool_]
     ) -> list[xgboost.Booster]:
         rows = np.flatnonzero(known)
-        expected = _expected(data, labels, rows)
-        matrix = xgboost.QuantileDMatrix(
-            data.features[rows], label=labels[rows] - expected, nthread=1, max_bin=64
-        )
+        matrix = _matrix(data.features[rows], labels[rows] - _expected(data, labels, rows))
         bounds = data.outcomes[rows] == Outcome.ABOVE
-        objective = _one_sided(bounds) if bounds.any() else None
-        boosters = []
-        for member in range(self._members):
-            parameters = self._parameters | {"base_score": 0.0, "seed": self._seed + member}
-            if objective is None:
-                parameters["objective"] = "reg:squarederror"
-            boosters.append(
-                xgboost.train(parameters, matrix, num_boost_round=self._rounds, obj=objective)
-            )
-        return boosters
+        if bounds.any():
+            return self._ensemble(matrix, {"base_score": 0.0}, _one_sided(bounds))
+        return self._ensemble(matrix, {"base_score": 0.0, "objective": "reg:squarederror"})
 
     def _fit_ranking(
         self, data: TrainingData, labels: Labels, known: npt.NDArray[np.bool_]
@@ -257,25 +229,34 @@ class BoostedTrees:
         rows = np.flatnonzero(known | (data.outcomes == Outcome.FAILED))
         rows = rows[np.argsort(data.tasks[rows], kind="stable")]
         values = np.where(known[rows], labels[rows], LOWEST_LABEL)
-        grades = np.round(RELEVANCES * np.exp2(values)).astype(np.int32)
-        matrix = xgboost.QuantileDMatrix(
+        matrix = _matrix(
             data.features[rows],
-            label=grades,
+            np.round(RELEVANCES * np.exp2(values)).astype(np.int32),
             qid=np.unique(data.tasks[rows], return_inverse=True)[1],
             base_margin=analytic_scores(data.features[rows]),
-            nthread=1,
-            max_bin=64,
         )
-        parameters = self._parameters | {
-            "objective": f"rank:{self._objective}",
+        parameters = {
+            "objective": f"rank:{self._settings.objective}",
             "lambdarank_pair_method": "mean",
             "min_child_weight": 0.0,
         }
+        return self._ensemble(matrix, parameters)
+
+    def _ensemble(
+        self,
+        matrix: xgboost.QuantileDMatrix,
+        parameters: dict[str, Any],
+        objective: _Loss | None = None,
+    ) -> list[xgboost.Booster]:
+        """Members that differ in their seeds."""
         return [
             xgboost.train(
-                parameters | {"seed": self._seed + member}, matrix, num_boost_round=self._rounds
+                self._parameters | parameters | {"seed": self._seed + member},
+                matrix,
+                num_boost_round=self._settings.rounds,
+                obj=objective,
             )
-            for member in range(self._members)
+            for member in range(self._settings.members)
         ]
 
     def _fit_failures(self, data: TrainingData) -> xgboost.Booster | None:
@@ -284,24 +265,12 @@ class BoostedTrees:
         if failed.sum() < MIN_FAILURES:
             return None
         parameters = self._parameters | {"objective": "binary:logistic", "seed": self._seed}
-        matrix = xgboost.QuantileDMatrix(
-            data.features, label=failed.astype(np.float32), nthread=1, max_bin=64
-        )
-        return xgboost.train(parameters, matrix, num_boost_round=self._rounds // 2)
+        matrix = _matrix(data.features, failed.astype(np.float32))
+        return xgboost.train(parameters, matrix, num_boost_round=self._settings.rounds // 2)
 
 
-def make_cost_model(settings: Settings) -> BoostedTrees:
-    """The cost model that the settings describe."""
-    trees = settings.search.cost_model
-    return BoostedTrees(
-        settings.search.seed,
-        rounds=trees.rounds,
-        max_depth=trees.max_depth,
-        learning_rate=trees.learning_rate,
-        members=trees.members,
-        min_samples=trees.min_records,
-        objective=trees.objective,
-    )
+def _matrix(features: FeatureMatrix, labels: npt.ArrayLike, **more: Any) -> xgboost.QuantileDMatrix:
+    return xgboost.QuantileDMatrix(features, label=labels, nthread=1, max_bin=64, **more)
 
 
 def _expected(data: TrainingData, labels: Labels, rows: npt.NDArray[np.int64]) -> Labels:
@@ -315,7 +284,7 @@ def _expected(data: TrainingData, labels: Labels, rows: npt.NDArray[np.int64]) -
 
 def _one_sided(
     bounds: npt.NDArray[np.bool_],
-) -> Callable[[npt.NDArray[np.float32], xgboost.DMatrix], Gradients]:
+) -> _Loss:
     """Squared error, but for rows that are bounds only where the prediction is above the label."""
 
     def objective(predictions: npt.NDArray[np.float32], matrix: xgboost.DMatrix) -> Gradients:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple
 
 from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
@@ -27,6 +27,14 @@ MOST_KERNELS = 96
 JOB_ROWS = 2048  # of all kernels, for a job that learns again and again
 
 
+class PastTrial(NamedTuple):
+    """A candidate, what measuring it teaches, and the number of the record that this is from."""
+
+    candidate: Candidate
+    lesson: Lesson
+    record: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class PastKernel:
     """A kernel that was tuned before: candidates of its space as it is now, with their lessons."""
@@ -34,40 +42,32 @@ class PastKernel:
     kernel: FusedKernel
     target: Target
     space: ScheduleSpace
-    candidates: tuple[Candidate, ...]
-    lessons: tuple[Lesson, ...]
-    records: tuple[int | None, ...]  # the numbers of the records that these are from
+    trials: tuple[PastTrial, ...]
 
     @property
     def best(self) -> Known | None:
         """The choices of the fastest candidate."""
-        measured = [
-            (lesson.latency, i)
-            for i, lesson in enumerate(self.lessons)
-            if lesson.outcome is Outcome.MEASURED
-        ]
-        if not measured:
+        fastest = min(self._measured(), key=lambda trial: trial.lesson.latency, default=None)
+        if fastest is None:
             return None
-        fastest = min(measured)[1]
-        candidate = self.candidates[fastest]
-        choices = self.space.choices(candidate)
-        return Known(self.kernel, candidate.sketch, choices, self.records[fastest])
+        choices = self.space.choices(fastest.candidate)
+        return Known(self.kernel, fastest.candidate.sketch, choices, fastest.record)
 
     @property
     def gain(self) -> float:
         """How many times faster than the default the fastest candidate is; 1 if not known."""
-        found = {
-            candidate: lesson.latency
-            for candidate, lesson in zip(self.candidates, self.lessons, strict=True)
-            if lesson.outcome is Outcome.MEASURED
-        }
+        found = {trial.candidate: trial.lesson.latency for trial in self._measured()}
         default = found.get(self.space.default())
         return 1.0 if default is None else default / min(found.values())
+
+    def _measured(self) -> list[PastTrial]:
+        return [trial for trial in self.trials if trial.lesson.outcome is Outcome.MEASURED]
 
     def training_data(self, layout: FeatureLayout, key: TaskKey, number: int) -> TrainingData:
         """Everything known of it, as the task with this number."""
         extract = FeatureExtractor(self.space, self.kernel, self.target, layout, key.threads)
-        return data_of(extract(self.candidates), self.lessons, number)
+        features = extract([trial.candidate for trial in self.trials])
+        return data_of(features, [trial.lesson for trial in self.trials], number)
 
 
 def read_history(
@@ -106,7 +106,7 @@ def read_history(
             store, key, fastest=most, newest=2 * most, schedule_hash=default
         )
         past = past_kernel(kernel, space, target, records, most)
-        if past.lessons:
+        if past.trials:
             result.append(past)
     return result
 
@@ -119,33 +119,27 @@ def past_kernel(
     most: int = MOST_ROWS,
 ) -> PastKernel:
     """The candidates among the records that the space still has, `most` of them at most."""
-    found: list[_Found] = []
+    found: list[PastTrial] = []
     for record in search_trials(records):
         candidate = space.find(record.sketch, record.choices)
         lesson = Lesson.of(record.status, latency_of(record), record.run_seconds, record.conditions)
         if candidate is not None and lesson is not None:
-            found.append((candidate, lesson, record.number))
-    found = _spread(found, most, space.default())
-    candidates = tuple(candidate for candidate, _, _ in found)
-    lessons = tuple(lesson for _, lesson, _ in found)
-    return PastKernel(kernel, target, space, candidates, lessons, tuple(n for _, _, n in found))
+            found.append(PastTrial(candidate, lesson, record.number))
+    return PastKernel(kernel, target, space, tuple(_spread(found, most, space.default())))
 
 
-_Found: TypeAlias = tuple[Candidate, Lesson, int | None]
-
-
-def _spread(found: list[_Found], most: int, always: Candidate) -> list[_Found]:
+def _spread(found: list[PastTrial], most: int, always: Candidate) -> list[PastTrial]:
     """At most so many: the fastest half as many, and others evenly over the rest.
 
     `always` stays in any case.
     """
     if len(found) <= most:
         return found
-    ordered = sorted(range(len(found)), key=lambda i: (found[i][1].latency, i))
+    ordered = sorted(range(len(found)), key=lambda i: (found[i].lesson.latency, i))
     half = most // 2
     rest = ordered[half:]
     kept = set(ordered[:half]) | {rest[i * len(rest) // half] for i in range(half)}
-    kept |= {i for i, (candidate, _, _) in enumerate(found) if candidate == always}
+    kept |= {i for i, trial in enumerate(found) if trial.candidate == always}
     return [found[i] for i in sorted(kept)]
 
 

@@ -42,20 +42,14 @@ def relatives_bests(task: _Task, others: Iterable[_Task]) -> list[Candidate]:
         best = None if other is task else other.best_candidate
         if best is not None:
             known.append(Known(other.kernel, best.sketch, other.space.choices(best)))
-    return nearest_bests(task.kernel, task.space, known)
+    return list(nearest_bests(task.kernel, task.space, known))
 
 
 def nearest_bests(
     kernel: FusedKernel, space: ScheduleSpace, known: Iterable[Known], count: int = NEAREST
-) -> list[Candidate]:
-    """The best schedules of the `count` nearest relatives in `known`, nearest first."""
-    return list(carried_bests(kernel, space, known, count))
-
-
-def carried_bests(
-    kernel: FusedKernel, space: ScheduleSpace, known: Iterable[Known], count: int
 ) -> dict[Candidate, Known]:
-    """`nearest_bests` as keys, and which relative each one is from."""
+    """The best schedules of the `count` nearest relatives in `known`, nearest first, and which
+    relative each one is from."""
     related = [item for item in known if is_related(kernel, item.kernel)]
     related.sort(key=lambda item: distance(kernel, item.kernel))
     found: dict[Candidate, Known] = {}

@@ -20,7 +20,7 @@ from db.records import TaskKey
 from tuner.model.cost_model import BoostedTrees, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.model.history import PastKernel, background
-from tuner.model.relatives import carried_bests
+from tuner.model.relatives import nearest_bests
 
 MIN_ROWS = 64  # measurements in the database, or there is nothing to predict from
 MIN_GAIN = 1.05  # times that a relative's best is faster than its default, to be carried over
@@ -54,7 +54,7 @@ class WarmStart:
         threads, numerics = self._key.threads, self._key.numerics
         space = schedule_space(kernel, self._target, threads, numerics)
         proven = [best for item in past if item.gain >= MIN_GAIN and (best := item.best)]
-        carried = carried_bests(kernel, space, proven, RELATIVES)
+        carried = nearest_bests(kernel, space, proven, RELATIVES)
         if not carried:
             return None
         extract = FeatureExtractor(space, kernel, self._target, self._layout, threads)
@@ -69,7 +69,7 @@ class WarmStart:
     def _learn(self) -> Sequence[PastKernel]:
         if self._past is None:
             self._past = self._read()
-            if sum(len(item.lessons) for item in self._past) >= MIN_ROWS:
+            if sum(len(item.trials) for item in self._past) >= MIN_ROWS:
                 self._layout = FeatureLayout.of([item.space for item in self._past])
                 parts = background(self._past, self._layout, self._key)
                 self._model.fit(TrainingData.joined(parts))

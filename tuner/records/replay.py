@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import compiler
 from compiler.errors import TunefarmError
@@ -24,7 +24,7 @@ from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
 from compiler.target import host_target
 from db import queries
-from db.records import TrialRecord
+from db.records import TrialRecord, WorkloadRecord
 from db.store import Store
 from measure.farm.make_runner import create_runner
 from measure.farm.runner import Runner, RunnerOptions
@@ -96,14 +96,6 @@ class Replay:
         return line
 
 
-@dataclass(frozen=True, slots=True)
-class _Rebuilt:
-    """A record whose kernel and schedule fit; `kernel` is the kernel's JSON value."""
-
-    record: TrialRecord
-    kernel: Any
-
-
 def replay_records(
     store: Store,
     count: int,
@@ -117,19 +109,21 @@ def replay_records(
     read, MeasureError when no kernel can be run on this machine at all.
     """
     records = sample_records(store, count, seed)
-    rebuilder = _Rebuilder(store, records)
-    rebuilt: list[_Rebuilt] = []
+    keys = list({record.key.workload for record in records})
+    workloads = queries.workloads(store, keys)
+    kernels = {key: _read_kernel(workloads, key) for key in keys}
+    rebuilt: list[TrialRecord] = []
     problems: dict[int, str] = {}
     unreadable = 0
     for record in records:
-        found = rebuilder.rebuild(record)
-        if isinstance(found, _Rebuilt):
-            rebuilt.append(found)
+        problem = _problem(record, kernels[record.key.workload])
+        if not problem:
+            rebuilt.append(record)
         elif record.key.compiler_version != compiler.VERSION:
             unreadable += 1
         else:
-            problems[record.number or 0] = found
-    runs, not_run = _run(rebuilt, make_runner or _local_runner)
+            problems[record.number or 0] = problem
+    runs, not_run = _run(rebuilt, workloads, make_runner or _local_runner)
     for number, result in runs.items():
         if result.status not in (Status.OK, Status.UNSTABLE):
             problems[number] = (
@@ -170,40 +164,26 @@ def sample_records(store: Store, count: int, seed: int = 0) -> list[TrialRecord]
     return chosen
 
 
-class _Rebuilder:
-    """Rebuilds records; each kernel once."""
+def _read_kernel(workloads: Mapping[str, WorkloadRecord], key: str) -> FusedKernel | str:
+    """The kernel, or what is wrong with it."""
+    try:
+        kernel = kernel_from_json(workloads[key].kernel)
+        verify_kernel(kernel)
+        found = workload_key(kernel)
+    except Exception as error:  # noqa: BLE001 - whatever the JSON breaks, it is no kernel
+        return f"the kernel cannot be rebuilt: {_reason(error)}"
+    return kernel if found == key else f"the kernel is another one's, {found}"
 
-    def __init__(self, store: Store, records: Sequence[TrialRecord]) -> None:
-        keys = list({record.key.workload for record in records})
-        self._workloads = queries.workloads(store, keys)
-        self._kernels: dict[str, FusedKernel | str] = {}
 
-    def rebuild(self, record: TrialRecord) -> _Rebuilt | str:
-        """The record with its kernel, or the line that says what is wrong."""
-        kernel = self._kernel(record.key.workload)
-        if isinstance(kernel, str):
-            return f"workloads {record.key.workload}: {kernel}"
-        try:
-            problem = _schedule_problem(record, kernel)
-        except Exception as error:  # noqa: BLE001 - whatever a schedule breaks, it does not fit
-            problem = f"the schedule does not fit its kernel: {_reason(error)}"
-        if problem:
-            return f"trials {record.number}: {problem}"
-        return _Rebuilt(record, self._workloads[record.key.workload].kernel)
-
-    def _kernel(self, key: str) -> FusedKernel | str:
-        if key not in self._kernels:
-            self._kernels[key] = self._read_kernel(key)
-        return self._kernels[key]
-
-    def _read_kernel(self, key: str) -> FusedKernel | str:
-        try:
-            kernel = kernel_from_json(self._workloads[key].kernel)
-            verify_kernel(kernel)
-            found = workload_key(kernel)
-        except Exception as error:  # noqa: BLE001 - whatever the JSON breaks, it is no kernel
-            return f"the kernel cannot be rebuilt: {_reason(error)}"
-        return kernel if found == key else f"the kernel is another one's, {found}"
+def _problem(record: TrialRecord, kernel: FusedKernel | str) -> str:
+    """The line that says what is wrong with the record or its kernel; empty if nothing."""
+    if isinstance(kernel, str):
+        return f"workloads {record.key.workload}: {kernel}"
+    try:
+        problem = _schedule_problem(record, kernel)
+    except Exception as error:  # noqa: BLE001 - whatever a schedule breaks, it does not fit
+        problem = f"the schedule does not fit its kernel: {_reason(error)}"
+    return f"trials {record.number}: {problem}" if problem else ""
 
 
 def _schedule_problem(record: TrialRecord, kernel: FusedKernel) -> str:
@@ -217,22 +197,24 @@ def _schedule_problem(record: TrialRecord, kernel: FusedKernel) -> str:
 
 
 def _run(
-    rebuilt: Sequence[_Rebuilt], make_runner: MakeRunner
+    rebuilt: Sequence[TrialRecord],
+    workloads: Mapping[str, WorkloadRecord],
+    make_runner: MakeRunner,
 ) -> tuple[dict[int, MeasureResult], Counter[str]]:
     """Results of what can run here by the record's number; how many were not run, by reason."""
     target, cores = host_target().key, len(available_cores())
     not_run: Counter[str] = Counter()
-    by_threads: dict[int, list[_Rebuilt]] = {}
-    for item in rebuilt:
-        reason = _why_not(item.record, target, cores)
+    by_threads: dict[int, list[TrialRecord]] = {}
+    for record in rebuilt:
+        reason = _why_not(record, target, cores)
         if reason:
             not_run[reason] += 1
         else:
-            by_threads.setdefault(item.record.key.threads, []).append(item)
+            by_threads.setdefault(record.key.threads, []).append(record)
     results: dict[int, MeasureResult] = {}
-    for threads, items in sorted(by_threads.items()):
+    for threads, records in sorted(by_threads.items()):
         with make_runner(threads) as runner:
-            results |= _results(runner, items)
+            results |= _results(runner, records, workloads)
     for number in [n for n, result in results.items() if result.status is Status.INFRASTRUCTURE]:
         del results[number]
         not_run[NO_WORKER] += 1
@@ -250,15 +232,17 @@ def _why_not(record: TrialRecord, target: str, cores: int) -> str:
     return TOO_FEW_CORES if record.key.threads > cores else ""
 
 
-def _results(runner: Runner, items: Sequence[_Rebuilt]) -> dict[int, MeasureResult]:
-    for item in items:
-        key = item.record.key
+def _results(
+    runner: Runner, records: Sequence[TrialRecord], workloads: Mapping[str, WorkloadRecord]
+) -> dict[int, MeasureResult]:
+    for record in records:
+        key = record.key
         runner.submit(
             MeasureRequest(
-                request_id=str(item.record.number),
-                kernel=item.kernel,
+                request_id=str(record.number),
+                kernel=workloads[key.workload].kernel,
                 workload_key=key.workload,
-                schedule=item.record.schedule,
+                schedule=record.schedule,
                 threads=key.threads,
                 options=_QUICK,
             )

@@ -26,7 +26,7 @@ from tuner import job as job_module
 from tuner.confirm.finalists import Settled
 from tuner.confirm.latency import ModelLatency, compare_models
 from tuner.job import Job
-from tuner.model.cost_model import make_cost_model
+from tuner.model.cost_model import BoostedTrees
 from tuner.reports.progress import Progress
 from tuner.search.budget import End
 from tuner.search.make_tasks import distinct_kernels, make_tasks
@@ -41,7 +41,7 @@ class Setting:
         onnx.save(tiny_model(), path)
         self.graph = import_model(path)
         kernels = distinct_kernels(kernels_of(self.graph, host_target()))
-        cost_model = make_cost_model(settings)
+        cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
         self.store = store
         self.job = Job(
             settings=settings,

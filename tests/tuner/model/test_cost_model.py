@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from configs.settings import CostModelSettings
 from tests.tuner.synthetic import TARGET, features, latency, matmul_kernel, tile_space
 from tuner.model.cost_model import (
     LOWEST_LABEL,
     AnalyticModel,
     BoostedTrees,
     CostModel,
-    Objective,
     Outcome,
     TrainingData,
     throughput_labels,
@@ -90,8 +90,8 @@ def test_labels_leave_out_what_the_whole_machine_lost() -> None:
 
 
 @pytest.mark.parametrize("objective", ["squared", "pairwise", "ndcg"])
-def test_boosted_trees_rank_unseen_candidates(objective: Objective) -> None:
-    model = BoostedTrees(seed=1, objective=objective)
+def test_boosted_trees_rank_unseen_candidates(objective: str) -> None:
+    model = BoostedTrees(1, CostModelSettings.model_validate({"objective": objective}))
     model.fit(measured(300, seed=1))
     unseen = measured(300, seed=2)
     kept = np.isfinite(unseen.latencies)
@@ -106,7 +106,7 @@ def test_rankings_take_the_tasks_of_earlier_jobs_too() -> None:
     earlier = TrainingData(
         rows.features, rows.latencies, rows.outcomes, rows.yardsticks, rows.tasks - 3
     )
-    model = BoostedTrees(seed=1, objective="pairwise")
+    model = BoostedTrees(1, CostModelSettings(objective="pairwise"))
     model.fit(TrainingData.joined([earlier, measured(200, seed=2)]))
     assert model.trained
 
@@ -140,7 +140,7 @@ def test_a_bound_says_that_a_candidate_is_not_fast_and_no_more() -> None:
     rows = np.repeat(np.array([[0.0], [1.0], [2.0]], np.float32), 20, axis=0)
     latencies = [1.0] * 20 + [4.0] * 20 + [8.0] * 20
     outcomes = [Outcome.MEASURED] * 20 + [Outcome.ABOVE] * 20 + [Outcome.MEASURED] * 20
-    model = BoostedTrees(seed=0, rounds=200)
+    model = BoostedTrees(0, CostModelSettings(rounds=200))
     model.fit(data(rows, latencies, outcomes=outcomes))
     scores = model.predict(rows[::20]).mean
     assert scores[1] - scores[0] < -1.9  # the bound is log2(1 / 4) = -2
@@ -150,11 +150,11 @@ def test_a_bound_says_that_a_candidate_is_not_fast_and_no_more() -> None:
 def test_the_spread_is_larger_where_nothing_was_measured() -> None:
     rng = np.random.default_rng(0)
     rows = rng.uniform(0, 1, (200, 4)).astype(np.float32)
-    model = BoostedTrees(seed=0, members=5)
+    model = BoostedTrees(0, CostModelSettings(members=5))
     model.fit(data(rows, np.exp2(rows.sum(axis=1) + rng.normal(0, 0.3, 200))))
     scores = model.predict(rows)
     assert (scores.spread > 0).all()
-    alone = BoostedTrees(seed=0, members=1)
+    alone = BoostedTrees(0, CostModelSettings(members=1))
     alone.fit(data(rows, np.exp2(rows.sum(axis=1))))
     assert (alone.predict(rows).spread == 0).all()
 
@@ -170,7 +170,7 @@ def test_equal_data_gives_equal_models() -> None:
 
 
 def test_too_few_successes_leave_the_model_random() -> None:
-    model = BoostedTrees(seed=1, min_samples=8)
+    model = BoostedTrees(1, CostModelSettings(min_records=8))
     few = measured(20, seed=4)
     few.latencies[7:] = np.inf
     few.outcomes[7:] = Outcome.FAILED

@@ -242,9 +242,9 @@ def test_a_long_history_keeps_the_fastest_and_a_spread_of_others(store: Store) -
     space = schedule_space(KNOWN[0], TARGET)
     records = queries.trials(store, key)
     past = past_kernel(KNOWN[0], space, TARGET, records)
-    assert len(past.lessons) in (MOST_ROWS, MOST_ROWS + 1)
-    assert space.default() in past.candidates
-    kept = sorted(lesson.latency for lesson in past.lessons)
+    assert len(past.trials) in (MOST_ROWS, MOST_ROWS + 1)
+    assert space.default() in [trial.candidate for trial in past.trials]
+    kept = sorted(trial.lesson.latency for trial in past.trials)
     known = sorted({r.schedule_hash: r.latency or 0.0 for r in records}.values())
     assert kept[: MOST_ROWS // 2] == known[: MOST_ROWS // 2]
     assert kept[-1] >= known[-8]
@@ -254,8 +254,8 @@ def test_a_long_history_keeps_the_fastest_and_a_spread_of_others(store: Store) -
 def test_many_kernels_share_the_rows_of_a_job(store: Store) -> None:
     keys = [remember(store, kernel, 100) for kernel in KNOWN]
     past = read_history(store, keys[0], TARGET, rows=120)
-    assert all(len(item.lessons) in (40, 41) for item in past)
-    assert len(read_history(store, keys[0], TARGET, rows=1)[0].lessons) in (24, 25)
+    assert all(len(item.trials) in (40, 41) for item in past)
+    assert len(read_history(store, keys[0], TARGET, rows=1)[0].trials) in (24, 25)
 
 
 def test_a_record_that_cannot_be_read_is_left_out(store: Store) -> None:
