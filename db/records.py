@@ -8,23 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from db.bounds import (
-    Count,
-    Hash,
-    Json,
-    JsonObject,
-    Latency,
-    Moment,
-    Name,
-    Prose,
-    ScheduleHash,
-    Seconds,
-    Share,
-    TargetKey,
-    Word,
-    WorkloadKey,
-    one_of,
-)
+from db import bounds
 
 JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed", "lost"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
@@ -59,28 +43,28 @@ class TaskKey:
     `workload` and `target` are keys of a WorkloadRecord and a TargetRecord.
     """
 
-    workload: WorkloadKey
-    target: TargetKey
-    threads: Count
-    numerics: Word
-    compiler_version: Hash
+    workload: bounds.WorkloadKey
+    target: bounds.TargetKey
+    threads: bounds.Count
+    numerics: bounds.Word
+    compiler_version: bounds.Hash
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRecord:
     """A distinct fused kernel. `kernel` is its canonical JSON value, enough to rebuild it."""
 
-    key: WorkloadKey
-    name: Name
-    kernel: Json
+    key: bounds.WorkloadKey
+    name: bounds.Name
+    kernel: bounds.Json
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
     """A processor that was compiled for; `description` is the target's JSON value."""
 
-    key: TargetKey
-    description: Json
+    key: bounds.TargetKey
+    description: bounds.Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +80,21 @@ class TrialRecord:
     """
 
     key: TaskKey
-    request_id: Hash
-    sketch: Name
-    choices: JsonObject
-    schedule: Json
-    status: Word
-    latency: Latency | None = None
-    samples: tuple[Seconds, ...] = ()
-    error: Prose = ""
-    build_seconds: Seconds = 0.0
-    check_seconds: Seconds = 0.0
-    run_seconds: Seconds = 0.0
-    machine: JsonObject = field(default_factory=dict)
-    conditions: JsonObject = field(default_factory=dict)
-    job: Word | None = None
-    created: Moment = 0.0
+    request_id: bounds.Hash
+    sketch: bounds.Name
+    choices: bounds.JsonObject
+    schedule: bounds.Json
+    status: bounds.Word
+    latency: bounds.Latency | None = None
+    samples: tuple[bounds.Seconds, ...] = ()
+    error: bounds.Prose = ""
+    build_seconds: bounds.Seconds = 0.0
+    check_seconds: bounds.Seconds = 0.0
+    run_seconds: bounds.Seconds = 0.0
+    machine: bounds.JsonObject = field(default_factory=dict)
+    conditions: bounds.JsonObject = field(default_factory=dict)
+    job: bounds.Word | None = None
+    created: bounds.Moment = 0.0
     number: int | None = None
 
     @property
@@ -134,15 +118,15 @@ class BestRecord:
     """
 
     key: TaskKey
-    schedule_hash: ScheduleHash
-    request_id: Hash
-    default_latency: Latency
-    ratio: Seconds
-    low: Seconds
-    high: Seconds
-    met: tuple[ScheduleHash, ...]
-    job: Word
-    created: Moment = 0.0
+    schedule_hash: bounds.ScheduleHash
+    request_id: bounds.Hash
+    default_latency: bounds.Latency
+    ratio: bounds.Seconds
+    low: bounds.Seconds
+    high: bounds.Seconds
+    met: tuple[bounds.ScheduleHash, ...]
+    job: bounds.Word
+    created: bounds.Moment = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +136,17 @@ class BuildRecord:
     `id` is unique over all databases; `created` is in seconds since the epoch.
     """
 
-    id: Word
-    model_name: Prose
-    model_hash: Hash
-    target: TargetKey
-    threads: Count
-    numerics: Word
-    compiler_version: Hash
-    artefact_sha256: Hash
-    tuned_share: Share
-    report: JsonObject
-    created: Moment
+    id: bounds.Word
+    model_name: bounds.Prose
+    model_hash: bounds.Hash
+    target: bounds.TargetKey
+    threads: bounds.Count
+    numerics: bounds.Word
+    compiler_version: bounds.Hash
+    artefact_sha256: bounds.Hash
+    tuned_share: bounds.Share
+    report: bounds.JsonObject
+    created: bounds.Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +154,7 @@ class JobTask:
     """One distinct kernel of a job's model and how often it occurs there."""
 
     key: TaskKey
-    occurrences: Count
+    occurrences: bounds.Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +166,15 @@ class JobRecord:
     lost (its process is gone) until another one notices.
     """
 
-    id: Word
-    model_name: Prose
-    model_hash: Hash
-    settings: Json
-    state: Annotated[JobState, one_of(JOB_STATES, "state of a job")]
-    started: Moment
-    updated: Moment
-    finished: Moment | None
-    progress: Json
+    id: bounds.Word
+    model_name: bounds.Prose
+    model_hash: bounds.Hash
+    settings: bounds.Json
+    state: Annotated[JobState, bounds.one_of(JOB_STATES, "state of a job")]
+    started: bounds.Moment
+    updated: bounds.Moment
+    finished: bounds.Moment | None
+    progress: bounds.Json
     tasks: tuple[JobTask, ...] = ()
 
 

@@ -110,8 +110,7 @@ def _settled_content(source: Path) -> bytes:
 
 
 def _intact_rows(content: bytes) -> tuple[dict[str, _Rows], int]:
-    """The intact rows by table, by the layout that gives most, and how many are not intact."""
-    best: tuple[dict[str, _Rows], int] | None = None
+    """The intact rows by table, by the first layout that gives any, and how many are not intact."""
     for layout in layouts(content):
         found: dict[str, _Rows] = {table.name: {} for table in _TABLES}
         damaged = 0
@@ -121,16 +120,9 @@ def _intact_rows(content: bytes) -> tuple[dict[str, _Rows], int]:
                 damaged += row is None or _could_be_ours(row[1])
             else:
                 _keep(found[placed[0].name], row[0] if row else 0, placed[1])
-        if best is None or _count(found) > _count(best[0]):
-            best = found, damaged
-        if _count(best[0]):
+        if any(found.values()):
             break
-    assert best is not None
-    return best
-
-
-def _count(found: Mapping[str, _Rows]) -> int:
-    return sum(map(len, found.values()))
+    return found, damaged
 
 
 def _keep(table: _Rows, number: int, values: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ class SqliteFile:
     def check(self, engine: Engine, *, create: bool, read_only: bool) -> None:
         """Refuse what is not an intact file of ours. Raises DatabaseError."""
         if self.path is not None:
-            check_path(self.path, create=create)
+            _check_path(self.path, create=create)
             size = self.path.stat().st_size if self.path.exists() else 0
             problems = check_structure(engine, size) if size else []
             if problems:
@@ -141,40 +141,40 @@ class SqliteFile:
         return False  # writers wait for one another
 
 
-def check_path(path: Path, *, create: bool) -> None:
-    """Refuse what is not a database of ours and, unless `create`, what is not there."""
+def _check_path(path: Path, *, create: bool) -> None:
+    """Refuse what is not an intact database of ours, without changing it.
+
+    A missing or an empty file passes if `create`: it can become one. Raises DatabaseError.
+    """
     try:
-        check_file(path)
-        if path.exists() and (create or path.stat().st_size):
-            return
-        if not create:
+        if path.is_dir():
+            raise DatabaseError(f"{path} is a folder, not a database file")
+        if path.exists() and not path.is_file():
+            raise DatabaseError(f"{path} is not a regular file, so it is no database")
+        size = path.stat().st_size if path.exists() else 0
+        if size:
+            _check_header(path, size)
+        elif not create:
             raise DatabaseError(f"no such database: {path}", hint="tune --model makes one")
-        if not path.parent.is_dir():
+        elif not path.exists() and not path.parent.is_dir():
             raise DatabaseError(f"cannot create {path}: its folder does not exist")
     except OSError as error:
         raise DatabaseError(f"cannot open {path}: {error.strerror or error}") from error
 
 
-def check_file(path: Path) -> None:
-    """Refuse what is not an intact database of ours, without changing it.
-
-    A missing or an empty file passes: it can become one. Raises DatabaseError, and OSError for a
-    path that cannot be looked at.
-    """
-    if path.is_dir():
-        raise DatabaseError(f"{path} is a folder, not a database file")
-    if path.exists() and not path.is_file():
-        raise DatabaseError(f"{path} is not a regular file, so it is no database")
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    if path.stat().st_size < _SMALLEST_PAGE:
+def _check_header(path: Path, size: int) -> None:
+    if size < _SMALLEST_PAGE:
         raise _foreign(path)
     try:
         application = _application_id(path)
     except UnicodeDecodeError as error:
         raise damaged(path, NOT_TEXT) from error
     except sqlite3.Error as error:
-        raise _refusal(path, error) from error
+        if getattr(error, "sqlite_errorname", "").startswith("SQLITE_NOTADB"):
+            raise _foreign(path) from error
+        if _is_corrupt(error):
+            raise damaged(path, str(error)) from error
+        raise DatabaseError(f"cannot open {path}: {error}") from error
     if application != APPLICATION_ID:
         raise DatabaseError(
             f"{path} is a database of another application", hint="nothing was changed"
@@ -215,15 +215,6 @@ def _check_size(path: Path, connection: sqlite3.Connection) -> None:
     size = path.stat().st_size
     if mode != "wal" and size < pages * page_size:
         raise damaged(path, f"it has {size} of {pages * page_size} bytes")
-
-
-def _refusal(path: Path, error: sqlite3.Error) -> DatabaseError:
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_NOTADB"):
-        return _foreign(path)
-    if _is_corrupt(error):
-        return damaged(path, str(error))
-    return DatabaseError(f"cannot open {path}: {error}")
 
 
 def _foreign(path: Path) -> DatabaseError:

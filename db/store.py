@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import delete
+from sqlalchemy import bindparam, delete
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
@@ -30,7 +30,6 @@ from db.rows import RowIds, add_rows, job_row
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
 _T = TypeVar("_T")
-_DELETED_AT_ONCE = 500
 _TRIES = 10  # of a transaction that is given up for another one; each of them lets one finish
 
 
@@ -188,17 +187,12 @@ class Store:
 
         Raises DatabaseError, and deletes none, if a job has settled on one of them.
         """
-        wanted = list(numbers)
-
-        def remove(session: Session) -> int:
-            count = 0
-            for start in range(0, len(wanted), _DELETED_AT_ONCE):
-                batch = wanted[start : start + _DELETED_AT_ONCE]
-                statement = delete(schema.Trial).where(schema.Trial.id.in_(batch))
-                count += session.connection().execute(statement).rowcount
-            return count
-
-        return self.write(remove) if wanted else 0
+        statement = delete(schema.Trial).where(schema.Trial.id == bindparam("number"))
+        statement = statement.execution_options(preserve_rowcount=True)
+        wanted = [{"number": number} for number in numbers]
+        if not wanted:
+            return 0
+        return self.write(lambda session: session.connection().execute(statement, wanted).rowcount)
 
     def compact(self) -> None:
         """Let go of the space of deleted rows: a file becomes smaller, and needs as much space

@@ -12,14 +12,13 @@ from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
 from compiler.schedule.space import Candidate, ScheduleSpace
 from db import queries
-from db.records import TargetRecord, TaskKey, WorkloadRecord
+from db.records import TargetRecord, TaskKey, WorkloadRecord, hash_json
 from db.store import Store
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
 from tuner.confirm.finalists import Finalists
 from tuner.model.cost_model import BoostedTrees
 from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.records.trials import schedule_hash
 from tuner.reports.progress import Progress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
 from tuner.search.session import SessionOptions, TuningSession
@@ -50,7 +49,7 @@ class SyntheticRunner:
         self._ready.append(self.answer(request))
 
     def answer(self, request: MeasureRequest) -> MeasureResult:
-        hashes = [schedule_hash(schedule) for schedule in request.schedules]
+        hashes = [hash_json(schedule) for schedule in request.schedules]
         times = [self.answers[request.workload_key, hash] for hash in hashes]
         if math.inf in times:
             return MeasureResult(request.request_id, Status.CRASHED, error="signal 11")

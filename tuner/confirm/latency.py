@@ -15,7 +15,6 @@ import numpy as np
 
 from compiler.errors import MeasureError
 from compiler.runtime.executable import Executable
-from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
 from measure.compare import compare_paired
 from measure.machine import available_cores, on_cores
@@ -44,11 +43,10 @@ def seeded_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, A
     inputs: dict[str, Array] = {}
     for name, type in types.items():
         if type.dtype.is_float:
-            inputs[name] = rng.standard_normal(type.shape).astype(type.dtype.numpy)
-        elif type.dtype is DType.BOOL:
-            inputs[name] = rng.integers(0, 2, type.shape).astype(np.bool_)
+            drawn: Array = rng.standard_normal(type.shape)
         else:
-            inputs[name] = rng.integers(0, 2, type.shape).astype(type.dtype.numpy)
+            drawn = rng.integers(0, 2, type.shape)
+        inputs[name] = drawn.astype(type.dtype.numpy)
     return inputs
 
 

@@ -83,15 +83,12 @@ class CostModel(Protocol):
     @property
     def trained(self) -> bool:
         """Whether scores come from measurements (otherwise from the analytic estimate alone)."""
-        ...
 
     def fit(self, data: TrainingData) -> None:
         """Learn from all measurements so far, replacing what was learnt before."""
-        ...
 
     def predict(self, features: FeatureMatrix) -> Scores:
         """One score per row."""
-        ...
 
 
 def throughput_labels(data: TrainingData) -> Labels:

@@ -98,14 +98,11 @@ class FeatureLayout:
     @staticmethod
     def of(spaces: Sequence[ScheduleSpace]) -> FeatureLayout:
         """The layout that holds every sketch and choice of `spaces`, in sorted order."""
-        sketches: set[str] = set()
-        columns: set[str] = set()
-        for space in spaces:
-            for sketch in space.sketches:
-                sketches.add(sketch.name)
-                for choice in sketch.choices:
-                    columns.update(_column_names(choice))
-        return FeatureLayout(tuple(sorted(sketches)), tuple(sorted(columns)))
+        sketches = [sketch for space in spaces for sketch in space.sketches]
+        choices = (choice for sketch in sketches for choice in sketch.choices)
+        columns = {name for choice in choices for name in _column_names(choice)}
+        names = {sketch.name for sketch in sketches}
+        return FeatureLayout(tuple(sorted(names)), tuple(sorted(columns)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -238,9 +235,8 @@ def _transfers(shape: NestShape, sizes: Sequence[int]) -> list[_Transfers]:
     """
     nest = shape.nest
     axes, count = nest.inside.shape
-    size = np.maximum(np.array(sizes, np.float64), 1.0)[
-        :, None
-    ]  # below: [caches, n], [caches, operands, n]
+    # below: [caches, n], [caches, operands, n]
+    size = np.maximum(np.array(sizes, np.float64), 1.0)[:, None]
     here = np.arange(count)
     extents = nest.inside.copy()
     pieces = np.stack([operand.footprint(extents) for operand in shape.operands])
@@ -288,14 +284,11 @@ def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
     """The values of `KERNEL_FEATURES`."""
     anchor = kernel.stage(kernel.anchor)
     flops, moved = kernel_flops(kernel), kernel_bytes(kernel)
-    reduction = 1
-    for axis in anchor.reduce_axes:
-        reduction *= axis.extent
     return (
         float(flops),
         float(moved),
         flops / max(1, moved),
-        float(reduction),
+        float(math.prod(axis.extent for axis in anchor.reduce_axes)),
         float(elements(kernel.output)),
         float(anchor.dtype.bytes),
         float(len(kernel.stages)),

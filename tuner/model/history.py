@@ -165,9 +165,8 @@ def bests_elsewhere(
     result: dict[str, list[Known]] = {}
     for key in queries.tasks(store, only_ok=True):
         kernel = kernels.get(key.workload)
-        if kernel is None or key.compiler_version != like.compiler_version:
-            continue
-        if key == replace(like, workload=key.workload):
+        is_of_this = key == replace(like, workload=key.workload)
+        if kernel is None or is_of_this or key.compiler_version != like.compiler_version:
             continue
         record = queries.fastest_trial(store, key)
         if record is not None:

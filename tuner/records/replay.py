@@ -24,13 +24,13 @@ from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
 from compiler.target import host_target
 from db import queries
-from db.records import TrialRecord, WorkloadRecord
+from db.records import TrialRecord, WorkloadRecord, hash_json
 from db.store import Store
 from measure.farm.make_runner import create_runner
 from measure.farm.runner import Runner, RunnerOptions
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
-from tuner.records.trials import record_to_apply, schedule_hash
+from tuner.records.trials import record_to_apply
 
 _QUICK: Mapping[str, float | int] = {
     "samples": 1,
@@ -189,7 +189,7 @@ def _problem(record: TrialRecord, kernel: FusedKernel | str) -> str:
 def _schedule_problem(record: TrialRecord, kernel: FusedKernel) -> str:
     """What is wrong with the record's schedule; empty if nothing. Raises what lowering raises."""
     schedule = Schedule.from_json(record.schedule)
-    if schedule_hash(schedule.to_json()) != record.schedule_hash:
+    if hash_json(schedule.to_json()) != record.schedule_hash:
         return "the schedule that is read is not the one that was recorded"
     if record.status not in _NEVER_COMPILED:
         lower(kernel, schedule)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import compiler
 from compiler.target import Target
 from db import queries
-from db.records import CONFIRMED, TaskKey, TrialRecord, hash_json
+from db.records import CONFIRMED, TaskKey, TrialRecord
 from db.store import Store
 from measure.measurement import MeasureResult, Status
 
@@ -162,28 +163,19 @@ def _median_record(group: Sequence[TrialRecord]) -> TrialRecord:
     return sorted(group, key=latency_of)[(len(group) - 1) // 2]
 
 
-def schedule_hash(schedule: list[Any]) -> str:
-    """The hash under which records know a schedule's JSON value."""
-    return hash_json(schedule)
-
-
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
 def unusable(store: Store, like: TaskKey) -> list[str]:
     """One line for each other version of the compiler whose records do not apply to this one."""
-    counts: dict[str, int] = {}
-    for key in queries.tasks(store):
-        version = key.compiler_version
-        if key.target == like.target and version != like.compiler_version:
-            counts[version] = counts.get(version, 0) + 1
+    counts = Counter(
+        key.compiler_version
+        for key in queries.tasks(store)
+        if key.target == like.target and key.compiler_version != like.compiler_version
+    )
     return [
-        f"{_kernels(count)} of compiler version {version} in {store.name} do not apply to version "
-        f"{like.compiler_version}: tune again"
+        f"the records of {count} kernel{'s' if count > 1 else ''} of compiler version {version} in "
+        f"{store.name} do not apply to version {like.compiler_version}: tune again"
         for version, count in sorted(counts.items())
     ]
-
-
-def _kernels(count: int) -> str:
-    return "the records of 1 kernel" if count == 1 else f"the records of {count} kernels"

@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.space import Candidate, ScheduleSpace
-from db.records import TaskKey, TrialRecord
+from db.records import TaskKey, TrialRecord, hash_json
 from tuner.model.cost_model import Outcome, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureMatrix
 from tuner.model.lessons import Lesson, data_of
@@ -19,7 +19,6 @@ from tuner.records.trials import (
     UNCONFIRMED_MARGIN,
     best_record,
     latency_of,
-    schedule_hash,
     search_trials,
 )
 from tuner.reports.report import TaskStatus
@@ -154,4 +153,4 @@ class TuningTask:
 def plan(space: ScheduleSpace, candidate: Candidate) -> Planned:
     """The candidate's schedule as JSON, with its hash."""
     schedule = space.schedule(candidate).to_json()
-    return Planned(candidate, schedule, schedule_hash(schedule))
+    return Planned(candidate, schedule, hash_json(schedule))

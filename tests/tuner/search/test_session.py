@@ -12,11 +12,12 @@ import pytest
 from compiler.errors import MeasureError
 from compiler.schedule.space import Candidate, ScheduleSpace
 from db import queries
+from db.records import hash_json
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space, tile_space
 from tuner.confirm.finalists import FinalistOptions, Finalists, refresh
-from tuner.records.trials import best_record, is_confirmed, record_to_apply, schedule_hash
+from tuner.records.trials import best_record, is_confirmed, record_to_apply
 from tuner.search.budget import End, Limits
 from tuner.search.session import MAX_MACHINERY_FAILURES
 from tuner.search.tasks import plan
@@ -43,7 +44,7 @@ def test_every_result_is_in_the_store(setting: Setting) -> None:
 
 def test_the_default_schedule_is_measured_first(setting: Setting) -> None:
     setting.run(Limits(trials=2), TILES, OTHER)
-    hashes = [schedule_hash(request.schedule) for request in setting.runner.requests]
+    hashes = [hash_json(request.schedule) for request in setting.runner.requests]
     assert hashes == [task.default.hash for task in setting.made]
     assert all(math.isfinite(task.default_latency) for task in setting.made)
 
@@ -58,7 +59,7 @@ def test_a_second_run_of_the_same_job_measures_nothing(setting: Setting) -> None
 def test_a_longer_run_goes_on_without_repeating(setting: Setting) -> None:
     setting.run(Limits(trials=6), TILES, OTHER)
     setting.run(Limits(trials=13), TILES, OTHER)
-    measured = [(r.workload_key, schedule_hash(r.schedule)) for r in setting.runner.requests]
+    measured = [(r.workload_key, hash_json(r.schedule)) for r in setting.runner.requests]
     assert len(measured) == len(set(measured)) == 13
     assert sum(task.progress.trials for task in setting.made) == 13
 
@@ -80,7 +81,7 @@ def test_schedules_equal_to_a_measured_one_are_not_measured_again(setting: Setti
     build = sketch.build
     same = replace(sketch, build=lambda choices: build({"tile": min(int(str(choices["tile"])), 2)}))
     setting.run(Limits(), (matmul_kernel(), ScheduleSpace([same]), 1))
-    hashes = [schedule_hash(request.schedule) for request in setting.runner.requests]
+    hashes = [hash_json(request.schedule) for request in setting.runner.requests]
     assert len(hashes) == len(set(hashes)) == 2
 
 
@@ -151,7 +152,7 @@ def test_the_same_seed_measures_the_same_candidates(setting: Setting, tmp_path: 
     other.run(Limits(trials=60), kind)
     other.store.close()
     first, again = (
-        [schedule_hash(request.schedule) for request in runner.requests]
+        [hash_json(request.schedule) for request in runner.requests]
         for runner in (setting.runner, other.runner)
     )
     assert first == again
@@ -166,8 +167,8 @@ def test_finalists_meet_side_by_side_in_fresh_processes(setting: Setting) -> Non
     assert finalists.measured == sum(len(request.schedules) for request in requests)
     assert {request.options["fresh_process"] for request in requests} == {1}
     assert len({request.seed for request in requests}) == len(requests)
-    met = {schedule_hash(schedule) for schedule in requests[0].schedules}
-    assert schedule_hash(requests[0].schedule) == setting.made[0].default.hash  # the incumbent
+    met = {hash_json(schedule) for schedule in requests[0].schedules}
+    assert hash_json(requests[0].schedule) == setting.made[0].default.hash  # the incumbent
     assert len(met) == len(requests[0].schedules) >= 2
     records = queries.trials(setting.store, setting.made[0].key)
     assert sum(map(is_confirmed, records)) == len(requests) * len(met)
@@ -231,7 +232,7 @@ def test_a_finalist_that_crashes_is_found_and_never_wins(setting: Setting) -> No
     before = len(setting.runner.requests)
     finalists = setting.confirm()
     alone = [r for r in setting.runner.requests[before:] if not r.rivals]
-    assert fastest.hash in {schedule_hash(request.schedule) for request in alone}
+    assert fastest.hash in {hash_json(request.schedule) for request in alone}
     for settled in finalists.settled:
         assert fastest.hash not in settled.best.met
     applied = record_to_apply(setting.store, task.key)
@@ -269,7 +270,7 @@ class UnstableRunner(SyntheticRunner):
 def test_an_unstable_measurement_that_may_be_the_best_is_repeated_once(setting: Setting) -> None:
     setting.runner = UnstableRunner()
     setting.run(Limits(), TILES)
-    hashes = [schedule_hash(request.schedule) for request in setting.runner.requests]
+    hashes = [hash_json(request.schedule) for request in setting.runner.requests]
     assert hashes.count(setting.made[0].default.hash) == 2
     assert max(map(hashes.count, hashes)) == 2
     records = queries.trials(setting.store, setting.made[0].key)
