@@ -173,22 +173,16 @@ def _padded_to_tiles(
     before = kernel.stages[:position]
     for stage in before:
         if stage.name == data:
-            names = [axis.name for axis in stage.axes]
+            plane = [axis.name for axis in stage.axes[2:4]]
             body = stage.body
             if [stage.shape[2], stage.shape[3]] != need:
-                body = _zero_outside(body, names[2:4], stage.shape[2:4])
-            axes = (
-                *stage.axes[:2],
-                Axis(names[2], need[0]),
-                Axis(names[3], need[1]),
-                stage.axes[4],
-            )
+                body = _zero_outside(body, plane, stage.shape[2:4])
+            axes = (*stage.axes[:2], *map(Axis, plane, need), stage.axes[4])
             grown = replace(stage, axes=axes, body=body)
             return tuple(grown if other is stage else other for other in before), data
     shape = kernel.buffer(data).shape
-    load = Load(
-        conv.data.dtype, data, tuple(index(name) for name in ("n", "icb", "ih", "iw", "ici"))
-    )
+    names = ["n", "icb", "ih", "iw", "ici"]
+    load = Load(conv.data.dtype, data, tuple(index(name) for name in names))
     axes = tuple(
         Axis(name, extent)
         for name, extent in zip(names, (*shape[:2], *need, shape[4]), strict=True)

@@ -42,6 +42,12 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
         ["x1", "x2"],
         TARGET,
     ),
+    "3x3 without padding": (
+        [f32(1, 2, 9, 11, 8), f32(24, 16, 3, 3)],
+        [("conv", ["x0", "x1"], {"layout": "NCHWc"})],
+        ["x1"],
+        TARGET,
+    ),
     "3x3 of a batch": (
         [f32(2, 2, 16, 12, 8), f32(24, 16, 3, 3)],
         [("conv", ["x0", "x1"], CONV)],
