@@ -55,7 +55,8 @@ def read_record(kind: type[_T], value: object) -> _T:
 
 @cache
 def _readers(kind: type[Any]) -> Mapping[str, _Read]:
-    hints = get_type_hints(kind, include_extras=True)
+    here = {"bounds": sys.modules[__name__]}
+    hints = get_type_hints(kind, localns=here, include_extras=True)
     return {name: _reader(hint) for name, hint in hints.items() if name != GIVEN}
 
 

@@ -6,9 +6,10 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
-from db import bounds
+if TYPE_CHECKING:  # `read_record` knows it when it needs it; a build never does
+    from db import bounds
 
 JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed", "lost"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)

@@ -69,8 +69,10 @@ def salvage(source: Path, target: Path) -> Salvage:
     useless = _drop_useless(found)
     stand_ins = _add_stand_ins(found)
     tables = tuple(
-        _counts(table.name, found[table.name], stand_ins[table.name], useless.get(table.name, 0))
-        for table in _TABLES
+        SalvagedTable(
+            name, len(rows), stand_ins[name], useless.get(name, 0), max(rows, default=0) - len(rows)
+        )
+        for name, rows in found.items()
     )
     try:
         with Store.open(target) as store:
@@ -155,12 +157,12 @@ def _could_be_ours(stored: list[Value]) -> bool:
     return len(stored) in {len(table.columns) for table in _TABLES if len(table.columns) > 5}
 
 
-def _references() -> Iterator[tuple[str, str, str]]:
-    """Table, column, and the table that it refers to."""
+def _references_to(parent: str) -> Iterator[tuple[str, str]]:
+    """Table and column of what refers to rows of `parent`."""
     for table in _TABLES:
         for column in table.columns:
-            for key in column.foreign_keys:
-                yield table.name, column.name, key.column.table.name
+            if any(key.column.table.name == parent for key in column.foreign_keys):
+                yield table.name, column.name
 
 
 _NEEDED = {
@@ -188,10 +190,8 @@ def _drop_useless(found: dict[str, _Rows]) -> dict[str, int]:
 def _add_stand_ins(found: dict[str, _Rows]) -> dict[str, int]:
     """Add a row for everything that is referred to and lost; how many of each table."""
     counts = dict.fromkeys(found, 0)
-    for name in ("jobs", "tasks", "machines", "workloads", "targets"):
-        for table, column, parent in _references():
-            if parent != name:
-                continue
+    for parent in ("jobs", "tasks", "machines", "workloads", "targets"):
+        for table, column in _references_to(parent):
             wanted = {row[column] for row in found[table].values()} - {None}
             for number in sorted(wanted - found[parent].keys()):
                 found[parent][number] = _stand_in(parent, number, found)
@@ -213,11 +213,6 @@ def _stand_in(table: str, number: int, found: Mapping[str, _Rows]) -> dict[str, 
     nothing = {"model_name": "lost", "model_hash": "", "settings": {}, "progress": {}}
     times = {"started": 0.0, "updated": 0.0, "finished": None}
     return {"id": number, "uid": name, **nothing, **times, "state": "failed"}
-
-
-def _counts(name: str, table: _Rows, stand_ins: int, useless: int) -> SalvagedTable:
-    missing = max(table, default=0) - len(table)
-    return SalvagedTable(name, len(table), stand_ins, useless, missing)
 
 
 def _write(store: Store, found: Mapping[str, _Rows]) -> None:
