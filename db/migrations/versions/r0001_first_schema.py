@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from db.migrations.tables import create_table, reference, required
+from db.migrations.tables import create_indices, create_table, reference, required
 from db.schema import where
 
 revision = "0001"
@@ -27,33 +27,36 @@ def upgrade() -> None:
     create_table(
         "tasks",
         reference("workload_id"),
-        reference("target_id", index=True),
+        reference("target_id"),
         *required(sa.Integer(), "threads"),
         *required(sa.String(32), "numerics"),
         *required(sa.String(64), "compiler_version"),
         sa.UniqueConstraint(*key_columns, name="uq_tasks_key"),
+        indexed=("target_id",),
     )
     create_table(
         "jobs",
         sa.Column("uid", sa.String(32), nullable=False, unique=True),
         *required(sa.Text(), "model_name"),
-        sa.Column("model_hash", sa.String(64), nullable=False, index=True),
+        sa.Column("model_hash", sa.String(64), nullable=False),
         *required(sa.Text(), "settings"),
         *required(sa.String(16), "state"),
         *required(sa.Float(), "started", "updated"),
         sa.Column("finished", sa.Float()),
         *required(sa.Text(), "progress"),
+        indexed=("model_hash",),
     )
     op.create_table(
         "job_tasks",
         reference("job_id", primary_key=True),
-        reference("task_id", primary_key=True, index=True),
+        reference("task_id", primary_key=True),
         *required(sa.Integer(), "position", "occurrences"),
     )
+    create_indices("job_tasks", "task_id")
     create_table(
         "trials",
         reference("task_id"),
-        reference("job_id", nullable=True, index=True),
+        reference("job_id", nullable=True),
         reference("machine_id"),
         *required(sa.String(64), "request_id"),
         *required(sa.Text(), "sketch", "choices", "schedule"),
@@ -65,5 +68,7 @@ def upgrade() -> None:
         *required(sa.Text(), "conditions"),
         *required(sa.Float(), "created"),
         sa.UniqueConstraint("task_id", "schedule_hash", "request_id", name="uq_trials_key"),
-        sa.Index("ix_trials_best", "task_id", "latency", **where("status = 'ok'")),
     )
+    best = where("status = 'ok'")
+    op.create_index("ix_trials_best", "trials", ["task_id", "latency"], **best)
+    create_indices("trials", "job_id")

@@ -16,10 +16,11 @@ def upgrade() -> None:
     create_table(
         "bests",
         reference("task_id"),
-        reference("job_id", index=True),
-        reference("trial_id", index=True),
+        reference("job_id"),
+        reference("trial_id"),
         *required(sa.Float(), "default_latency", "ratio", "low", "high"),
         *required(sa.Text(), "met"),
         *required(sa.Float(), "created"),
         sa.UniqueConstraint("task_id", "job_id", name="uq_bests_key"),
+        indexed=("job_id", "trial_id"),
     )

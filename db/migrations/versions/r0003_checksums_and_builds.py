@@ -70,8 +70,8 @@ def _create_builds() -> None:
         "builds",
         sa.Column("uid", sa.String(32), nullable=False, unique=True),
         *required(sa.Text(), "model_name"),
-        sa.Column("model_hash", sa.String(64), nullable=False, index=True),
-        reference("target_id", index=True),
+        sa.Column("model_hash", sa.String(64), nullable=False),
+        reference("target_id"),
         *required(sa.Integer(), "threads"),
         *required(sa.String(32), "numerics"),
         *required(sa.String(64), "compiler_version", "artefact_sha256"),
@@ -79,6 +79,7 @@ def _create_builds() -> None:
         *required(packed, "report"),
         *required(sa.Float(), "created"),
         sa.Column("checksum", sa.BigInteger()),
+        indexed=("model_hash", "target_id"),
     )
 
 

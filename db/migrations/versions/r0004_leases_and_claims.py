@@ -26,8 +26,9 @@ def upgrade() -> None:
         "claims",
         reference("task_id"),
         *required(sa.String(16), "schedule_hash"),
-        reference("job_id", index=True),
+        reference("job_id"),
         *required(sa.Float(), "expires"),
         sa.Column("checksum", sa.BigInteger()),
         sa.UniqueConstraint("task_id", "schedule_hash", name="uq_claims_key"),
+        indexed=("job_id",),
     )
