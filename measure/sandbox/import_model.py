@@ -2,30 +2,21 @@
 
 Parsing, version conversion and shape inference run foreign C++ code on foreign bytes. A file that
 crashes it, eats memory or never ends costs a child process and gives one clear error. The graph
-comes back as JSON, its constants in a file that this process maps.
+comes back as JSON, its constants in a file that this process maps (`imported_graph`).
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
-from compiler import errors
-from compiler.errors import ImportModelError, TunefarmError
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import graph_from_structure
+from compiler.errors import ImportModelError
 from compiler.limits import Limits
-from compiler.types.tensor_type import Array
 from configs.remains import make_folder
 from measure.machine import available_cores
-from measure.sandbox.import_role import CONSTANTS
 from measure.sandbox.messages import Message
 from measure.sandbox.worker_process import (
     Role,
@@ -34,6 +25,9 @@ from measure.sandbox.worker_process import (
     WorkerStartError,
 )
 from measure.sandbox.worker_settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from compiler.graph.ir import Graph
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
@@ -71,6 +65,8 @@ def import_model(
             reply = worker.request(Message(fields), timeout).fields
         finally:
             worker.close()
+        from measure.sandbox.imported_graph import graph_of  # imports NumPy, and the process began
+
         return graph_of(reply, path, folder)
     except WorkerEndError as end:
         reason = end.text.splitlines()[0]
@@ -82,40 +78,3 @@ def import_model(
         raise ImportModelError(f"cannot read {os.fspath(path)}: {error.message}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def graph_of(
-    reply: Mapping[str, Any], path: str | os.PathLike[str], folder: str | os.PathLike[str]
-) -> Graph:
-    """The graph of an `ImportRole`'s reply about `path`, or the error that it tells of.
-
-    `folder` is the role's scratch folder.
-    """
-    if reply["status"] != "ok":
-        raise _error_of(reply, path)
-    constants = _map_constants(Path(folder, CONSTANTS), reply["constants"])
-    return graph_from_structure(reply["graph"], constants)
-
-
-def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> TunefarmError:
-    kind = getattr(errors, str(reply.get("kind", "")), None)
-    if not (isinstance(kind, type) and issubclass(kind, TunefarmError)):
-        return ImportModelError(f"reading {os.fspath(path)} failed: {reply['error']}")
-    return kind(reply["error"], program=reply["program"], hint=reply["hint"])
-
-
-def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays that `measure.sandbox.import_role` wrote, read-only and without a copy."""
-    memory: mmap.mmap | bytes = b""
-    if path.stat().st_size:
-        with path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    arrays: dict[str, Array] = {}
-    for name, (dtype, shape, offset) in table.items():
-        count = int(np.prod(shape, dtype=np.int64))
-        flat = (
-            np.frombuffer(memory, np.dtype(dtype), count, offset) if count else np.empty(0, dtype)
-        )
-        flat.flags.writeable = False
-        arrays[name] = flat.reshape(shape)
-    return arrays

@@ -28,8 +28,8 @@ from compiler.limits import Limits
 from compiler.pipeline import compile_model
 from compiler.runtime.executable import Executable
 from compiler.types.tensor_type import Array
-from measure.sandbox.import_model import graph_of
 from measure.sandbox.import_role import ImportRole
+from measure.sandbox.imported_graph import graph_of
 from measure.sandbox.messages import Message
 from measure.sandbox.worker_settings import WorkerSettings
 from tests.attack.attack import Attack, Outcome

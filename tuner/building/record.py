@@ -1,4 +1,7 @@
-"""The database of a build: opened for its records, and listing what was made of them."""
+"""The database of a build: opened for its records, and listing what was made of them.
+
+Untuned builds have none, and import nothing of SQLAlchemy.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import os
 import time
 import uuid
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import compiler
 from compiler.errors import DatabaseError, SettingsError
 from compiler.target import Target
-from db import queries
-from db.records import BuildRecord, TargetRecord
-from db.store import Store
 from tuner.building.request import BuildRequest, BuildResult
+
+if TYPE_CHECKING:
+    from db.store import Store
 
 
 def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | None]:
@@ -27,6 +31,8 @@ def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | N
         raise SettingsError(
             f"no such database: {url}", hint="tune --model makes one; --untuned builds without"
         )
+    from db.store import Store
+
     return Store.open(url, create=False, read_only=True)
 
 
@@ -36,6 +42,10 @@ def record_build(request: BuildRequest, target: Target, result: BuildResult) -> 
     An artefact that came out before is listed already, with the file that it first went to. A
     build server may have the records for reading only: that is no reason to fail.
     """
+    from db import queries
+    from db.records import BuildRecord, TargetRecord
+    from db.store import Store
+
     settings = request.settings
     record = BuildRecord(
         id=uuid.uuid4().hex,

@@ -1,0 +1,55 @@
+"""The graph that a process has read for this one: JSON, and constants in a file that is mapped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler import errors
+from compiler.errors import ImportModelError, TunefarmError
+from compiler.graph.ir import Graph
+from compiler.graph.serialize import graph_from_structure
+from compiler.types.tensor_type import Array
+from measure.sandbox.import_role import CONSTANTS
+
+
+def graph_of(
+    reply: Mapping[str, Any], path: str | os.PathLike[str], folder: str | os.PathLike[str]
+) -> Graph:
+    """The graph of an `ImportRole`'s reply about `path`, or the error that it tells of.
+
+    `folder` is the role's scratch folder.
+    """
+    if reply["status"] != "ok":
+        raise _error_of(reply, path)
+    constants = _map_constants(Path(folder, CONSTANTS), reply["constants"])
+    return graph_from_structure(reply["graph"], constants)
+
+
+def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> TunefarmError:
+    kind = getattr(errors, str(reply.get("kind", "")), None)
+    if not (isinstance(kind, type) and issubclass(kind, TunefarmError)):
+        return ImportModelError(f"reading {os.fspath(path)} failed: {reply['error']}")
+    return kind(reply["error"], program=reply["program"], hint=reply["hint"])
+
+
+def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays that `measure.sandbox.import_role` wrote, read-only and without a copy."""
+    memory: mmap.mmap | bytes = b""
+    if path.stat().st_size:
+        with path.open("rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays: dict[str, Array] = {}
+    for name, (dtype, shape, offset) in table.items():
+        count = int(np.prod(shape, dtype=np.int64))
+        flat = (
+            np.frombuffer(memory, np.dtype(dtype), count, offset) if count else np.empty(0, dtype)
+        )
+        flat.flags.writeable = False
+        arrays[name] = flat.reshape(shape)
+    return arrays
