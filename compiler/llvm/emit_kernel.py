@@ -269,13 +269,13 @@ class _FunctionEmitter:
             if len(self.writer.bodies) > 1:
                 raise LoweringError("workspace can only be allocated outside of loops")
             offset = self.kernel.workspace_bytes
-            self.kernel.workspace_bytes += -(-memory.bytes // ALIGNMENT) * ALIGNMENT
+            self.kernel.workspace_bytes += -(-memory.type.bytes // ALIGNMENT) * ALIGNMENT
             self.kernel.workspace[memory.name] = (memory, offset)
             self._place_in_workspace(memory, offset)
         else:
             element = "i8" if memory.dtype is DType.BOOL else type_of(memory.dtype, 0)
             pointer = self.writer.emit_entry(
-                f"alloca [{memory.size} x {element}], align {ALIGNMENT}"
+                f"alloca [{memory.type.size} x {element}], align {ALIGNMENT}"
             )
             self.addresses.storages[memory.name] = Storage(memory, pointer)
             if memory.dtype is not DType.BOOL:

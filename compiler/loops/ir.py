@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from compiler.expr.nodes import Expr
 from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
 
 
 class LoopKind(StrEnum):
@@ -41,15 +42,8 @@ class Memory:
     shape: tuple[int, ...]
 
     @property
-    def size(self) -> int:
-        size = 1
-        for extent in self.shape:
-            size *= extent
-        return size
-
-    @property
-    def bytes(self) -> int:
-        return self.size * self.dtype.bytes
+    def type(self) -> TensorType:
+        return TensorType(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
