@@ -11,8 +11,10 @@ from typing import Any
 class Status(StrEnum):
     """How a measurement ended. Everything but OK keeps its text in `MeasureResult.error`.
 
-    INFRASTRUCTURE says nothing about the candidate: no worker could be had for it. QUARANTINED says
-    little, but enough to stay away: two workers were lost while they had it.
+    SCATTERED is a right result whose slices scatter against a reference that is quiet. UNSTABLE is
+    what earlier versions called a measurement that scattered by itself: the host's fault, as often
+    as not. INFRASTRUCTURE says nothing about the candidate: no worker could be had for it.
+    QUARANTINED says little, but enough to stay away: two workers were lost while they had it.
     """
 
     OK = "ok"
@@ -25,6 +27,11 @@ class Status(StrEnum):
     UNSTABLE = "unstable"
     INFRASTRUCTURE = "infrastructure"
     QUARANTINED = "quarantined"
+    SCATTERED = "scattered"
+
+
+LOST_TO_NOISE = frozenset((Status.SCATTERED, Status.UNSTABLE))
+"""Right results that say too little about speed."""
 
 
 @dataclass(frozen=True, slots=True)
