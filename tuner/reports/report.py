@@ -15,7 +15,13 @@ KEY_CHARACTERS = 8  # of a workload key in a table: enough to tell kernels of on
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """Where one task stands. Latencies are seconds per call, infinity where none is known."""
+    """Where one task stands. Latencies are seconds per call, infinity where none is known.
+
+    `expected` is the latency that the best schedule is expected to have when it is confirmed, with
+    its 95 % interval `low` to `high`. `claimed` and `confirmed` are times over the default's: what
+    the search expected of its nominee before the finalists met, and what their meeting showed. All
+    of these are NaN while nothing is known.
+    """
 
     kernel: str
     key: str
@@ -25,6 +31,12 @@ class TaskStatus:
     default: float  # latency of the default schedule
     best: float
     ended: str = ""  # why it gets no more trials; empty while it runs
+    scattered: int = 0  # trials lost to noise, which are no failures
+    expected: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    claimed: float = math.nan
+    confirmed: float = math.nan
 
     @property
     def cost(self) -> float:
