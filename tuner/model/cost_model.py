@@ -23,12 +23,14 @@ from configs.settings import CostModelSettings
 from tuner.model.features import ESTIMATE, FeatureMatrix
 
 Labels = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float32]
 Gradients: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 _Loss: TypeAlias = Callable[[npt.NDArray[np.float32], xgboost.DMatrix], Gradients]
 
 LOWEST_LABEL = -6.0  # 64 times slower than the best: how much slower still does not matter
 NOISE = 0.01
 UNCERTAIN = 1.0  # spread of the analytic estimate: it may be wrong by a factor of two
+MODEL_NOISE = 0.05  # of a log time: what the features cannot tell, however well it is measured
 YARDSTICK_NOISE = 0.1  # of the yardstick's time, that says nothing about the machine's speed
 MIN_FAILURES = 4  # fewer say nothing about where failures are to be expected
 FAILURE_COST = 4.0  # what a certain failure takes off the score: as if 16 times slower
@@ -47,13 +49,15 @@ class Outcome(IntEnum):
 class TrainingData:
     """Everything measured: n rows.
 
-    `latencies` are in seconds (infinity for a failure), `yardsticks` those of the yardstick beside
-    each measurement (NaN if unknown), `tasks` says which rows belong to one task.
+    `latencies` are in seconds (infinity for a failure), `deviations` the standard errors of their
+    natural logarithms, `yardsticks` the seconds of the yardstick beside each measurement (NaN if
+    unknown, or if there is no need of it), `tasks` says which rows belong to one task.
     """
 
     features: FeatureMatrix  # [n, width]
     latencies: npt.NDArray[np.float64]  # [n]
     outcomes: npt.NDArray[np.int8]  # [n] values of Outcome
+    deviations: npt.NDArray[np.float64]  # [n]
     yardsticks: npt.NDArray[np.float64]  # [n]
     tasks: npt.NDArray[np.int64]  # [n]
 
@@ -94,8 +98,9 @@ class CostModel(Protocol):
 def throughput_labels(data: TrainingData) -> Labels:
     """log2(best latency of the task / latency), at least `LOWEST_LABEL`; NaN for failures.
 
-    Latencies are first brought to the task's usual speed of the machine: each is divided by how
-    much longer than the task's median the yardstick took beside it.
+    Latencies with a yardstick are first brought to the task's usual speed of the machine: each is
+    divided by how much longer than the task's median the yardstick took beside it. The best is the
+    one that is surely fast, with one deviation added: not the luckiest.
     """
     labels = np.full(len(data), np.nan, np.float32)
     for task in np.unique(data.tasks):
@@ -104,7 +109,8 @@ def throughput_labels(data: TrainingData) -> Labels:
         if not measured.any():
             continue
         seconds = data.latencies[rows] / _drift(data.yardsticks[rows])
-        best = seconds[measured].min()
+        surely = np.log(seconds) + data.deviations[rows]
+        best = seconds[np.where(measured, surely, np.inf).argmin()]
         labels[rows] = np.maximum(np.log2(best / seconds), LOWEST_LABEL)
     labels[data.outcomes == Outcome.FAILED] = np.nan
     return labels
@@ -121,6 +127,15 @@ def _drift(yardsticks: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     usual = float(np.median(yardsticks[known]))
     drift = np.where(known, yardsticks, usual) / usual
     return np.where(np.abs(drift - 1.0) > YARDSTICK_NOISE, drift, 1.0)
+
+
+def row_weights(data: TrainingData) -> Weights:
+    """How much each row counts: the inverse of its variance, noise of the model included; mean 1.
+
+    Shape [n]; n must not be 0.
+    """
+    weights = 1.0 / (MODEL_NOISE**2 + np.square(data.deviations))
+    return np.asarray(weights / weights.mean(), np.float32)
 
 
 def analytic_scores(features: FeatureMatrix) -> Labels:
@@ -154,9 +169,10 @@ class AnalyticModel:
 class BoostedTrees:
     """An ensemble of gradient-boosted trees (XGBoost).
 
-    `objective` "squared" is squared error on log-throughput; "pairwise" and "ndcg" rank the
-    candidates of each task. A measurement that was ended at a time limit is a bound: it costs
-    something only if the prediction lies above it. Failures are no latencies: a classifier of their
+    `objective` "squared" is squared error on log-throughput, weighted by how sure each measurement
+    is; "pairwise" and "ndcg" rank the candidates of each task, where XGBoost knows weights of whole
+    tasks only. A measurement that was ended at a time limit is a bound: it costs something only if
+    the prediction lies above it. Failures are no latencies: a classifier of their
     own learns where they are, and takes off the score what failing probably costs.
 
     One thread and fixed seeds: the same measurements give the same model. Until `min_records`
@@ -214,10 +230,12 @@ class BoostedTrees:
         self, data: TrainingData, labels: Labels, known: npt.NDArray[np.bool_]
     ) -> list[xgboost.Booster]:
         rows = np.flatnonzero(known)
-        matrix = _matrix(data.features[rows], labels[rows] - _expected(data, labels, rows))
+        weights = row_weights(data)[rows]
+        residuals = labels[rows] - _expected(data, labels, rows)
+        matrix = _matrix(data.features[rows], residuals, weight=weights)
         bounds = data.outcomes[rows] == Outcome.ABOVE
         if bounds.any():
-            return self._ensemble(matrix, {"base_score": 0.0}, _one_sided(bounds))
+            return self._ensemble(matrix, {"base_score": 0.0}, _one_sided(bounds, weights))
         return self._ensemble(matrix, {"base_score": 0.0, "objective": "reg:squarederror"})
 
     def _fit_ranking(
@@ -226,10 +244,13 @@ class BoostedTrees:
         rows = np.flatnonzero(known | (data.outcomes == Outcome.FAILED))
         rows = rows[np.argsort(data.tasks[rows], kind="stable")]
         values = np.where(known[rows], labels[rows], LOWEST_LABEL)
+        groups = np.unique(data.tasks[rows], return_inverse=True)[1]
+        sizes = np.bincount(groups)
         matrix = _matrix(
             data.features[rows],
             np.round(RELEVANCES * np.exp2(values)).astype(np.int32),
-            qid=np.unique(data.tasks[rows], return_inverse=True)[1],
+            qid=groups,
+            weight=np.bincount(groups, row_weights(data)[rows]) / sizes,
             base_margin=analytic_scores(data.features[rows]),
         )
         parameters = {
@@ -279,15 +300,13 @@ def _expected(data: TrainingData, labels: Labels, rows: npt.NDArray[np.int64]) -
     return scores
 
 
-def _one_sided(
-    bounds: npt.NDArray[np.bool_],
-) -> _Loss:
+def _one_sided(bounds: npt.NDArray[np.bool_], weights: Weights) -> _Loss:
     """Squared error, but for rows that are bounds only where the prediction is above the label."""
 
     def objective(predictions: npt.NDArray[np.float32], matrix: xgboost.DMatrix) -> Gradients:
         gradient = predictions - matrix.get_label()
         inactive = bounds & (gradient < 0)
         gradient = np.where(inactive, 0.0, gradient)
-        return gradient, np.where(inactive, 1e-3, 1.0)
+        return weights * gradient, weights * np.where(inactive, np.float32(1e-3), np.float32(1.0))
 
     return objective

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ def data(
     latencies: list[float] | npt.NDArray[np.float64],
     *,
     outcomes: list[Outcome] | None = None,
+    deviations: list[float] | None = None,
     yardsticks: list[float] | None = None,
     tasks: list[int] | None = None,
 ) -> TrainingData:
@@ -40,6 +42,7 @@ def data(
         np.zeros((count, 1), np.float32) if rows is None else rows,
         seconds,
         np.array(usual if outcomes is None else outcomes, np.int8),
+        np.array(deviations or [0.01] * count, np.float64),
         np.array(yardsticks or [NAN] * count, np.float64),
         np.array(tasks or [0] * count, np.int64),
     )
@@ -89,6 +92,40 @@ def test_labels_leave_out_what_the_whole_machine_lost() -> None:
     assert partly.tolist() == [0, -1, -2]
 
 
+def test_the_best_is_not_the_luckiest() -> None:
+    """0.9 s may be anything up to 1.2 s; 1 s is what it is."""
+    labels = throughput_labels(data(None, [0.9, 1.0, 2.0], deviations=[0.3, 0.01, 0.01]))
+    assert labels[1:].tolist() == [0, -1]
+    assert labels[0] > 0
+
+
+def test_sure_measurements_count_more() -> None:
+    """One candidate, measured well a few times and badly many times."""
+    rows = np.repeat(np.array([[0.0], [1.0]], np.float32), 40, axis=0)
+    seconds = [1.0] * 40 + [2.0] * 8 + [4.0] * 32
+    sure = [0.01] * 40 + [0.01] * 8 + [0.5] * 32
+    model = BoostedTrees(0, CostModelSettings(rounds=200))
+    scores = []
+    for deviations in (sure, [0.01] * 80):
+        model.fit(data(rows, seconds, deviations=deviations))
+        slow, fast = model.predict(rows[::79]).mean[::-1]
+        scores.append(slow - fast)
+    assert scores[0] == pytest.approx(-1.0, abs=0.1)  # 2 s against 1 s
+    assert scores[1] == pytest.approx(-1.8, abs=0.1)
+
+
+def test_a_bound_counts_as_much_as_it_is_sure() -> None:
+    """The same, with a bound among the rows: another objective, the same weights."""
+    rows = np.repeat(np.array([[0.0], [1.0], [2.0]], np.float32), [40, 40, 1], axis=0)
+    seconds = [1.0] * 40 + [2.0] * 8 + [4.0] * 32 + [1.5]
+    outcomes = [Outcome.MEASURED] * 80 + [Outcome.ABOVE]
+    sure = [0.01] * 48 + [0.5] * 33
+    model = BoostedTrees(0, CostModelSettings(rounds=200))
+    model.fit(data(rows, seconds, outcomes=outcomes, deviations=sure))
+    fast, slow = model.predict(rows[[0, 40]]).mean
+    assert slow - fast == pytest.approx(-1.0, abs=0.1)
+
+
 @pytest.mark.parametrize("objective", ["squared", "pairwise", "ndcg"])
 def test_boosted_trees_rank_unseen_candidates(objective: str) -> None:
     model = BoostedTrees(1, CostModelSettings.model_validate({"objective": objective}))
@@ -103,9 +140,7 @@ def test_boosted_trees_rank_unseen_candidates(objective: str) -> None:
 def test_rankings_take_the_tasks_of_earlier_jobs_too() -> None:
     """Which have negative numbers."""
     rows = measured(200, seed=1)
-    earlier = TrainingData(
-        rows.features, rows.latencies, rows.outcomes, rows.yardsticks, rows.tasks - 3
-    )
+    earlier = replace(rows, tasks=rows.tasks - 3)
     model = BoostedTrees(1, CostModelSettings(objective="pairwise"))
     model.fit(TrainingData.joined([earlier, measured(200, seed=2)]))
     assert model.trained
@@ -114,9 +149,7 @@ def test_rankings_take_the_tasks_of_earlier_jobs_too() -> None:
 def test_one_model_ranks_the_candidates_of_several_tasks() -> None:
     first = measured(200, seed=1)
     second = measured(200, seed=3)
-    slower = TrainingData(
-        second.features, 50 * second.latencies, second.outcomes, second.yardsticks, second.tasks + 1
-    )
+    slower = replace(second, latencies=50 * second.latencies, tasks=second.tasks + 1)
     model = BoostedTrees(seed=1)
     model.fit(TrainingData.joined([first, slower]))
     unseen = measured(200, seed=4)
