@@ -44,6 +44,9 @@ class MeasureRequest:
 
     With `rivals`, further schedules of the kernel, it is a comparison: all are timed in turn in
     `options["samples"]` rounds, in an order drawn from `seed`.
+
+    `placements`: where the buffers lie while it is timed, by `measure.placement`. None: one after
+    the other; one: for all schedules; as many as schedules: each has its own.
     """
 
     request_id: str
@@ -54,6 +57,7 @@ class MeasureRequest:
     options: Mapping[str, float | int] = field(default_factory=dict)
     rivals: tuple[list[Any], ...] = ()
     seed: int = 0
+    placements: tuple[list[int], ...] = ()
 
     @property
     def schedules(self) -> list[list[Any]]:

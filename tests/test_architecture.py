@@ -49,7 +49,16 @@ COMPILER_ORDER = (
 
 ORDERS = {
     "compiler": COMPILER_ORDER,
-    "measure": ("__init__", "measurement", "machine", "compare", "sandbox", "worker", "farm"),
+    "measure": (
+        "__init__",
+        "measurement",
+        "placement",
+        "machine",
+        "compare",
+        "sandbox",
+        "worker",
+        "farm",
+    ),
     "tuner": (
         "from_settings",
         "interrupt",

@@ -25,7 +25,8 @@ class BuildRole:
 
     def answer(self, message: Message) -> Message:
         fields = message.fields["request"]
-        request = MeasureRequest(**{**fields, "rivals": tuple(fields["rivals"])})
+        tuples = {name: tuple(fields[name]) for name in ("rivals", "placements")}
+        request = MeasureRequest(**{**fields, **tuples})
         os.sched_setaffinity(0, message.fields["cores"])
         result = build_candidate(request, self._target, self._compile)
         if result.status is Status.OK:

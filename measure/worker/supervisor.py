@@ -93,6 +93,7 @@ class Supervisor:
             "workload_key": request.workload_key,
             "options": dict(request.options),
             "seed": request.seed,
+            "placements": request.placements,
             "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
         }
         if options.fresh_process:
