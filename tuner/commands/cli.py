@@ -94,11 +94,11 @@ def tune(
     with signals_held():  # libraries start threads
         from tuner.job import tune_model
         from tuner.reports.progress import make_progress
-        from tuner.reports.report import task_table
+        from tuner.reports.task_table import TaskTable
         from tuner.result import summary_lines
 
     result = tune_model(model, settings, shapes=shapes, progress=make_progress())
-    show(json, result.to_json(), task_table(result.tasks))
+    show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
         command = shlex.join(["tune", *sys.argv[1:]])
         print(f"interrupted; all results are kept. To go on: {command}", file=sys.stderr)

@@ -20,7 +20,7 @@ from tuner.interrupt import exit_code, interrupted
 from tuner.reports.terminal import console, printable_json, printable_streams
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from configs.settings import Settings
 
@@ -113,7 +113,7 @@ def prepare(
         print(f"note: {problem}", file=sys.stderr)
 
 
-def show(path: str | None, value: Any, *parts: Table | str) -> None:
+def show(path: str | None, value: Any, *parts: RenderableType) -> None:
     """Write a result as JSON to `path`, and print it for people unless that is stdout."""
     write_json(path, value)
     if path == "-":

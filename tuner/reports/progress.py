@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,14 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from tuner.reports.report import TaskStatus, format_duration, format_seconds, task_table
+from tuner.reports.report import (
+    TaskStatus,
+    format_duration,
+    format_latency,
+    format_seconds,
+    sum_of,
+)
+from tuner.reports.task_table import TaskTable
 from tuner.reports.terminal import console
 
 PLAIN_INTERVAL = 10.0  # seconds between plain lines
@@ -34,19 +42,37 @@ class Progress:
 
 
 def status_line(tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> str:
-    """The whole job in one line."""
+    """The whole job in one line: what is expected to be confirmed, nothing that is only claimed."""
     trials = sum(task.trials for task in tasks)
     failures = sum(task.failures for task in tasks)
-    known = [task.cost for task in tasks if task.best < float("inf")]
-    parts = [f"{trials} trials ({failures} failed)"]
-    if len(known) == len(tasks):
-        parts.append(f"all kernels together {format_seconds(sum(known))}")
-    else:
-        parts.append(f"{len(known)} of {len(tasks)} kernels measured")
+    scattered = sum(task.scattered for task in tasks)
+    parts = [f"{trials} trials ({failures} failed, {scattered} scattered)"]
+    parts += _latencies(tasks)
     parts.append(f"{format_duration(elapsed)} elapsed")
     if left is not None:
         parts.append(f"at most {format_duration(left)} left")
     return ", ".join(parts)
+
+
+def _latencies(tasks: Sequence[TaskStatus]) -> list[str]:
+    """What is known of the model's time, tuned and untuned; of the kernels measured if not of all.
+
+    The untuned figure is left out while a default schedule among them has none: the two could not
+    be compared.
+    """
+    known = [task for task in tasks if task.is_measured]
+    parts = []
+    name = "model"
+    if len(known) < len(tasks):
+        parts.append(f"{len(known)} of {len(tasks)} kernels measured")
+        name = "together"
+    if not known:
+        return parts
+    parts.append(f"{name} expected at {format_latency(sum_of(known))}")
+    untuned = sum(task.occurrences * task.default for task in known)
+    if math.isfinite(untuned):
+        parts.append(f"untuned kernels {format_seconds(untuned)}")
+    return parts
 
 
 class LiveProgress(Progress):
@@ -65,7 +91,7 @@ class LiveProgress(Progress):
     def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
         rows = max(4, self._console.size.height - 8)
         line = Text(status_line(tasks, elapsed, left))
-        self._live.update(Group(task_table(tasks, limit=rows), line))
+        self._live.update(Group(TaskTable(tasks, limit=rows), line))
 
     def stop(self) -> None:
         self._live.stop()

@@ -1,4 +1,4 @@
-"""What a job or a build did, as tables for a terminal and values for JSON."""
+"""Where tasks stand, how figures are written, and values for JSON."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-
-from rich.table import Table
+from typing import Any, NamedTuple
 
 KEY_CHARACTERS = 8  # of a workload key in a table: enough to tell kernels of one name apart
+
+
+class Latency(NamedTuple):
+    """Seconds, with their 95 % interval; NaN where it is not known."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
     """Where one task stands. Latencies are seconds per call, infinity where none is known.
 
-    `expected` is the latency that the best schedule is expected to have when it is confirmed, with
-    its 95 % interval `low` to `high`. `claimed` and `confirmed` are times over the default's: what
-    the search expected of its nominee before the finalists met, and what their meeting showed. All
-    of these are NaN while nothing is known.
+    `expected` is the latency that the best schedule is expected to have when it is confirmed, or
+    had then, with its 95 % interval `low` to `high`. `claimed` and `confirmed` are times over the
+    default's: what the search expected of its nominee before the finalists met, and what their
+    meeting showed. All of these are NaN while nothing is known.
     """
 
     kernel: str
@@ -39,34 +45,80 @@ class TaskStatus:
     confirmed: float = math.nan
 
     @property
+    def latency(self) -> Latency:
+        """What the best schedule is expected to take, or what it is known by."""
+        if math.isfinite(self.expected):
+            return Latency(self.expected, self.low, self.high)
+        return Latency(self.best)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any schedule has a latency."""
+        return math.isfinite(self.latency.value)
+
+    @property
     def cost(self) -> float:
         """Seconds that the model spends in this kernel."""
-        return self.occurrences * self.best
+        return self.occurrences * self.latency.value
 
     @property
     def speed_up(self) -> float:
-        """Default latency over best latency; NaN while one of them is unknown."""
-        if not (math.isfinite(self.default) and math.isfinite(self.best)):
+        """Default latency over that of the best schedule; NaN while one of them is unknown."""
+        if not (math.isfinite(self.default) and self.is_measured):
             return math.nan
-        return self.default / self.best
+        return self.default / self.latency.value
+
+
+def sum_of(tasks: Sequence[TaskStatus]) -> Latency:
+    """Seconds that the model spends in the tasks that were measured.
+
+    Their errors are independent: the squares of the intervals' halves add up.
+    """
+    parts = [(task.occurrences, task.latency) for task in tasks if task.is_measured]
+    total = math.fsum(times * latency.value for times, latency in parts)
+    below = math.hypot(*(times * (latency.value - latency.low) for times, latency in parts))
+    above = math.hypot(*(times * (latency.high - latency.value) for times, latency in parts))
+    return Latency(total, total - below, total + above)
 
 
 def shares(tasks: Sequence[TaskStatus]) -> list[float]:
     """Each task's share of the model's time; NaN while nothing of it was measured."""
-    total = sum(task.cost for task in tasks if math.isfinite(task.cost))
+    total = sum_of(tasks).value
     if total <= 0:
         return [math.nan] * len(tasks)
-    return [task.cost / total if math.isfinite(task.cost) else math.nan for task in tasks]
+    return [task.cost / total if task.is_measured else math.nan for task in tasks]
 
 
 def format_seconds(seconds: float) -> str:
     """A latency with a unit: `1.234 ms`; `-` where there is none."""
     if not math.isfinite(seconds):
         return "-"
+    unit, scale = _unit(seconds)
+    return f"{seconds * scale:.4g} {unit}"
+
+
+def format_latency(latency: Latency) -> str:
+    """A latency with its interval: `1.234 ms (1.21 to 1.26)`; `-` where there is none."""
+    if not (math.isfinite(latency.low) and math.isfinite(latency.high)):
+        return format_seconds(latency.value)
+    _, scale = _unit(latency.value)
+    low, high = latency.low * scale, latency.high * scale
+    return f"{format_seconds(latency.value)} ({low:.3g} to {high:.3g})"
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    """The unit in which a latency reads well, and how many of it a second has."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * scale >= 1.0:
-            return f"{seconds * scale:.4g} {unit}"
-    return f"{seconds * 1e9:.4g} ns"
+            return unit, scale
+    return "ns", 1e9
+
+
+def format_speed_up(before: float, after: float) -> str:
+    """The ratio of two latencies just as `format_seconds` shows them: `1.85x`; `-` without one."""
+    if not (math.isfinite(before) and math.isfinite(after)):
+        return "-"
+    return format_ratio(float(f"{before:.4g}") / float(f"{after:.4g}"))
 
 
 def format_duration(seconds: float) -> str:
@@ -94,48 +146,27 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.2f}x" if math.isfinite(ratio) else "-"
 
 
-def task_table(tasks: Sequence[TaskStatus], *, limit: int | None = None, title: str = "") -> Table:
-    """A row per kernel, the costliest first; at most `limit` of them."""
-    table = Table(title=title or None, title_justify="left", header_style="bold")
-    table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
-    table.add_column("key", no_wrap=True, min_width=KEY_CHARACTERS)
-    for name in ("times", "trials", "failed", "best", "share", "speed-up"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis")
-    rows = sorted(zip(tasks, shares(tasks), strict=True), key=_costliest_first)
-    for task, share in rows[:limit]:
-        table.add_row(
-            task.kernel,
-            task.key[:KEY_CHARACTERS],
-            str(task.occurrences),
-            str(task.trials),
-            str(task.failures),
-            format_seconds(task.best),
-            format_share(share),
-            format_ratio(task.speed_up),
-            task.ended,
-        )
-    if limit is not None and len(rows) > limit:
-        table.caption = f"and {len(rows) - limit} more kernels"
-    return table
-
-
-def _costliest_first(row: tuple[TaskStatus, float]) -> tuple[float, str]:
-    task, share = row
-    return (-share if math.isfinite(share) else 0.0, task.key)
-
-
 def task_to_json(task: TaskStatus) -> dict[str, Any]:
-    """The summary as JSON values; unknown latencies are null."""
+    """The summary as JSON values; unknown latencies are null.
+
+    `best_seconds` and `speed_up` are what is expected to be confirmed, or was; the ratios are times
+    over the default's.
+    """
     return {
         "kernel": task.kernel,
         "workload": task.key,
         "occurrences": task.occurrences,
         "trials": task.trials,
         "failures": task.failures,
+        "scattered": task.scattered,
         "default_seconds": _finite(task.default),
-        "best_seconds": _finite(task.best),
+        "best_seconds": _finite(task.latency.value),
+        "expected_seconds": _finite(task.expected),
+        "low_seconds": _finite(task.low),
+        "high_seconds": _finite(task.high),
         "speed_up": _finite(task.speed_up),
+        "claimed_ratio": _finite(task.claimed),
+        "confirmed_ratio": _finite(task.confirmed),
         "ended": task.ended,
     }
 

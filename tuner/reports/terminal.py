@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 if TYPE_CHECKING:
     from rich.console import Console
 
-UNTERMINATED_WIDTH = 160  # columns of a table that is not printed to a terminal
+UNTERMINATED_WIDTH = 200  # columns of a table that is not printed to a terminal
 
 # Controls but newline and tab, soft hyphens and zero widths, marks and isolates of direction,
 # separators of lines, byte order marks, surrogates that stand for no character, tags.

@@ -1,12 +1,12 @@
-"""Tables and progress lines say what is known and mark what is not."""
+"""Figures and progress lines say what is known and mark what is not."""
 
 from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from tuner.reports.progress import (
     PLAIN_INTERVAL,
@@ -16,25 +16,45 @@ from tuner.reports.progress import (
     status_line,
 )
 from tuner.reports.report import (
+    Latency,
     TaskStatus,
     format_duration,
+    format_latency,
     format_ratio,
     format_seconds,
     format_share,
+    format_speed_up,
     shares,
-    task_table,
+    sum_of,
     task_to_json,
 )
 
-FAST = TaskStatus("conv_relu", "0123456789abcdef", 3, 20, 2, default=4e-3, best=2e-3, ended="done")
-SLOW = TaskStatus("matmul", "fedcba9876543210", 1, 9, 0, default=2e-2, best=1.8e-2)
+FAST = TaskStatus(
+    "conv_relu",
+    "0123456789abcdef",
+    3,
+    20,
+    2,
+    default=4e-3,
+    best=1.9e-3,
+    scattered=1,
+    expected=2e-3,
+    low=1.9e-3,
+    high=2.2e-3,
+)
+SLOW = TaskStatus(
+    "matmul",
+    "fedcba9876543210",
+    1,
+    9,
+    0,
+    default=2e-2,
+    best=1.8e-2,
+    expected=1.8e-2,
+    low=1.76e-2,
+    high=1.88e-2,
+)
 UNKNOWN = TaskStatus("softmax", "00000000ffffffff", 1, 0, 0, default=math.inf, best=math.inf)
-
-
-def printed(*tasks: TaskStatus, limit: int | None = None) -> str:
-    stream = io.StringIO()
-    Console(file=stream, width=120).print(task_table(tasks, limit=limit))
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -63,31 +83,68 @@ def test_shares_count_occurrences_and_leave_out_what_is_unknown() -> None:
     assert math.isnan(shares([UNKNOWN])[0])
 
 
-def test_the_table_has_a_row_per_kernel_the_costliest_first() -> None:
-    text = printed(FAST, UNKNOWN, SLOW)
-    assert text.index("matmul") < text.index("conv_relu") < text.index("softmax")
-    row = next(line for line in text.splitlines() if "conv_relu" in line)
-    for cell in ("01234567", "20", "2 ms", "25.0 %", "2.00x", "done"):
-        assert cell in row
+def test_an_interval_has_the_unit_of_its_latency() -> None:
+    assert format_latency(Latency(1.02e-3, 0.98e-3, 1.064e-3)) == "1.02 ms (0.98 to 1.06)"
+    assert format_latency(Latency(1.02e-3)) == "1.02 ms"
+    assert format_latency(Latency(math.inf)) == "-"
 
 
-def test_a_long_table_says_how_much_it_leaves_out() -> None:
-    text = printed(FAST, SLOW, UNKNOWN, limit=1)
-    assert "conv_relu" not in text
-    assert "and 2 more kernels" in text
+@pytest.mark.parametrize(("before", "after"), [(1.23456e-3, 1.0049999e-3), (2e-3, 1.99995e-3)])
+def test_a_speed_up_is_the_ratio_of_the_figures_that_are_shown(before: float, after: float) -> None:
+    shown = [float(format_seconds(seconds).split()[0]) for seconds in (before, after)]
+    assert format_speed_up(before, after) == f"{shown[0] / shown[1]:.2f}x"
+
+
+def test_a_speed_up_without_one_of_its_latencies_is_unknown() -> None:
+    assert format_speed_up(math.inf, 1e-3) == format_speed_up(1e-3, math.nan) == "-"
+
+
+def test_the_squares_of_errors_of_kernels_add_up() -> None:
+    total = sum_of([FAST, SLOW])
+    assert total.value == pytest.approx(24e-3)
+    assert total.low == pytest.approx(24e-3 - math.hypot(0.3e-3, 0.4e-3))
+    assert total.high == pytest.approx(24e-3 + math.hypot(0.6e-3, 0.8e-3))
+    assert math.isnan(sum_of([FAST, replace(SLOW, expected=math.nan)]).low)
 
 
 def test_json_has_null_for_what_is_unknown() -> None:
-    assert task_to_json(UNKNOWN)["best_seconds"] is None
-    assert task_to_json(FAST)["speed_up"] == 2.0
+    unknown = task_to_json(UNKNOWN)
+    for name in ("best", "default", "expected", "low", "high"):
+        assert unknown[f"{name}_seconds"] is None
+    assert (unknown["speed_up"], unknown["claimed_ratio"], unknown["confirmed_ratio"]) == (
+        None,
+    ) * 3
+
+
+def test_json_has_one_figure_for_what_a_kernel_takes() -> None:
+    values = task_to_json(replace(FAST, claimed=0.45, confirmed=0.5))
+    assert values["scattered"] == 1
+    assert values["default_seconds"] / values["best_seconds"] == values["speed_up"] == 2.0
+    assert (values["low_seconds"], values["high_seconds"]) == (1.9e-3, 2.2e-3)
+    assert (values["claimed_ratio"], values["confirmed_ratio"]) == (0.45, 0.5)
 
 
 def test_the_status_line_counts_trials_and_time() -> None:
     line = status_line([FAST, SLOW], 61.0, 30.0)
-    assert "29 trials (2 failed)" in line
-    assert "24 ms" in line  # 3 x 2 ms + 18 ms
-    assert "1:01 elapsed" in line and "at most 0:30 left" in line
-    assert "2 of 3 kernels measured" in status_line([FAST, SLOW, UNKNOWN], 0.0, None)
+    assert line.startswith("29 trials (2 failed, 1 scattered), ")
+    assert line.endswith(", 1:01 elapsed, at most 0:30 left")
+
+
+def test_the_status_line_tells_what_is_expected_and_nothing_that_is_claimed() -> None:
+    line = status_line([FAST, SLOW], 61.0, None)
+    assert "model expected at 24 ms (23.5 to 25), untuned kernels 32 ms" in line
+    assert "23.7 ms" not in line  # 3 x 1.9 ms + 18 ms, the lowest that was measured
+
+
+def test_the_status_line_sums_what_is_measured() -> None:
+    line = status_line([FAST, UNKNOWN], 0.0, None)
+    assert "1 of 2 kernels measured, together expected at 6 ms (5.7 to 6.6)" in line
+    assert "untuned kernels 12 ms" in line
+    assert "expected" not in status_line([UNKNOWN], 0.0, None)
+
+
+def test_the_status_line_compares_with_no_untuned_kernel_that_failed() -> None:
+    assert "untuned" not in status_line([FAST, replace(SLOW, default=math.inf)], 0.0, None)
 
 
 def test_plain_progress_prints_a_line_now_and_then() -> None:

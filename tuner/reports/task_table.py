@@ -1,0 +1,120 @@
+"""The table of a job's kernels; a narrow terminal gets fewer columns, and those can be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rich.console import Console, ConsoleOptions, JustifyMethod
+from rich.table import Table
+
+from tuner.reports.report import (
+    KEY_CHARACTERS,
+    TaskStatus,
+    format_latency,
+    format_ratio,
+    format_seconds,
+    format_share,
+    format_speed_up,
+    shares,
+)
+
+_LEAST_NAME = 12  # columns of the terminal for a kernel's name
+_LEAST_REASON = 12  # for why a kernel gets no more trials
+_FRAME = 3  # for the border of a column
+
+
+class _Column(NamedTuple):
+    """`rank`: the columns of the highest are the first that are left out for want of room."""
+
+    name: str
+    cells: list[str]
+    rank: int
+
+    @property
+    def width(self) -> int:
+        return max(len(self.name), *map(len, self.cells), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTable:
+    """A row per kernel, the costliest first; at most `limit` of them.
+
+    `confirmed`: the finalists have met, and what was claimed stands beside what was confirmed.
+    Before that there are only latencies and speed-ups that are expected to be confirmed.
+    """
+
+    tasks: Sequence[TaskStatus]
+    limit: int | None = None
+    confirmed: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """The table as wide as there is room."""
+        rows = sorted(zip(self.tasks, shares(self.tasks), strict=True), key=_costliest_first)
+        shown = rows[: self.limit]
+        tasks = [task for task, _ in shown]
+        columns, room = _fitting(self._columns(shown), options.max_width)
+        reason = max((len(task.ended) for task in tasks), default=0)
+        name = max(len("kernel"), *(len(task.kernel) for task in tasks), 0)
+        name = min(name, max(_LEAST_NAME, room - reason))
+        table = Table(header_style="bold")
+        table.add_column("kernel", overflow="ellipsis", no_wrap=True, max_width=name)
+        for column in columns:
+            justify: JustifyMethod = "left" if column.name == "key" else "right"
+            table.add_column(column.name, justify=justify, no_wrap=True, min_width=column.width)
+        lines = self.confirmed  # what is printed once may take several
+        table.add_column("", no_wrap=not lines, overflow="ellipsis", max_width=max(1, room - name))
+        cells = zip(*(column.cells for column in columns), strict=True)
+        for task, figures in zip(tasks, cells, strict=True):
+            table.add_row(task.kernel, *figures, task.ended)
+        if len(rows) > len(shown):
+            table.caption = f"and {len(rows) - len(shown)} more kernels"
+        yield table
+
+    def _columns(self, rows: Sequence[tuple[TaskStatus, float]]) -> list[_Column]:
+        """All columns of figures."""
+        tasks = [task for task, _ in rows]
+        gains = [format_speed_up(task.default, task.latency.value) for task in tasks]
+        columns = [
+            _Column("key", [task.key[:KEY_CHARACTERS] for task in tasks], 7),
+            _Column("times", [str(task.occurrences) for task in tasks], 6),
+            _Column("trials", [str(task.trials) for task in tasks], 1),
+            _Column("failed", [str(task.failures) for task in tasks], 4),
+            _Column("scattered", [str(task.scattered) for task in tasks], 5),
+            _Column("default", [format_seconds(task.default) for task in tasks], 2),
+            _Column(
+                "best" if self.confirmed else "expected",
+                [format_latency(task.latency) for task in tasks],
+                0,
+            ),
+            _Column("share", [format_share(share) for _, share in rows], 3),
+        ]
+        if not self.confirmed:
+            return [*columns, _Column("speed-up", gains, 0)]
+        claimed = [format_ratio(1.0 / task.claimed) for task in tasks]
+        held = [
+            gain if math.isfinite(task.confirmed) else "-"
+            for task, gain in zip(tasks, gains, strict=True)
+        ]
+        return [*columns, _Column("claimed", claimed, 0), _Column("confirmed", held, 0)]
+
+
+def _fitting(columns: Sequence[_Column], width: int) -> tuple[list[_Column], int]:
+    """The columns for which there is room beside a kernel's name and the reason of its end.
+
+    Also returned is what is left for those two.
+    """
+    kept = list(columns)
+    room = width - 1 - 2 * _FRAME - sum(column.width + _FRAME for column in kept)
+    while room < _LEAST_NAME + _LEAST_REASON and any(column.rank for column in kept):
+        least = max(kept, key=lambda column: column.rank)
+        kept.remove(least)
+        room += least.width + _FRAME
+    return kept, room
+
+
+def _costliest_first(row: tuple[TaskStatus, float]) -> tuple[float, str]:
+    task, share = row
+    return (-share if math.isfinite(share) else 0.0, task.key)
