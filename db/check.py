@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from configs.errors import DatabaseError
 from db import schema
 from db.raw_rows import examined
-from db.records import OK, hash_json
+from db.records import contradiction, hash_json
 from db.sqlite_file import dangling
 from db.store import Store
 
@@ -59,5 +59,6 @@ def _row_problems(session: Session, table: Table) -> Iterator[str]:
 def _trial_problems(trial: Mapping[str, Any]) -> Iterator[str]:
     if trial["schedule_hash"] != hash_json(trial["schedule"]):
         yield "the hash is not the schedule's"
-    if trial["status"] == OK and not (trial["latency"] and trial["latency"] > 0):
-        yield "ok without a latency"
+    problem = contradiction(trial)
+    if problem:
+        yield problem

@@ -2,7 +2,8 @@
 
 A row's checksum is 64 bits of the BLAKE2b hash of its table's name and its values; the id is left
 out because the database gives it. SQLite's own checks see a damaged page structure, but not a digit
-that has changed within a latency.
+that has changed within a latency. Columns that a later schema added stand behind the checksum, and
+count up to the last one that is not null, so that rows from before keep the checksum they have.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def row_checksum(table: Table, values: Mapping[str, Any]) -> int:
 
     Raises TypeError, ValueError or OverflowError for values that no row can have.
     """
+    columns = _columns(table)
     row: list[Any] = [table.name]
-    for name, is_float in _columns(table):
+    for name, is_float in columns[: _counting(table, [values.get(name) for name, _ in columns])]:
         value = values.get(name)
         row.append(_as_float(value) if is_float and value is not None else value)
     return _hash(json.dumps(row, separators=(",", ":")))
@@ -38,7 +40,16 @@ def row_checksum(table: Table, values: Mapping[str, Any]) -> int:
 
 def checksum_of_json(table: Table, values: Sequence[str]) -> int:
     """The same of values that are compact JSON already, in the order of the columns."""
-    return _hash(f'["{table.name}",{",".join(values)}]')
+    counting = values[: _counting(table, [None if text == "null" else text for text in values])]
+    return _hash(f'["{table.name}",{",".join(counting)}]')
+
+
+def _counting(table: Table, values: Sequence[Any]) -> int:
+    """How many of the values count: all but nulls at the end of columns that were added later."""
+    count, first = len(values), _first_added(table)
+    while count > first and values[count - 1] is None:
+        count -= 1
+    return count
 
 
 def _as_float(value: Any) -> float:
@@ -81,3 +92,16 @@ def _columns(table: Table) -> tuple[tuple[str, bool], ...]:
         for column in table.columns
         if column.name not in LEFT_OUT
     )
+
+
+@cache
+def _first_added(table: Table) -> int:
+    """How many columns count that stand before the checksum, where the table began to have one."""
+    names = [column.name for column in table.columns]
+    return len([name for name in names[: names.index(COLUMN)] if name not in LEFT_OUT])
+
+
+def added_columns(table: Table) -> tuple[str, ...]:
+    """The columns that rows from before a later schema do not have: null there."""
+    names = [column.name for column in table.columns]
+    return tuple(names[names.index(COLUMN) + 1 :])

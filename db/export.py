@@ -1,6 +1,6 @@
 """Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds, an end.
 
-    {"format": "tunefarm-records", "version": 4}
+    {"format": "tunefarm-records", "version": 5}
     {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …, "checksum": "01ef…"}
     {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …, "checksum": …}
     {"kind": "end", "records": 2}
@@ -25,7 +25,6 @@ from configs.regular_file import open_regular
 from db import queries
 from db.bounds import GIVEN, read_record
 from db.records import (
-    OK,
     BestRecord,
     BuildRecord,
     JobRecord,
@@ -39,9 +38,16 @@ from db.records import (
 from db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 4
-"""Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs."""
+VERSION = 5
+"""Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs,
+version 4 no pairs."""
 _CHECKED_SINCE = 4
+_PAIRS_SINCE = 5
+_ALONE: Mapping[str, Any] = {
+    **dict.fromkeys(("reference", "ratio", "low", "high")),
+    "reference_samples": [],
+}
+"""The fields of a trial that was not measured in pairs."""
 _BATCH = 1000
 
 
@@ -91,7 +97,7 @@ def merge_records(store: Store, source: Store) -> int:
         raise DatabaseError(f"{source.name} is the database itself", hint="nothing was changed")
     for record in records_of(source):
         try:  # all of them before the first is added
-            read_record(type(record), record)
+            _checked(type(record), record)
         except ValueError as error:
             raise DatabaseError(
                 f"{source.name}: a {_NAMES[type(record)]} that cannot be: {error}",
@@ -197,7 +203,7 @@ class _Lines:
                 self._ended = True
                 return None
             _check_sum(value)
-        record = _record(value)
+        record = _record(value, self._version)
         _check_references(record, self._seen)
         self._records += 1
         return record
@@ -256,14 +262,23 @@ def _trial_name(record: TrialRecord | BestRecord) -> str:
     return f"{record.request_id} {record.schedule_hash}"
 
 
-def _record(value: object) -> Record:
+def _record(value: object, version: int) -> Record:
     if not isinstance(value, dict):
         raise ValueError("this is not an object")
     name = value.pop("kind", None)
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"unknown kind {name!r}")
+    if kind is TrialRecord and version < _PAIRS_SINCE:
+        for field in _ALONE.keys() & value.keys():
+            raise ValueError(f"unknown field {field!r}")
+        value |= _ALONE
+    return _checked(kind, value)
+
+
+def _checked(kind: type[Record], value: object) -> Record:
+    """The record, if it can be. Raises ValueError."""
     record = read_record(kind, value)
-    if isinstance(record, TrialRecord) and record.status == OK and not record.is_ok:
-        raise ValueError("an ok trial needs a latency above zero")
+    if isinstance(record, TrialRecord) and record.contradiction:
+        raise ValueError(record.contradiction)
     return record

@@ -14,6 +14,9 @@ from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
 from db.raw_rows import damage, raw_rows, row_name
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
+    from sqlalchemy.orm import Session
+
     from db.store import Store
 
 
@@ -23,7 +26,7 @@ def prepare(store: Store, migrations: Path, *, create: bool, check_rows: bool) -
     with store.engine.connect() as connection:
         revision = schema_revision(connection)
         tables = set(inspect(connection).get_table_names())
-    if check_rows and revision in schema.OF_THESE_COLUMNS:
+    if check_rows and revision in schema.WITH_CHECKSUMS:
         _check_rows(store, tables, revision)
     if _is_newest(store.name, revision, migrations):
         return
@@ -61,11 +64,18 @@ def _check_rows(store: Store, names: Collection[str], revision: str) -> None:
                 raise sqlite_file.damaged(store.name, f"it has no table {table.name}")
             if table.name not in names or table.name in skipped:
                 continue
-            for row in raw_rows(session, table):
+            without = () if revision == schema.REVISION else _missing(session, table)
+            for row in raw_rows(session, table, without):
                 problem = damage(table, row)
                 if problem:
                     name = f"{table.name} {row_name(table, row)}"
                     raise sqlite_file.damaged(store.name, f"{name}: {problem}")
+
+
+def _missing(session: Session, table: Table) -> set[str]:
+    """The columns that the table does not have yet."""
+    there = {column["name"] for column in inspect(session.connection()).get_columns(table.name)}
+    return {column.name for column in table.columns} - there
 
 
 def _migrate(store: Store, migrations: Path) -> None:

@@ -328,6 +328,7 @@ def _trial(result: Any) -> TrialRecord:
         row,
         key=TaskKey(*key),
         samples=tuple(row.samples),
+        reference_samples=tuple(row.reference_samples or ()),
         machine=machine,
         job=job_id,
         number=row.id,

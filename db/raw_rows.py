@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Integer, LargeBinary, Table, Text, cast, select
+from sqlalchemy import ColumnElement, Float, Integer, LargeBinary, Table, Text, cast, null, select
 from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
@@ -18,10 +18,18 @@ from db.packing import unpack
 _AT_ONCE = 1000
 
 
-def raw_rows(session: Session, table: Table) -> Iterator[dict[str, Any]]:
-    """The table's rows by column, text as bytes where it might be no text at all."""
+def raw_rows(
+    session: Session, table: Table, without: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """The table's rows by column, text as bytes where it might be no text at all.
+
+    The columns `without`, which the table of a former schema does not have, are null.
+    """
     is_file = session.get_bind().dialect.name == "sqlite"
-    columns = [_stored(column, is_file).label(column.name) for column in table.columns]
+    columns = [
+        (null() if column.name in without else _stored(column, is_file)).label(column.name)
+        for column in table.columns
+    ]
     rows = select(*columns).execution_options(yield_per=_AT_ONCE)
     for row in session.execute(rows).mappings():
         yield dict(row)
@@ -98,7 +106,7 @@ def _text_functions(table: Table) -> tuple[tuple[str, Callable[[Any], str]], ...
 
 
 def _text_function(type: object) -> Callable[[Any], str]:
-    if isinstance(type, schema.PackedJson):
+    if isinstance(type, schema.PACKED):
         return unpack
     if isinstance(type, schema.Json):
         return _text
@@ -136,7 +144,7 @@ def _stored(column: ColumnElement[Any], is_file: bool) -> ColumnElement[Any]:
     """A column without the decoding that its type does."""
     if isinstance(column.type, Integer | Float):
         return column
-    packed = is_file or isinstance(column.type, schema.PackedJson)
+    packed = is_file or isinstance(column.type, schema.PACKED)
     return cast(column, LargeBinary if packed else Text)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:  # `read_record` knows it when it needs it; a build never does
     from db import bounds
@@ -73,11 +74,18 @@ class TrialRecord:
     """One measured candidate.
 
     `request_id` tells measurements of one schedule apart: a trial whose key, schedule and request
-    are in the store already is not recorded again. `latency` is the median of `samples` in
-    seconds, None unless there is one. `machine` is what stays the same from trial to trial on one
+    are in the store already is not recorded again. `latency` is in seconds, None unless there is
+    one, `samples` are slices, in order. `machine` is what stays the same from trial to trial on one
     machine (its fingerprint) and is stored once; `conditions` is what does not (load, steal).
     `job` is the id of a JobRecord or None, `created` seconds since the epoch; the store sets
     it when it is 0. `number` is the record's id within its database, None before it is stored.
+
+    A schedule that was measured in pairs has the hash of another schedule of its task as
+    `reference`, that one's slices (the i-th next to the i-th of `samples`), and its time over the
+    reference's as `ratio`, which `low` and `high` bound with 95 % confidence. Its latency is then
+    the ratio times the reference's latency in the task's scale: what the default schedule took
+    when the database first saw it. What was measured alone has none of these, and its latency is
+    the median of the samples.
     """
 
     key: TaskKey
@@ -96,6 +104,11 @@ class TrialRecord:
     conditions: bounds.JsonObject = field(default_factory=dict)
     job: bounds.Word | None = None
     created: bounds.Moment = 0.0
+    reference: bounds.ScheduleHash | None = None
+    ratio: bounds.Ratio | None = None
+    low: bounds.Ratio | None = None
+    high: bounds.Ratio | None = None
+    reference_samples: tuple[bounds.Seconds, ...] = ()
     number: int | None = None
 
     @property
@@ -107,6 +120,32 @@ class TrialRecord:
     def is_ok(self) -> bool:
         """Whether the trial may be applied: the right result and a finite latency above zero."""
         return self.status == OK and self.latency is not None and 0 < self.latency < math.inf
+
+    @property
+    def contradiction(self) -> str:
+        """Why its fields, each right by itself, cannot be together; "" if they can."""
+        return contradiction({name: getattr(self, name) for name in _RELATED})
+
+
+_PAIR = ("reference", "ratio", "low", "high", "reference_samples")
+_RELATED = ("status", "latency", "samples", *_PAIR)
+
+
+def contradiction(trial: Mapping[str, Any]) -> str:
+    """The same of a trial's fields by name."""
+    latency, ratio, low, high = (trial[name] for name in ("latency", "ratio", "low", "high"))
+    if trial["status"] == OK and not (latency is not None and 0 < latency < math.inf):
+        return "ok without a latency above zero"
+    slices = trial["reference_samples"] or ()
+    pair = (trial["reference"], ratio, low, high)
+    if None in pair:
+        whole = pair.count(None) == len(pair) and not slices
+        return "" if whole else "a part of what it was measured against is missing"
+    if not 0 < low <= ratio <= high < math.inf:
+        return f"the ratio {ratio:g} is not from {low:g} to {high:g}"
+    if len(slices) != len(trial["samples"]):
+        return "it has other numbers of slices than its reference"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

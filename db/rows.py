@@ -16,7 +16,6 @@ from configs.errors import DatabaseError
 from db import schema
 from db.records import (
     CONFIRMED,
-    OK,
     BestRecord,
     BuildRecord,
     JobRecord,
@@ -156,8 +155,8 @@ def _trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
         schedule_hash = record.schedule_hash
     except (TypeError, ValueError) as error:
         raise DatabaseError(f"trial {record.request_id} is not JSON: {error}") from error
-    if record.status == OK and not record.is_ok:
-        raise DatabaseError(f"trial {record.request_id} is ok but its latency is {record.latency}")
+    if record.contradiction:
+        raise DatabaseError(f"trial {record.request_id} cannot be: {record.contradiction}")
     latency = record.latency
     return {
         **_columns(record, "key", "job", "machine", "number"),
@@ -172,6 +171,7 @@ def _trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:
         "conditions": dict(record.conditions),
         "created": record.created or time.time(),
         "confirmed": int(bool(record.conditions.get(CONFIRMED))),
+        "reference_samples": list(record.reference_samples) or None,
     }
 
 

@@ -7,11 +7,13 @@ refers to one that is lost, a stand-in named `lost-NUMBER` takes the place of th
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from sqlalchemy import Table, func, insert, select
 from configs.errors import DatabaseError
 from configs.remains import make_folder
 from db import schema
-from db.checksum import COLUMN
+from db.checksum import COLUMN, added_columns
 from db.raw_rows import decode, is_intact
 from db.sqlite_pages import Value, layouts, rows
 from db.store import Store
@@ -138,9 +140,9 @@ def table_of(rowid: int, stored: list[Value]) -> tuple[Table, dict[str, Any]] | 
     """The table that an intact row is from, and its values by column."""
     for table in _TABLES:
         names = [column.name for column in table.columns]
-        if len(names) != len(stored):
+        if len(stored) not in _lengths(table):
             continue
-        row: dict[str, Any] = dict(zip(names, stored, strict=True))
+        row: dict[str, Any] = dict(itertools.zip_longest(names, stored))
         if "id" in row:
             row["id"] = rowid
         try:
@@ -152,9 +154,16 @@ def table_of(rowid: int, stored: list[Value]) -> tuple[Table, dict[str, Any]] | 
     return None
 
 
+@cache
+def _lengths(table: Table) -> tuple[int, ...]:
+    """How many values its rows have: those from before a schema have none of its columns."""
+    whole, added = len(table.columns), len(added_columns(table))
+    return (whole, whole - added) if added else (whole,)
+
+
 def _could_be_ours(stored: list[Value]) -> bool:
     """Whether a row has the length of one of ours; SQLite's own tables have other rows."""
-    return len(stored) in {len(table.columns) for table in _TABLES if len(table.columns) > 5}
+    return len(stored) > 5 and any(len(stored) in _lengths(table) for table in _TABLES)
 
 
 def _references_to(parent: str) -> Iterator[tuple[str, str]]:

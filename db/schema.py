@@ -38,13 +38,17 @@ from db.checksum import checksum_of, checksum_of_insert, damaged_row
 from db.packing import pack, unpack
 from db.records import OK, JobState, compact_json
 
-REVISION = "0004"
+REVISION = "0005"
 """The Alembic revision that these models are."""
 
 
-OF_THESE_COLUMNS = ("0003", REVISION)
-"""The revisions whose tables, if there, have the columns of these models."""
+WITH_CHECKSUMS = ("0003", "0004", REVISION)
+"""The revisions whose tables, if there, have the columns of these models, but for those that stand
+behind the checksum (`db.checksum.added_columns`)."""
 
+
+_ADDED = 1001
+"""`sort_order` of columns that were added to tables with a checksum: behind it, as in the files."""
 
 _TASK_KEY = ("workload_id", "target_id", "threads", "numerics", "compiler_version")
 """The columns of a task's key."""
@@ -79,6 +83,23 @@ class PackedJson(TypeDecorator[Any]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else _parsed(unpack(value))
+
+
+class PackedNumbers(TypeDecorator[Any]):
+    """A list of numbers, compressed; null if there are none, as in rows from before."""
+
+    impl = LargeBinary().with_variant(Text(), "sqlite")
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        return pack(compact_json(value)) if value else None
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else _parsed(unpack(value))
+
+
+PACKED = (PackedJson, PackedNumbers)
+"""The types whose values are compressed."""
 
 
 def _parsed(text: Any) -> Any:
@@ -257,6 +278,11 @@ class Trial(Numbered):
     conditions: Mapped[Any] = mapped_column(PackedJson)
     created: Mapped[float]
     confirmed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    reference: Mapped[str | None] = mapped_column(String(16), sort_order=_ADDED)
+    ratio: Mapped[float | None] = mapped_column(sort_order=_ADDED)
+    low: Mapped[float | None] = mapped_column(sort_order=_ADDED)
+    high: Mapped[float | None] = mapped_column(sort_order=_ADDED)
+    reference_samples: Mapped[Any | None] = mapped_column(PackedNumbers, sort_order=_ADDED)
 
 
 class Best(Numbered):

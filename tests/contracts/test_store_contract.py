@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from configs.errors import DatabaseError
 from db import queries, schema
+from db.check import check
 from db.checksum import checksum_of
 from db.records import (
     CONFIRMED,
@@ -31,6 +32,7 @@ from tests.db.examples import (
     build,
     count_claims,
     failed,
+    paired,
     populate,
     trial,
 )
@@ -59,6 +61,31 @@ def stored(record: TrialRecord, number: int) -> TrialRecord:
 def test_trial_comes_back_as_it_went_in(store: Store) -> None:
     assert store.add([trial(1)]) == 1
     assert queries.trials(store, KEY) == [stored(trial(1), 1)]
+
+
+def test_pair_comes_back_with_what_it_was_measured_against(store: Store) -> None:
+    pair = paired(2, 1, samples=(0.5, 0.25), reference_samples=(1.0, 1e-9))
+    store.add([trial(1), pair, failed(3, "scattered")])
+    assert queries.trials(store, KEY)[1] == stored(pair, 2)
+    assert check(store) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"ratio": None}, "a part of what it was measured against is missing"),
+        ({"reference": None}, "a part of what it was measured against is missing"),
+        ({"low": 0.6}, "the ratio 0.5 is not from 0.6 to 0.55"),
+        ({"low": 0.0}, "the ratio 0.5 is not from 0 to 0.55"),
+        ({"high": float("inf")}, "the ratio 0.5 is not from 0.45 to inf"),
+        ({"ratio": float("nan")}, "the ratio nan is not from 0.45 to 0.55"),
+        ({"reference_samples": (1.0,)}, "it has other numbers of slices than its reference"),
+    ],
+)
+def test_pair_that_cannot_be_is_refused(store: Store, changes: Any, reason: str) -> None:
+    with pytest.raises(DatabaseError, match=reason):
+        store.add([trial(1), paired(2, 1, **changes)])
+    assert queries.count_trials(store) == {}
 
 
 def test_failed_trial_keeps_its_error(store: Store) -> None:
@@ -149,7 +176,7 @@ def test_unknown_workload_target_or_job_adds_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("latency", [None, float("inf"), float("nan"), 0.0, -1.0])
 def test_ok_trial_without_a_latency_is_refused(store: Store, latency: float | None) -> None:
-    with pytest.raises(DatabaseError, match="its latency is"):
+    with pytest.raises(DatabaseError, match="ok without a latency"):
         store.add([trial(1), trial(2, latency)])
     assert queries.count_trials(store) == {}
 

@@ -43,6 +43,13 @@ def trial(number: int, latency: float | None = 1.0, **changes: Any) -> TrialReco
     return replace(record, **changes)
 
 
+def paired(number: int, against: int, **changes: Any) -> TrialRecord:
+    """An ok trial that was measured against that of another number, and took half the time."""
+    pair = {"ratio": 0.5, "low": 0.45, "high": 0.55, "reference_samples": (2.0, 2.5, 1.5)}
+    record = trial(number, 0.5, reference=trial(against).schedule_hash, **pair)
+    return replace(record, **changes)
+
+
 def failed(number: int, status: str = "crashed", error: str = "signal 11") -> TrialRecord:
     """A trial that ended without a latency."""
     return trial(number, None, samples=(), status=status, error=error)

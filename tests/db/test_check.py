@@ -55,7 +55,8 @@ def test_damage_is_found(store: Store, damage: str, problem: str) -> None:
     ("change", "problem"),
     [
         ({"schedule_hash": "0" * 16}, "trials 1: the hash is not the schedule's"),
-        ({"latency": None}, "trials 1: ok without a latency"),
+        ({"ratio": 0.5}, "trials 1: a part of what it was measured against is missing"),
+        ({"latency": None}, "trials 1: ok without a latency above zero"),
     ],
 )
 def test_intact_rows_that_make_no_sense_are_found(

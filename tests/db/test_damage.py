@@ -14,7 +14,7 @@ from db import queries, sqlite_file
 from db.check import check
 from db.export import export_records
 from db.store import Store
-from tests.db.examples import KEY, build, populate, trial
+from tests.db.examples import KEY, build, paired, populate, trial
 from tuner.commands.database_commands import builds_table, list_table, list_to_json
 from tuner.records.prune import plan_pruning
 from tuner.reports.html_report import html_report
@@ -41,6 +41,10 @@ WRONG = {
     "NaN": ("trials", "samples", "'[NaN]'"),
     "text that was packed": ("trials", "schedule", "'[]'"),
     "a number that was packed": ("trials", "conditions", 7),
+    "a pair without a ratio": ("trials", "ratio", "NULL"),
+    "a pair that is gone": ("trials", "reference", "NULL"),
+    "no slices of the reference": ("trials", "reference_samples", "NULL"),
+    "slices that were packed": ("trials", "reference_samples", "'[1.0]'"),
     "no checksum": ("trials", "checksum", "NULL"),
     "a checksum that is no number": ("trials", "checksum", "'x'"),
 }
@@ -51,7 +55,7 @@ def database(tmp_path: Path) -> Path:
     path = tmp_path / "tuning.db"
     with Store.open(path) as store:
         populate(store)
-        store.add([trial(number, 1.0 / number) for number in range(1, 5)])
+        store.add([trial(1), paired(2, 1), trial(3, 0.3), trial(4, 0.25)])
         store.add([build(1)])
     return path
 

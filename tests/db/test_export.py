@@ -11,10 +11,10 @@ import pytest
 
 from configs.errors import DatabaseError
 from db import queries
-from db.export import export_records, import_records
+from db.export import VERSION, export_records, import_records
 from db.records import BestRecord, JobTask, hash_json
 from db.store import Store
-from tests.db.examples import KEY, build, failed, populate, trial
+from tests.db.examples import KEY, build, failed, paired, populate, trial
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
     with Store.open(":memory:") as store:
         populate(store)
         job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
-        store.add([trial(1, 0.5, job=job.id), failed(2, error="a\nb"), trial(3)])
+        store.add([paired(1, 3, job=job.id), failed(2, error="a\nb"), trial(3)])
         hash = trial(1).schedule_hash
         best = BestRecord(KEY, hash, "request-1", 1.0, 0.5, 0.4, 0.6, (hash, "b"), job.id, 7.0)
         store.add([best])
@@ -108,8 +108,8 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
         (lambda text: text.replace('"latency":0.5', '"latency":0.6'), ":5: the line is not what"),
         (lambda text: text.replace("signal 11", "signal 12").replace("a\\nb", "c"), ":6: the line"),
         (lambda text: "[]\n" + text, ":1: this is not a file of records"),
-        (lambda text: text.replace('"version":4}', '"version":5}', 1), ":1: version 5 is not"),
-        (lambda text: text.replace('"version":4}', '"version":true}', 1), "version True is not"),
+        (lambda text: text.replace('"version":5}', '"version":6}', 1), ":1: version 6 is not"),
+        (lambda text: text.replace('"version":5}', '"version":true}', 1), "version True is not"),
         (change(7, lambda line: line.update(request_id="x")), ":8: trial 'x "),
         (change(7, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),
         (change(7, lambda line: line.update(ratio=None)), ":8: ratio: None is not a finite"),
@@ -121,8 +121,16 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
         (change(5, lambda line: line.update(speed=1)), ":6: unknown field 'speed'"),
         (change(5, lambda line: line.pop("samples")), ":6: field 'samples' is missing"),
         (change(5, lambda line: line.update(samples=["1"])), ":6: samples: '1' is not a finite"),
-        (change(4, lambda line: line.update(latency=None)), ":5: an ok trial needs a latency"),
+        (change(4, lambda line: line.update(latency=None)), ":5: ok without a latency"),
         (change(4, lambda line: line.update(latency=10**400)), "is not a finite number"),
+        (change(4, lambda line: line.update(ratio=-0.5)), ":5: ratio: -0.5 is not a number from"),
+        (change(4, lambda line: line.update(ratio=0)), ":5: ratio: 0.0 is not a number from"),
+        (change(4, lambda line: line.update(low=0.6)), ":5: the ratio 0.5 is not from 0.6 to 0.55"),
+        (change(4, lambda line: line.update(high=0.49)), ":5: the ratio 0.5 is not from 0.45 to"),
+        (change(4, lambda line: line.update(reference=None)), ":5: a part of what it was measured"),
+        (change(4, lambda line: line.update(reference="x" * 17)), ":5: reference: 'xxx"),
+        (change(4, lambda line: line.update(samples=[1.0])), ":5: it has other numbers of slices"),
+        (change(5, lambda line: line.update(high=1.0)), ":6: a part of what it was measured"),
         (change(4, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),
         (change(4, lambda line: line["key"].update(threads=True)), ":5: key: threads: True is not"),
         (change(4, lambda line: line["key"].update(target="t")), "target 't' does not stand above"),
@@ -163,15 +171,38 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
             import_records(store, tmp_path / "nowhere.jsonl")
 
 
-def test_files_of_the_first_version_are_read(file: Path) -> None:
-    lines = file.read_text().splitlines()
-    assert '"kind":"best"' in lines[-3]
-    old = [lines[0].replace('"version":4}', '"version":1}')]
-    for line in lines[1:-3]:
-        value = json.loads(line)
-        del value["checksum"]
-        old.append(json.dumps(value))
-    file.write_text("\n".join(old))
+PAIR = ("reference", "ratio", "low", "high", "reference_samples")
+
+
+def as_of_version(version: int, text: str) -> str:
+    """An export as an earlier version wrote it: version 1 had no bests and no builds."""
+    header, *lines, end = map(json.loads, text.splitlines())
+    old = [{**header, "version": version}]
+    for line in lines:
+        if version == 1 and line["kind"] in ("best", "build"):
+            continue
+        del line["checksum"]
+        if line["kind"] == "trial":
+            for name in PAIR:
+                del line[name]
+        old.append({**line, "checksum": hash_json(line)} if version >= 4 else line)
+    return "\n".join(map(json.dumps, [*old, end] if version >= 4 else old))
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_files_of_earlier_versions_are_read(version: int, file: Path) -> None:
+    file.write_text(as_of_version(version, file.read_text()))
     with Store.open(":memory:") as store:
         assert import_records(store, file) == 3
-        assert list(queries.iterate_bests(store)) == []
+        assert (list(queries.iterate_bests(store)) == []) == (version == 1)
+        assert all(trial.reference is None for trial in queries.iterate_trials(store))
+
+
+def test_pair_in_a_file_from_before_pairs_is_refused(file: Path) -> None:
+    text = as_of_version(3, file.read_text()).replace('"error"', '"ratio": 0.5, "error"', 1)
+    file.write_text(text)
+    with (
+        Store.open(":memory:") as store,
+        pytest.raises(DatabaseError, match=":5: unknown field 'ratio'"),
+    ):
+        import_records(store, file)

@@ -11,16 +11,19 @@ import pytest
 from configs.errors import DatabaseError
 from db import queries
 from db.export import export_records, merge_records
-from db.records import BestRecord, JobTask, Record, TaskKey, WorkloadRecord
+from db.records import BestRecord, JobTask, Record, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
-from tests.db.examples import KEY, build, failed, populate, trial
+from tests.db.examples import KEY, build, failed, paired, populate, trial
 
 
 def fill(store: Store, *numbers: int) -> None:
     """A job with these trials, the first of them its best."""
     populate(store)
     job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
-    store.add([trial(number, 1.0 / number, job=job.id) for number in numbers])
+    store.add(
+        paired(number, 1, job=job.id) if number % 2 == 0 else trial(number, job=job.id)
+        for number in numbers
+    )
     hash = trial(numbers[0]).schedule_hash
     request = f"request-{numbers[0]}"
     created = float(numbers[0])
@@ -39,6 +42,10 @@ def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
         yield here, there
 
 
+def _pair(trial: TrialRecord) -> tuple[object, ...]:
+    return trial.reference, trial.ratio, trial.low, trial.high, trial.reference_samples
+
+
 def content(store: Store) -> dict[str, Any]:
     """What a store holds, whatever the order in which it came."""
     return {
@@ -46,7 +53,7 @@ def content(store: Store) -> dict[str, Any]:
         "workloads": queries.workloads(store),
         "jobs": {job.id: (job.state, job.settings, job.tasks) for job in queries.jobs(store)},
         "trials": {
-            (t.key, t.schedule_hash, t.request_id): (t.status, t.samples, t.error)
+            (t.key, t.schedule_hash, t.request_id): (t.status, t.samples, t.error, _pair(t))
             for t in queries.iterate_trials(store)
         },
         "bests": {(best.job, best.schedule_hash) for best in queries.iterate_bests(store)},

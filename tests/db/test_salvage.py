@@ -22,7 +22,8 @@ from db.salvage import Salvage, salvage, table_of
 from db.sqlite_pages import layouts, rows
 from db.store import Store
 from db.work import claim
-from tests.db.examples import KEY, build, failed, populate, trial
+from tests.db.examples import KEY, build, failed, paired, populate, trial
+from tests.db.test_upgrade import unpacked
 
 TRIALS = 400
 SOME = pytest.mark.parametrize(
@@ -49,7 +50,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
         populate(store)
         job = store.start_job("resnet18", "abc", {"search": {"seed": 3}}, [JobTask(KEY, 4)])
         store.add(
-            failed(number, error=LONG) if number % 100 == 0 else trial(number, 1.0, job=job.id)
+            failed(number, error=LONG)
+            if number % 100 == 0
+            else (paired(number, 1) if number % 3 == 0 else trial(number, 1.0, job=job.id))
             for number in range(1, TRIALS + 1)
         )
         hash = trial(1).schedule_hash
@@ -249,6 +252,18 @@ def test_a_transaction_that_was_cut_short_is_rolled_back_in_the_copy(
     salvage(path, tmp_path / "new.db")
     assert all_rows(tmp_path / "new.db") == sound.rows
     assert path.read_bytes() == halfway["tuning.db"]
+
+
+def test_rows_from_before_a_schema_are_saved(tmp_path: Path) -> None:
+    """Rows that an upgrade left as they were have fewer values than those added since."""
+    path, target = unpacked("0004", tmp_path), tmp_path / "saved.db"
+    with Store.open(path) as store:
+        store.add([paired(9, 1)])
+        trials = list(queries.iterate_trials(store))
+    assert salvage(path, target).damaged == 0
+    with Store.open(target) as store:
+        assert list(queries.iterate_trials(store)) == trials
+        assert check(store) == []
 
 
 def test_claims_of_a_lost_job_are_dropped_and_others_are_saved(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ KEY = TaskKey("89abcdef01234567", "x86-64-v3/8", 1, "default", "1")
 OTHER = TaskKey("89abcdef01234567", "x86-64-v3/8", 2, "strict", "1")
 OLDER = [revision for revision in known_revisions() if revision != schema.REVISION]
 
+WITH_CHECKSUMS = [revision for revision in OLDER if revision in schema.WITH_CHECKSUMS]
+
 
 def unpacked(revision: str, folder: Path) -> Path:
     path = folder / "tuning.db"
@@ -71,6 +73,22 @@ def test_every_schema_is_read_with_all_that_it_held(revision: str, tmp_path: Pat
         assert queries.finalists(store, OTHER) == [trials[3]]
         assert queries.finalists(store, KEY) == []
         assert queries.builds(store) == []
+        pair = (trials[0].reference, trials[0].ratio, trials[0].reference_samples)
+        paired = (trials[1].schedule_hash, 0.25, (2.0, 2.5, 1.5))
+        assert pair == (paired if revision >= "0005" else (None, None, ()))
+
+
+@pytest.mark.parametrize("revision", WITH_CHECKSUMS)
+def test_damaged_row_of_an_older_schema_is_found_before_its_upgrade(
+    revision: str, tmp_path: Path
+) -> None:
+    path = unpacked(revision, tmp_path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE trials SET latency = 0.4 WHERE id = 1")
+    before = path.read_bytes()
+    with pytest.raises(DatabaseError, match="trials 1: its checksum is not right"):
+        Store.open(path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("revision", OLDER)

@@ -12,6 +12,7 @@ from compiler.target import Target
 from db import queries
 from db.records import CONFIRMED, TaskKey, TrialRecord
 from db.store import Store
+from measure.compare import pair_of
 from measure.measurement import MeasureResult, Status
 
 UNCONFIRMED_MARGIN = 0.02
@@ -19,6 +20,9 @@ UNCONFIRMED_MARGIN = 0.02
 
 CENSORED = "censored"
 """Key in a trial's conditions: few samples were taken, all clearly above the best latency then."""
+
+SLICE_DIGITS = 5
+"""Significant digits of the slices in a record: a thousandth of what neighbours differ by."""
 
 _MACHINE_FACTS = ("cpu", "features", "cores", "kernel", "governor", "fingerprint")
 
@@ -37,9 +41,18 @@ def trial_record(
     schedule: list[Any],
     job: str,
     confirmed: bool = False,
+    reference: str | None = None,
+    latency: float | None = None,
 ) -> TrialRecord:
-    """The record of one measurement."""
-    latency = result.latency
+    """The record of one measurement.
+
+    Of a pair, `reference` is the hash of the schedule that the result's first rival has, and
+    `latency` the ratio times that one's latency in the task's scale. Without a `latency` it is the
+    median of the samples. Slices are kept to SLICE_DIGITS significant digits.
+    """
+    pair = None if reference is None else pair_of(result)
+    if latency is None or result.status is not Status.OK:
+        latency = result.latency
     machine = {name: result.machine[name] for name in _MACHINE_FACTS if name in result.machine}
     conditions = {name: v for name, v in result.machine.items() if name not in machine}
     if confirmed:
@@ -54,7 +67,7 @@ def trial_record(
         schedule=schedule,
         status=result.status.value,
         latency=latency if math.isfinite(latency) else None,
-        samples=result.samples,
+        samples=_slices(result.samples),
         error=result.error,
         build_seconds=result.build_seconds,
         check_seconds=result.check_seconds,
@@ -62,7 +75,16 @@ def trial_record(
         machine=machine,
         conditions=conditions,
         job=job,
+        reference=None if pair is None else reference,
+        ratio=None if pair is None else pair.ratio,
+        low=None if pair is None else pair.low,
+        high=None if pair is None else pair.high,
+        reference_samples=() if pair is None else _slices(result.rivals[0]),
     )
+
+
+def _slices(seconds: Iterable[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{SLICE_DIGITS}g}") for value in seconds)
 
 
 def latency_of(record: TrialRecord) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from db.records import CONFIRMED, TaskKey, TrialRecord
+from measure.compare import pair_of
 from measure.measurement import MeasureResult, Status
 from tuner.records.trials import (
     best_record,
@@ -100,6 +101,50 @@ def test_a_result_becomes_a_record_with_facts_and_conditions_apart() -> None:
     assert record.machine == {"cpu": "c", "fingerprint": "f"}
     assert record.conditions == {"load": 0.1}
     assert (record.request_id, record.job, record.status) == ("r7", "j", "ok")
+
+
+def test_a_pair_becomes_a_record_with_its_reference_and_ratio() -> None:
+    result = MeasureResult(
+        "r", Status.OK, samples=(1.0, 1.01234567, 0.99), rivals=((2.0, 2.0, 2.0), (5.0, 5.0, 5.0))
+    )
+    record = trial_record(
+        *(KEY, result),
+        sketch="s",
+        choices={},
+        schedule=[["A"]],
+        job="j",
+        reference="b",
+        latency=0.4,
+    )
+    pair = pair_of(result)
+    assert pair is not None
+    assert (record.reference, record.latency) == ("b", 0.4)
+    assert (record.ratio, record.low, record.high) == (pair.ratio, pair.low, pair.high)
+    assert record.samples == (1.0, 1.0123, 0.99)
+    assert record.reference_samples == (2.0, 2.0, 2.0)
+    assert record.contradiction == ""
+
+
+def test_a_scattered_pair_has_a_ratio_and_no_latency() -> None:
+    result = MeasureResult("r", Status.SCATTERED, samples=(1.0, 2.0), rivals=((1.0, 1.0),))
+    record = trial_record(
+        *(KEY, result),
+        sketch="s",
+        choices={},
+        schedule=[],
+        job="j",
+        reference="b",
+        latency=0.4,
+    )
+    assert record.latency is None
+    assert record.ratio is not None
+    assert record.contradiction == ""
+
+
+def test_what_failed_before_a_pair_was_timed_has_none() -> None:
+    result = MeasureResult("r", Status.CRASHED, rivals=((),))
+    record = trial_record(KEY, result, sketch="s", choices={}, schedule=[], job="j", reference="b")
+    assert (record.reference, record.ratio, record.reference_samples) == (None, None, ())
 
 
 def test_a_failure_becomes_a_record_without_latency() -> None:
