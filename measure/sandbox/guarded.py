@@ -11,27 +11,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import mmap
-import os
 
 import numpy as np
-import numpy.typing as npt
 
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
+from measure.sandbox.guarded_pages import GuardedPages, view
 
 ALIGNMENT = 64
 _canaries = itertools.count(1)
-_PAGE = mmap.PAGESIZE
-_PROT_NONE = 0  # the mmap module does not name it
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class GuardedBuffer:
@@ -41,30 +32,15 @@ class GuardedBuffer:
         """Map the memory; raises MemoryError when there is not enough."""
         self.nbytes = nbytes
         padded = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        inner = -(-padded // _PAGE) * _PAGE
-        self._size = inner + 2 * _PAGE
-        base = _libc.mmap(
-            None,
-            self._size,
-            mmap.PROT_READ | mmap.PROT_WRITE,
-            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-        if base is None or base == _MAP_FAILED:
-            raise MemoryError(f"cannot map {self._size} bytes: {os.strerror(ctypes.get_errno())}")
-        self._base: int | None = int(base)
-        for guard in (self._base, self._base + _PAGE + inner):
-            if _libc.mprotect(guard, _PAGE, _PROT_NONE):
-                raise MemoryError(f"cannot protect a page: {os.strerror(ctypes.get_errno())}")
-        first = self._base + _PAGE
-        self.address = first + inner - padded
-        self._before = _view(first, self.address - first)
-        self._after = _view(self.address + nbytes, padded - nbytes)
-        self._canary = 0x80 | (37 * next(_canaries)) & 0xFF
+        self._pages = GuardedPages(padded)
+        first = self._pages.address
+        self.address = first + self._pages.nbytes - padded
+        self._before = view(first, self.address - first)
+        self._after = view(self.address + nbytes, padded - nbytes)
+        self._canary = next_canary()
         self._before[:] = self._canary
         self._after[:] = self._canary
-        self.bytes = _view(self.address, nbytes)
+        self.bytes = view(self.address, nbytes)
 
     def array(self, dtype: DType, shape: tuple[int, ...]) -> Array:
         """The memory as an array, without a copy."""
@@ -80,9 +56,9 @@ class GuardedBuffer:
 
     def equals(self, array: Array) -> bool:
         """Whether the memory holds exactly the array's bytes (a C-contiguous array)."""
-        if not array.flags.c_contiguous or array.nbytes != self.nbytes:
-            raise ValueError("the array to compare with has another size or is not contiguous")
-        return not _libc.memcmp(self.address, array.ctypes.data, self.nbytes)
+        if array.nbytes != self.nbytes:
+            raise ValueError("the array to compare with has another size")
+        return holds(self.address, array)
 
     def damage(self) -> str:
         """Where the canary was overwritten, in words; empty when it is whole."""
@@ -96,9 +72,7 @@ class GuardedBuffer:
 
     def close(self) -> None:
         """Unmap the memory. Idempotent."""
-        if self._base is not None:
-            _libc.munmap(self._base, self._size)
-            self._base = None
+        self._pages.close()
 
     def __enter__(self) -> GuardedBuffer:
         return self
@@ -107,6 +81,13 @@ class GuardedBuffer:
         self.close()
 
 
-def _view(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
-    memory = (ctypes.c_uint8 * nbytes).from_address(address)
-    return np.ctypeslib.as_array(memory)
+def next_canary() -> int:
+    """A byte that the memory mapped before does not have, and that begins no small number."""
+    return 0x80 | (37 * next(_canaries)) & 0xFF
+
+
+def holds(address: int, array: Array) -> bool:
+    """Whether exactly the bytes of an array (C-contiguous) are at the address."""
+    if not array.flags.c_contiguous:
+        raise ValueError("the array to compare with is not contiguous")
+    return not _libc.memcmp(address, array.ctypes.data, array.nbytes)

@@ -1,4 +1,7 @@
-"""A loaded candidate bound to the buffers of its workload: run it, and see what it did."""
+"""A loaded candidate bound to the buffers of its workload: run it, and see what it did.
+
+It begins in the tight guarded buffers, to be checked; to be timed, it enters an arena.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from compiler.target import host_target
 from measure.sandbox.guarded import GuardedBuffer
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.check_output import compare_output
-from measure.worker.workload import Workload
+from measure.worker.constant_copies import ConstantCopies
+from measure.worker.timing_arena import TimingArena
+from measure.worker.workload import Workload, copies_needed
 
 _NAN_BYTE = 0xFF
 _POISON_BYTES = (0xA5, 0x5A)  # for integers and bools: another value for each seed
@@ -50,42 +55,54 @@ class BoundCall:
         self._layouts = dict(candidate.constant_layouts)
         self._buffers = workload.arguments(self._layouts)
         self._workspace = workspace
-        self._first = [(name, buffer.address) for name, buffer in self._buffers]
+        self._arena: TimingArena | None = None
         self._turn = 0
-        self._set_tables([])
+        self._set_tables([{name: buffer.address for name, buffer in self._buffers}])
         self._code = code
         self._function = _Repeat(code.address(REPEAT_SYMBOL))
-        self._arguments = (
-            code.address(candidate.symbol),
-            workspace.address,
-            runtime,
+        self._kernel, self._runtime = code.address(candidate.symbol), runtime
+        self._workspace_address = workspace.address
+
+    def _set_tables(self, rows: Sequence[Mapping[str, int]]) -> None:
+        """Pointer tables: each row has the addresses of all buffers, by name."""
+        names = [name for name, _ in self._buffers]
+        self._count, self._stride = len(rows), 8 * len(names)
+        self._tables = (ctypes.c_void_p * (len(rows) * len(names)))(
+            *(row[name] for row in rows for name in names)
         )
 
-    def _set_tables(self, copies: Sequence[Mapping[str, int]]) -> None:
-        """Pointer tables: the guarded buffers, then the same with each copy of the constants."""
-        rows = [[address for _, address in self._first]]
-        rows += [[copy.get(name, address) for name, address in self._first] for copy in copies]
-        self._count, self._stride = len(rows), 8 * len(self._first)
-        self._tables = (ctypes.c_void_p * (len(rows) * len(self._first)))(
-            *(address for row in rows for address in row)
-        )
+    @property
+    def workspace_bytes(self) -> int:
+        return self._workspace.nbytes
 
-    def use_copies(self) -> int:
-        """From now on calls take turns with copies of the constants; returns how many there are."""
-        copies = self.workload.copied_constants(self._layouts)
-        self._set_tables(copies)
-        return len(copies)
+    @property
+    def copies(self) -> ConstantCopies:
+        """The constants for timed runs, in this candidate's layouts."""
+        return self.workload.copies(self._layouts)
+
+    def enter(self, arena: TimingArena, copies: int) -> None:
+        """From now on run in the arena, taking turns with so many copies of the constants."""
+        addresses = arena.addresses
+        self._arena = arena
+        self._workspace_address = addresses["workspace"]
+        constants = self.copies.addresses(max(1, copies))
+        self._set_tables([{**addresses, **copy} for copy in constants])
+        self._turn = 0
 
     def prepare(self, case: int) -> None:
-        """Fill the inputs, poison output and workspace."""
-        self.workload.fill(case)
+        """Fill the inputs, poison the output, and the workspace where it is not shared."""
         is_float = self.workload.kernel.output.dtype.is_float
-        self.workload.output.poison(_NAN_BYTE if is_float else _POISON_BYTES[case % 2])
+        poison = _NAN_BYTE if is_float else _POISON_BYTES[case % 2]
+        if self._arena is not None:
+            self._arena.prepare(case, poison)
+            return
+        self.workload.fill(case)
+        self.workload.output.poison(poison)
         self._workspace.poison(_NAN_BYTE)
 
     def run(self, calls: int) -> float:
         """Run the kernel `calls` times; the seconds that took."""
-        kernel, workspace, runtime = self._arguments
+        kernel, workspace, runtime = self._kernel, self._workspace_address, self._runtime
         tables = ctypes.addressof(self._tables)
         turn, count, stride = self._turn, self._count, self._stride
         start = perf_counter()
@@ -104,21 +121,67 @@ class BoundCall:
 
     def problem(self, case: int) -> Problem | None:
         """What the runs since `prepare(case)` did wrong, if anything."""
-        for name, buffer in (*self._buffers, ("workspace", self._workspace)):
-            damage = buffer.damage()
-            if damage:
-                return Problem(f"out of bounds: {damage} of {name}", retire=True)
-        changed = self.workload.changed_input(case, self._layouts)
-        if changed:
-            return Problem(f"input {changed} was modified", retire=True)
+        damage = self._damage(case)
+        if damage is not None:
+            return damage
         reference = self.workload.reference
         mismatch = compare_output(
-            self.workload.output_array,
+            self.workload.output_array if self._arena is None else self._arena.output,
             reference.cases[case].expected,
             reference.length,
             self.workload.numerics,
         )
         return Problem(f"seed {case}: {mismatch}", retire=False) if mismatch else None
+
+    def _damage(self, case: int) -> Problem | None:
+        """What was written that is no output, if anything."""
+        if self._arena is not None:
+            return arena_damage(self._arena, case) or _modified(self.copies.changed())
+        for name, buffer in (*self._buffers, ("workspace", self._workspace)):
+            damage = buffer.damage()
+            if damage:
+                return Problem(f"out of bounds: {damage} of {name}", retire=True)
+        return _modified(self.workload.changed_input(case, self._layouts))
+
+
+def arena_damage(arena: TimingArena, case: int) -> Problem | None:
+    """What was written in an arena that is no output, if anything."""
+    damage = arena.damage()
+    if damage:
+        return Problem(f"out of bounds: {damage}", retire=True)
+    return _modified(arena.changed_input(case))
+
+
+def _modified(name: str) -> Problem | None:
+    return Problem(f"input {name} was modified", retire=True) if name else None
+
+
+def enter_arenas(
+    calls: Sequence[BoundCall], arenas: Sequence[TimingArena], case: int, *, cold: bool
+) -> int:
+    """Have each call run in its arena from now on, ready to run with the inputs of `case`.
+
+    `cold`: they take turns with copies of the constants, each with as many; returns how many.
+    """
+    copies = copies_needed([call.copies.bytes for call in calls]) if cold else 0
+    for call, arena in zip(calls, arenas, strict=True):
+        call.enter(arena, copies)
+        call.prepare(case)
+    return copies
+
+
+def mended_damage(arenas: Sequence[TimingArena], case: int) -> Problem | None:
+    """What timed runs of several calls wrote that is no output; it is put right again.
+
+    Each call then has to be run alone, to find which is to blame.
+    """
+    found = None
+    for arena in arenas:
+        damage = arena_damage(arena, case)
+        if damage is not None:
+            found = damage
+            arena.mend()
+    return found
 
 
 def flush_caches() -> None:

@@ -30,5 +30,6 @@ class MeasureRole:
             unpack_candidates(message.blob),
             TimingOptions.of(fields["options"]),
             fields["seed"],
+            fields["placements"],
         )
         return Message({**asdict(outcome.result), "retire": outcome.retire})

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from compiler.errors import ArtefactError
+from compiler.errors import ArtefactError, MeasureError
 from compiler.kernels.serialize import kernel_from_json
 from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
 from compiler.runtime.loaded_code import LoadedCode
@@ -21,12 +21,14 @@ from compiler.target import host_target
 from compiler.types.numerics import Numerics
 from measure import machine
 from measure.measurement import MeasureResult, Status
+from measure.placement import placements_of
 from measure.sandbox.guarded import GuardedBuffer
-from measure.worker.bound_call import BoundCall, Problem
+from measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.reference import ensure_reference
 from measure.worker.stability import is_unstable, relative_mad
 from measure.worker.timer import Timing, TimingOptions, time_calls, time_in_turn
+from measure.worker.timing_arena import TimingArena
 from measure.worker.watch import CoreWatch
 from measure.worker.workload import Workload
 from measure.worker.yardstick import Yardstick
@@ -74,10 +76,12 @@ class CandidateRunner:
         candidates: Sequence[BuiltCandidate],
         options: TimingOptions,
         seed: int = 0,
+        placements: Sequence[object] = (),
     ) -> RunOutcome:
         """Check every candidate with every reference case, time them, and check them once more.
 
-        Several candidates are timed in turn, in random order (`seed`).
+        Several candidates are timed in turn, in random order (`seed`), with their buffers where
+        `placements` say.
         """
         workload = self._workload(kernel, key)
         with ExitStack() as stack:
@@ -88,7 +92,12 @@ class CandidateRunner:
                 except ArtefactError as error:
                     failed = MeasureResult("", Status.BUILD_ERROR, error=str(error), culprit=number)
                     return RunOutcome(failed)
-            outcome = self._check_and_time(workload, calls, options, seed)
+            workspace_bytes = max(candidate.workspace_bytes for candidate in candidates)
+            try:
+                arenas = workload.arenas(placements_of(placements, len(calls)), workspace_bytes)
+            except MeasureError as error:
+                return RunOutcome(MeasureResult("", Status.INFRASTRUCTURE, error=str(error)))
+            outcome = self._check_and_time(workload, calls, arenas, options, seed)
         if workload.nbytes > _CACHE_BYTES:
             workload.drop_constants()
         return outcome
@@ -99,7 +108,12 @@ class CandidateRunner:
         return BoundCall(workload, candidate, code, workspace, ctypes.addressof(self._runtime))
 
     def _check_and_time(
-        self, workload: Workload, calls: Sequence[BoundCall], options: TimingOptions, seed: int
+        self,
+        workload: Workload,
+        calls: Sequence[BoundCall],
+        arenas: Sequence[TimingArena],
+        options: TimingOptions,
+        seed: int,
     ) -> RunOutcome:
         cases = range(len(workload.reference.cases))
         last = cases[-1]
@@ -114,11 +128,9 @@ class CandidateRunner:
                 if problem:
                     return _wrong(problem, number, perf_counter() - start)
             estimates.append(seconds)
-        if len(calls) == 1:
-            calls[0].prepare(last)  # what the timed runs write is checked
+        copies = enter_arenas(calls, arenas, last, cold=bool(options.cold_constants))
         checked = perf_counter()
         watch = CoreWatch(self._cores)
-        copies = [call.use_copies() if options.cold_constants else 0 for call in calls]
         runs = [call.run_flushed if options.flush_cache else call.run for call in calls]
         yardstick = self._yardstick.seconds()
         if len(calls) == 1:
@@ -127,13 +139,15 @@ class CandidateRunner:
             timings = time_in_turn(runs, options, estimates=estimates, watch=watch, seed=seed)
         drift = self._yardstick.seconds() / yardstick - 1.0
         timed = perf_counter()
+        damage = mended_damage(arenas, last)
         for number, call in enumerate(calls):
-            if len(calls) > 1:
-                call.prepare(last)
-                call.run(1)
+            call.prepare(last)
+            call.run(1)
             problem = call.problem(last)
             if problem:
                 return _wrong(problem, number, perf_counter() - start)
+        if damage:
+            return _wrong(damage, 0 if len(calls) == 1 else None, perf_counter() - start)
         facts = {
             **self._machine,
             **watch.total.to_json(),
@@ -141,7 +155,7 @@ class CandidateRunner:
             "calls": timings[0].calls,
             "retaken": sum(timing.retaken for timing in timings),
             "tainted": sum(timing.tainted for timing in timings),
-            "constant_copies": copies[0],
+            "constant_copies": copies,
             "anchor_seconds": yardstick,
             "anchor_drift": round(drift, 5),
         }
@@ -162,7 +176,7 @@ class CandidateRunner:
         return workload
 
 
-def _wrong(problem: Problem, number: int, seconds: float) -> RunOutcome:
+def _wrong(problem: Problem, number: int | None, seconds: float) -> RunOutcome:
     result = MeasureResult(
         "", Status.WRONG_RESULT, error=problem.error, check_seconds=seconds, culprit=number
     )

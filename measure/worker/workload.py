@@ -1,28 +1,32 @@
-"""A kernel that is being measured: its reference, and guarded buffers for its inputs and output."""
+"""A kernel that is being measured: its reference, its guarded buffers, its constants and arenas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
 from compiler.loops.constant_layout import ConstantLayout
-from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.tensor_type import Array
+from measure.placement import Placement, buffer_sizes
 from measure.sandbox.guarded import GuardedBuffer
+from measure.worker.constant_copies import ConstantCopies
 from measure.worker.reference import Reference
+from measure.worker.timing_arena import TimingArena
 
 _MOST_COPIES = 16  # of a kernel's constants
 _MOST_COPIED_BYTES = 64 * 1024 * 1024
+_MOST_ARENAS = 4  # kept from request to request
 
 
 class Workload:
-    """A kernel's reference, and guarded buffers for its inputs and output, kept between candidates.
+    """A kernel's reference and the memory it is run in, kept between candidates.
 
-    Constants are packed once for each layout that candidates ask for.
+    It is checked in guarded buffers, and timed in arenas. Constants are packed once for each layout
+    that candidates ask for.
     """
 
     def __init__(
@@ -37,7 +41,9 @@ class Workload:
             if not buffer.constant
         }
         self._constants: dict[tuple[str, ConstantLayout | None], tuple[Array, GuardedBuffer]] = {}
-        self._copies: dict[tuple[str, ConstantLayout | None], list[Array]] = {}
+        self._copies: dict[tuple[ConstantLayout | None, ...], ConstantCopies] = {}
+        self._arenas: dict[Placement, TimingArena] = {}
+        self._packed = Placement.packed(buffer_sizes(kernel))
         output = kernel.output
         self.output = GuardedBuffer(output.dtype.bytes * int(np.prod(output.shape, dtype=np.int64)))
         self.output_array = self.output.array(output.dtype, output.shape)
@@ -47,8 +53,9 @@ class Workload:
         """Memory held, including the unguarded copies that packed constants are compared with."""
         buffers = [*self._activations.values(), self.output]
         constants = sum(2 * b.nbytes for _, b in self._constants.values())
-        copies = sum(copy.nbytes for copies in self._copies.values() for copy in copies)
-        return sum(b.nbytes for b in buffers) + constants + copies
+        copies = sum(copies.nbytes for copies in self._copies.values())
+        arenas = sum(arena.nbytes for arena in self._arenas.values())
+        return sum(b.nbytes for b in buffers) + constants + copies + arenas
 
     def fill(self, case: int) -> None:
         """Write the inputs of one case into the buffers."""
@@ -65,29 +72,33 @@ class Workload:
         ]
         return [*inputs, ("output", self.output)]
 
-    def copied_constants(self, layouts: Mapping[str, ConstantLayout]) -> list[dict[str, int]]:
-        """Addresses of further copies of all constants, by name: together they exceed the caches.
-
-        A model's weights are seldom in the caches when their kernel starts, and how much that
-        costs depends on the schedule. Empty for a kernel without constants.
-        """
+    def copies(self, layouts: Mapping[str, ConstantLayout]) -> ConstantCopies:
+        """The constants for timed runs, in these layouts."""
         names = [buffer.name for buffer in self.kernel.inputs if buffer.constant]
-        packed = {name: self._constant(name, layouts.get(name))[0] for name in names}
-        size = sum(array.nbytes for array in packed.values())
-        if size == 0:
-            return []
-        limit = min(host_target().l3_bytes, _MOST_COPIED_BYTES)
-        count = min(_MOST_COPIES, -(-limit // size))
-        for name, array in packed.items():
-            copies = self._copies.setdefault((name, layouts.get(name)), [])
-            while len(copies) < count:
-                copy = aligned_empty(array.shape, array.dtype)
-                copy[...] = array
-                copies.append(copy)
-        return [
-            {name: address_of(self._copies[name, layouts.get(name)][i]) for name in names}
-            for i in range(count)
-        ]
+        key = tuple(layouts.get(name) for name in names)
+        if key not in self._copies:
+            packed = {name: self._constant(name, layouts.get(name))[0] for name in names}
+            self._copies[key] = ConstantCopies(packed)
+        return self._copies[key]
+
+    def arenas(
+        self, placements: Sequence[Placement | None], workspace_bytes: int
+    ) -> list[TimingArena]:
+        """The arena of each placement (None: buffers one after the other), the same for equal ones.
+
+        All have room for a workspace of so many bytes. Raises MeasureError for a placement that
+        does not fit the kernel, and MemoryError.
+        """
+        wanted = [placement or self._packed for placement in placements]
+        for placement in wanted:
+            arena = self._arenas.pop(placement, None)
+            self._arenas[placement] = arena or TimingArena(self.kernel, self.reference, placement)
+        for placement in list(self._arenas)[:-_MOST_ARENAS]:
+            if placement not in wanted:
+                self._arenas.pop(placement).close()
+        for placement in wanted:
+            self._arenas[placement].make_room(workspace_bytes)
+        return [self._arenas[placement] for placement in wanted]
 
     def changed_input(self, case: int, layouts: Mapping[str, ConstantLayout]) -> str:
         """The name of an input that differs from what was written into it; empty if none does."""
@@ -116,10 +127,30 @@ class Workload:
         for _, guarded in self._constants.values():
             guarded.close()
         self._constants.clear()
+        for copies in self._copies.values():
+            copies.close()
         self._copies.clear()
 
     def close(self) -> None:
         self.drop_constants()
+        for arena in self._arenas.values():
+            arena.close()
+        self._arenas.clear()
         self.output.close()
         for buffer in self._activations.values():
             buffer.close()
+
+
+def copies_needed(sizes: Sequence[int]) -> int:
+    """How often constants of so many bytes, one size for each schedule, are copied for timing.
+
+    A model's weights are seldom in the caches when their kernel starts, and how much that costs
+    depends on the schedule. So calls take turns with copies that exceed the caches together. Of
+    schedules that are compared each has as many: what the smallest needs, unless that is too much.
+    """
+    if min(sizes) == 0:
+        return 0
+    limit = min(host_target().l3_bytes, _MOST_COPIED_BYTES)
+    needed = -(-limit // min(sizes))
+    affordable = max(-(-limit // max(sizes)), 2 * _MOST_COPIED_BYTES // max(sizes))
+    return min(_MOST_COPIES, needed, affordable)

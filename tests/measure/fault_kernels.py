@@ -116,6 +116,41 @@ copy:
 }}
 """
 
+
+def _late_ir(late: str) -> str:
+    """The right kernel, but for what it does in calls after the first two, which are checked."""
+    return _kernel_ir(
+        before=f"""%count = load i64, ptr @calls
+  %following = add i64 %count, 1
+  store i64 %following, ptr @calls
+  %late = icmp sgt i64 %count, 1
+  br i1 %late, label %misdeed, label %loop_entry
+misdeed:
+  {late}
+  br label %loop_entry
+loop_entry:"""
+    ).replace("[ 0, %entry ], [ %next, %loop ]", "[ 0, %loop_entry ], [ %next, %loop ]")
+
+
+def _apart_ir(distance: int) -> str:
+    """The right kernel, which in late calls wants its output so many bytes after its input."""
+    return _late_ir(
+        f"""%xi = ptrtoint ptr %x to i64
+  %yi = ptrtoint ptr %y to i64
+  %apart = sub i64 %yi, %xi
+  %right = icmp eq i64 %apart, {distance}
+  br i1 %right, label %loop_entry, label %trap
+trap:
+  call void @llvm.trap()"""
+    )
+
+
+def _beside_output(index: int) -> str:
+    """Write an element that is not of the output."""
+    return f"""%beside = getelementptr float, ptr %y, i64 {index}
+  store float 7.0, ptr %beside"""
+
+
 _HANG = """
 define void @kernel(ptr %buffers, ptr %workspace, ptr %runtime) {
 entry:
@@ -154,6 +189,10 @@ _IR = {
     "undefined": _UNDEFINED,
     "eats_memory": _kernel_ir(),
     "slow": _kernel_ir(),
+    "late_overrun": _late_ir(_beside_output(EXTENT)),
+    "late_underrun": _late_ir(_beside_output(-1)),
+    "late_far_overrun": _late_ir(_beside_output(1 << 20)),
+    "late_writes_input": _late_ir("store float 7.0, ptr %x"),
 }
 
 
@@ -176,10 +215,15 @@ loop_entry:"""
 
 
 def _ir_of(fault: str) -> str:
-    """The code of a fault; "spin N" means N additions more, "sleep N" N microseconds more."""
+    """The code of a fault.
+
+    "spin N" means N additions more, "sleep N" N microseconds more; "apart N" see `_apart_ir`.
+    """
     kind, _, number = fault.partition(" ")
     if kind == "spin":
         return _spin_ir(int(number))
+    if kind == "apart":
+        return _apart_ir(int(number))
     if kind == "sleep":
         return _kernel_ir(before=f"%r = call i32 @usleep(i32 {int(number)})")
     return _IR[fault]

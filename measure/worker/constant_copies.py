@@ -1,0 +1,60 @@
+"""Copies of a kernel's packed constants, as production has them: in one block, by cache lines."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+from compiler.runtime.executable_spec import aligned
+from compiler.types.tensor_type import Array
+from measure.sandbox.guarded import holds
+from measure.sandbox.guarded_pages import GuardedPages
+
+
+class ConstantCopies:
+    """All constants of a kernel one after the other, as often as asked for."""
+
+    def __init__(self, packed: Mapping[str, Array]) -> None:
+        """`packed`: the constants by name, in the order of the kernel ABI; C-contiguous."""
+        self._packed = packed
+        self._offsets: dict[str, int] = {}
+        self.bytes = 0  # of one copy
+        for name, array in packed.items():
+            self._offsets[name] = self.bytes
+            self.bytes += aligned(array.nbytes)
+        self._blocks: list[GuardedPages] = []
+        self._begins: list[int] = []  # address of each copy
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return sum(block.nbytes for block in self._blocks)
+
+    def addresses(self, count: int) -> list[dict[str, int]]:
+        """Where each constant is in each of `count` copies; raises MemoryError."""
+        missing = count - len(self._begins)
+        if missing > 0:
+            block = GuardedPages(missing * self.bytes)
+            self._blocks.append(block)
+            for number in range(missing):
+                self._begins.append(block.address + number * self.bytes)
+                for name, array in self._packed.items():
+                    at = self._begins[-1] + self._offsets[name]
+                    ctypes.memmove(at, array.ctypes.data, array.nbytes)
+        return [
+            {name: begin + offset for name, offset in self._offsets.items()}
+            for begin in self._begins[:count]
+        ]
+
+    def changed(self) -> str:
+        """The name of a constant that differs in the first copy; empty if none does."""
+        for name, array in self._packed.items():
+            if not holds(self._begins[0] + self._offsets[name], array):
+                return name
+        return ""
+
+    def close(self) -> None:
+        """Unmap the memory. Idempotent."""
+        for block in self._blocks:
+            block.close()
+        self._blocks, self._begins = [], []

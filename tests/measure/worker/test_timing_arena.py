@@ -1,0 +1,175 @@
+"""The arena that kernels are timed in: where buffers lie, and what is found in it afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.target import host_target
+from measure.measurement import MeasureResult, Status
+from measure.placement import PERIOD, Placement, buffer_sizes
+from measure.sandbox.guarded_pages import view
+from measure.sandbox.worker_settings import WorkerSettings
+from measure.worker.build_candidate import build_candidate
+from measure.worker.reference import Reference, ensure_reference
+from measure.worker.supervisor import MEASURE, Supervisor
+from measure.worker.timing_arena import TimingArena
+from measure.worker.workload import Workload
+from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
+
+KERNEL = kernel_of([f32(3, 7), f32(3, 7)], [("add", ["x0", "x1"], {})])
+APART = Placement((0, 8192, 4096, 12288))
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Reference:
+    return ensure_reference(KERNEL, "key", tmp_path)
+
+
+@pytest.fixture
+def arena(reference: Reference) -> Iterator[TimingArena]:
+    found = TimingArena(KERNEL, reference, APART)
+    found.make_room(1000)
+    yield found
+    found.close()
+
+
+def test_buffers_lie_where_they_are_placed(arena: TimingArena) -> None:
+    at = arena.addresses
+    assert at["in0"] % 4096 == 0
+    assert [at[name] - at["in0"] for name in ("in0", "in1", "output", "workspace")] == [
+        *APART.offsets
+    ]
+
+
+def test_what_is_written_between_buffers_is_found_and_named(arena: TimingArena) -> None:
+    arena.prepare(0, 0xFF)
+    assert arena.damage() == "" and arena.changed_input(0) == ""
+    end = arena.addresses["output"] + 3 * 7 * 4
+    view(end, 1)[0] ^= 1
+    assert arena.damage() == "wrote 1 byte(s) after the end of output"
+    arena.mend()
+    assert arena.damage() == ""
+    view(arena.addresses["in1"] - 3, 1)[0] ^= 1
+    assert arena.damage() == "wrote 3 byte(s) before the start of in1"
+    arena.mend()
+    view(arena.addresses["workspace"] + 1000, 1)[0] ^= 1
+    assert arena.damage() == "wrote 1 byte(s) after the end of workspace"
+
+
+def test_a_changed_input_is_found_and_mended(arena: TimingArena) -> None:
+    arena.prepare(1, 0xFF)
+    view(arena.addresses["in1"], 1)[0] ^= 1
+    assert arena.changed_input(1) == "in1"
+    arena.mend()
+    arena.prepare(1, 0xFF)
+    assert arena.changed_input(1) == ""
+
+
+def test_inputs_stay_while_workspaces_change(arena: TimingArena) -> None:
+    arena.prepare(1, 0xFF)
+    assert np.isnan(arena.output).all()
+    for size in (0, 3 * PERIOD, 64):
+        arena.make_room(size)
+        arena.prepare(1, 0xFF)
+        assert arena.changed_input(1) == "" and arena.damage() == ""
+        view(arena.addresses["workspace"], size)[:] = 1
+        assert arena.damage() == ""
+
+
+def test_equal_placements_share_an_arena(reference: Reference) -> None:
+    workload = Workload(KERNEL, reference)
+    packed = Placement.packed(buffer_sizes(KERNEL))
+    first, second, third, fourth = workload.arenas([None, APART, APART, packed], 64)
+    assert first is fourth and second is third and first is not second
+    assert workload.arenas([None], 64) == [first]
+    many = [Placement((0, 1024 * n, 512)) for n in range(1, 9)]
+    found = workload.arenas(many, 64)
+    assert len({arena.addresses["in0"] for arena in found}) == len(many)
+    workload.close()
+
+
+@pytest.fixture(scope="module")
+def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
+    settings = WorkerSettings(
+        cores=(max(os.sched_getaffinity(0)),),
+        threads=1,
+        target=host_target().to_json(),
+        scratch=str(tmp_path_factory.mktemp("scratch")),
+        compile=COMPILE_FAULT,
+    )
+    supervisor = Supervisor(settings, MEASURE)
+    yield supervisor
+    supervisor.close()
+    supervisor.stop()
+
+
+def measure(supervisor: Supervisor, *faults: str, places: tuple[list[int], ...]) -> MeasureResult:
+    rivals = tuple([["fault", fault]] for fault in faults[1:])
+    request = replace(make_request(faults[0]), rivals=rivals, placements=places)
+    build = build_candidate(request, host_target(), compile_fault)
+    assert build.status is Status.OK, build.error
+    return supervisor.measure(request, build)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "text"),
+    [
+        ("late_overrun", Status.WRONG_RESULT, "wrote 1 byte(s) after the end of output"),
+        ("late_underrun", Status.WRONG_RESULT, "byte(s) before the start of output"),
+        ("late_writes_input", Status.WRONG_RESULT, "input in0 was modified"),
+        ("late_far_overrun", Status.CRASHED, "SIGSEGV"),
+    ],
+)
+def test_what_only_timed_runs_do_wrong_is_found(
+    measurer: Supervisor, fault: str, status: Status, text: str
+) -> None:
+    result = measure(measurer, fault, places=([0, 8192],))
+    assert (result.status, result.samples) == (status, ())
+    assert text in result.error
+
+
+@pytest.mark.parametrize("fault", ["late_overrun", "late_writes_input"])
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_culprit_of_a_pair_is_the_one_that_does_it_again(
+    measurer: Supervisor, fault: str, culprit: int
+) -> None:
+    faults = ["none", "none"]
+    faults[culprit] = fault
+    result = measure(measurer, *faults, places=())
+    assert (result.status, result.culprit) == (Status.WRONG_RESULT, culprit)
+
+
+def test_schedules_run_over_the_same_placement_or_each_over_its_own(measurer: Supervisor) -> None:
+    near, far = [0, 4096], [64, 12288 + 64]
+    packed = "apart 4032"  # 1000 floats, by cache lines
+    assert measure(measurer, packed, packed, places=()).status is Status.OK
+    assert measure(measurer, "apart 4096", "apart 4096", places=(near,)).status is Status.OK
+    assert measure(measurer, "apart 4096", "apart 12288", places=(near, far)).status is Status.OK
+    assert measure(measurer, "apart 4096", places=()).status is Status.CRASHED
+
+
+@pytest.mark.parametrize(
+    ("places", "reason"),
+    [
+        (([0, 100],), "no multiple of 64"),
+        (([0, 64],), "overlap"),
+        (([0, 1 << 40],), "too far apart"),
+        (([0, 4096],) * 3, "3 placements do not fit a request of 2 schedules"),
+    ],
+)
+def test_placement_that_does_not_fit_is_said_and_the_process_stays(
+    measurer: Supervisor, places: tuple[list[int], ...], reason: str
+) -> None:
+    measurer.start()
+    pid = measurer.pid
+    result = measure(measurer, "none", "none", places=places)
+    assert result.status is Status.INFRASTRUCTURE
+    assert reason in result.error
+    assert measurer.pid == pid
