@@ -1,22 +1,33 @@
-"""Search strategies and cost models on the recorded data set: no hardware, the same every time.
+"""Search strategies and cost models: on the recorded data set, and searches on real hardware.
+
+Without hardware, the same every time:
 
 python -m tests.benchmarks.search strategies [--seeds 20]   trials until within 5 % of the best
 python -m tests.benchmarks.search models                    which objective ranks best
 python -m tests.benchmarks.search rate                      candidates scored a second
+
+On an idle machine (see `drawn` and `honesty` beside this file):
+
+python -m tests.benchmarks.search drawn [--schedules 2000]  a search against thousands drawn
+python -m tests.benchmarks.search honesty MODEL             what became of the claims of jobs
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
 from configs.settings import CostModelSettings
+from tests.benchmarks.drawn import drawn
+from tests.benchmarks.honesty import honesty
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
 from tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
@@ -229,11 +240,24 @@ def rate(kernels: Sequence[RecordedKernel]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("what", choices=("strategies", "models", "rate"))
+    parser.add_argument("what", choices=("strategies", "models", "rate", "drawn", "honesty"))
+    parser.add_argument("model", nargs="?", default="resnet18", help="of honesty")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--match", default="", help="only kernels whose name holds this")
     parser.add_argument("--only", default="", help="only strategies or models, by name, commas")
+    parser.add_argument("--kernels", type=int, default=3, help="of drawn")
+    parser.add_argument("--schedules", type=int, default=2000, help="of drawn, each kernel's")
+    parser.add_argument("--trials", type=int, default=64, help="of drawn, the search's")
+    parser.add_argument("--db", type=Path, default=Path("drawn.db"), help="of drawn")
+    parser.add_argument("--repeat", type=int, default=5, help="of honesty")
+    parser.add_argument("--minutes", type=float, default=4.0, help="of honesty")
     arguments = parser.parse_args()
+    if arguments.what == "drawn":
+        counts = arguments.kernels, arguments.schedules, arguments.trials
+        sys.exit(not drawn(*counts, arguments.db))
+    if arguments.what == "honesty":
+        honesty(arguments.model, arguments.repeat, arguments.minutes)
+        return
     kernels = [item for item in load() if arguments.match in item.name]
     only = [name for name in arguments.only.split(",") if name]
     if arguments.what == "strategies":
