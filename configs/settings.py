@@ -91,12 +91,12 @@ class MeasureSettings(_Section):
     """Candidates timed at the same time; each slot has its cores to itself."""
     builders: Count | None = None
     """Candidates built at the same time; None: as many as cores."""
-    samples: Annotated[int, Field(ge=1, le=10_000)] = 7
-    """Timed samples of one candidate."""
-    min_sample_seconds: Duration = 0.01
-    """Calls are repeated until one sample lasts this long."""
-    unstable_above: Annotated[float, Field(gt=0.0, le=1.0)] = 0.05
-    """A candidate whose samples scatter more (relative MAD) never wins."""
+    samples: Annotated[int, Field(ge=1, le=10_000)] = 14
+    """Rounds of slices, one of the candidate and one of its reference; twice as many if noisy."""
+    min_sample_seconds: Duration = 0.0025
+    """Calls are repeated until one slice lasts this long."""
+    unstable_above: Annotated[float, Field(gt=0.0, le=1.0)] = 0.075
+    """A candidate whose ratios to a quiet reference spread more is left out as scattered."""
     build_timeout: Duration = 30.0
     """Seconds that lowering and compiling one candidate may take."""
     run_timeout: Duration = 15.0

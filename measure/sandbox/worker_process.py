@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import BinaryIO, NamedTuple
 
@@ -19,6 +20,7 @@ from measure.machine import oom_kills
 from measure.measurement import Status
 from measure.sandbox.messages import Decoder, Message, MessageError, encode
 from measure.sandbox.python_path import python_path
+from measure.sandbox.turn import NOBODY, read_turn, write_turn
 from measure.sandbox.worker_settings import WorkerSettings
 
 _KEPT_TEXT = 8192
@@ -49,13 +51,14 @@ class WorkerEndError(Exception):
     """A worker process ended, or had to be ended, while it had a request.
 
     `status` says how, for a process that ran foreign code; `text` is the reason and what the
-    process wrote to stderr.
+    process wrote to stderr; `turn` the number of what it was at, if it had noted one.
     """
 
-    def __init__(self, status: Status, text: str) -> None:
+    def __init__(self, status: Status, text: str, turn: int | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
+        self.turn = turn
 
 
 def classify_exit(returncode: int, oom: bool) -> tuple[Status, str]:
@@ -85,9 +88,12 @@ class WorkerProcess:
         """Start the process; raises WorkerStartError when it does not get ready."""
         self.served = 0
         self._errors: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
+        self._turn: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
+        write_turn(self._turn.fileno(), NOBODY)
         self._oom_kills = oom_kills()
         self._decoder = Decoder()
-        arguments = [settings.to_json(), str(os.getpid()), role.program]
+        told = replace(settings, turn=self._turn.fileno())
+        arguments = [told.to_json(), str(os.getpid()), role.program]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "measure.sandbox.child", *arguments],
             stdin=subprocess.PIPE,
@@ -96,6 +102,7 @@ class WorkerProcess:
             env=_environment(settings.threads),
             start_new_session=True,
             bufsize=0,
+            pass_fds=[self._turn.fileno()],
         )
         self._forget: Callable[[], None] = lambda: None
         self._forget = on_leaving(self.kill)
@@ -129,6 +136,7 @@ class WorkerProcess:
         self._oom_kills = oom_kills()
         os.ftruncate(self._errors.fileno(), 0)
         self._errors.seek(0)
+        write_turn(self._turn.fileno(), NOBODY)
         deadline = monotonic() + timeout
         self._send(encode(message), deadline, timeout)
         return self._receive(deadline, f"within {timeout:g} s")
@@ -143,7 +151,7 @@ class WorkerProcess:
     def close(self) -> None:
         """Kill the process and close its pipes; only when no request is under way."""
         self.kill()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        for stream in (self._process.stdin, self._process.stdout, self._errors, self._turn):
             if stream is not None:
                 stream.close()
 
@@ -174,12 +182,12 @@ class WorkerProcess:
                 self._decoder.feed(data)
         except MessageError as error:
             self.kill()
-            raise WorkerEndError(Status.CRASHED, self.with_output(f"{error}")) from None
+            raise self._end(Status.CRASHED, f"{error}") from None
         return message
 
     def _timed_out(self, limit: str) -> WorkerEndError:
         self.kill()
-        return WorkerEndError(Status.RUN_TIMEOUT, self.with_output(f"no answer {limit}"))
+        return self._end(Status.RUN_TIMEOUT, f"no answer {limit}")
 
     def _ended(self) -> WorkerEndError:
         """Why the pipe closed. A process that closed its pipe but lives on is killed."""
@@ -187,9 +195,17 @@ class WorkerProcess:
             returncode = self._process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:
             self.kill()
-            return WorkerEndError(Status.CRASHED, self.with_output("the process closed its pipe"))
+            return self._end(Status.CRASHED, "the process closed its pipe")
         status, reason = classify_exit(returncode, oom_kills() > self._oom_kills)
-        return WorkerEndError(status, self.with_output(reason))
+        return self._end(status, reason)
+
+    def _end(self, status: Status, reason: str) -> WorkerEndError:
+        return WorkerEndError(status, self.with_output(reason), self.turn)
+
+    @property
+    def turn(self) -> int | None:
+        """The number of what the process was at last, of the newest request, if it noted one."""
+        return read_turn(self._turn.fileno())
 
     def with_output(self, reason: str) -> str:
         """`reason`, and below it the end of what the process wrote to stderr for this request."""

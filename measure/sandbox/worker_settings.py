@@ -21,7 +21,7 @@ class WorkerSettings:
     outputs are checked under, `compile` is the path of the build step ("": the compiler's own),
     `memory_bytes` the limit of its address space (0: three quarters of the machine's memory),
     `file_bytes` the limit of any file that it writes, `niceness` the most that it may have: the
-    driver's.
+    driver's. `turn` is the descriptor of the file in which it notes whose turn it is (-1: nowhere).
     """
 
     cores: tuple[int, ...]
@@ -34,6 +34,7 @@ class WorkerSettings:
     file_bytes: int = 8 << 30
     niceness: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))
     start_timeout: float = 60.0
+    turn: int = -1
 
     @property
     def address_space(self) -> int:

@@ -13,6 +13,7 @@ from compiler.errors import MeasureError, TunefarmError
 from compiler.target import Target
 from measure.measurement import MeasureRequest, Status
 from measure.sandbox.messages import Message, encode, read_message
+from measure.sandbox.turn import Turn
 
 if TYPE_CHECKING:
     from compiler.loops.constant_layout import ConstantLayout
@@ -110,9 +111,15 @@ def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate
 
 
 def build_candidate(
-    request: MeasureRequest, target: Target, compile: Compile = compile_candidate
+    request: MeasureRequest,
+    target: Target,
+    compile: Compile = compile_candidate,
+    turn: Turn | None = None,
 ) -> BuildResult:
-    """Build the request's schedules; whatever goes wrong is a BUILD_ERROR with its text."""
+    """Build the request's schedules; whatever goes wrong is a BUILD_ERROR with its text.
+
+    `turn` is where the number of the schedule is noted that is built next.
+    """
     start = perf_counter()
 
     def failed(status: Status, error: str) -> BuildResult:
@@ -120,7 +127,9 @@ def build_candidate(
 
     built: list[BuiltCandidate] = []
     try:
-        for schedule in request.schedules:
+        for number, schedule in enumerate(request.schedules):
+            if turn is not None:
+                turn.note(number)
             built.append(compile(replace(request, schedule=schedule, rivals=()), target))
     except MemoryError as error:
         return failed(Status.OUT_OF_MEMORY, str(error))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections import OrderedDict
 from pathlib import Path
 
 from compiler.kernels.serialize import kernel_from_json
@@ -10,9 +12,12 @@ from compiler.target import Target
 from measure.measurement import MeasureRequest, Status
 from measure.sandbox.by_name import by_name
 from measure.sandbox.messages import Message
+from measure.sandbox.turn import Turn
 from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import COMPILE, Compile, build_candidate
+from measure.worker.build_candidate import COMPILE, BuiltCandidate, Compile, build_candidate
 from measure.worker.reference import ensure_reference
+
+_KEPT = 256  # built schedules: references come again, whatever is built between
 
 
 class BuildRole:
@@ -22,13 +27,15 @@ class BuildRole:
         self._scratch = Path(settings.scratch)
         self._compile: Compile = by_name(settings.compile or COMPILE)
         self._target = Target.from_json(settings.target)
+        self._turn = Turn(settings.turn)
+        self._kept: OrderedDict[tuple[str, str], BuiltCandidate] = OrderedDict()
 
     def answer(self, message: Message) -> Message:
         fields = message.fields["request"]
         tuples = {name: tuple(fields[name]) for name in ("rivals", "placements")}
         request = MeasureRequest(**{**fields, **tuples})
         os.sched_setaffinity(0, message.fields["cores"])
-        result = build_candidate(request, self._target, self._compile)
+        result = build_candidate(request, self._target, self._compile_once, self._turn)
         if result.status is Status.OK:
             kernel = kernel_from_json(request.kernel)
             ensure_reference(kernel, request.workload_key, self._scratch)
@@ -39,3 +46,14 @@ class BuildRole:
             "culprit": result.culprit,
         }
         return Message(reply, result.candidates)
+
+    def _compile_once(self, request: MeasureRequest, target: Target) -> BuiltCandidate:
+        """Compile a schedule, unless it is among the latest that were."""
+        key = request.workload_key, json.dumps(request.schedule, sort_keys=True)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = self._compile(request, target)
+        self._kept[key] = found
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return found

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from compiler.types.numerics import Numerics
 from measure.sandbox.messages import Message
+from measure.sandbox.turn import Turn
 from measure.sandbox.worker_settings import WorkerSettings
 from measure.worker.build_candidate import unpack_candidates
 from measure.worker.run_candidate import CandidateRunner
@@ -19,7 +20,7 @@ class MeasureRole:
     def __init__(self, settings: WorkerSettings) -> None:
         numerics = Numerics.of(settings.numerics)
         self._runner = CandidateRunner(
-            Path(settings.scratch), settings.threads, settings.cores, numerics
+            Path(settings.scratch), settings.threads, settings.cores, numerics, Turn(settings.turn)
         )
 
     def answer(self, message: Message) -> Message:

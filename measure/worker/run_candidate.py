@@ -23,11 +23,12 @@ from measure import machine
 from measure.measurement import MeasureResult, Status
 from measure.placement import placements_of
 from measure.sandbox.guarded import GuardedBuffer
+from measure.sandbox.turn import Turn
 from measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.reference import ensure_reference
-from measure.worker.stability import is_unstable, relative_mad
-from measure.worker.timer import Timing, TimingOptions, time_calls, time_in_turn
+from measure.worker.stability import relative_mad, scatters, spread_of_ratios
+from measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
 from measure.worker.timing_arena import TimingArena
 from measure.worker.watch import CoreWatch
 from measure.worker.workload import Workload
@@ -50,8 +51,15 @@ class CandidateRunner:
     """Runs candidates one after the other; lives as long as its process behaves."""
 
     def __init__(
-        self, scratch: Path, threads: int, cores: Sequence[int], numerics: Numerics
+        self,
+        scratch: Path,
+        threads: int,
+        cores: Sequence[int],
+        numerics: Numerics,
+        turn: Turn,
     ) -> None:
+        """`turn` is where the number of the candidate is noted that loads or runs next."""
+        self._turn = turn
         self._scratch = scratch
         self._numerics = numerics
         self._cores = tuple(cores)
@@ -87,6 +95,7 @@ class CandidateRunner:
         with ExitStack() as stack:
             calls = []
             for number, candidate in enumerate(candidates):
+                self._turn.note(number)
                 try:
                     calls.append(self._load(workload, candidate, stack))
                 except ArtefactError as error:
@@ -121,6 +130,7 @@ class CandidateRunner:
         estimates = []
         for number, call in enumerate(calls):
             seconds = 0.0
+            self._turn.note(number)
             for case in cases:
                 call.prepare(case)
                 seconds = call.run(1)
@@ -131,16 +141,21 @@ class CandidateRunner:
         copies = enter_arenas(calls, arenas, last, cold=bool(options.cold_constants))
         checked = perf_counter()
         watch = CoreWatch(self._cores)
-        runs = [call.run_flushed if options.flush_cache else call.run for call in calls]
+        runs = [
+            self._noted(number, call.run_flushed if options.flush_cache else call.run)
+            for number, call in enumerate(calls)
+        ]
         yardstick = self._yardstick.seconds()
-        if len(calls) == 1:
-            timings = [time_calls(runs[0], options, estimate=estimates[0], watch=watch)]
-        else:
-            timings = time_in_turn(runs, options, estimates=estimates, watch=watch, seed=seed)
+        call_seconds = [
+            calibrate(run, options, estimate) for run, estimate in zip(runs, estimates, strict=True)
+        ]
+        timing = time_in_turn(runs, options, call_seconds, seed)
         drift = self._yardstick.seconds() / yardstick - 1.0
         timed = perf_counter()
+        noise = watch.activity()
         damage = mended_damage(arenas, last)
         for number, call in enumerate(calls):
+            self._turn.note(number)
             call.prepare(last)
             call.run(1)
             problem = call.problem(last)
@@ -150,18 +165,25 @@ class CandidateRunner:
             return _wrong(damage, 0 if len(calls) == 1 else None, perf_counter() - start)
         facts = {
             **self._machine,
-            **watch.total.to_json(),
+            **noise.to_json(),
             "load": machine.load_average(),
-            "calls": timings[0].calls,
-            "retaken": sum(timing.retaken for timing in timings),
-            "tainted": sum(timing.tainted for timing in timings),
+            "calls": timing.calls[0],
             "constant_copies": copies,
             "anchor_seconds": yardstick,
             "anchor_drift": round(drift, 5),
         }
-        result = _judge(timings, options, facts)
+        result = _judge(timing, options, facts)
         seconds = checked - start + perf_counter() - timed
         return RunOutcome(replace(result, check_seconds=seconds, run_seconds=timed - checked))
+
+    def _noted(self, number: int, run: Run) -> Run:
+        """`run`, which notes that it is the turn of this number."""
+
+        def run_noted(calls: int) -> float:
+            self._turn.note(number)
+            return run(calls)
+
+        return run_noted
 
     def _workload(self, kernel: Any, key: str) -> Workload:
         """The workload of this key, from the cache of the most recent ones."""
@@ -183,22 +205,26 @@ def _wrong(problem: Problem, number: int | None, seconds: float) -> RunOutcome:
     return RunOutcome(result, problem.retire)
 
 
-def _judge(
-    timings: Sequence[Timing], options: TimingOptions, facts: Mapping[str, Any]
-) -> MeasureResult:
-    """OK, or UNSTABLE where the samples of a single candidate scatter too much.
-
-    A comparison is judged by the scatter of its pairs, later and by others.
-    """
-    first = timings[0]
-    mad = relative_mad(first.samples)
-    unstable = len(timings) == 1 and is_unstable(first.samples, options.unstable_limit)
+def _judge(timing: Timing, options: TimingOptions, facts: Mapping[str, Any]) -> MeasureResult:
+    """OK, or SCATTERED where the first schedule scatters against a quiet second one."""
+    samples, *rivals = timing.samples
+    scattered = (
+        bool(rivals)
+        and not timing.censored
+        and scatters(samples, rivals[0], options.unstable_limit)
+    )
+    error = ""
+    if rivals:
+        spread = spread_of_ratios(samples, rivals[0])
+        facts = {**facts, "spread": round(spread, 5)}
+        if scattered:
+            error = f"its ratios to a quiet reference spread by {spread:.0%}"
     return MeasureResult(
         "",
-        Status.UNSTABLE if unstable else Status.OK,
-        first.samples,
-        f"relative MAD of the samples is {mad:.0%}" if unstable else "",
-        machine={**facts, "relative_mad": round(mad, 5)},
-        censored=first.censored and not unstable,
-        rivals=tuple(timing.samples for timing in timings[1:]),
+        Status.SCATTERED if scattered else Status.OK,
+        samples,
+        error,
+        machine={**facts, "relative_mad": round(relative_mad(samples), 5)},
+        censored=timing.censored,
+        rivals=tuple(rivals),
     )

@@ -1,24 +1,35 @@
-"""How much the samples of one measurement scatter, and when that is too much.
+"""How much a kernel's slices scatter, and when that is the kernel's own doing.
 
-The measure is the relative median absolute deviation: robust, so one interrupted sample of seven
-does not condemn a measurement. The standard deviation was rejected because a single outlier
-dominates it, the range because it grows with the number of samples.
+The clock of a shared host wanders, so slices of a kernel alone say nothing about the kernel.
+Divided by the reference's slices beside them they do: what both sides share is gone. A candidate
+scatters when these ratios do, while the reference's slices are quiet from one to the next. Where
+they are not, the host is to blame, or the reference, and the ratio has a wide interval instead.
 
-What to expect: on two shared virtual cores (Zen 3), identical kernels of half a millisecond that
-met as finalists (12 pairs of samples of 10 ms, in two fresh processes; `python -m
-tests.benchmarks.farm equal`) had a median ratio of 1.0003, 90 % of 200 meetings within 0.9959 to
-1.0048; with a load on the other core 1.0004, within 0.9951 to 1.0048. None of the 400 meetings had
-a winner, and of 100 meetings with a kernel 5 % slower by construction all had the right one. In a
-search beside builds the relative MAD of a measurement was 1.0 % in the median, 3.3 % at the 85th
-percentile, and above the limit in 7 % to 10 %.
+The measure is the distance from the median that two thirds of the values keep, the standard
+deviation of normal values: interrupted slices are few and do not count, a second mode does. The
+median absolute deviation was rejected here because it does not see a mode with less than half of
+the slices, the standard deviation because a single outlier dominates it, the range because it grows
+with the number of slices.
+
+On recorded traces of a shared core, two convolutions of different shape timed against each other,
+0.5 % at most are called scattered (a copy of 16 MiB, which feels other neighbours, against a
+convolution: 0.3 % to 3 %); of a kernel with two modes 25 % apart, on a quiet core, 63 % to 88 %.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 
-UNSTABLE_MAD = 0.05  # flagged in the record; such a measurement should not win a search
+UNSTABLE_SPREAD = 0.075
+"""Spread of the ratios above which a candidate scatters."""
+QUIETER = 3.0
+"""So many times less than the candidate's ratios must a quiet reference spread."""
+FEWEST_JUDGED = 8
+"""Slices; of fewer, two that were interrupted look like a second mode."""
+_SHARE = 0.683  # of normal values within a standard deviation
 
 
 def relative_mad(samples: Sequence[float]) -> float:
@@ -31,6 +42,30 @@ def relative_mad(samples: Sequence[float]) -> float:
     return median(abs(sample - middle) for sample in samples) / middle
 
 
-def is_unstable(samples: Sequence[float], limit: float = UNSTABLE_MAD) -> bool:
-    """Whether the samples scatter more than `limit` (relative MAD)."""
-    return relative_mad(samples) > limit
+def scatters(
+    candidate: Sequence[float], reference: Sequence[float], limit: float = UNSTABLE_SPREAD
+) -> bool:
+    """Whether the candidate spreads by more than `limit` against a reference that is quiet.
+
+    The i-th slices of both were taken next to each other.
+    """
+    found = spread_of_ratios(candidate, reference)
+    if found <= limit or len(candidate) < FEWEST_JUDGED:
+        return False
+    changes = [math.log(after / before) for before, after in pairwise(reference)]
+    return found > QUIETER * _within(changes)
+
+
+def spread_of_ratios(candidate: Sequence[float], reference: Sequence[float]) -> float:
+    """Spread of the log-ratios of slices that were taken next to each other."""
+    logs = [math.log(a / b) for a, b in zip(candidate, reference, strict=True)]
+    middle = median(logs) if logs else 0.0
+    return _within([value - middle for value in logs])
+
+
+def _within(values: Sequence[float]) -> float:
+    """The size that two thirds of the values do not exceed."""
+    if not values:
+        return 0.0
+    ordered = sorted(map(abs, values))
+    return ordered[math.ceil(_SHARE * len(ordered)) - 1]

@@ -19,6 +19,7 @@ from measure.worker.timer import TimingOptions
 
 BUILD = Role("build", "measure.worker.build_role:BuildRole", 1000)
 MEASURE = Role("measure", "measure.worker.measure_role:MeasureRole", 5000)
+_BLAMELESS = (Status.OK, Status.SCATTERED, Status.INFRASTRUCTURE)
 _BUILD_STATUS = {Status.RUN_TIMEOUT: Status.BUILD_TIMEOUT, Status.CRASHED: Status.BUILD_ERROR}
 
 
@@ -76,7 +77,8 @@ class Supervisor:
         try:
             reply = self._ask(Message(fields), timeout)
         except WorkerEndError as end:
-            return BuildResult(_BUILD_STATUS.get(end.status, end.status), b"", end.text)
+            status = _BUILD_STATUS.get(end.status, end.status)
+            return BuildResult(status, b"", end.text, culprit=_culprit(request, end.turn) or 0)
         return BuildResult(
             Status(reply.fields["status"]),
             reply.blob,
@@ -101,10 +103,18 @@ class Supervisor:
         try:
             reply = self._ask(Message(fields, build.candidates), options.run_timeout).fields
         except WorkerEndError as end:
-            return MeasureResult(request.request_id, end.status, (), end.text, build.build_seconds)
+            return MeasureResult(
+                request.request_id,
+                end.status,
+                (),
+                end.text,
+                build.build_seconds,
+                culprit=_culprit(request, end.turn),
+            )
+        status = Status(reply["status"])
         return MeasureResult(
             request.request_id,
-            Status(reply["status"]),
+            status,
             tuple(float(sample) for sample in reply.get("samples", ())),
             str(reply["error"]),
             build.build_seconds,
@@ -113,7 +123,7 @@ class Supervisor:
             dict(reply.get("machine", {})),
             bool(reply.get("censored", False)),
             tuple(tuple(map(float, samples)) for samples in reply.get("rivals", ())),
-            reply.get("culprit") if request.rivals and reply["status"] != Status.OK else None,
+            None if status in _BLAMELESS else _culprit(request, reply.get("culprit")),
         )
 
     def _ask(self, message: Message, timeout: float) -> Message:
@@ -128,8 +138,16 @@ class Supervisor:
                 raise WorkerLostError(end.text) from None
             raise
         if reply.fields["status"] != Status.OK:
-            error = self._worker.with_output(reply.fields["error"])
-            reply = Message({**reply.fields, "error": error}, reply.blob)
+            told = {"culprit": self._worker.turn, **reply.fields}
+            told["error"] = self._worker.with_output(reply.fields["error"])
+            reply = Message(told, reply.blob)
         if reply.fields.get("retire"):
             self.stop()
         return reply
+
+
+def _culprit(request: MeasureRequest, turn: int | None) -> int | None:
+    """Which schedule of the request is to blame, whose number a process left; None if unknown."""
+    if not request.rivals or turn is None:
+        return None
+    return turn if 0 <= turn < len(request.schedules) else None

@@ -1,6 +1,12 @@
-"""The timing loop: warm up, calibrate, take raw samples.
+"""The timing loop: all schedules of a request in rounds of short slices, raw.
 
-The kernel is called through `tunefarm_repeat` (compiler.llvm.repeat), so a sample is one call into
+One core of a shared host changes its speed by a third within seconds, but two slices taken next to
+each other see nearly the same machine: their ratio is what a measurement says. So the schedules
+take turns in slices of some milliseconds, in an order that is drawn for each round, and a slow
+neighbour or a leftover in the caches meets either side as often. (Duet benchmarking: Bulej et al.,
+ICPE 2020; interleaved trials: Abedi and Brecht, ICPE 2017.)
+
+The kernel is called through `tunefarm_repeat` (compiler.llvm.repeat), so a slice is one call into
 machine code however short the kernel is.
 """
 
@@ -10,36 +16,40 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from time import perf_counter
 from typing import TypeAlias
 
 from compiler.errors import MeasureError
-from measure.worker.early_stop import SequentialTest
-from measure.worker.stability import UNSTABLE_MAD
-from measure.worker.watch import NoWatch, Watch
+from measure.compare import LogRatio, log_ratio
+from measure.worker.early_stop import FEWEST, is_clearly_slower
+from measure.worker.stability import UNSTABLE_SPREAD, scatters
 
-RETAKES = 2  # of a disturbed sample
+WIDE = 0.015
+"""Deviation of a log-ratio above which more rounds are taken."""
+MORE_ROUNDS = 2  # times `samples` at most
+_TIMEOUT_SHARE = 0.25  # of `run_timeout`, that the fewest rounds may take
 
 
 @dataclass(frozen=True, slots=True)
 class TimingOptions:
-    """How a candidate is timed; the keys of `MeasureRequest.options`.
+    """How a request is timed; the keys of `MeasureRequest.options`.
 
-    A sample lasts at least `min_sample_seconds` and has at least `min_calls` calls. `max_seconds`
-    bounds what all samples together may take: a slow kernel first loses the extra calls, then
-    samples, down to `min_samples`. Caches: calls take turns with copies of the constants
-    (`cold_constants`), or all caches are flushed before each call (`flush_cache`), or stay warm.
+    `samples` rounds are taken, each with a slice of every schedule that lasts at least
+    `min_sample_seconds`; up to twice as many while the pair's interval is wide. `max_seconds`
+    bounds what all slices together may take: slow kernels lose rounds, down to `min_samples`.
+    Caches: calls take turns with copies of the constants (`cold_constants`), or all caches are
+    flushed before each call (`flush_cache`), or stay warm.
     """
 
-    samples: int = 7
-    min_samples: int = 2
-    min_sample_seconds: float = 0.010
-    min_calls: int = 3
+    samples: int = 14
+    min_samples: int = FEWEST
+    min_sample_seconds: float = 0.0025
     max_seconds: float = 0.250
-    warmup_seconds: float = 0.003
+    warmup_seconds: float = 0.002
     build_timeout: float = 60.0  # seconds for building, and for the reference of a new kernel
     run_timeout: float = 20.0  # seconds for checking and timing
-    unstable_limit: float = UNSTABLE_MAD  # relative MAD above which the status is UNSTABLE
-    incumbent_seconds: float = 0.0  # above 0: give a kernel up that is clearly slower than this
+    unstable_limit: float = UNSTABLE_SPREAD  # of the ratios, above which it is SCATTERED
+    give_up: int = 0  # 1: end early when the schedule is clearly slower than its first rival
     fresh_process: int = 0  # 1: run in a process that has run nothing before
     cold_constants: int = 1  # 1: calls take turns with copies of the constants
     flush_cache: int = 0  # 1: every call finds the caches empty of what it reads
@@ -65,143 +75,115 @@ class TimingOptions:
     def _verify(self) -> None:
         if not 1 <= self.min_samples <= self.samples:
             raise MeasureError(f"min_samples {self.min_samples} is not in 1..{self.samples}")
-        if self.min_calls < 1:
-            raise MeasureError(f"min_calls must be at least 1, not {self.min_calls}")
         for name in ("min_sample_seconds", "max_seconds", "build_timeout", "run_timeout"):
-            if not getattr(self, name) > 0:
+            if not 0.0 < getattr(self, name) < math.inf:
                 raise MeasureError(f"{name} must be positive, not {getattr(self, name)}")
-        if not 0.0 <= self.incumbent_seconds < math.inf:
-            raise MeasureError(f"incumbent_seconds must be 0 or more, not {self.incumbent_seconds}")
+        for name in ("unstable_limit", "warmup_seconds"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise MeasureError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
-class SamplePlan:
-    """How many samples to take, and how many calls each has."""
+class RoundPlan:
+    """How many rounds to take, at most how many, and the calls in a slice of each schedule."""
 
-    samples: int
-    calls: int
+    rounds: int
+    most: int
+    calls: tuple[int, ...]
 
 
-def plan_samples(call_seconds: float, options: TimingOptions) -> SamplePlan:
-    """The plan for a kernel that takes about `call_seconds` per call."""
-    needed = max(1, math.ceil(options.min_sample_seconds / max(call_seconds, 1e-9)))
-    affordable = int(options.max_seconds / (options.samples * max(call_seconds, 1e-9)))
-    calls = max(needed, min(options.min_calls, affordable))
-    sample_seconds = calls * call_seconds
-    samples = options.samples
-    if samples * sample_seconds > options.max_seconds:
-        samples = int(options.max_seconds / sample_seconds)
-    if call_seconds > options.max_seconds:
-        return SamplePlan(1, 1)
-    return SamplePlan(min(options.samples, max(options.min_samples, samples)), calls)
+def plan_rounds(call_seconds: Sequence[float], options: TimingOptions) -> RoundPlan:
+    """The plan for kernels that take about so long per call."""
+    needed = [
+        1 if options.flush_cache else math.ceil(options.min_sample_seconds / max(seconds, 1e-9))
+        for seconds in call_seconds
+    ]
+    calls = [max(1, count) for count in needed]
+    round_seconds = sum(n * max(s, 1e-9) for n, s in zip(calls, call_seconds, strict=True))
+    fewest = int(_TIMEOUT_SHARE * options.run_timeout / round_seconds)
+    fewest = max(1, min(options.min_samples, fewest))
+    affordable = int(options.max_seconds / round_seconds)
+    rounds = min(options.samples, max(fewest, affordable))
+    most = rounds
+    if len(calls) > 1:
+        most = max(rounds, min(MORE_ROUNDS * options.samples, affordable))
+    return RoundPlan(rounds, most, tuple(calls))
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Raw samples in seconds per call, in the order taken, and how the taking went."""
+    """Raw slices of each schedule in seconds per call, in the order taken.
 
-    samples: tuple[float, ...]
-    calls: int  # per sample
-    retaken: int = 0  # disturbed samples that were thrown away
-    tainted: int = 0  # samples that are kept although every attempt was disturbed
-    censored: bool = False  # given up early: clearly slower than the incumbent
+    The i-th slices of all were neighbours in time: pairs for `measure.compare`. `censored`: it was
+    ended early, because the first schedule is clearly slower than the second.
+    """
+
+    samples: tuple[tuple[float, ...], ...]
+    calls: tuple[int, ...]  # in a slice
+    censored: bool = False
 
 
 Run: TypeAlias = Callable[[int], float]
 """Runs a kernel so many times in a row; returns the seconds that took."""
 
 
-class Samples:
-    """Takes the samples of one kernel, those that are disturbed again up to `RETAKES` times."""
-
-    def __init__(self, run: Run, calls: int, watch: Watch) -> None:
-        """`calls`: per sample."""
-        self.calls = calls
-        self.seconds: list[float] = []  # per call
-        self.retaken = 0
-        self.tainted = 0
-        self._run = run
-        self._watch = watch
-
-    def take(self) -> float | None:
-        """Take a sample; its seconds per call, None if every attempt was disturbed (it is kept)."""
-        for attempt in range(1 + RETAKES):
-            self._watch.begin()
-            seconds = self._run(self.calls) / self.calls
-            if not self._watch.disturbed():
-                self.seconds.append(seconds)
-                return seconds
-            self.retaken += attempt < RETAKES
-        self.tainted += 1
-        self.seconds.append(seconds)
-        return None
-
-    def timing(self, *, censored: bool = False) -> Timing:
-        """What was taken so far."""
-        return Timing(tuple(self.seconds), self.calls, self.retaken, self.tainted, censored)
-
-
-def time_calls(
-    run: Run,
-    options: TimingOptions,
-    *,
-    estimate: float | None = None,
-    watch: Watch | None = None,
-) -> Timing:
-    """Time a kernel. Ends early when it is clearly slower than `options.incumbent_seconds`.
-
-    `estimate` is the seconds of one call if known, as from the correctness check: a kernel that is
-    slow enough is then warm already and is not run again to calibrate.
-    """
-    plan = _calibrate(run, options, estimate)
-    taken = Samples(run, plan.calls, watch or NoWatch())
-    test = SequentialTest(options.incumbent_seconds) if options.incumbent_seconds else None
-    for number in range(plan.samples):
-        sample = taken.take()
-        slower = test is not None and sample is not None and test.is_slower(sample)
-        if slower and number + 1 < plan.samples:
-            return taken.timing(censored=True)
-    return taken.timing()
-
-
 def time_in_turn(
-    runs: Sequence[Run],
-    options: TimingOptions,
-    *,
-    estimates: Sequence[float],
-    watch: Watch | None = None,
-    seed: int = 0,
-) -> list[Timing]:
-    """Time several kernels in `options.samples` rounds, each kernel once a round, in random order.
-
-    The i-th samples of all are neighbours in time: pairs for `measure.compare`.
-    """
-    watch = watch or NoWatch()
-    taken = [
-        Samples(run, _calibrate(run, options, estimate).calls, watch)
-        for run, estimate in zip(runs, estimates, strict=True)
-    ]
+    runs: Sequence[Run], options: TimingOptions, call_seconds: Sequence[float], seed: int = 0
+) -> Timing:
+    """Time kernels that take about `call_seconds` per call, in rounds whose order `seed` draws."""
+    plan = plan_rounds(call_seconds, options)
+    taken: list[list[float]] = [[] for _ in runs]
+    order = list(range(len(runs)))
     rng = random.Random(seed)
-    for _ in range(options.samples):
-        for samples in rng.sample(taken, len(taken)):
-            samples.take()
-    return [samples.timing() for samples in taken]
+    start = perf_counter()
+    censored = False
+    for number in range(1, plan.most + 1):
+        rng.shuffle(order)
+        for index in order:
+            calls = plan.calls[index]
+            taken[index].append(runs[index](calls) / calls)
+        if len(runs) < 2:
+            if number >= plan.rounds:
+                break
+            continue
+        if not _looks(number, plan.rounds):
+            continue
+        pair = log_ratio(taken[0], taken[1])
+        late = perf_counter() - start > options.max_seconds
+        if options.give_up and (is_clearly_slower(pair) or (late and _is_hopeless(pair))):
+            censored = number < plan.rounds
+            break
+        if number >= plan.rounds and (
+            late or pair.low > 1.0 or not _is_unclear(taken, pair, options)
+        ):
+            break
+    return Timing(tuple(map(tuple, taken)), plan.calls, censored)
 
 
-def _calibrate(run: Run, options: TimingOptions, estimate: float | None) -> SamplePlan:
-    if estimate is None or estimate < options.min_sample_seconds:
-        estimate = _warm_up(run, options)
-    plan = plan_samples(estimate, options)
-    # With flushed caches every call is timed alone, and flushing takes longer than most kernels.
-    return SamplePlan(plan.samples, options.min_calls) if options.flush_cache else plan
+def _looks(number: int, rounds: int) -> bool:
+    """Whether to look at the pairs after this round: often at first, where most is decided."""
+    return number <= 6 or number % 2 == 0 or number == rounds
 
 
-def _warm_up(run: Run, options: TimingOptions) -> float:
-    """Run for `warmup_seconds`, in batches that double; seconds per call of the last batch."""
+def _is_unclear(taken: Sequence[Sequence[float]], pair: LogRatio, options: TimingOptions) -> bool:
+    """Whether more rounds may say more: of a noisy host, or of a kernel that scatters."""
+    return pair.deviation > WIDE or scatters(taken[0], taken[1], options.unstable_limit)
+
+
+def _is_hopeless(pair: LogRatio) -> bool:
+    """Whether no interruption explains the ratio, in slices so long that few can be taken."""
+    return pair.mean > math.log(2.0)
+
+
+def calibrate(run: Run, options: TimingOptions, estimate: float) -> float:
+    """Seconds per call, warm. `estimate`: of one call, as from the check; a kernel that is slow
+    enough is warm already and is not run again."""
+    if estimate >= options.min_sample_seconds or options.flush_cache:
+        return estimate
     total, calls = 0.0, 1
     while True:
         seconds = run(calls)
         total += seconds
-        if total >= options.warmup_seconds or options.flush_cache:
+        if total >= options.warmup_seconds:
             return seconds / calls
         calls *= 2

@@ -198,14 +198,11 @@ class Recording:
     ) -> None:
         done = self._records(name)
         todo = iter([hash for hash in hashes if hash not in done])
-        best = min(map(latency_of, done.values()), default=float("inf"))
         waiting: dict[str, str] = {}
         started, count = time.monotonic(), 0
         while True:
             while len(waiting) < runner.capacity and (hash := next(todo, "")):
                 timing = timing_options(self.settings) | options
-                if not options and best < float("inf"):
-                    timing["incumbent_seconds"] = best
                 request_id = f"{name}-{hash[:16]}"
                 waiting[request_id] = hash
                 runner.submit(
@@ -235,7 +232,6 @@ class Recording:
                         job="",
                     )
                 )
-                best = min(best, result.latency)
             self.store.add(replace(record, job=None) for record in records)
             count += len(results)
             if count and results and count % 100 < len(results):

@@ -7,7 +7,6 @@ import pytest
 
 from compiler.errors import MeasureError
 from measure.compare import compare_paired
-from measure.worker.stability import is_unstable, relative_mad
 
 
 def noisy(rng: np.random.Generator, scale: float, pairs: int) -> list[float]:
@@ -51,17 +50,3 @@ def test_comparison_is_the_inverse_with_sides_swapped() -> None:
 def test_what_cannot_be_paired_is_refused(a: list[float], b: list[float]) -> None:
     with pytest.raises(MeasureError):
         compare_paired(a, b)
-
-
-def test_one_interrupted_sample_does_not_make_a_measurement_unstable() -> None:
-    assert not is_unstable([1.0, 1.01, 1.0, 9.0, 0.99, 1.0, 1.01])
-
-
-def test_scattered_samples_are_unstable() -> None:
-    samples = [1.0, 1.2, 0.9, 1.4, 1.1]
-    assert relative_mad(samples) == pytest.approx(0.1 / 1.1)
-    assert is_unstable(samples) and not is_unstable(samples, limit=0.5)
-
-
-def test_single_sample_has_no_scatter() -> None:
-    assert relative_mad([1.0]) == 0.0

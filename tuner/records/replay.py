@@ -35,7 +35,6 @@ from tuner.records.trials import record_to_apply
 _QUICK: Mapping[str, float | int] = {
     "samples": 1,
     "min_samples": 1,
-    "min_calls": 1,
     "min_sample_seconds": 1e-6,
     "warmup_seconds": 1e-6,
     "cold_constants": 0,

@@ -11,6 +11,7 @@ from measure.farm.make_runner import create_runner
 from measure.farm.runner import Runner, RunnerOptions
 from measure.farm.slots import plan_slots
 from measure.machine import available_cores, on_cores
+from measure.worker.early_stop import FEWEST
 
 
 def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
@@ -40,7 +41,7 @@ def timing_options(settings: Settings) -> dict[str, float | int]:
     measure = settings.measure
     return {
         "samples": measure.samples,
-        "min_samples": min(2, measure.samples),
+        "min_samples": min(FEWEST, measure.samples),
         "min_sample_seconds": measure.min_sample_seconds,
         "unstable_limit": measure.unstable_above,
         "build_timeout": measure.build_timeout,

@@ -6,7 +6,6 @@ the cost model is retrained by a thread of its own meanwhile.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -181,16 +180,13 @@ class TuningSession:
     def _request(self, work: _Work) -> MeasureRequest:
         self._number += 1
         task = work.task
-        timing = dict(self._options.timing)
-        if math.isfinite(task.progress.best):
-            timing["incumbent_seconds"] = task.progress.best
         return MeasureRequest(
             request_id=f"{self._job[:16]}-{self._number}",
             kernel=task.kernel_json,
             workload_key=task.key.workload,
             schedule=work.planned.schedule,
             threads=task.key.threads,
-            options=timing,
+            options=self._options.timing,
         )
 
     def _propose(self) -> None:

@@ -32,7 +32,7 @@ _RECORDED = {
     "load",
     "steal_seconds",
     "queued_seconds",
-    "retaken",
+    "calls",
     "anchor_seconds",
     "anchor_drift",
     "relative_mad",
@@ -231,7 +231,8 @@ def compare(
 def test_rivals_are_timed_side_by_side(measurer: Supervisor) -> None:
     _, result = compare(measurer, "none", "prints", "none", samples=9)
     assert result.status is Status.OK, result.error
-    assert [len(result.samples), *map(len, result.rivals)] == [9, 9, 9]
+    assert 9 <= len(result.samples) <= 18  # more, when they scatter
+    assert {len(samples) for samples in result.rivals} == {len(result.samples)}
     assert result.culprit is None
 
 
@@ -245,15 +246,41 @@ def test_the_wrong_one_of_several_is_named(
     assert (result.status, result.culprit) == (Status.WRONG_RESULT, culprit)
 
 
-def test_a_crash_of_one_of_several_names_nobody(measurer: Supervisor) -> None:
-    _, result = compare(measurer, "none", "segfault")
-    assert (result.status, result.culprit) == (Status.CRASHED, None)
+@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize(("fault", "status"), [(fault, status) for fault, status, _ in FAULTS])
+def test_every_fault_of_a_pair_is_blamed_on_its_schedule(
+    measurer: Supervisor, fault: str, status: Status, culprit: int
+) -> None:
+    faults = ["none", "none"]
+    faults[culprit] = fault
+    _, result = compare(measurer, *faults)
+    assert (result.status, result.culprit) == (status, culprit)
 
 
-def test_the_failed_build_of_several_is_named() -> None:
-    request = replace(make_request("none"), rivals=([["fault", "build_error"]],))
-    build = build_candidate(request, host_target(), compile_fault)
-    assert (build.status, build.culprit) == (Status.BUILD_ERROR, 1)
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_an_endless_loop_in_a_pair_is_blamed_on_its_schedule(
+    measurer: Supervisor, culprit: int
+) -> None:
+    faults = ["none", "none"]
+    faults[culprit] = "hang"
+    _, result = compare(measurer, *faults, run_timeout=0.5)
+    assert (result.status, result.culprit) == (Status.RUN_TIMEOUT, culprit)
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("fault", ["build_error", "build_crash", "build_hang"])
+def test_a_failed_build_of_a_pair_is_blamed_on_its_schedule(
+    builder: Supervisor, fault: str, culprit: int
+) -> None:
+    faults = ["none", "none"]
+    faults[culprit] = fault
+    first = make_request(faults[0], options={"build_timeout": 0.5})
+    builder.start()
+    result = builder.build(
+        replace(first, rivals=([["fault", faults[1]]],)), min(os.sched_getaffinity(0))
+    )
+    assert result.culprit == culprit
+    assert result.status in (Status.BUILD_ERROR, Status.BUILD_TIMEOUT)
 
 
 def test_a_worker_with_another_niceness_than_the_driver_is_refused(
@@ -268,7 +295,7 @@ def test_flushed_caches_are_part_of_the_request(measurer: Supervisor) -> None:
     warm = run(measurer, "none", cold_constants=0, min_sample_seconds=0.002)
     flushed = run(measurer, "none", flush_cache=1)
     assert (warm.status, flushed.status) == (Status.OK, Status.OK)
-    assert flushed.machine["calls"] == 3 < warm.machine["calls"]
+    assert flushed.machine["calls"] == 1 < warm.machine["calls"]
     assert flushed.latency > 2 * warm.latency
 
 

@@ -2,68 +2,82 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.errors import MeasureError
 from measure.worker.timer import (
-    RETAKES,
+    MORE_ROUNDS,
     Run,
-    SamplePlan,
     TimingOptions,
-    plan_samples,
-    time_calls,
+    calibrate,
+    plan_rounds,
     time_in_turn,
 )
 
+SAMPLES = TimingOptions().samples
+
 
 class FakeKernel:
-    """A kernel of `seconds` per call."""
+    """A kernel of `seconds` per call, times what `noise` says of each run."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, noise: Callable[[], float] = lambda: 1.0) -> None:
         self.seconds = seconds
+        self.noise = noise
         self.calls: list[int] = []
 
     def run(self, calls: int) -> float:
         self.calls.append(calls)
-        return calls * self.seconds
+        return calls * self.seconds * self.noise()
 
 
-def test_samples_of_a_short_kernel_last_long_enough() -> None:
+def scatter(sigma: float, seed: int = 0) -> Callable[[], float]:
+    rng = random.Random(seed)
+    return lambda: rng.lognormvariate(0.0, sigma)
+
+
+def test_slices_of_a_short_kernel_last_long_enough() -> None:
     kernel = FakeKernel(1e-6)
-    timing = time_calls(kernel.run, TimingOptions())
-    assert timing.samples == pytest.approx([1e-6] * 7)
-    assert timing.calls * 1e-6 >= 0.0099
-
-
-def test_kernel_of_some_milliseconds_has_three_calls_in_a_sample() -> None:
-    assert plan_samples(0.008, TimingOptions()) == SamplePlan(7, 3)
-
-
-def test_slow_kernel_loses_calls_first_then_samples() -> None:
     options = TimingOptions()
-    assert plan_samples(0.03, options) == SamplePlan(7, 1)
-    assert plan_samples(0.08, options) == SamplePlan(3, 1)
-    assert plan_samples(0.2, options) == SamplePlan(2, 1)
-    assert plan_samples(5.0, options) == SamplePlan(1, 1)
+    timing = time_in_turn([kernel.run], options, [calibrate(kernel.run, options, 0.0)])
+    assert list(timing.samples[0]) == pytest.approx([1e-6] * SAMPLES)
+    assert timing.calls[0] * 1e-6 >= 0.9999 * TimingOptions().min_sample_seconds
 
 
-@given(st.floats(1e-8, 10.0))
-def test_plan_keeps_the_time_limit_or_the_minimum(seconds: float) -> None:
+def test_slow_kernels_lose_rounds() -> None:
     options = TimingOptions()
-    plan = plan_samples(seconds, options)
-    assert 1 <= plan.samples <= options.samples
-    if plan.samples > options.min_samples:
-        assert plan.samples * plan.calls * seconds <= options.max_seconds * 1.0001
-    if seconds < options.max_seconds:
-        assert plan.calls * seconds >= options.min_sample_seconds * 0.9999
+    assert plan_rounds([0.001, 0.002], options).calls == (3, 2)
+    assert plan_rounds([0.001, 0.002], options).rounds == SAMPLES
+    assert plan_rounds([0.01, 0.01], options).rounds == 12
+    assert plan_rounds([0.3, 0.1], options).rounds == options.min_samples
 
 
-def test_slow_kernel_is_not_run_again_to_calibrate() -> None:
+def test_kernels_of_seconds_leave_time_for_the_answer() -> None:
+    options = TimingOptions(run_timeout=20.0)
+    assert plan_rounds([1.0, 1.0], options).rounds == 2
+    assert plan_rounds([8.0, 8.0], options).rounds == 1
+
+
+@given(st.lists(st.floats(1e-8, 10.0), min_size=1, max_size=4))
+def test_a_plan_keeps_the_time_limit_or_the_minimum(seconds: list[float]) -> None:
+    options = TimingOptions()
+    plan = plan_rounds(seconds, options)
+    assert 1 <= plan.rounds <= plan.most <= MORE_ROUNDS * options.samples
+    spent = sum(calls * one for calls, one in zip(plan.calls, seconds, strict=True))
+    if plan.most > options.min_samples:
+        assert plan.most * spent <= options.max_seconds * 1.0001
+    for calls, one in zip(plan.calls, seconds, strict=True):
+        assert calls * one >= options.min_sample_seconds * 0.9999
+
+
+def test_a_slow_kernel_is_not_run_again_to_calibrate() -> None:
     kernel = FakeKernel(0.05)
-    timing = time_calls(kernel.run, TimingOptions(), estimate=0.05)
-    assert len(kernel.calls) == len(timing.samples)
+    assert calibrate(kernel.run, TimingOptions(), estimate=0.05) == 0.05
+    assert kernel.calls == []
 
 
 def test_unknown_option_is_refused_with_the_known_ones() -> None:
@@ -75,10 +89,11 @@ def test_unknown_option_is_refused_with_the_known_ones() -> None:
     "options",
     [
         {"samples": 1},
-        {"min_calls": 0},
         {"run_timeout": 0},
-        {"incumbent_seconds": -1},
-        {"incumbent_seconds": float("inf")},
+        {"max_seconds": float("inf")},
+        {"min_sample_seconds": float("nan")},
+        {"unstable_limit": -0.1},
+        {"unstable_limit": float("nan")},
     ],
 )
 def test_senseless_option_is_refused(options: dict[str, float]) -> None:
@@ -91,47 +106,35 @@ def test_whole_numbers_stay_whole() -> None:
     assert isinstance(options.samples, int) and isinstance(options.max_seconds, float)
 
 
-class FakeWatch:
-    """Says of each sample in turn whether it was disturbed; of later ones, no."""
-
-    def __init__(self, *disturbed: bool) -> None:
-        self.left = list(disturbed)
-        self.begun = 0
-
-    def begin(self) -> None:
-        self.begun += 1
-
-    def disturbed(self) -> bool:
-        return self.left.pop(0) if self.left else False
+@pytest.mark.parametrize(("slower", "most"), [(3.0, 3), (1.12, 3), (1.02, SAMPLES), (0.5, SAMPLES)])
+def test_a_kernel_clearly_slower_than_its_reference_is_given_up(slower: float, most: int) -> None:
+    candidate, reference = FakeKernel(slower * 1e-3), FakeKernel(1e-3)
+    options = TimingOptions(give_up=1)
+    timing = time_in_turn([candidate.run, reference.run], options, [slower * 1e-3, 1e-3])
+    taken = {len(samples) for samples in timing.samples}
+    assert taken == {most}
+    assert timing.censored == (most < SAMPLES)
 
 
-def test_a_disturbed_sample_is_taken_again() -> None:
-    watch = FakeWatch(False, True, True, False)
-    timing = time_calls(FakeKernel(0.02).run, TimingOptions(), estimate=0.02, watch=watch)
-    assert (len(timing.samples), timing.retaken, timing.tainted) == (7, 2, 0)
-    assert watch.begun == 9
-
-
-def test_a_sample_that_is_always_disturbed_is_kept_after_two_more_tries() -> None:
-    watch = FakeWatch(*[True] * 100)
-    timing = time_calls(FakeKernel(0.02).run, TimingOptions(), estimate=0.02, watch=watch)
-    assert (len(timing.samples), timing.tainted) == (7, 7)
-    assert watch.begun == 7 * (1 + RETAKES)
-
-
-@pytest.mark.parametrize(("slower", "taken"), [(3.0, 2), (1.1, 3), (1.03, 7), (0.5, 7)])
-def test_a_kernel_clearly_slower_than_the_incumbent_is_given_up(slower: float, taken: int) -> None:
-    options = TimingOptions(incumbent_seconds=0.02)
-    timing = time_calls(FakeKernel(slower * 0.02).run, options, estimate=slower * 0.02)
-    assert len(timing.samples) == min(taken, plan_samples(slower * 0.02, options).samples)
-    assert timing.censored == (taken < 7)
-
-
-def test_disturbed_samples_do_not_count_against_a_kernel() -> None:
-    options = TimingOptions(incumbent_seconds=0.01)
-    watch = FakeWatch(*[True] * 100)
-    timing = time_calls(FakeKernel(0.03).run, options, estimate=0.03, watch=watch)
+def test_nothing_is_given_up_unasked() -> None:
+    timing = time_in_turn(
+        [FakeKernel(3e-3).run, FakeKernel(1e-3).run], TimingOptions(), [3e-3, 1e-3]
+    )
+    assert [len(samples) for samples in timing.samples] == [SAMPLES] * 2
     assert not timing.censored
+
+
+def test_a_wide_interval_takes_more_rounds_up_to_twice_as_many() -> None:
+    noisy = [FakeKernel(1e-3, scatter(0.3, seed)).run for seed in (1, 2)]
+    timing = time_in_turn(noisy, TimingOptions(), [1e-3, 1e-3])
+    assert len(timing.samples[0]) == len(timing.samples[1]) == MORE_ROUNDS * SAMPLES
+    quiet = [FakeKernel(1e-3, scatter(0.01, seed)).run for seed in (1, 2)]
+    assert len(time_in_turn(quiet, TimingOptions(), [1e-3, 1e-3]).samples[0]) == SAMPLES
+
+
+def test_a_kernel_alone_is_timed_in_as_many_rounds_however_it_scatters() -> None:
+    timing = time_in_turn([FakeKernel(1e-3, scatter(0.3)).run], TimingOptions(give_up=1), [1e-3])
+    assert (len(timing.samples), len(timing.samples[0])) == (1, SAMPLES)
 
 
 def test_kernels_take_turns_in_random_order() -> None:
@@ -140,21 +143,22 @@ def test_kernels_take_turns_in_random_order() -> None:
     def kernel(name: str) -> Run:
         def run(calls: int) -> float:
             order.append(name)
-            return calls * 0.02
+            return calls * 0.002
 
         return run
 
     options = TimingOptions(samples=20)
     runs = [kernel(name) for name in "abc"]
-    timings = time_in_turn(runs, options, estimates=[0.02] * 3, seed=5)
-    assert [len(timing.samples) for timing in timings] == [20] * 3
+    timing = time_in_turn(runs, options, [0.002] * 3, seed=5)
+    assert [len(samples) for samples in timing.samples] == [20] * 3
     rounds = ["".join(order[i : i + 3]) for i in range(0, 60, 3)]
     assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
     assert len(set(rounds)) > 3
 
 
-def test_flushed_calls_are_few() -> None:
+def test_a_slice_with_flushed_caches_is_one_call() -> None:
     kernel = FakeKernel(1e-6)
-    timing = time_calls(kernel.run, TimingOptions(flush_cache=1))
-    assert timing.calls == TimingOptions().min_calls
-    assert sum(kernel.calls) <= 1 + 7 * timing.calls
+    options = TimingOptions(flush_cache=1)
+    timing = time_in_turn([kernel.run], options, [calibrate(kernel.run, options, 1e-6)])
+    assert timing.calls == (1,)
+    assert kernel.calls == [1] * SAMPLES

@@ -246,18 +246,6 @@ def test_finalists_stop_when_time_is_up(setting: Setting) -> None:
     assert len(setting.runner.requests) == before
 
 
-def test_slow_candidates_may_be_given_up_early(setting: Setting) -> None:
-    setting.run(Limits(), TILES)
-    first, *later = setting.runner.requests
-    assert "incumbent_seconds" not in first.options
-    history = setting.made[0].progress.history
-    told = [request.options.get("incumbent_seconds", math.inf) for request in later]
-    for number, incumbent in enumerate(told, start=1):
-        assert incumbent in (math.inf, *history[:number])  # the best of what was answered by then
-    assert told == sorted(told, reverse=True)
-    assert told[-1] < history[0]
-
-
 class UnstableRunner(SyntheticRunner):
     """The first answer for each schedule is unstable."""
 
