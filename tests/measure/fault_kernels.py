@@ -191,7 +191,7 @@ _IR = {
     "slow": _kernel_ir(),
     "late_overrun": _late_ir(_beside_output(EXTENT)),
     "late_underrun": _late_ir(_beside_output(-1)),
-    "late_far_overrun": _late_ir(_beside_output(1 << 20)),
+    "late_far_overrun": _late_ir(_beside_output(EXTENT + 500)),
     "late_writes_input": _late_ir("store float 7.0, ptr %x"),
 }
 
