@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from statistics import mean
 
 import pytest
 
 from measure.compare import log_ratio
 from measure.worker.early_stop import FEWEST, is_clearly_slower
+from tests.measure.clock_traces import KINDS, against_itself
 
 PAIRS = 14
+DRAWS = 400  # of a recorded clock
 
 
 def given_up(ratio: float, noise: float, rng: random.Random) -> int:
@@ -48,3 +51,31 @@ def test_slow_candidates_cost_three_or_four_pairs() -> None:
 def test_what_is_near_is_measured_in_full() -> None:
     rng = random.Random(3)
     assert sum(given_up(1.02, 0.01, rng) > 0 for _ in range(300)) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_shared_core_equals_are_seldom_given_up(kind: str) -> None:
+    """1 % at most, up to three standard errors of a share."""
+    rounds = rounds_on_a_shared_core(kind, 1.0)
+    assert mean(number < PAIRS for number in rounds) <= 0.01 + 3 * (0.01 * 0.99 / DRAWS) ** 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_shared_core_slow_candidates_cost_three_or_four_pairs(kind: str) -> None:
+    assert mean(rounds_on_a_shared_core(kind, 1.3)) < 4.0
+    assert mean(rounds_on_a_shared_core(kind, 1.1)) < 5.0
+
+
+def rounds_on_a_shared_core(kind: str, ratio: float) -> list[int]:
+    """Pairs that candidates are given that are `ratio` times as slow, PAIRS at most."""
+    return [
+        next(
+            (
+                number
+                for number in range(FEWEST, PAIRS)
+                if is_clearly_slower(log_ratio((ratio * a[:number]).tolist(), b[:number].tolist()))
+            ),
+            PAIRS,
+        )
+        for a, b in zip(*against_itself(kind, PAIRS, DRAWS, 1), strict=True)
+    ]
