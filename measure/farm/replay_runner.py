@@ -1,13 +1,18 @@
-"""ReplayRunner: answers from recorded results, so that a search runs without hardware."""
+"""ReplayRunner: answers from recorded results, so that a search runs without hardware.
+
+It hands out the very samples that were recorded or, given a clock, those that a core would have
+yielded whose speed wanders like that.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeAlias
 
 from compiler.errors import MeasureError
+from measure.farm.simulated_core import Clock, SimulatedCore
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from measure.worker.timer import TimingOptions
 
@@ -19,10 +24,22 @@ def record_key(workload_key: str, schedule: Iterable[Any]) -> RecordKey:
     return workload_key, json.dumps(list(schedule), sort_keys=True, separators=(",", ":"))
 
 
+def _as_recorded(found: Sequence[MeasureResult]) -> MeasureResult:
+    """What was recorded of a schedule, its rivals' samples beside its own."""
+    first, *others = found
+    if not others:
+        return first
+    rounds = min(len(one.samples) for one in found)
+    rivals = tuple(one.samples[:rounds] for one in others)
+    return replace(first, samples=first.samples[:rounds], rivals=rivals)
+
+
 class ReplayRunner:
     """Hands out recorded results, in the order of submission.
 
     A schedule without a record is answered with `unknown`: a failure that a search learns from.
+    With a `clock`, schedules are measured on a simulated core, on which each takes its recorded
+    latency while the clock is still.
     """
 
     def __init__(
@@ -31,10 +48,12 @@ class ReplayRunner:
         *,
         capacity: int = 8,
         unknown: Status = Status.BUILD_ERROR,
+        clock: Clock | None = None,
     ) -> None:
         self._recorded = recorded
         self._capacity = capacity
         self._unknown = unknown
+        self._core = None if clock is None else SimulatedCore(clock)
         self._ready: list[MeasureResult] = []
         self._closed = False
 
@@ -49,18 +68,15 @@ class ReplayRunner:
     def submit(self, request: MeasureRequest) -> None:
         if self._closed:
             raise MeasureError("the runner is closed")
-        TimingOptions.of(request.options)
+        options = TimingOptions.of(request.options)
         found = [self._find(request.workload_key, schedule) for schedule in request.schedules]
-        result = found[0]
-        for number, one in enumerate(found):
-            if one.status is not Status.OK:
-                result = replace(one, culprit=number)
-                break
+        failed = [number for number, one in enumerate(found) if one.status is not Status.OK]
+        if failed:
+            result = replace(found[failed[0]], culprit=failed[0])
+        elif self._core is not None:
+            result = self._core.measure([one.latency for one in found], options, request.seed)
         else:
-            rounds = min(len(one.samples) for one in found)
-            if request.rivals:
-                taken = tuple(one.samples[:rounds] for one in found)
-                result = replace(result, samples=taken[0], rivals=taken[1:])
+            result = _as_recorded(found)
         self._ready.append(replace(result, request_id=request.request_id))
 
     def _find(self, workload_key: str, schedule: Iterable[Any]) -> MeasureResult:

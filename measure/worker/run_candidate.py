@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +24,11 @@ from measure.measurement import MeasureResult, Status
 from measure.placement import placements_of
 from measure.sandbox.guarded import GuardedBuffer
 from measure.sandbox.turn import Turn
+from measure.worker.answer import answer_of
 from measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.reference import ensure_reference
-from measure.worker.stability import relative_mad, scatters, spread_of_ratios
-from measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
+from measure.worker.timer import Run, TimingOptions, calibrate, time_in_turn
 from measure.worker.timing_arena import TimingArena
 from measure.worker.watch import CoreWatch
 from measure.worker.workload import Workload
@@ -172,7 +172,7 @@ class CandidateRunner:
             "anchor_seconds": yardstick,
             "anchor_drift": round(drift, 5),
         }
-        result = _judge(timing, options, facts)
+        result = answer_of(timing, options, facts)
         seconds = checked - start + perf_counter() - timed
         return RunOutcome(replace(result, check_seconds=seconds, run_seconds=timed - checked))
 
@@ -203,28 +203,3 @@ def _wrong(problem: Problem, number: int | None, seconds: float) -> RunOutcome:
         "", Status.WRONG_RESULT, error=problem.error, check_seconds=seconds, culprit=number
     )
     return RunOutcome(result, problem.retire)
-
-
-def _judge(timing: Timing, options: TimingOptions, facts: Mapping[str, Any]) -> MeasureResult:
-    """OK, or SCATTERED where the first schedule scatters against a quiet second one."""
-    samples, *rivals = timing.samples
-    scattered = (
-        bool(rivals)
-        and not timing.censored
-        and scatters(samples, rivals[0], options.unstable_limit)
-    )
-    error = ""
-    if rivals:
-        spread = spread_of_ratios(samples, rivals[0])
-        facts = {**facts, "spread": round(spread, 5)}
-        if scattered:
-            error = f"its ratios to a quiet reference spread by {spread:.0%}"
-    return MeasureResult(
-        "",
-        Status.SCATTERED if scattered else Status.OK,
-        samples,
-        error,
-        machine={**facts, "relative_mad": round(relative_mad(samples), 5)},
-        censored=timing.censored,
-        rivals=tuple(rivals),
-    )
