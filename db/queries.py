@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, bindparam, exists, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -14,6 +15,7 @@ from db.checksum import damaged_row
 from db.leases import is_lost
 from db.raw_rows import intact_rows
 from db.records import (
+    LOST_TO_NOISE,
     OK,
     BestRecord,
     BuildRecord,
@@ -34,14 +36,31 @@ _OUT_OF_ORDER = 64
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """What the database knows of one task. `best_latency` is in seconds, None if none is ok."""
+    """What the database knows of one task. `best_latency` is in seconds, None if none is ok.
+
+    Trials that were lost to noise, `scattered` ones, have not `failed`.
+    """
 
     key: TaskKey
     workload_name: str
     trials: int
-    ok_trials: int
+    failed: int
+    scattered: int
     best_latency: float | None
     last_created: float
+
+
+class _Totals(NamedTuple):
+    """The figures of a TaskSummary, in its order."""
+
+    trials: int
+    failed: int
+    scattered: int
+    best: float | None
+    last: float
+
+
+_NO_TRIALS = _Totals(0, 0, 0, None, -math.inf)
 
 
 def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
@@ -243,15 +262,22 @@ def summary(store: Store, workload: str | None = None) -> list[TaskSummary]:
     ]
 
 
-def _totals(session: Session) -> dict[int, tuple[int, int, float | None, float]]:
-    """Of each task: its trials, its ok ones, the best latency and the last time of recording."""
-    totals: dict[int, tuple[int, int, float | None, float]] = {}
+def _totals(session: Session) -> dict[int, _Totals]:
+    """Of each task that has trials."""
+    totals: dict[int, _Totals] = {}
     for row in intact_rows(session, schema.Base.metadata.tables["trials"]):
-        trials, oks, best, last = totals.get(row["task_id"], (0, 0, None, row["created"]))
-        if row["status"] in (OK, OK.encode()):
-            oks += 1
+        trials, failed, scattered, best, last = totals.get(row["task_id"], _NO_TRIALS)
+        status = row["status"]
+        status = status.decode(errors="replace") if isinstance(status, bytes) else status
+        if status == OK:
             best = row["latency"] if best is None else min(best, row["latency"])
-        totals[row["task_id"]] = (trials + 1, oks, best, max(last, row["created"]))
+        elif status in LOST_TO_NOISE:
+            scattered += 1
+        else:
+            failed += 1
+        totals[row["task_id"]] = _Totals(
+            trials + 1, failed, scattered, best, max(last, row["created"])
+        )
     return totals
 
 

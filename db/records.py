@@ -16,6 +16,8 @@ JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed", "l
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 OK = "ok"
 """The status of a trial that was built, gave the right result and was timed."""
+LOST_TO_NOISE = ("scattered", "unstable")
+"""The statuses of trials that gave the right result and say too little about speed."""
 CONFIRMED = "confirmed"
 """Key in a trial's conditions: it is a finalist's, measured beside the others by the job named."""
 
@@ -122,6 +124,11 @@ class TrialRecord:
         return self.status == OK and self.latency is not None and 0 < self.latency < math.inf
 
     @property
+    def is_lost_to_noise(self) -> bool:
+        """Whether the result was right, and its time told nothing."""
+        return self.status in LOST_TO_NOISE
+
+    @property
     def contradiction(self) -> str:
         """Why its fields, each right by itself, cannot be together; "" if they can."""
         return contradiction({name: getattr(self, name) for name in _RELATED})
@@ -161,9 +168,9 @@ class BestRecord:
     schedule_hash: bounds.ScheduleHash
     request_id: bounds.Hash
     default_latency: bounds.Latency
-    ratio: bounds.Seconds
-    low: bounds.Seconds
-    high: bounds.Seconds
+    ratio: bounds.Ratio
+    low: bounds.Ratio
+    high: bounds.Ratio
     met: tuple[bounds.ScheduleHash, ...]
     job: bounds.Word
     created: bounds.Moment = 0.0

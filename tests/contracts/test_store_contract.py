@@ -250,9 +250,10 @@ def test_summary_has_one_line_per_task(store: Store) -> None:
     two_threads = replace(KEY, threads=2)
     store.add([trial(1, 2.0), trial(2, 0.5), failed(3), failed(4)])
     store.add([failed(5), trial(6, 0.1, key=two_threads, status="unstable")])
+    store.add([failed(7, "scattered")])
     assert queries.summary(store) == [
-        queries.TaskSummary(KEY, "conv_relu", 5, 2, 0.5, 1005.0),
-        queries.TaskSummary(two_threads, "conv_relu", 1, 0, None, 1006.0),
+        queries.TaskSummary(KEY, "conv_relu", 6, 3, 1, 0.5, 1007.0),
+        queries.TaskSummary(two_threads, "conv_relu", 1, 0, 1, None, 1006.0),
     ]
     assert queries.summary(store, KEY.workload) == queries.summary(store)
     assert queries.summary(store, "unknown") == []

@@ -14,11 +14,12 @@ from compiler.kernels.serialize import kernel_from_json
 from db import queries
 from db.check import check
 from db.queries import TaskSummary
+from db.records import TaskKey, TrialRecord
 from db.salvage import Salvage
 from db.store import Store
 from tuner.records.replay import replay_records
 from tuner.records.trials import latency_of, record_to_apply, search_trials
-from tuner.reports.report import format_seconds, format_share, format_time
+from tuner.reports.report import format_seconds, format_share, format_time, format_times
 
 _DIGITS = 12  # of a digest in a table
 
@@ -28,7 +29,8 @@ def list_table(tasks: Iterable[TaskSummary]) -> Table:
     table = Table(header_style="bold")
     table.add_column("workload", no_wrap=True)
     table.add_column("kernel", overflow="ellipsis", no_wrap=True)
-    for name in ("target", "threads", "numerics", "trials", "failed", "best", "last (UTC)"):
+    counts = ("trials", "failed", "scattered")
+    for name in ("target", "threads", "numerics", *counts, "best", "last (UTC)"):
         table.add_column(name, justify="right", no_wrap=True)
     for task in tasks:
         best = task.best_latency
@@ -39,7 +41,8 @@ def list_table(tasks: Iterable[TaskSummary]) -> Table:
             str(task.key.threads),
             task.key.numerics,
             str(task.trials),
-            str(task.trials - task.ok_trials),
+            str(task.failed),
+            str(task.scattered),
             "-" if best is None else format_seconds(best),
             format_time(task.last_created),
         )
@@ -70,7 +73,8 @@ def list_to_json(tasks: Iterable[TaskSummary]) -> list[dict[str, Any]]:
             "numerics": task.key.numerics,
             "compiler_version": task.key.compiler_version,
             "trials": task.trials,
-            "failed": task.trials - task.ok_trials,
+            "failed": task.failed,
+            "scattered": task.scattered,
             "best_seconds": task.best_latency,
         }
         for task in tasks
@@ -88,19 +92,39 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
     for task in queries.summary(store, record.key):
         key = task.key
         records = queries.trials(store, key)
+        numbers = {record.schedule_hash: record.number for record in reversed(records)}
         trials = search_trials(records)
         lines += ["", f"{key.target}, {key.threads} thread(s), numerics {key.numerics}"]
         for trial in sorted(trials, key=latency_of)[:top]:
             latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
             choices = json.dumps(trial.choices, separators=(",", ":"))
             lines.append(f"  {trial.number:>8} {latency:>12}  {trial.sketch} {choices}")
+            if trial.reference is not None:
+                lines.append(f"{'':24}{_against(trial, numbers.get(trial.reference))}")
         applied = record_to_apply(store, key)
         if applied is not None:
-            best, confirmed = applied
-            note = "confirmed" if confirmed else "not confirmed yet"
-            lines.append(f"  a build uses record {best.number} ({note})")
+            best = applied[0]
+            lines.append(f"  a build uses record {best.number} ({_confirmed(store, key)})")
             lines += [f"    {json.dumps(step)}" for step in best.schedule]
     return lines
+
+
+def _against(trial: TrialRecord, number: int | None) -> str:
+    """What a trial was measured against, and how much of its time it took; both in pairs."""
+    name = f"schedule {trial.reference}, which is gone" if number is None else f"trial {number}"
+    if trial.ratio is None or trial.low is None or trial.high is None:
+        return f"measured against {name}"
+    return f"time over that of {name}: {format_times(trial.ratio, trial.low, trial.high)}"
+
+
+def _confirmed(store: Store, key: TaskKey) -> str:
+    """Whether the finalists of a task have met, and what they have shown."""
+    found = queries.best(store, key)
+    if found is None:
+        return "not confirmed yet"
+    settled = found[0]
+    times = format_times(settled.ratio, settled.low, settled.high)
+    return f"confirmed, time over the default's: {times}"
 
 
 def builds_table(store: Store, limit: int) -> Table:

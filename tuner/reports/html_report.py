@@ -13,10 +13,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from db import queries
-from db.records import TrialRecord
+from db.records import TaskKey, TrialRecord
 from db.store import Store
 from tuner.records.trials import latency_of, record_to_apply, search_trials
-from tuner.reports.report import format_duration, format_ratio, format_seconds, format_time
+from tuner.reports.report import (
+    format_duration,
+    format_ratio,
+    format_seconds,
+    format_speed_up,
+    format_time,
+)
 from tuner.reports.terminal import printable
 
 _WIDTH, _HEIGHT = 160, 28
@@ -63,9 +69,7 @@ def _kernels(store: Store) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for task in queries.summary(store):
         trials = search_trials(queries.trials(store, task.key))
-        found = record_to_apply(store, task.key)
-        seconds = math.inf if found is None else latency_of(found[0])
-        first = next((latency_of(trial) for trial in trials if trial.is_ok), math.inf)
+        lost = sum(trial.is_lost_to_noise for trial in trials)
         rows.append(
             {
                 "name": task.workload_name,
@@ -73,13 +77,33 @@ def _kernels(store: Store) -> list[dict[str, object]]:
                 "target": task.key.target,
                 "threads": task.key.threads,
                 "trials": len(trials),
-                "failed": sum(not trial.is_ok for trial in trials),
-                "best": format_seconds(seconds),
-                "gain": format_ratio(first / seconds if math.isfinite(seconds) else math.nan),
+                "failed": sum(not trial.is_ok for trial in trials) - lost,
+                "scattered": lost,
+                **_gain(store, task.key),
                 "curve": _curve(trials),
             }
         )
     return rows
+
+
+def _gain(store: Store, key: TaskKey) -> dict[str, str]:
+    """Latencies of the default and the best schedule and their ratio, all of the same pairs.
+
+    Before the finalists have met there is a best latency, and no speed-up to be relied on.
+    """
+    settled = queries.best(store, key)
+    if settled is None:
+        found = record_to_apply(store, key)
+        seconds = math.inf if found is None else latency_of(found[0])
+        return {"default": "-", "best": format_seconds(seconds), "gain": "not confirmed"}
+    best = settled[0]
+    latency = best.ratio * best.default_latency
+    bounds = f"{format_ratio(1 / best.high)} to {format_ratio(1 / best.low)}"
+    return {
+        "default": format_seconds(best.default_latency),
+        "best": format_seconds(latency),
+        "gain": f"{format_speed_up(best.default_latency, latency)} ({bounds})",
+    }
 
 
 def _curve(trials: Sequence[TrialRecord]) -> str:

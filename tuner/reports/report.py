@@ -116,7 +116,7 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 def format_speed_up(before: float, after: float) -> str:
     """The ratio of two latencies just as `format_seconds` shows them: `1.85x`; `-` without one."""
-    if not (math.isfinite(before) and math.isfinite(after)):
+    if not (math.isfinite(before) and math.isfinite(after) and after > 0):
         return "-"
     return format_ratio(float(f"{before:.4g}") / float(f"{after:.4g}"))
 
@@ -139,6 +139,11 @@ def format_time(seconds: float) -> str:
 def format_share(share: float) -> str:
     """A share in per cent; `-` where it is not known."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else "-"
+
+
+def format_times(ratio: float, low: float, high: float) -> str:
+    """A time over another one with its interval: `0.812 (0.790 to 0.834)`."""
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"
 
 
 def format_ratio(ratio: float) -> str:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-from db.records import TaskKey, WorkloadRecord
+from db.records import BestRecord, TaskKey, WorkloadRecord
 from db.store import Store
-from tests.db.examples import KEY, TARGET, trial
+from tests.db.examples import KEY, TARGET, failed, populate, trial
 from tuner.reports.html_report import html_report
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&\x1b\u202e"
@@ -57,7 +57,7 @@ def test_the_page_has_jobs_kernels_and_a_drawing(tmp_path: Path) -> None:
         store.add([WorkloadRecord(KEY.workload, "conv_relu", {})])
         store.add([TARGET])
         store.start_job("resnet.onnx", "hash", {})
-        store.add([trial(1, 0.5), trial(2, 0.25)])
+        store.add([trial(1, 0.5), trial(2, 0.25), failed(3), failed(4, "scattered")])
         texts = "".join(parsed(html_report(store)).texts)
         page = html_report(store)
     for text in (
@@ -67,7 +67,20 @@ def test_the_page_has_jobs_kernels_and_a_drawing(tmp_path: Path) -> None:
         KEY.workload,
         KEY.target,
         "250 ms",
-        "2.00x",
+        "not confirmed",
     ):
         assert text in texts
-    assert '<polyline points="0.0,2.0 160.0,26.0"/>' in page
+    assert "<td>4</td><td>1</td><td>1</td>" in page  # trials, failed, scattered
+    assert '<polyline points="0.0,2.0 53.3,26.0 106.7,26.0 160.0,26.0"/>' in page
+
+
+def test_a_speed_up_is_of_the_pairs_that_confirmed_it(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuning.db") as store:
+        populate(store)
+        store.add([trial(1, 0.5), trial(2, 0.25)])
+        job = store.start_job("resnet.onnx", "hash", {})
+        record = trial(2)
+        names = record.schedule_hash, record.request_id
+        store.add([BestRecord(KEY, *names, 0.8, 0.75, 0.7, 0.8, ("a",), job.id)])
+        page = html_report(store)
+    assert "<td>800 ms</td>\n<td>600 ms</td><td>1.33x (1.25x to 1.43x)</td>" in page

@@ -1,0 +1,66 @@
+"""What `tune db list` and `show` say of trials: against what they were measured, what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compiler.kernels.serialize import kernel_to_json
+from db import queries
+from db.records import BestRecord, WorkloadRecord
+from db.store import Store
+from tests.db.examples import KEY, TARGET, failed, paired, trial
+from tests.tuner.synthetic import matmul_kernel
+from tuner.commands.database_commands import list_table, list_to_json, show_lines
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as store:
+        kernel = matmul_kernel()
+        store.add([WorkloadRecord(KEY.workload, kernel.name, kernel_to_json(kernel))])
+        store.add([TARGET])
+        yield store
+
+
+def test_what_scattered_is_listed_apart_from_what_failed(store: Store) -> None:
+    store.add([trial(1), failed(2), failed(3), failed(4, "scattered"), failed(5, "unstable")])
+    tasks = queries.summary(store)
+    assert [list_to_json(tasks)[0][name] for name in ("trials", "failed", "scattered")] == [5, 2, 2]
+    table = list_table(tasks)
+    cells = {str(column.header): list(column.cells) for column in table.columns}
+    assert (cells["failed"], cells["scattered"]) == (["2"], ["2"])
+
+
+def test_a_trial_is_shown_with_what_it_was_measured_against(store: Store) -> None:
+    store.add([trial(1), paired(2, 1)])
+    assert "time over that of trial 1: 0.500 (0.450 to 0.550)" in "\n".join(shown(store))
+
+
+def test_a_reference_that_is_gone_is_named_as_such(store: Store) -> None:
+    gone = trial(9).schedule_hash
+    store.add([paired(2, 9)])
+    assert any(f"schedule {gone}, which is gone: 0.500" in line for line in shown(store))
+
+
+def test_a_trial_that_was_measured_alone_is_shown_with_its_latency_only(store: Store) -> None:
+    store.add([trial(1)])
+    assert not any("time over" in line for line in shown(store))
+
+
+def test_what_a_build_uses_is_shown_with_what_was_confirmed_of_it(store: Store) -> None:
+    store.add([trial(1), paired(2, 1)])
+    assert any(line.endswith("record 2 (not confirmed yet)") for line in shown(store))
+    job = store.start_job("model.onnx", "hash", {})
+    record = replace(paired(2, 1), job=job.id)
+    names = record.schedule_hash, record.request_id
+    store.add([BestRecord(KEY, *names, 1.0, 0.5, 0.45, 0.55, ("a",), job.id)])
+    (used,) = [line for line in shown(store) if "a build uses" in line]
+    assert used.endswith("(confirmed, time over the default's: 0.500 (0.450 to 0.550))")
+
+
+def shown(store: Store) -> list[str]:
+    return show_lines(store, KEY.workload, 10)
