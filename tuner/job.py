@@ -51,6 +51,7 @@ from tuner.search.heartbeat import heartbeat
 from tuner.search.make_tasks import distinct_kernels, make_tasks
 from tuner.search.measuring import off_the_slots, runner_of, runner_options, timing_options
 from tuner.search.patience import DatabasePatience
+from tuner.search.placements import model_placements
 from tuner.search.session import Overhead, SessionOptions, TuningSession, job_progress
 from tuner.search.strategy import check_strategy
 from tuner.search.tasks import TuningTask
@@ -211,6 +212,10 @@ class Job:
         begin = time.monotonic()
         self.untuned, _ = self._compile(graph, None)
         self.time.build_seconds = time.monotonic() - begin
+        kernels = {task.key.workload: task.kernel for task in self.tasks}
+        placements = model_placements(self.untuned, kernels)
+        for task in self.tasks:
+            task.placements = placements[task.key.workload]
         model = Executable(self.untuned)
         inputs = aligned_inputs(model)
         model.run(inputs)

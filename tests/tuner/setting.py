@@ -15,6 +15,7 @@ from db import queries
 from db.records import TargetRecord, TaskKey, WorkloadRecord, hash_json
 from db.store import Store
 from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.placement import Placement
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
 from tuner.confirm.finalists import Finalists
 from tuner.model.cost_model import BoostedTrees
@@ -86,6 +87,7 @@ class Setting:
         self.store = store.open(path)
         self.runner: SyntheticRunner = SyntheticRunner()
         self.session: TuningSession | None = None
+        self.placements: tuple[Placement, ...] = ()
 
     def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
         layout = FeatureLayout.of([space for _, space, _ in kinds])
@@ -102,6 +104,7 @@ class Setting:
             search = TaskSearch(space, strategy, first=[default.candidate])
             progress = TaskProgress(occurrences)
             task = TuningTask(kernel, value, key, space, extract, search, progress, default)
+            task.placements = self.placements
             task.resume(queries.trials(self.store, key))
             self.made.append(task)
             answers = tile_answers() if len(space.sketches) > 1 else self.answers(space)

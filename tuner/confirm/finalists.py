@@ -184,6 +184,7 @@ class Finalists:
             options=options,
             rivals=tuple(schedules[1:]),
             seed=self._seed + self._number,
+            placements=meeting.task.timed_at,
         )
 
     def _take(self, result: MeasureResult) -> None:

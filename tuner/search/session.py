@@ -187,6 +187,7 @@ class TuningSession:
             schedule=work.planned.schedule,
             threads=task.key.threads,
             options=self._options.timing,
+            placements=task.timed_at,
         )
 
     def _propose(self) -> None:

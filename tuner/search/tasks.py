@@ -12,6 +12,7 @@ import numpy as np
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.space import Candidate, ScheduleSpace
 from db.records import TaskKey, TrialRecord, hash_json
+from measure.placement import Placement
 from tuner.model.cost_model import Outcome, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureMatrix
 from tuner.model.lessons import Lesson, data_of
@@ -42,7 +43,7 @@ class TuningTask:
     `candidates` and `lessons` are the training data of the cost model. `known` maps the hash of
     every measured schedule to its latency, `under_way` that of every schedule being measured to the
     candidates that wait for it. `confirmed_latency` is that of the record to apply, infinity when a
-    later trial has beaten it.
+    later trial has beaten it. `placements` are where the model's calls have the kernel's buffers.
     """
 
     kernel: FusedKernel
@@ -53,6 +54,7 @@ class TuningTask:
     search: TaskSearch
     progress: TaskProgress
     default: Planned
+    placements: tuple[Placement, ...] = ()
     candidates: list[Candidate] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
@@ -65,6 +67,11 @@ class TuningTask:
 
     def __post_init__(self) -> None:
         self._features = self.extract([])
+
+    @property
+    def timed_at(self) -> tuple[list[int], ...]:
+        """The placements of a request: that of the first call, none where it is not known."""
+        return tuple(placement.to_json() for placement in self.placements[:1])
 
     def plan(self, candidate: Candidate) -> Planned:
         """The candidate's schedule."""
