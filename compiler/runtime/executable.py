@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from compiler.errors import ArtefactError
 from compiler.machine_memory import memory_bytes
 from compiler.runtime import artefact
@@ -18,7 +20,7 @@ from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.ports import AnyArray, ports_of
 from compiler.runtime.threads import make_runtime
-from compiler.types.tensor_type import TensorType
+from compiler.types.tensor_type import Array, TensorType
 
 if TYPE_CHECKING:
     from compiler.runtime.profile import Profile
@@ -102,11 +104,20 @@ class Executable:
         except IndexError:
             frame = self.new_frame()
         try:
-            arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
-            results = frame.bind_outputs(out, arrays)
-            self._entry(*frame.arguments)
+            return self.run_in(frame, inputs, out)
         finally:
             self._frames.append(frame)
+
+    def run_in(
+        self,
+        frame: Frame,
+        inputs: Mapping[str, object],
+        out: Mapping[str, object] | None = None,
+    ) -> dict[str, AnyArray]:
+        """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
+        arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
+        results = frame.bind_outputs(out, arrays)
+        self._entry(*frame.arguments)
         return results
 
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
@@ -115,16 +126,25 @@ class Executable:
 
         return profile(self, inputs, repeat)
 
-    def new_frame(self) -> Frame:
-        """Memory for one more call at a time."""
+    def new_frame(self, arena: Array | None = None) -> Frame:
+        """Memory for one more call at a time.
+
+        `arena` is used for what lies between the kernels if it is given: bytes from a cache line
+        on, `spec.arena_bytes` at least, that executables may share whose calls take turns. Raises
+        `ValueError` for any other, `ArtefactError` when there is no memory.
+        """
         runtime = ctypes.addressof(self._runtime)
         size = self.spec.arena_bytes
-        try:
-            return Frame(self._inputs, self._outputs, size, self._constants, runtime)
-        except MemoryError as error:
-            raise ArtefactError(
-                f"there is no memory for the {size} bytes that a run of {self.spec.name} needs"
-            ) from error
+        if arena is None:
+            try:
+                arena = aligned_empty((size,), np.dtype(np.uint8))
+            except MemoryError as error:
+                raise ArtefactError(
+                    f"there is no memory for the {size} bytes that a run of {self.spec.name} needs"
+                ) from error
+        elif arena.dtype != np.uint8 or arena.nbytes < size or address_of(arena) % ALIGNMENT:
+            raise ValueError(f"the arena must have {size} bytes, at a multiple of {ALIGNMENT}")
+        return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""

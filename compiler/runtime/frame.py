@@ -52,13 +52,13 @@ class Frame:
         self,
         inputs: tuple[Port, ...],
         outputs: tuple[Port, ...],
-        arena_bytes: int,
+        arena: Array,
         constants: Tables,
         runtime: int,
     ) -> None:
         """`constants` are the addresses of the constants, `runtime` that of the threads."""
         self._input_ports, self._output_ports = inputs, outputs
-        self.arena, arena = allocate((arena_bytes,), np.dtype(np.uint8), arena_bytes)
+        self.arena = arena
         self.inputs = pointer_table([0] * len(inputs))
         self.outputs = pointer_table([0] * len(outputs))
         self.constants = constants
@@ -67,7 +67,7 @@ class Frame:
             ctypes.addressof(self.inputs),
             ctypes.addressof(self.outputs),
             ctypes.addressof(constants),
-            arena,
+            address_of(arena),
             runtime,
         )
 

@@ -14,7 +14,7 @@ from compiler.errors import ArtefactError, InputError, LoweringError
 from compiler.kernels.kernel import ViewCall
 from compiler.loops.constant_layout import ConstantLayout
 from compiler.runtime import threads as runtime_threads
-from compiler.runtime.buffers import address_of
+from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.runtime.loaded_code import LoadedCode
@@ -57,6 +57,26 @@ def test_kernels_run_in_order_over_the_arena(chain: Executable) -> None:
     assert list(outputs) == ["y"]
     assert outputs["y"].dtype == np.float32
     np.testing.assert_allclose(outputs["y"], expected(x), rtol=1e-5)
+
+
+def test_executables_take_turns_in_one_arena(chain: Executable) -> None:
+    arena = aligned_empty((chain.spec.arena_bytes + 4096,), np.dtype(np.uint8))
+    other = Executable(chain.spec)
+    frames = [(chain, chain.new_frame(arena)), (other, other.new_frame(arena))]
+    for value in (1.0, 2.0):
+        x = np.full(COUNT, value, np.float32)
+        for executable, frame in frames:
+            assert frame.arena_address(0) == address_of(arena)
+            result = executable.run_in(frame, {"x": x})["y"]
+            np.testing.assert_allclose(result, expected(x), rtol=1e-5)
+    assert other.idle_frames == 0
+
+
+@pytest.mark.parametrize("begin, count", [(0, -1), (1, 0)])
+def test_an_arena_that_does_not_fit_is_refused(chain: Executable, begin: int, count: int) -> None:
+    memory = aligned_empty((chain.spec.arena_bytes + 64,), np.dtype(np.uint8))
+    with pytest.raises(ValueError, match="arena must have"):
+        chain.new_frame(memory[begin : begin + chain.spec.arena_bytes + count])
 
 
 def test_outputs_of_one_call_survive_the_next(chain: Executable) -> None:
