@@ -43,9 +43,10 @@ from measure.worker.build_candidate import BuildResult
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.tuner.setting import TILES, Setting
 from tests.tuner.synthetic import tile_space
-from tuner.confirm.finalists import FinalistOptions
+from tuner.confirm.race import Race, RaceOptions
 from tuner.confirm.verdict import judge
 from tuner.search.budget import Limits
+from tuner.search.standings import Estimate
 
 SPIN = 400_000  # additions of the kernels that are compared: some 0.5 ms
 SLOT_SECONDS = 0.2
@@ -173,44 +174,45 @@ def revival(times: int) -> None:
 
 
 def meet(pairs: int, slower: float, load: bool) -> int:
-    """Let kernels meet as finalists do, a rival against the same one, `slower`, as incumbent.
+    """Let kernels race as finalists do, a rival against the same one, `slower`, as incumbent.
 
     Returns how often the rival won.
     """
-    options = FinalistOptions()
     wins: Counter[int] = Counter()
-    ratios = []
+    ratios, processes = [], 0
     with ExitStack() as stack:
         if load:
             stack.callback(_start_load(min(available_cores())).kill)
         runner = stack.enter_context(create_runner("local", RunnerOptions(compile=COMPILE_FAULT)))
         for number in range(pairs):
-            samples: list[list[float]] = [[], []]
-            for process in range(options.processes):
+            race = Race([Estimate(0.0, 0.02)] * 2, starters=2, default=0)
+            while race.next():
                 request = make_request(
                     f"spin {round(SPIN * (1 + slower))}",
-                    f"{number}-{process}",
+                    f"{number}-{len(race.meetings)}",
                     {
-                        "samples": options.rounds,
+                        "samples": RaceOptions().rounds,
                         "min_samples": 1,
-                        "min_sample_seconds": 0.01,
+                        "min_sample_seconds": 0.0025,
                         "fresh_process": 1,
                     },
                 )
                 rival = [["fault", f"spin {SPIN}"]]
-                runner.submit(replace(request, rivals=(rival,), seed=number))
+                seed = 100 * number + len(race.meetings)
+                runner.submit(replace(request, rivals=(rival,), seed=seed))
                 (result,) = runner.results(timeout=60)
                 assert result.status is Status.OK, result.error
-                samples[0] += result.samples
-                samples[1] += result.rivals[0]
-            verdict = judge(samples, 0)
+                race.add({0: result.samples, 1: result.rivals[0]})
+            verdict = judge(race.meetings)
             assert verdict is not None
             wins[verdict.winner] += 1
+            processes += len(race.meetings)
             ratios.append(verdict.against_default[1].ratio)
     ordered = sorted(ratios)
     low, high = ordered[len(ratios) // 20], ordered[-1 - len(ratios) // 20]
     print(
-        f"{pairs} meetings: the rival won {wins[1]} times; time over the incumbent's"
+        f"{pairs} races, {processes} processes: the rival won {wins[1]} times; time over the"
+        f" incumbent's"
         f" {median(ratios):.4f}, 90 % within {low:.4f} to {high:.4f}"
     )
     return wins[1]

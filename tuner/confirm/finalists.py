@@ -1,51 +1,47 @@
 """Finalists: the best of a search meet the incumbent, side by side, before one of them is believed.
 
-The lowest of hundreds of noisy medians is partly luck. So the fastest few of a task, the schedule
-that is applied so far and the default one are timed in turn, in random order, in fresh processes;
-`tuner.confirm.verdict` says who wins. Who fails here is out, however fast the search found it.
+The lowest of hundreds of noisy ratios is partly luck. So those that may be the best of a task
+(`tuner.confirm.contenders`), the schedule that is applied so far and the default one race in fresh
+processes (`tuner.confirm.race`), and `tuner.confirm.verdict` says who wins. Who fails here is out,
+however fast the search found it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from db import queries
-from db.records import BestRecord, TrialRecord
+from db.records import BestRecord, TaskKey, TrialRecord
 from db.store import Store
+from measure.compare import pair_of
 from measure.farm.runner import Runner
 from measure.measurement import MeasureRequest, MeasureResult, Status
+from tuner.confirm.contenders import Believe, Lineup, lineup_of
+from tuner.confirm.race import Race, RaceOptions
 from tuner.confirm.verdict import judge
-from tuner.records.trials import is_censored, latency_of, search_trials, trial_record
+from tuner.records.trials import trial_record
+from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask
 
 POLL_SECONDS = 0.25
-_NOBODYS_FAULT = (Status.INFRASTRUCTURE, Status.QUARANTINED, Status.UNSTABLE)
-
-
-@dataclass(frozen=True, slots=True)
-class FinalistOptions:
-    """How many are nominated, how close to the best, and how often they meet.
-
-    They meet in `processes` fresh processes, `rounds` times in each.
-    """
-
-    top: int = 3
-    within: float = 0.10
-    processes: int = 2
-    rounds: int = 6
+MEETING_SECONDS = 1.0  # of one process, before any was seen
+_NOBODYS_FAULT = (Status.INFRASTRUCTURE, Status.QUARANTINED, Status.UNSTABLE, Status.SCATTERED)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What the finalists of a task came to: the best to apply, and what to keep if the whole model
-    does not confirm it."""
+    does not confirm it. `claimed` is what the search expected of its nominee before they met, as
+    log of time over the default's."""
 
     task: TuningTask
     best: BestRecord
     incumbent: BestRecord
+    claimed: Estimate
 
     @property
     def changes(self) -> bool:
@@ -54,38 +50,37 @@ class Settled:
 
 
 @dataclass(slots=True)
-class _Meeting:
-    """The finalists of one task; the incumbent comes first."""
+class _Final:
+    """The race of one task; numbers are those of its lineup's contenders."""
 
     task: TuningTask
-    finalists: list[TrialRecord]
-    waiting: int = 0  # requests without an answer
-    samples: list[list[float]] = field(default_factory=list)  # of each finalist
-    trials: list[TrialRecord] = field(default_factory=list)  # the newest of each finalist
-    alone: bool = False  # each is measured by itself, to find who spoils the meeting
+    lineup: Lineup
+    claimed: Estimate
+    options: RaceOptions
+    race: Race = field(init=False)
+    due: list[int] = field(init=False)  # who meets next
+    trials: dict[int, TrialRecord] = field(init=False)  # the newest of each that has met
+    alone: list[int] = field(init=False)  # who is still to be tried alone, to find who fails
+    under_way: int = 0  # requests without an answer
 
-    def start(self) -> None:
-        self.samples = [[] for _ in self.finalists]
-        self.trials = list(self.finalists)
+    def __post_init__(self) -> None:
+        self.start(self.lineup)
 
-
-def nominees(
-    records: Sequence[TrialRecord], default_hash: str, options: FinalistOptions
-) -> list[TrialRecord]:
-    """The fastest distinct schedules of a task's search, and the default one if it works."""
-    ranked = sorted((r for r in search_trials(records) if r.is_ok), key=latency_of)
-    full = [record for record in ranked if not is_censored(record)]
-    if not full:
-        return []
-    limit = (1.0 + options.within) * latency_of(full[0])
-    chosen = [record for record in full[: options.top] if latency_of(record) <= limit]
-    if all(record.schedule_hash != default_hash for record in chosen):
-        chosen += [record for record in ranked if record.schedule_hash == default_hash]
-    return chosen
+    def start(self, lineup: Lineup) -> None:
+        """A race from its beginning."""
+        self.lineup = lineup
+        self.race = Race(
+            [contender.expected for contender in lineup.contenders],
+            starters=lineup.starters,
+            default=lineup.default_number,
+            options=self.options,
+        )
+        self.trials, self.alone = {}, []
+        self.due = self.race.next()
 
 
 class Finalists:
-    """Brings the finalists of all tasks together; `stop` ends it early."""
+    """Lets the contenders of all tasks race; `stop` ends it early."""
 
     def __init__(
         self,
@@ -93,17 +88,25 @@ class Finalists:
         *,
         job: str,
         seed: int,
-        options: FinalistOptions | None = None,
+        believe: Believe | None = None,
+        options: RaceOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`believe` is what the search believes of a task; without it, what its records tell."""
         self.measured = 0  # schedules, once for each process
-        self._number = 0
         self.settled: list[Settled] = []
+        self.claims: dict[TaskKey, Estimate] = {}  # of the tasks that have contenders
         self._store = store
         self._job = job
         self._seed = seed
-        self._options = FinalistOptions() if options is None else options
-        self._pending: dict[str, tuple[_Meeting, list[int]]] = {}
-        self._requests: deque[tuple[_Meeting, list[int]]] = deque()
+        self._believe = believe
+        self._options = RaceOptions() if options is None else options
+        self._clock = clock
+        self._number = 0
+        self._finals: list[_Final] = []
+        self._pending: dict[str, tuple[_Final, list[int], float]] = {}
+        self._seconds: list[float] = []  # that requests took to be answered
+        self._thorough = False
         self._stopped = False
 
     def stop(self) -> None:
@@ -111,177 +114,182 @@ class Finalists:
         self._stopped = True
 
     def wanted(self, tasks: Sequence[TuningTask]) -> bool:
-        """Whether any task has finalists that have not met yet."""
-        return any(self._finalists(task) for task in tasks)
+        """Whether any task has contenders that have not met yet."""
+        return any(lineup_of(self._store, task, self._believe) for task in tasks)
 
     def run(
         self,
         tasks: Sequence[TuningTask],
         runner: Runner,
         timing: Mapping[str, float | int],
-        out_of_time: Callable[[], bool],
+        out_of_time: Callable[[float], bool],
         show: Callable[[], None],
+        *,
+        thorough: bool = False,
     ) -> None:
         """Settle the best of each task, the costliest task first, while there is time.
 
-        A task whose finalists have all met before is left alone. What comes out is in `settled`;
-        the store has the measurements, not the verdicts.
+        `out_of_time` tells whether so many seconds from now is too late; what is being measured
+        then is given up. `thorough`: the winners' speeds are to be known precisely. A task whose
+        contenders have all met before is left alone. What comes out is in `settled`; the store has
+        the measurements, not the verdicts.
         """
-        options = {**timing, "samples": self._options.rounds, "min_samples": 1, "fresh_process": 1}
+        rounds = {"samples": self._options.rounds, "min_samples": 1, "fresh_process": 1}
+        self._thorough = thorough
         for task in sorted(tasks, key=_costliest_first):
-            finalists = self._finalists(task)
-            if finalists:
-                self._meet(_Meeting(task, finalists))
+            lineup = lineup_of(self._store, task, self._believe)
+            if lineup is not None:
+                self.claims[task.key] = lineup.claimed
+                self._finals.append(_Final(task, lineup, lineup.claimed, self._options))
         while not self._stopped:
-            while self._requests and len(self._pending) < runner.capacity and not out_of_time():
-                meeting, numbers = self._requests.popleft()
-                request = self._request(meeting, numbers, options)
-                self._pending[request.request_id] = meeting, numbers
+            while len(self._pending) < runner.capacity and not out_of_time(self._meeting_seconds):
+                request = self._next({**timing, **rounds})
+                if request is None:
+                    break
                 runner.submit(request)
-            if not self._pending:
+            if not self._pending or out_of_time(0.0):
                 break
             for result in runner.results(POLL_SECONDS):
                 self._take(result)
             show()
+        for final in self._finals:
+            self._conclude(final)
 
-    def _finalists(self, task: TuningTask) -> list[TrialRecord]:
-        """Who meets, the incumbent first; nobody if there is no choice or all met before."""
-        records = queries.trials(self._store, task.key)
-        chosen = nominees(records, task.default.hash, self._options)
-        if not chosen:
-            return []
-        defaults = [r for r in chosen if r.schedule_hash == task.default.hash]
-        incumbent = (defaults or chosen)[0]
-        found = queries.best(self._store, task.key)
+    @property
+    def _meeting_seconds(self) -> float:
+        return median(self._seconds) if self._seconds else MEETING_SECONDS
+
+    def _next(self, options: Mapping[str, float | int]) -> MeasureRequest | None:
+        """The next process: of who has met too seldom, else of who is undecided."""
+        found = next((final for final in self._finals if final.alone), None)
         if found is not None:
-            settled, incumbent = found
-            if all(record.schedule_hash in settled.met for record in chosen):
-                return []
-        rivals = [r for r in chosen if r.schedule_hash != incumbent.schedule_hash]
-        return [incumbent, *rivals] if rivals else []
-
-    def _meet(self, meeting: _Meeting) -> None:
-        """Queue the comparisons, or the verdict on who is left over."""
-        meeting.start()
-        everyone = list(range(len(meeting.finalists)))
-        if len(everyone) < 2:
-            return
-        meeting.waiting = self._options.processes
-        self._requests.extend([(meeting, everyone)] * self._options.processes)
+            return self._request(found, [found.alone.pop()], options)
+        idle = [final for final in self._finals if final.due and not final.under_way]
+        if not idle:
+            return None
+        found = min(idle, key=lambda final: not final.race.is_young)
+        return self._request(found, found.due, options)
 
     def _request(
-        self, meeting: _Meeting, numbers: Sequence[int], options: Mapping[str, float | int]
+        self, final: _Final, numbers: list[int], options: Mapping[str, float | int]
     ) -> MeasureRequest:
         self.measured += len(numbers)
         self._number += 1
-        schedules = [meeting.finalists[number].schedule for number in numbers]
-        return MeasureRequest(
+        schedules = [final.lineup.contenders[number].trial.schedule for number in numbers]
+        request = MeasureRequest(
             request_id=f"{self._job[:16]}-final-{self._number}",
-            kernel=meeting.task.kernel_json,
-            workload_key=meeting.task.key.workload,
+            kernel=final.task.kernel_json,
+            workload_key=final.task.key.workload,
             schedule=schedules[0],
-            threads=meeting.task.key.threads,
+            threads=final.task.key.threads,
             options=options,
             rivals=tuple(schedules[1:]),
             seed=self._seed + self._number,
-            placements=meeting.task.timed_at,
+            placements=final.task.timed_at,
         )
+        self._pending[request.request_id] = final, numbers, self._clock()
+        final.under_way += 1
+        return request
 
     def _take(self, result: MeasureResult) -> None:
-        meeting, numbers = self._pending.pop(result.request_id)
-        meeting.waiting -= 1
-        if result.status is Status.OK and not meeting.alone:
-            self._keep(meeting, result)
-        elif len(numbers) == 1:
-            if result.status is not Status.OK and result.status not in _NOBODYS_FAULT:
-                self._refute(meeting, result, numbers[0])
-        elif result.status not in _NOBODYS_FAULT and not meeting.alone:
-            self._find_culprit(meeting, result)
-        if meeting.waiting == 0:
-            self._conclude(meeting)
+        final, numbers, begin = self._pending.pop(result.request_id)
+        self._seconds.append(self._clock() - begin)
+        final.under_way -= 1
+        failed = result.status is not Status.OK and result.status not in _NOBODYS_FAULT
+        if failed and len(numbers) == 1:
+            self._refute(final, result, numbers[0])
+        elif failed and result.culprit is not None:
+            self._refute(final, result, numbers[result.culprit])
+        elif failed:
+            final.alone, final.due = list(numbers), []
+            final.race.meetings.clear()  # whoever is to blame took part in them
+        elif len(numbers) > 1 and len(result.rivals) == len(numbers) - 1 and result.samples:
+            self._keep(final, result, numbers)
+        elif len(numbers) > 1:
+            final.race.miss()
+            final.due = final.race.next(thorough=self._thorough)
 
-    def _keep(self, meeting: _Meeting, result: MeasureResult) -> None:
-        """Record the samples of one process, a trial for each finalist."""
-        for number, samples in enumerate((result.samples, *result.rivals)):
-            one = replace(result, samples=samples, rivals=())
-            meeting.samples[number] += samples
-            meeting.trials[number] = self._record(meeting, one, number)
+    def _keep(self, final: _Final, result: MeasureResult, numbers: Sequence[int]) -> None:
+        """Record the samples of one process, a trial for each that took part, and go on."""
+        meeting = dict(zip(numbers, (result.samples, *result.rivals), strict=True))
+        default = final.lineup.default_number
+        for number, samples in meeting.items():
+            one = replace(result, status=Status.OK, error="", samples=samples, rivals=())
+            if default is not None and number != default:
+                one = replace(one, rivals=(meeting[default],))
+            final.trials[number] = self._record(final, one, number)
+        final.race.add(meeting)
+        final.due = final.race.next(thorough=self._thorough)
 
-    def _record(self, meeting: _Meeting, result: MeasureResult, number: int) -> TrialRecord:
-        finalist = meeting.finalists[number]
+    def _record(self, final: _Final, result: MeasureResult, number: int) -> TrialRecord:
+        """Record a finalist's trial, measured beside the default schedule."""
+        trial = final.lineup.contenders[number].trial
+        scale = final.task.default_latency
+        pair = pair_of(result)
         record = trial_record(
-            meeting.task.key,
+            final.task.key,
             result,
-            sketch=finalist.sketch,
-            choices=finalist.choices,
-            schedule=finalist.schedule,
+            sketch=trial.sketch,
+            choices=trial.choices,
+            schedule=trial.schedule,
             job=self._job,
             confirmed=True,
+            reference=None if pair is None else final.lineup.default,
+            latency=None if pair is None or not math.isfinite(scale) else scale * pair.ratio,
         )
         self._store.add([record])
         return record
 
-    def _refute(self, meeting: _Meeting, result: MeasureResult, number: int) -> None:
-        """Record the failure of a finalist; it has no samples from now on."""
-        self._record(meeting, result, number)
-        meeting.samples[number] = [math.inf]
-
-    def _find_culprit(self, meeting: _Meeting, result: MeasureResult) -> None:
-        """A comparison failed: one finalist is known to be to blame, or all are tried alone."""
-        pending = [(m, n) for m, n in self._requests if m is meeting]
-        for entry in pending:
-            self._requests.remove(entry)
-        meeting.waiting -= len(pending)
-        meeting.alone = True
-        if result.culprit is not None:
-            self._refute(meeting, result, result.culprit)
+    def _refute(self, final: _Final, result: MeasureResult, number: int) -> None:
+        """Record the failure of a contender, and go on without it, if there is anybody left."""
+        self._record(final, result, number)
+        final.alone = []
+        left = final.lineup.without(final.lineup.contenders[number].hash)
+        if number in (0, final.lineup.default_number) and left is not None:
+            final.start(left)
             return
-        meeting.waiting += len(meeting.finalists)
-        self._requests.extend((meeting, [number]) for number in range(len(meeting.finalists)))
+        final.race.refute(number)
+        final.trials.pop(number, None)
+        final.due = final.race.next(thorough=self._thorough)
 
-    def _conclude(self, meeting: _Meeting) -> None:
-        """All answers are there: the verdict, or another meeting of those who are left."""
-        if meeting.alone:
-            left = [
-                finalist
-                for finalist, samples in zip(meeting.finalists, meeting.samples, strict=True)
-                if math.inf not in samples
-            ]
-            if len(left) == len(meeting.finalists):
-                left = left[:1]  # nobody is to blame for certain: no rival can be trusted
-            self._meet(_Meeting(meeting.task, left))
+    def _conclude(self, final: _Final) -> None:
+        """The verdict, if there are pairs enough; else a later run tries again."""
+        met = {number for meeting in final.race.meetings for number in meeting}
+        if len(met) < 2:
             return
-        hashes = [finalist.schedule_hash for finalist in meeting.finalists]
-        default = meeting.task.default.hash
-        verdict = judge(meeting.samples, hashes.index(default) if default in hashes else 0)
+        hashes = {number: final.lineup.contenders[number].hash for number in sorted(met)}
+        verdict = judge(final.race.meetings, final.lineup.default_number or 0)
         if verdict is None:
-            return  # too few pairs, because workers were lost: a later run tries again
+            return
 
         def best(number: int) -> BestRecord:
             compared = verdict.against_default[number]
             return BestRecord(
-                key=meeting.task.key,
+                key=final.task.key,
                 schedule_hash=hashes[number],
-                request_id=meeting.trials[number].request_id,
+                request_id=final.trials[number].request_id,
                 default_latency=verdict.default_latency,
                 ratio=compared.ratio,
                 low=compared.low,
                 high=compared.high,
-                met=tuple(hashes),
+                met=tuple(hashes.values()),
                 job=self._job,
             )
 
-        self.settled.append(Settled(meeting.task, best(verdict.winner), best(0)))
+        settled = Settled(final.task, best(verdict.winner), best(0), final.claimed)
+        self.settled.append(settled)
 
 
 def refresh(tasks: Sequence[TuningTask], store: Store) -> None:
-    """Take over the latencies that were settled: of the record to apply and of the default."""
+    """Take over what was settled: the latency of the schedule to apply, in the task's scale."""
     for task in tasks:
         found = queries.best(store, task.key)
-        if found is not None:
-            best, trial = found
-            task.confirmed_latency = latency_of(trial)
-            task.default_latency = task.confirmed_latency / best.ratio  # of paired runs
+        if found is None:
+            continue
+        best, _ = found
+        if not math.isfinite(task.default_latency):
+            task.default_latency = best.default_latency
+        task.confirmed_latency = task.default_latency * best.ratio
 
 
 def _costliest_first(task: TuningTask) -> float:

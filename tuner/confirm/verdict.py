@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import NormalDist, median
+from typing import TypeAlias
 
-from measure.compare import Comparison, compare_paired
+from measure.compare import Comparison, LogRatio, log_ratio
+from tuner.search.standings import BETWEEN_RUNS, Estimate
 
 LEAST_PAIRS = 9
 EFFECT = 0.02  # smaller gains are not worth a change, and drift of that size is common
 DOUBT = 0.05  # chance that a schedule which is no faster wins, over all rivals together
+
+Meeting: TypeAlias = Mapping[int, Sequence[float]]
+"""What one process timed: seconds per call by number, the i-th ones taken side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,25 +24,67 @@ class Verdict:
     """The winner's number, and the time of each schedule against that of the default one."""
 
     winner: int
-    against_default: tuple[Comparison, ...]
+    against_default: Mapping[int, Comparison]
     default_latency: float  # seconds per call, median
 
 
-def judge(samples: Sequence[Sequence[float]], default: int) -> Verdict | None:
-    """The verdict on schedules whose i-th samples (seconds per call) were taken side by side.
+def standing(meetings: Iterable[Meeting], one: int, other: int) -> Estimate | None:
+    """log(time of `one` / time of `other`) over the processes in which both took part.
 
-    Number 0 is the incumbent, `default` the number of the default schedule. A rival wins when the
-    bootstrap interval of the median log-ratio excludes zero, at a level divided by the number of
-    rivals, and the ratio is better by `EFFECT`; of several the fastest. None with fewer than
-    `LEAST_PAIRS` pairs.
+    Each process counts by its own deviation and `BETWEEN_RUNS`; where processes contradict each
+    other, the deviation grows accordingly (Birge, Phys. Rev. 40, 1932). None without any.
     """
-    if len(samples[0]) < LEAST_PAIRS:
+    pairs = [log_ratio(m[one], m[other]) for m in meetings if one in m and other in m]
+    if not pairs:
         return None
-    rivals = len(samples) - 1
+    weights = [1.0 / (pair.deviation**2 + BETWEEN_RUNS**2) for pair in pairs]
+    total = sum(weights)
+    mean = sum(w * pair.mean for w, pair in zip(weights, pairs, strict=True)) / total
+    return Estimate(mean, math.sqrt(_disagreement(pairs, weights, mean) / total))
+
+
+def judge(meetings: Sequence[Meeting], default: int = 0) -> Verdict | None:
+    """The verdict on schedules that were timed side by side, in one process or several.
+
+    Number 0 is the incumbent, `default` the number of the default schedule; both took part in every
+    process, the others in some. A rival with `LEAST_PAIRS` pairs wins when the interval of its time
+    over the incumbent's excludes 1, at a level divided by the number of rivals, and the ratio is
+    better by `EFFECT`; of several the fastest. None when the incumbent itself has fewer pairs.
+    """
+    numbers = sorted({number for meeting in meetings for number in meeting})
+    if _pairs(meetings, 0) < LEAST_PAIRS:
+        return None
     winner, best = 0, 1.0
-    for number in range(1, len(samples)):
-        compared = compare_paired(samples[number], samples[0], confidence=1.0 - DOUBT / rivals)
-        if compared.a_is_faster(EFFECT) and compared.ratio < best:
+    for number in numbers[1:]:
+        compared = compare(meetings, number, 0, DOUBT / (len(numbers) - 1))
+        if compared.pairs < LEAST_PAIRS or not compared.a_is_faster(EFFECT):
+            continue
+        if compared.ratio < best:
             winner, best = number, compared.ratio
-    against_default = tuple(compare_paired(taken, samples[default]) for taken in samples)
-    return Verdict(winner, against_default, median(samples[default]))
+    return Verdict(
+        winner,
+        {number: compare(meetings, number, default) for number in numbers},
+        median(seconds for meeting in meetings for seconds in meeting[default]),
+    )
+
+
+def compare(meetings: Sequence[Meeting], one: int, other: int, doubt: float = 0.05) -> Comparison:
+    """The ratio of the times of two; its interval misses it with the chance `doubt`."""
+    found = standing(meetings, one, other)
+    if one == other or found is None:
+        return Comparison(1.0, 1.0, 1.0, _pairs(meetings, one))
+    reach = NormalDist().inv_cdf(1.0 - doubt / 2.0) * found.deviation
+    low, high = math.exp(found.mean - reach), math.exp(found.mean + reach)
+    return Comparison(math.exp(found.mean), low, high, _pairs(meetings, one))
+
+
+def _pairs(meetings: Sequence[Meeting], number: int) -> int:
+    return sum(len(meeting.get(number, ())) for meeting in meetings)
+
+
+def _disagreement(pairs: Sequence[LogRatio], weights: Sequence[float], mean: float) -> float:
+    """How much more than expected the pairs differ, as a ratio of variances; 1 at least."""
+    if len(pairs) < 2:
+        return 1.0
+    squares = sum(w * (pair.mean - mean) ** 2 for w, pair in zip(weights, pairs, strict=True))
+    return max(1.0, squares / (len(pairs) - 1))

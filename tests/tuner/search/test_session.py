@@ -16,7 +16,8 @@ from db.records import hash_json
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space, tile_space
-from tuner.confirm.finalists import FinalistOptions, Finalists, refresh
+from tuner.confirm.finalists import Finalists, refresh
+from tuner.confirm.race import RaceOptions
 from tuner.records.trials import best_record, is_confirmed, record_to_apply
 from tuner.search.budget import End, Limits
 from tuner.search.session import MAX_MACHINERY_FAILURES
@@ -163,7 +164,7 @@ def test_finalists_meet_side_by_side_in_fresh_processes(setting: Setting) -> Non
     before = len(setting.runner.requests)
     finalists = setting.confirm()
     requests = setting.runner.requests[before:]
-    assert len(requests) == FinalistOptions().processes
+    assert len(requests) == RaceOptions().processes
     assert finalists.measured == sum(len(request.schedules) for request in requests)
     assert {request.options["fresh_process"] for request in requests} == {1}
     assert len({request.seed for request in requests}) == len(requests)
@@ -171,7 +172,7 @@ def test_finalists_meet_side_by_side_in_fresh_processes(setting: Setting) -> Non
     assert hash_json(requests[0].schedule) == setting.made[0].default.hash  # the incumbent
     assert len(met) == len(requests[0].schedules) >= 2
     records = queries.trials(setting.store, setting.made[0].key)
-    assert sum(map(is_confirmed, records)) == len(requests) * len(met)
+    assert sum(map(is_confirmed, records)) == finalists.measured
 
 
 def test_finalists_that_met_do_not_meet_again(setting: Setting) -> None:
@@ -210,7 +211,7 @@ def test_the_finalists_decide_and_not_a_lucky_trial(
 def test_nothing_is_believed_before_it_is_recorded(setting: Setting) -> None:
     setting.run(Limits(), OTHER)
     finalists = Finalists(setting.store, job=setting.job, seed=0)
-    finalists.run(setting.made, setting.runner, {}, lambda: False, lambda: None)
+    finalists.run(setting.made, setting.runner, {}, lambda _: False, lambda: None)
     assert finalists.settled
     assert queries.best(setting.store, setting.made[0].key) is None
 
