@@ -11,6 +11,7 @@ Job.confirm       the whole model with the former and the new schedules
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +28,7 @@ from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
 from configs.settings import Settings
 from db import queries
-from db.records import BestRecord, JobState, JobTask, TargetRecord, WorkloadRecord
+from db.records import BestRecord, JobState, JobTask, TargetRecord, TaskKey, WorkloadRecord
 from db.store import Store
 from db.work import close_lost_jobs
 from measure.farm.make_runner import check_runner
@@ -37,7 +38,7 @@ from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
 from tuner.building.report import BuildReport, build_report
 from tuner.confirm.finalists import Finalists, Settled, refresh
-from tuner.confirm.latency import LatencyOptions, ModelLatency, aligned_inputs, compare_models
+from tuner.confirm.latency import COMPARISON, ModelLatency, aligned_inputs, compare_models
 from tuner.from_settings import limits_of, target_of
 from tuner.interrupt import interruptible
 from tuner.model.cost_model import BoostedTrees, TrainingData
@@ -45,7 +46,7 @@ from tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_hist
 from tuner.records.trials import task_key, unusable
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus, format_time
-from tuner.result import TuneResult
+from tuner.result import Outcome, TrialCounts, TuneResult
 from tuner.search.budget import Budget, End, Limits
 from tuner.search.heartbeat import heartbeat
 from tuner.search.make_tasks import distinct_kernels, make_tasks
@@ -53,6 +54,7 @@ from tuner.search.measuring import off_the_slots, runner_of, runner_options, tim
 from tuner.search.patience import DatabasePatience
 from tuner.search.placements import model_placements
 from tuner.search.session import Overhead, SessionOptions, TuningSession, job_progress
+from tuner.search.standings import Estimate
 from tuner.search.strategy import check_strategy
 from tuner.search.tasks import TuningTask
 from tuner.search.time_plan import TimePlan
@@ -126,6 +128,7 @@ def tune_model(
             tasks=tuple(job.statuses(end)),
             latency=latency,
             build=report,
+            known=job.known,
         )
 
 
@@ -146,6 +149,9 @@ class Job:
     measured: int = 0
     seen: int = 0  # the last trial that the tasks know of
     settled: list[Settled] = field(default_factory=list)
+    claims: dict[TaskKey, Estimate] = field(default_factory=dict)
+    outcomes: dict[TaskKey, Outcome] = field(default_factory=dict)
+    known: TrialCounts = field(default_factory=TrialCounts)  # before this job
     budget: Budget = field(init=False)
     patience: DatabasePatience = field(init=False)
     time: TimePlan = field(init=False)
@@ -183,7 +189,8 @@ class Job:
             found = queries.best(self.store, task.key)
             settled = None if found is None else found[1]
             task.resume(queries.trials(self.store, task.key), settled)
-        known = sum(task.progress.trials for task in self.tasks)
+        self.known = TrialCounts.of(self.statuses())
+        known = self.known.trials
         calls = sum(task.progress.occurrences for task in self.tasks)
         text = f"{len(self.tasks)} distinct kernels in {calls} calls"
         self.progress.message(f"{text}, {known} trials known from earlier runs" if known else text)
@@ -203,9 +210,20 @@ class Job:
 
     def statuses(self, end: End | None = None) -> list[TaskStatus]:
         """Where every task stands; `end` is why those ended that had no reason of their own."""
-        found = [task.status(self.budget) for task in self.tasks]
         reason = "" if end is None else end.value
-        return [status if status.ended else replace(status, ended=reason) for status in found]
+        found = []
+        for task in self.tasks:
+            status = task.status(self.budget)
+            outcome = self.outcomes.get(task.key, Outcome())
+            found.append(
+                replace(
+                    status,
+                    ended=status.ended or reason,
+                    claimed=outcome.claimed,
+                    confirmed=outcome.confirmed,
+                )
+            )
+        return found
 
     def prepare(self, graph: Graph) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""
@@ -244,13 +262,19 @@ class Job:
                 if not interrupt.asked:
                     timing = timing_options(self.settings)
                     self.progress.message("measuring the fastest of each kernel side by side")
-                    late = self.time.finalists_are_late
-                    finalists.run(self.tasks, runner, timing, late, session.show)
+                    finalists.run(
+                        self.tasks,
+                        runner,
+                        timing,
+                        self.time.finalists_are_late,
+                        session.show,
+                        thorough=end is not End.TIME and self.time.left is not None,
+                    )
             finally:
                 self.progress.stop()
                 self.measured = session.measured + finalists.measured
                 self.overhead = session.overhead
-                self.settled = finalists.settled
+                self.settled, self.claims = finalists.settled, finalists.claims
             return End.INTERRUPTED if interrupt.asked else end
 
     def confirm(self, graph: Graph) -> tuple[ModelLatency, BuildReport]:
@@ -267,7 +291,7 @@ class Job:
         self.progress.message("measuring it and the untuned one in turn")
         changes = new.objects != old.objects
         third = Executable(old) if changes and old.objects != untuned.objects else None
-        options = LatencyOptions(max_seconds=self.time.comparison_seconds)
+        options = replace(COMPARISON, max_seconds=self.time.comparison_seconds)
         latency = compare_models(Executable(untuned), Executable(new), third, options)
         if changes and latency.is_slower:
             self.progress.message("the new schedules make the model slower: the former ones stay")
@@ -275,7 +299,18 @@ class Job:
             report = former
         self.store.add(bests)
         refresh(self.tasks, self.store)
+        self.outcomes = {task.key: self._outcome(task) for task in self.tasks}
         return latency, report
+
+    def _outcome(self, task: TuningTask) -> Outcome:
+        """What was claimed of a task and what is confirmed, as times over the default's.
+
+        Where nobody met because there was no choice, both are what is applied as before.
+        """
+        found = queries.best(self.store, task.key)
+        confirmed = 1.0 if found is None else found[0].ratio
+        claim = self.claims.get(task.key)
+        return Outcome(confirmed if claim is None else math.exp(claim.mean), confirmed)
 
     def _compile(
         self, graph: Graph, choose: ChooseSchedule | None

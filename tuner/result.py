@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,8 +15,33 @@ from tuner.search.session import Overhead
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one kernel, as times over the default schedule's: what the search expected of its nominee
+    and what was confirmed of the schedule that is applied; NaN before that."""
+
+    claimed: float = math.nan
+    confirmed: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCounts:
+    """Trials of all kernels, and those of them that were lost to noise."""
+
+    trials: int = 0
+    scattered: int = 0
+
+    @staticmethod
+    def of(tasks: Iterable[TaskStatus]) -> TrialCounts:
+        tasks = list(tasks)
+        return TrialCounts(
+            sum(task.trials for task in tasks), sum(task.scattered for task in tasks)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What a job did. `latency` and `build` are None when it was interrupted."""
+    """What a job did. `latency` and `build` are None when it was interrupted; `known` are the
+    trials of earlier jobs."""
 
     model: str
     database: str
@@ -26,10 +53,21 @@ class TuneResult:
     latency: ModelLatency | None
     build: BuildReport | None
     overhead: Overhead = field(default_factory=Overhead)  # of the search itself
+    known: TrialCounts = field(default_factory=TrialCounts)
 
     @property
     def interrupted(self) -> bool:
         return self.end is End.INTERRUPTED
+
+    @property
+    def claimed_seconds(self) -> float:
+        """Time of the model's kernels as the search expected it before its finalists met."""
+        return sum(t.occurrences * t.default * t.claimed for t in self._confirmed)
+
+    @property
+    def confirmed_seconds(self) -> float:
+        """Time of the model's kernels as it was confirmed, from the same default latencies."""
+        return sum(t.occurrences * t.default * t.confirmed for t in self._confirmed)
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -40,11 +78,37 @@ class TuneResult:
             "end": self.end.value,
             "measured": self.measured,
             "seconds": self.seconds,
+            "search": self._search_to_json(),
             "overhead_seconds": asdict(self.overhead),
             "tasks": [task_to_json(task) for task in self.tasks],
             "latency": None if self.latency is None else asdict(self.latency),
             "build": None if self.build is None else self.build.to_json(),
         }
+
+    def _search_to_json(self) -> dict[str, Any]:
+        """What the search claimed and what was confirmed; null where the job was interrupted."""
+        now = TrialCounts.of(self.tasks)
+        found: dict[str, Any] = {
+            "trials": now.trials - self.known.trials,
+            "lost_to_noise": now.scattered - self.known.scattered,
+        }
+        names = ("claimed_seconds", "confirmed_seconds", "speedup", "speedup_low", "speedup_high")
+        if self.latency is None:
+            return found | dict.fromkeys(names)
+        applied = self.latency.applied
+        figures = (
+            self.claimed_seconds,
+            self.confirmed_seconds,
+            1.0 / applied.ratio,
+            1.0 / applied.high,
+            1.0 / applied.low,
+        )
+        return found | dict(zip(names, figures, strict=True))
+
+    @property
+    def _confirmed(self) -> list[TaskStatus]:
+        """The kernels of which something was claimed, and with it confirmed."""
+        return [t for t in self.tasks if math.isfinite(t.default * t.claimed * t.confirmed)]
 
 
 def summary_lines(result: TuneResult, command: str) -> list[str]:
@@ -56,6 +120,12 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     ]
     latency = result.latency
     if latency is not None:
+        claimed, confirmed = result.claimed_seconds, result.confirmed_seconds
+        if confirmed > 0:
+            lines.append(
+                f"all kernels together: {1e3 * claimed:.3f} ms claimed by the search, "
+                f"{1e3 * confirmed:.3f} ms confirmed side by side"
+            )
         lines.append(
             f"whole model: {1e3 * latency.untuned:.3f} ms untuned, {1e3 * latency.tuned:.3f} ms "
             f"tuned: {1 / latency.ratio:.2f}x as fast "

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
 import numpy as np
 
 from compiler.errors import MeasureError
+from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.types.tensor_type import Array, TensorType
-from measure.compare import compare_paired
+from measure.compare import Comparison
 from measure.machine import available_cores, on_cores
 from measure.worker.stability import relative_mad
+from tuner.confirm.verdict import Meeting, compare
 
 SLOWER = 0.01  # by how much a model must lose to be refused
+LEAST_ROUNDS = 3
+PLACEMENTS = 4  # of the models' memory, one after the other
+PAGE = 4096
 Program = Callable[[], object]
 
 
@@ -35,6 +42,12 @@ class LatencyOptions:
     min_sample_seconds: float = 0.03
     max_seconds: float = 20.0
     pause: float = 0.0  # seconds before each program, until the threads of the last one sleep
+    settle: bool = True  # run a program once before its sample: caches and threads are its own
+    seed: int = 0  # of the order within rounds
+
+
+COMPARISON = LatencyOptions(rounds=800, min_sample_seconds=0.0025, max_seconds=4.0, settle=False)
+"""Of whole models: as many short rounds as there is time for."""
 
 
 def seeded_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, Array]:
@@ -65,20 +78,22 @@ def interleaved_latencies(
 ) -> list[list[float]]:
     """Seconds per call of each program, one sample a round; the i-th samples are neighbours.
 
-    Programs take turns, every other round in reverse, so that a drift of the machine meets all.
+    The order of a round is drawn, so that neither a drift of the machine nor what a program leaves
+    behind meets one more than another.
     """
     now = clock or time.perf_counter
+    rng = random.Random(options.seed)
+    begin = now()
     calls = [_calls_per_sample(program, options, now) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
-    begin = now()
     for number in range(options.rounds):
-        if number >= 3 and now() - begin > options.max_seconds:
+        if number >= LEAST_ROUNDS and now() - begin > options.max_seconds:
             break
-        order = range(len(programs)) if number % 2 == 0 else reversed(range(len(programs)))
-        for i in order:
+        for i in rng.sample(range(len(programs)), len(programs)):
             if options.pause:
                 time.sleep(options.pause)
-            programs[i]()  # caches and threads are this program's again
+            if options.settle or calls[i] > 1:
+                programs[i]()
             start = now()
             for _ in range(calls[i]):
                 programs[i]()
@@ -108,9 +123,11 @@ def outputs_agree(actual: Array, expected: Array) -> bool:
 class ModelLatency:
     """The whole model without and with tuning, from interleaved runs; seconds per run.
 
-    `ratio` is tuned over untuned, `low` and `high` bound it with 95 % confidence. `former` is the
-    model with the schedules of earlier jobs, None if that is the untuned or the tuned one;
-    `is_slower` says that the tuned one lost to it, or else to the untuned one, beyond doubt.
+    `ratio` is tuned over untuned, `low` and `high` bound it with 95 % confidence, and `tuned` is
+    `untuned` times the ratio: figures of one kind, from the same pairs. `former` is the model with
+    the schedules of earlier jobs, told by its ratio to the tuned one; None if it is the untuned or
+    the tuned one. `is_slower` says that the tuned one lost to it, or else to the untuned one,
+    beyond doubt; `kept` is then how the one that stays compares with the untuned one.
     """
 
     untuned: float
@@ -122,40 +139,87 @@ class ModelLatency:
     high: float
     former: float | None = None
     is_slower: bool = False
+    kept: Comparison | None = None
+
+    @property
+    def applied(self) -> Comparison:
+        """Time of the model that is applied from now on over the untuned one's."""
+        return self.kept or Comparison(self.ratio, self.low, self.high, 0)
 
 
 def compare_models(
     untuned: Executable,
     tuned: Executable,
     former: Executable | None = None,
-    options: LatencyOptions | None = None,
+    options: LatencyOptions = COMPARISON,
 ) -> ModelLatency:
-    """Latencies of all in interleaved runs on pinned cores.
+    """Latencies of all in interleaved runs on pinned cores, over the same memory.
 
+    Where buffers lie changes a model by some per cent for as long as they lie there: so all models
+    run in one arena, from the same inputs to the same outputs, and a few of these have their turns.
     Raises MeasureError when their outputs differ.
     """
-    inputs = aligned_inputs(untuned)
-    expected, actual = untuned.run(inputs), tuned.run(inputs)
-    for name, array in expected.items():
-        if not outputs_agree(actual[name], array):
-            raise MeasureError(f"the tuned model's output {name!r} differs from the untuned one's")
     models = [untuned, tuned] if former is None else [untuned, tuned, former]
-    programs: list[Program] = [partial(model.run, inputs) for model in models]
+    part = replace(
+        options,
+        rounds=math.ceil(options.rounds / PLACEMENTS),
+        max_seconds=options.max_seconds / PLACEMENTS,
+    )
     with pinned(tuned.threads):
-        first, second, *third = interleaved_latencies(programs, options or LatencyOptions())
-    paired = compare_paired(second, first)
-    against = compare_paired(second, third[0]) if third else paired
+        meetings = [
+            dict(enumerate(_latencies(models, replace(part, seed=options.seed + number))))
+            for number in range(PLACEMENTS)
+        ]
+    return latency_of_meetings(meetings)
+
+
+def latency_of_meetings(meetings: Sequence[Meeting]) -> ModelLatency:
+    """What came of the untuned model (0), the tuned one (1) and the former one (2, if it met)."""
+    compared = compare(meetings, 1, 0)
+    third = compare(meetings, 1, 2) if any(2 in meeting for meeting in meetings) else None
+    is_slower = (third or compared).b_is_faster(SLOWER)
+    first, second = ([s for meeting in meetings for s in meeting[number]] for number in (0, 1))
+    tuned = median(first) * compared.ratio
     return ModelLatency(
         untuned=median(first),
-        tuned=median(second),
+        tuned=tuned,
         untuned_spread=relative_mad(first),
         tuned_spread=relative_mad(second),
-        ratio=paired.ratio,
-        low=paired.low,
-        high=paired.high,
-        former=median(third[0]) if third else None,
-        is_slower=against.b_is_faster(SLOWER),
+        ratio=compared.ratio,
+        low=compared.low,
+        high=compared.high,
+        former=None if third is None else tuned / third.ratio,
+        is_slower=is_slower,
+        kept=compare(meetings, 0 if third is None else 2, 0) if is_slower else None,
     )
+
+
+def _latencies(models: Sequence[Executable], options: LatencyOptions) -> list[list[float]]:
+    """`interleaved_latencies` of models in one piece of memory."""
+    inputs = aligned_inputs(models[0])
+    arena = _arena(max(model.spec.arena_bytes for model in models), options.seed)
+    outputs = {
+        name: aligned_empty(type.shape, type.dtype.numpy)
+        for name, type in models[0].outputs.items()
+    }
+    expected: dict[str, Array] = {}
+    programs: list[Program] = []
+    for model in models:
+        program = partial(model.run_in, model.new_frame(arena), inputs, outputs)
+        programs.append(program)
+        for name, array in program().items():
+            if not outputs_agree(array, expected.setdefault(name, array.copy())):
+                raise MeasureError(
+                    f"the tuned model's output {name!r} differs from the untuned one's"
+                )
+    return interleaved_latencies(programs, options)
+
+
+def _arena(size: int, number: int) -> Array:
+    """Memory for an arena; each number has it begin at another cache line of a page."""
+    memory = aligned_empty((size + PAGE,), np.dtype(np.uint8))
+    begin = random.Random(number).randrange(0, PAGE, ALIGNMENT)
+    return memory[begin : begin + size]
 
 
 def aligned_inputs(executable: Executable, seed: int = 0) -> dict[str, Array]:

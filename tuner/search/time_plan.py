@@ -1,8 +1,8 @@
 """TimePlan: how the minutes of a job are shared by its phases.
 
-The search comes first, then the finalists meet, then the whole model is built and measured. What
-the last two take is estimated before the search begins and left over for them, so that a job ends
-when it was told to.
+The search comes first, then the finalists meet, then the runner is closed, and the whole model is
+built and measured. What comes after the search is estimated before it begins and left over for it;
+the last phase, the comparison, takes what is really left, so that a job ends when it was told to.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-FINALIST_SECONDS = 1.6  # of one task: two fresh processes, a few schedules, twelve rounds
+IN_FLIGHT_SECONDS = 1.5  # until what the search submitted last is answered
+FINALIST_SECONDS = 1.8  # of one task: two or three fresh processes
+CLOSING_SECONDS = 1.0  # of a runner, with Ray's processes
+ENDING_SECONDS = 0.4  # from the comparison's end to the process's
 SEARCH_SHARE = 0.5  # of what is left before the search, which it gets at least
 COMPARISON_SECONDS = 4.0  # of the whole models, at least
-ROUNDS = 40  # runs of the model in such a comparison, roughly
+ROUNDS = 60  # of such a comparison, each a run of both models
+LEAST_ROUNDS = 8  # of these, however late it is; some are for warming up
+COMPARISON_MOST = 30.0  # that are wanted for slow models
+PATIENCE = 3.0  # times as long as wanted, a comparison may take if there is time
 
 
 class TimePlan:
@@ -37,25 +43,31 @@ class TimePlan:
 
     @property
     def comparison_seconds(self) -> float:
-        """What comparing the whole models may take."""
-        wanted = max(COMPARISON_SECONDS, ROUNDS * self.run_seconds)
+        """What comparing the whole models may take, when nothing else is left to do."""
         left = self.left
-        return wanted if left is None else min(wanted, max(1.0, left - 2.0 * self.build_seconds))
+        if left is None:
+            return self._wanted
+        least = 2.0 * LEAST_ROUNDS * self.run_seconds
+        return max(least, min(PATIENCE * self._wanted, left - ENDING_SECONDS))
 
     def search_minutes(self, tasks: int) -> float | None:
         """Minutes for the search, from now on, of so many tasks."""
         left = self.left
         if left is None:
             return None
-        later = FINALIST_SECONDS * tasks + self._confirmation
+        later = IN_FLIGHT_SECONDS + FINALIST_SECONDS * tasks + self._confirmation
         return max(SEARCH_SHARE * left, left - later) / 60.0
 
-    def finalists_are_late(self) -> bool:
-        """Whether nothing but building and measuring the whole model fits into what is left."""
+    def finalists_are_late(self, seconds: float = 0.0) -> bool:
+        """Whether `seconds` from now nothing fits into what is left then but closing the runner,
+        building and measuring the whole model."""
         left = self.left
-        return left is not None and left <= self._confirmation
+        return left is not None and left <= self._confirmation + seconds
+
+    @property
+    def _wanted(self) -> float:
+        return min(COMPARISON_MOST, max(COMPARISON_SECONDS, 2.0 * ROUNDS * self.run_seconds))
 
     @property
     def _confirmation(self) -> float:
-        comparison = max(COMPARISON_SECONDS, ROUNDS * self.run_seconds)
-        return 2.0 * self.build_seconds + comparison
+        return CLOSING_SECONDS + 2.0 * self.build_seconds + self._wanted + ENDING_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ from tuner.model.cost_model import BoostedTrees
 from tuner.reports.progress import Progress
 from tuner.search.budget import End
 from tuner.search.make_tasks import distinct_kernels, make_tasks
+from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask, plan
 
 
@@ -60,7 +62,9 @@ class Setting:
         other = plan(self.task.space, neighbours(self.task.space, self.task.default.candidate)[0])
         rival = self.record(self.task, other.schedule, 1e-6)
         self.default, self.rival = (self.best(trial) for trial in (default, rival))
-        self.job.settled = [Settled(self.task, self.rival, self.default)]
+        self.job.settled = [
+            Settled(self.task, self.rival, self.default, Estimate(math.log(0.4), 0.01))
+        ]
 
     def record(self, task: TuningTask, schedule: list[object], latency: float) -> TrialRecord:
         trial = TrialRecord(
@@ -126,7 +130,7 @@ def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) 
     candidates = neighbours(setting.task.space, setting.task.default.candidate)
     other = plan(setting.task.space, candidates[-1])
     newest = setting.best(setting.record(setting.task, other.schedule, 0.5e-6))
-    setting.job.settled = [Settled(setting.task, newest, earlier)]
+    setting.job.settled = [Settled(setting.task, newest, earlier, Estimate(0.0, 0.01))]
     latency, _ = setting.job.confirm(setting.graph)
     assert latency.former is not None and latency.former > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from compiler.types.tensor_type import TensorType
 from tuner.confirm.latency import (
     LatencyOptions,
     interleaved_latencies,
+    latency_of_meetings,
     outputs_agree,
     pinned,
     seeded_inputs,
 )
+from tuner.confirm.verdict import Meeting
 from tuner.interrupt import Interrupt, interruptible
 
 
@@ -38,11 +41,60 @@ def test_samples_are_seconds_per_call() -> None:
     assert second == pytest.approx([0.5] * 4)
 
 
-def test_programs_take_turns_and_change_the_order() -> None:
+def test_every_round_has_all_programs_in_an_order_that_is_drawn() -> None:
     clock = Clock()
-    programs = [lambda: clock.program("a", 1.0), lambda: clock.program("b", 1.0)]
-    interleaved_latencies(programs, LatencyOptions(rounds=2, max_seconds=60), lambda: clock.now)
-    assert "".join(clock.calls) == "aabb" + "aa" + "bb" + "bb" + "aa"  # warm-up, two rounds
+    programs = [partial(clock.program, name, 1.0) for name in "abc"]
+    options = LatencyOptions(rounds=40, max_seconds=1e6, settle=False)
+    interleaved_latencies(programs, options, lambda: clock.now)
+    calls = "".join(clock.calls)
+    assert calls.startswith("aabbcc")  # calibration
+    rounds = [calls[i : i + 3] for i in range(6, len(calls), 3)]
+    assert len(rounds) == 40
+    assert {"".join(sorted(order)) for order in rounds} == {"abc"}
+    assert len(set(rounds)) == 6
+
+
+def test_short_programs_run_once_before_each_sample() -> None:
+    clock = Clock()
+    options = LatencyOptions(rounds=1, min_sample_seconds=0.02, settle=False)
+    programs = [lambda: clock.program("a", 0.01)]
+    interleaved_latencies(programs, options, lambda: clock.now)
+    assert len(clock.calls) == 2 + 1 + 2  # calibration, warm-up, the sample
+
+
+def meetings(untuned: float, tuned: float, former: float | None = None) -> list[Meeting]:
+    """Rounds of models on a core that changes its speed by half, within rounds too."""
+    rng = np.random.default_rng(1)
+    times = [untuned, tuned, *([] if former is None else [former])]
+    made: list[Meeting] = []
+    for _ in range(4):
+        drift = np.exp(rng.normal(0.0, 0.4, 30))
+        noise = np.exp(rng.normal(0.0, 0.02, (len(times), 30)))
+        taken = [(time * drift * one).tolist() for time, one in zip(times, noise, strict=True)]
+        made.append(dict(enumerate(taken)))
+    return made
+
+
+@pytest.mark.parametrize("tuned", [0.9, 0.995, 1.2])
+def test_latencies_and_ratio_of_a_line_agree(tuned: float) -> None:
+    found = latency_of_meetings(meetings(1.0, tuned))
+    assert found.tuned / found.untuned == pytest.approx(found.ratio)
+    assert found.low < found.ratio < found.high
+    assert found.ratio == pytest.approx(tuned, rel=0.02)
+    assert found.is_slower == (tuned > 1.1)
+    assert found.applied.ratio == (1.0 if found.is_slower else found.ratio)
+
+
+def test_the_former_model_is_told_by_what_decides_about_it() -> None:
+    found = latency_of_meetings(meetings(1.0, 0.9, 0.8))
+    assert found.former is not None
+    assert found.is_slower
+    assert found.former < found.tuned < found.untuned
+    assert found.applied.ratio == pytest.approx(0.8, rel=0.02)
+    better = latency_of_meetings(meetings(1.0, 0.8, 0.9))
+    assert better.former is not None
+    assert not better.is_slower
+    assert better.applied.ratio == better.ratio
 
 
 def test_slow_programs_get_three_rounds() -> None:
