@@ -3,6 +3,7 @@
 Without hardware, the same every time:
 
 python -m tests.benchmarks.search strategies [--seeds 20]   trials until within 5 % of the best
+python -m tests.benchmarks.search regret [--noise 0.015]    how far from the best after 32, 64, 128
 python -m tests.benchmarks.search models                    which objective ranks best
 python -m tests.benchmarks.search rate                      candidates scored a second
 
@@ -18,7 +19,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -28,28 +29,13 @@ import numpy.typing as npt
 from configs.settings import CostModelSettings
 from tests.benchmarks.drawn import drawn
 from tests.benchmarks.honesty import honesty
+from tests.benchmarks.regret import BATCH, WITHIN, Way, distorted, regret, searching
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
-from tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
+from tuner.model.cost_model import BoostedTrees, CostModel, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.model.lessons import Lesson, data_of
-from tuner.model.packed_space import Rows
-from tuner.model.trainer import Trainer
-from tuner.search.strategy import SearchProblem, make_strategy
-from tuner.search.task_search import TaskSearch
 
-WITHIN = 1.05  # of the best latency
-BATCH = 8
 MOST = 700  # trials, then a strategy is given up
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to search: the strategy, and whether it starts from the default schedule."""
-
-    name: str
-    strategy: str
-    default_first: bool = False
-
 
 WAYS = (
     Way("random", "random"),
@@ -59,63 +45,34 @@ WAYS = (
 )
 
 
-def lesson_of(item: RecordedKernel, number: int) -> Lesson | None:
-    """What the recorded measurement of a candidate teaches."""
-    status = STATUSES[item.statuses[number]]
-    return Lesson.of(
-        status, float(item.latencies[number]), 15.0, {"anchor_seconds": item.anchors[number]}
-    )
-
-
 def recorded_data(
     item: RecordedKernel, extract: FeatureExtractor, numbers: Iterable[int], task: int
 ) -> TrainingData:
-    """The training data of some candidates."""
-    kept = [(n, lesson) for n in numbers if (lesson := lesson_of(item, n)) is not None]
-    candidates = [item.space.candidate(number) for number, _ in kept]
-    return data_of(extract(candidates), [lesson for _, lesson in kept], task)
+    """The training data of some candidates, as they were recorded."""
+    kept = []
+    for number in numbers:
+        conditions = {"anchor_seconds": item.anchors[number]}
+        status = STATUSES[item.statuses[number]]
+        lesson = Lesson.of(status, float(item.latencies[number]), 15.0, conditions)
+        if lesson is not None:
+            kept.append((item.space.candidate(number), lesson))
+    return data_of(extract([c for c, _ in kept]), [lesson for _, lesson in kept], task)
 
 
 def trace(
     item: RecordedKernel,
     way: Way,
     seed: int,
-    model: CostModel | None = None,
     batch: int = BATCH,
     most: int = MOST,
     until: float = WITHIN,
 ) -> list[float]:
-    """The latency of each trial in turn; a schedule that is known already is no trial.
-
-    Ends with the first that is within `until` of the best.
-    """
-    layout = FeatureLayout.of([item.space])
-    extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
-    model = BoostedTrees(seed) if model is None else model
-
-    def score(rows: Rows) -> Scores:
-        return model.predict(extract.of_rows(rows))
-
-    proposing = make_strategy(way.strategy, SearchProblem(item.space, score, seed))
-    first = [item.space.default()] if way.default_first else []
-    search = TaskSearch(item.space, proposing, first=first)
-    trainer = Trainer(model, background=False)
-    known: dict[int, int] = {}  # schedule -> the candidate measured
+    """The latency of each trial in turn, up to the first that is within `until` of the best."""
     latencies: list[float] = []
-    goal = until * item.best
-    while len(latencies) < most and not search.exhausted:
-        for candidate in search.ask(batch if latencies else 1):
-            number = item.space.number(candidate)
-            latency = float(item.latencies[number])
-            search.tell(candidate, latency)
-            if int(item.schedules[number]) in known:
-                continue
-            known[int(item.schedules[number])] = number
-            latencies.append(latency)
-            if latency <= goal:
-                return latencies
-        if way.strategy == "cost_model":
-            trainer.offer(len(known), lambda: recorded_data(item, extract, known.values(), 0))
+    for trial in islice(searching(item, way, seed, batch=batch), most):
+        latencies.append(trial.seconds)
+        if trial.seconds <= until * item.best:
+            break
     return latencies
 
 
@@ -240,9 +197,15 @@ def rate(kernels: Sequence[RecordedKernel]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("what", choices=("strategies", "models", "rate", "drawn", "honesty"))
+    parser.add_argument(
+        "what", choices=("strategies", "regret", "models", "rate", "drawn", "honesty")
+    )
     parser.add_argument("model", nargs="?", default="resnet18", help="of honesty")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--noise", type=float, default=0.0, help="of what a search is told, 0.015")
+    parser.add_argument(
+        "--distorted", action="store_true", help="a made-up machine for each kernel"
+    )
     parser.add_argument("--match", default="", help="only kernels whose name holds this")
     parser.add_argument("--only", default="", help="only strategies or models, by name, commas")
     parser.add_argument("--kernels", type=int, default=3, help="of drawn")
@@ -262,6 +225,11 @@ def main() -> None:
     only = [name for name in arguments.only.split(",") if name]
     if arguments.what == "strategies":
         strategies(kernels, arguments.seeds, [s for s in WAYS if not only or s.name in only])
+    elif arguments.what == "regret":
+        if arguments.distorted:
+            kernels = [distorted(item, world) for item in kernels for world in range(3)]
+        for way in [s for s in WAYS if s.name in (only or ("ours",))]:
+            regret(kernels, arguments.seeds, arguments.noise, way)
     elif arguments.what == "rate":
         rate(kernels)
     else:
