@@ -50,6 +50,7 @@ AGAIN = 12  # of the fastest, measured once more
 MEETING = 3  # of those, who meet what the search found
 PROCESSES = 8  # fresh ones, in which they meet
 WITHIN = 1.03  # of the best of all that were drawn
+LEISURE = 2.0  # seconds for all slices of a request that may take its time
 MOST_DRAWS = 50  # times the schedules wanted: a small space has no more
 
 Schedule = list[Any]
@@ -102,9 +103,14 @@ class Drawing:
         self.store.add([TargetRecord(self.target.key, self.target.to_json())])
         self.store.add([WorkloadRecord(self.key.workload, self.kernel.name, self.kernel_json)])
         self._run(runner, "default", [self.default], {})
-        self._run(runner, "drawn", self.planned.values(), {})
+        self._run(runner, "drawn", self.planned.values(), {"give_up": 1})
         best = [self.planned[record.schedule_hash] for record in self._ranked("drawn")[:AGAIN]]
-        self._run(runner, "again", best, {"samples": 2 * self.settings.measure.samples})
+        self._run(runner, "again", best, self.leisure)
+
+    @property
+    def leisure(self) -> dict[str, float | int]:
+        """Options with which each of a few schedules is timed twice as long."""
+        return {"samples": 2 * self.settings.measure.samples, "max_seconds": LEISURE}
 
     @property
     def best(self) -> list[Planned]:
@@ -243,7 +249,7 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
 
 def meet(drawing: Drawing, runner: Runner, planned: Sequence[Planned]) -> list[list[float]]:
     """Samples of each schedule, taken side by side in fresh processes."""
-    options = {"fresh_process": 1, "samples": 2 * drawing.settings.measure.samples}
+    options = {**drawing.leisure, "fresh_process": 1}
     samples: list[list[float]] = [[] for _ in planned]
     for number in range(PROCESSES):
         request = drawing.request(f"meeting-{number}", planned, options)
