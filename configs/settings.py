@@ -91,12 +91,13 @@ class MeasureSettings(_Section):
     """Candidates timed at the same time; each slot has its cores to itself."""
     builders: Count | None = None
     """Candidates built at the same time; None: as many as cores."""
-    samples: Annotated[int, Field(ge=1, le=10_000)] = 14
-    """Rounds of slices, one of the candidate and one of its reference; twice as many if noisy."""
-    min_sample_seconds: Duration = 0.0025
-    """Calls are repeated until one slice lasts this long."""
-    unstable_above: Annotated[float, Field(gt=0.0, le=1.0)] = 0.075
-    """A candidate whose ratios to a quiet reference spread more is left out as scattered."""
+    samples: Annotated[int, Field(ge=4, le=1000)] = 14
+    """Slices of each side, the candidate and its reference; twice as many on a noisy machine."""
+    min_sample_seconds: Annotated[float, Field(ge=1e-5, le=1.0)] = 0.0025
+    """Length of a slice: calls are repeated until one lasts this long."""
+    unstable_above: Annotated[float, Field(ge=0.001, le=1.0)] = 0.075
+    """A candidate is called scattered if its slices, as ratios to those of a quiet reference,
+    spread more than this (two thirds of them about their median)."""
     build_timeout: Duration = 30.0
     """Seconds that lowering and compiling one candidate may take."""
     run_timeout: Duration = 15.0

@@ -12,6 +12,9 @@ from measure.farm.runner import Runner, RunnerOptions
 from measure.farm.slots import plan_slots
 from measure.machine import available_cores, on_cores
 from measure.worker.early_stop import FEWEST
+from measure.worker.timer import MORE_ROUNDS, TimingOptions
+
+TIMING_SHARE = 0.5  # of what a run may take; the rest is for its check
 
 
 def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
@@ -37,12 +40,18 @@ def runner_options(
 
 
 def timing_options(settings: Settings) -> dict[str, float | int]:
-    """The options of a request, from the settings."""
+    """The options of a request, from the settings.
+
+    Slow kernels lose rounds, but there is time for all rounds of two fast ones on a noisy machine.
+    """
     measure = settings.measure
+    rounds = MORE_ROUNDS * measure.samples
+    wanted = max(TimingOptions().max_seconds, 2 * rounds * measure.min_sample_seconds)
     return {
         "samples": measure.samples,
-        "min_samples": min(FEWEST, measure.samples),
+        "min_samples": FEWEST,
         "min_sample_seconds": measure.min_sample_seconds,
+        "max_seconds": min(wanted, TIMING_SHARE * measure.run_timeout),
         "unstable_limit": measure.unstable_above,
         "build_timeout": measure.build_timeout,
         "run_timeout": measure.run_timeout,
