@@ -31,6 +31,7 @@ from db import queries
 from db.records import BestRecord, JobState, JobTask, TargetRecord, TaskKey, WorkloadRecord
 from db.store import Store
 from db.work import close_lost_jobs
+from measure.compare import LogRatio
 from measure.farm.make_runner import check_runner
 from measure.farm.runner import Runner
 from measure.sandbox.import_model import import_model
@@ -39,6 +40,7 @@ from tuner.building.compile import compile_with
 from tuner.building.report import BuildReport, build_report
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import COMPARISON, ModelLatency, aligned_inputs, compare_models
+from tuner.confirm.placement import PlacementCheck
 from tuner.from_settings import limits_of, target_of
 from tuner.interrupt import interruptible
 from tuner.model.cost_model import BoostedTrees, TrainingData
@@ -151,6 +153,7 @@ class Job:
     settled: list[Settled] = field(default_factory=list)
     claims: dict[TaskKey, Estimate] = field(default_factory=dict)
     outcomes: dict[TaskKey, Outcome] = field(default_factory=dict)
+    placements: dict[TaskKey, LogRatio] = field(default_factory=dict)
     known: TrialCounts = field(default_factory=TrialCounts)  # before this job
     budget: Budget = field(init=False)
     patience: DatabasePatience = field(init=False)
@@ -221,6 +224,7 @@ class Job:
                     ended=status.ended or reason,
                     claimed=outcome.claimed,
                     confirmed=outcome.confirmed,
+                    placement=self.placements.get(task.key),
                 )
             )
         return found
@@ -244,6 +248,7 @@ class Job:
     def search(self) -> End:
         """Search, then confirm the best; returns why it ended. No runner is started for nothing."""
         finalists = Finalists(self.store, job=self.id, seed=self.settings.search.seed)
+        elsewhere = PlacementCheck(self.store, job=self.id, seed=self.settings.search.seed)
         progress = [task.progress for task in self.tasks]
         if self.budget.next_task(progress, 0.0) is None and not finalists.wanted(self.tasks):
             return self._end()
@@ -255,6 +260,7 @@ class Job:
             session = self._session(runner)
             interrupt.tell(session.stop)
             interrupt.tell(finalists.stop)
+            interrupt.tell(elsewhere.stop)
             interrupt.tell(self.patience.stop)
             self.progress.start()
             try:
@@ -270,11 +276,13 @@ class Job:
                         session.show,
                         thorough=end is not End.TIME and self.time.left is not None,
                     )
+                    elsewhere.run(finalists.settled, runner, timing, self.time.finalists_are_late)
             finally:
                 self.progress.stop()
                 self.measured = session.measured + finalists.measured
                 self.overhead = session.overhead
                 self.settled, self.claims = finalists.settled, finalists.claims
+                self.placements = elsewhere.ratios
             return End.INTERRUPTED if interrupt.asked else end
 
     def confirm(self, graph: Graph) -> tuple[ModelLatency, BuildReport]:

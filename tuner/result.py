@@ -9,6 +9,7 @@ from typing import Any
 
 from tuner.building.report import BuildReport
 from tuner.confirm.latency import ModelLatency
+from tuner.confirm.placement import moved_lines
 from tuner.reports.report import TaskStatus, format_duration, task_to_json
 from tuner.search.budget import End
 from tuner.search.session import Overhead
@@ -135,5 +136,6 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
             lines.append(
                 f"with the former schedules it takes {1e3 * latency.former:.3f} ms: they stay"
             )
+    lines += moved_lines(result.tasks)
     lines.append(f"next: {command}")
     return lines

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from measure.compare import LogRatio
+
 KEY_CHARACTERS = 8  # of a workload key in a table: enough to tell kernels of one name apart
 
 
@@ -26,7 +28,8 @@ class TaskStatus:
     `expected` is the latency that the best schedule is expected to have when it is confirmed, or
     had then, with its 95 % interval `low` to `high`. `claimed` and `confirmed` are times over the
     default's: what the search expected of its nominee before the finalists met, and what their
-    meeting showed. All of these are NaN while nothing is known.
+    meeting showed. All of these are NaN while nothing is known. `placement` is the best schedule's
+    time where it was searched over its time with its buffers elsewhere, if that was measured.
     """
 
     kernel: str
@@ -43,6 +46,7 @@ class TaskStatus:
     high: float = math.nan
     claimed: float = math.nan
     confirmed: float = math.nan
+    placement: LogRatio | None = None
 
     @property
     def latency(self) -> Latency:
@@ -172,6 +176,9 @@ def task_to_json(task: TaskStatus) -> dict[str, Any]:
         "speed_up": _finite(task.speed_up),
         "claimed_ratio": _finite(task.claimed),
         "confirmed_ratio": _finite(task.confirmed),
+        "placement_ratio": None if task.placement is None else task.placement.ratio,
+        "placement_low": None if task.placement is None else task.placement.low,
+        "placement_high": None if task.placement is None else task.placement.high,
         "ended": task.ended,
     }
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from measure.compare import LogRatio
 from tuner.reports.progress import (
     PLAIN_INTERVAL,
     LiveProgress,
@@ -122,6 +123,16 @@ def test_json_has_one_figure_for_what_a_kernel_takes() -> None:
     assert values["default_seconds"] / values["best_seconds"] == values["speed_up"] == 2.0
     assert (values["low_seconds"], values["high_seconds"]) == (1.9e-3, 2.2e-3)
     assert (values["claimed_ratio"], values["confirmed_ratio"]) == (0.45, 0.5)
+
+
+def test_json_says_what_another_placement_does() -> None:
+    unknown, known = (
+        task_to_json(FAST),
+        task_to_json(replace(FAST, placement=LogRatio(0.0, 0.1, 9))),
+    )
+    assert [unknown[f"placement_{name}"] for name in ("ratio", "low", "high")] == [None] * 3
+    assert known["placement_ratio"] == 1.0
+    assert known["placement_low"] * known["placement_high"] == pytest.approx(1.0)
 
 
 def test_the_status_line_counts_trials_and_time() -> None:

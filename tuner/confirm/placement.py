@@ -1,0 +1,121 @@
+"""What of a kernel's speed is owed to where its buffers lie: the winner against itself elsewhere.
+
+Both sides run the same code over the same data. One has its buffers where it was searched, the
+other where production may as well have them: where another call of the model has them, or each
+moved by some pages and lines. A ratio that differs says how much of a kernel's latency a change of
+the model around it may give or take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from db import queries
+from db.records import TaskKey
+from db.store import Store
+from measure.compare import LogRatio, pair_of
+from measure.farm.runner import Runner
+from measure.measurement import MeasureRequest, Status
+from measure.placement import Placement, buffer_sizes
+from tuner.confirm.finalists import POLL_SECONDS, Settled
+from tuner.reports.report import KEY_CHARACTERS, TaskStatus
+from tuner.search.tasks import TuningTask
+
+MOVES = 0.03  # a kernel that changes by less, beyond doubt, is not worth a word
+SAMPLES = 28  # of each side
+REQUEST_SECONDS = 1.0  # of one request, building included, roughly
+_SHIFT = 4096 + 7 * 64  # bytes by which each buffer is moved more than the one before
+
+
+class PlacementCheck:
+    """Measures winners at two placements each; `stop` ends it early."""
+
+    def __init__(self, store: Store, *, job: str, seed: int) -> None:
+        self.ratios: dict[TaskKey, LogRatio] = {}  # time where it was searched over time elsewhere
+        self._store = store
+        self._job = job
+        self._seed = seed
+        self._number = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Submit nothing more; safe to call from a signal handler."""
+        self._stopped = True
+
+    def run(
+        self,
+        settled: Iterable[Settled],
+        runner: Runner,
+        timing: Mapping[str, float | int],
+        out_of_time: Callable[[float], bool],
+    ) -> None:
+        """Measure the winner of each task, in this order, while there is time.
+
+        `out_of_time` tells whether so many seconds from now is too late. What fails or scatters
+        here is left out.
+        """
+        options = {**timing, "samples": SAMPLES}
+        waiting = iter(settled)
+        pending: dict[str, TaskKey] = {}
+        while not out_of_time(0.0):
+            while (
+                len(pending) < runner.capacity
+                and not (self._stopped or out_of_time(REQUEST_SECONDS))
+                and (following := next(waiting, None)) is not None
+            ):
+                request = self._request(following, options)
+                pending[request.request_id] = following.task.key
+                runner.submit(request)
+            if not pending:
+                break
+            for result in runner.results(POLL_SECONDS):
+                key = pending.pop(result.request_id, None)
+                pair = pair_of(result)
+                if key is not None and pair is not None and result.status is Status.OK:
+                    self.ratios[key] = pair
+
+    def _request(self, settled: Settled, options: Mapping[str, float | int]) -> MeasureRequest:
+        task = settled.task
+        trial = queries.trial_of(self._store, settled.best)
+        assert trial is not None, "its finalists have just met"
+        schedule = trial.schedule
+        self._number += 1
+        return MeasureRequest(
+            request_id=f"{self._job[:16]}-placement-{self._number}",
+            kernel=task.kernel_json,
+            workload_key=task.key.workload,
+            schedule=schedule,
+            threads=task.key.threads,
+            options=options,
+            rivals=(schedule,),
+            seed=self._seed + self._number,
+            placements=tuple(placement.to_json() for placement in two_placements(task)),
+        )
+
+
+def two_placements(task: TuningTask) -> tuple[Placement, Placement]:
+    """Where a task's candidates are timed, and another place that production may have."""
+    sizes = buffer_sizes(task.kernel)
+    first, *others = task.placements or (Placement.packed(sizes),)
+    if others:
+        return first, others[0]
+    offsets = first.offsets[: len(sizes)]
+    ranks = sorted(range(len(sizes)), key=lambda number: offsets[number])
+    moved = [offset + _SHIFT * (1 + ranks.index(n)) for n, offset in enumerate(offsets)]
+    return first, Placement.near(moved, sizes)
+
+
+def moves(ratio: LogRatio) -> bool:
+    """Whether where its buffers lie alone changes a kernel by more than `MOVES`, beyond doubt."""
+    return ratio.low > 1.0 + MOVES or ratio.high < 1.0 / (1.0 + MOVES)
+
+
+def moved_lines(tasks: Iterable[TaskStatus]) -> list[str]:
+    """A line for each kernel that is moved by where its buffers lie."""
+    return [
+        f"where its buffers lie alone moves {task.kernel} ({task.key[:KEY_CHARACTERS]}) "
+        f"by {100 * math.expm1(abs(task.placement.mean)):.0f} %"
+        for task in tasks
+        if task.placement is not None and moves(task.placement)
+    ]
