@@ -38,6 +38,7 @@ class GuardedBuffer:
         self._before = view(first, self.address - first)
         self._after = view(self.address + nbytes, padded - nbytes)
         self._canary = next_canary()
+        self._whole = bytes([self._canary]) * max(len(self._before), len(self._after))
         self._before[:] = self._canary
         self._after[:] = self._canary
         self.bytes = view(self.address, nbytes)
@@ -62,6 +63,15 @@ class GuardedBuffer:
 
     def damage(self) -> str:
         """Where the canary was overwritten, in words; empty when it is whole."""
+        before, after = len(self._before), len(self._after)
+        if not (
+            _libc.memcmp(self.address - before, self._whole, before)
+            or _libc.memcmp(self.address + self.nbytes, self._whole, after)
+        ):
+            return ""
+        return self._described()
+
+    def _described(self) -> str:
         after = np.flatnonzero(self._after != self._canary)
         if len(after):
             return f"wrote {int(after[0]) + 1} byte(s) after the end"

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from compiler.llvm.repeat import REPEAT_SYMBOL
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import host_target
-from measure.sandbox.guarded import GuardedBuffer
+from compiler.types.tensor_type import Array
+from measure.sandbox.guarded import GuardedBuffer, holds
 from measure.worker.build_candidate import BuiltCandidate
-from measure.worker.check_output import compare_output
 from measure.worker.constant_copies import ConstantCopies
 from measure.worker.timing_arena import TimingArena
 from measure.worker.workload import Workload, copies_needed
@@ -41,7 +41,11 @@ class Problem:
 
 
 class BoundCall:
-    """A loaded candidate bound to its buffers."""
+    """A loaded candidate bound to its buffers.
+
+    `checked`: it was right in all cases when it was loaded. `seconds` per call: of the check, or of
+    more and warm calls once it is `calibrated`.
+    """
 
     def __init__(
         self,
@@ -52,10 +56,15 @@ class BoundCall:
         runtime: int,
     ) -> None:
         self.workload = workload
-        self._layouts = dict(candidate.constant_layouts)
-        self._buffers = workload.arguments(self._layouts)
+        self.checked = False
+        self.seconds = 0.0
+        self.calibrated = False
+        self.layouts = dict(candidate.constant_layouts)
+        self._buffers = workload.arguments(self.layouts)
         self._workspace = workspace
         self._arena: TimingArena | None = None
+        self._copies: ConstantCopies | None = None
+        self._right: dict[int, Array] = {}  # outputs that were found right, by case
         self._turn = 0
         self._set_tables([{name: buffer.address for name, buffer in self._buffers}])
         self._code = code
@@ -76,16 +85,16 @@ class BoundCall:
         return self._workspace.nbytes
 
     @property
-    def copies(self) -> ConstantCopies:
-        """The constants for timed runs, in this candidate's layouts."""
-        return self.workload.copies(self._layouts)
+    def nbytes(self) -> int:
+        """Memory held beside the workload's."""
+        return self._workspace.nbytes + sum(array.nbytes for array in self._right.values())
 
-    def enter(self, arena: TimingArena, copies: int) -> None:
-        """From now on run in the arena, taking turns with so many copies of the constants."""
+    def enter(self, arena: TimingArena, copies: ConstantCopies, count: int) -> None:
+        """From now on run in the arena, taking turns with `count` copies of the constants."""
         addresses = arena.addresses
-        self._arena = arena
+        self._arena, self._copies = arena, copies
         self._workspace_address = addresses["workspace"]
-        constants = self.copies.addresses(max(1, copies))
+        constants = copies.addresses(max(1, count))
         self._set_tables([{**addresses, **copy} for copy in constants])
         self._turn = 0
 
@@ -119,29 +128,45 @@ class BoundCall:
             seconds += self.run(1)
         return seconds
 
-    def problem(self, case: int) -> Problem | None:
-        """What the runs since `prepare(case)` did wrong, if anything."""
-        damage = self._damage(case)
+    def problem(self, case: int, *, constants: bool = True) -> Problem | None:
+        """What the runs since `prepare(case)` did wrong, if anything.
+
+        `constants`: look at those too; what was written into them stays there.
+        """
+        damage = self._damage(case) or (self._changed_constant() if constants else None)
         if damage is not None:
             return damage
-        reference = self.workload.reference
-        mismatch = compare_output(
-            self.workload.output_array if self._arena is None else self._arena.output,
-            reference.cases[case].expected,
-            reference.length,
-            self.workload.numerics,
-        )
-        return Problem(f"seed {case}: {mismatch}", retire=False) if mismatch else None
+        output = self.workload.output_array if self._arena is None else self._arena.output
+        right = self._right.get(case)
+        if right is not None and holds(output.ctypes.data, right):
+            return None
+        mismatch = self.workload.mismatch(case, output)
+        if mismatch is None:
+            return None
+        return self._changed_constant() or Problem(f"seed {case}: {mismatch}", retire=False)
+
+    def remember_output(self, case: int) -> None:
+        """Take the output, which was found right, as what it is to be from now on."""
+        self._right[case] = self.workload.output_array.copy()
 
     def _damage(self, case: int) -> Problem | None:
-        """What was written that is no output, if anything."""
+        """What was written that is neither output nor constant, if anything."""
         if self._arena is not None:
-            return arena_damage(self._arena, case) or _modified(self.copies.changed())
+            return arena_damage(self._arena, case)
         for name, buffer in (*self._buffers, ("workspace", self._workspace)):
             damage = buffer.damage()
             if damage:
                 return Problem(f"out of bounds: {damage} of {name}", retire=True)
-        return _modified(self.workload.changed_input(case, self._layouts))
+        return _modified(self.workload.changed_input(case))
+
+    def _changed_constant(self) -> Problem | None:
+        if self._copies is not None:
+            return _modified(self._copies.changed())
+        return _modified(self.workload.changed_constant(self.layouts))
+
+    def close(self) -> None:
+        """Unmap the workspace. Idempotent."""
+        self._workspace.close()
 
 
 def arena_damage(arena: TimingArena, case: int) -> Problem | None:
@@ -163,11 +188,12 @@ def enter_arenas(
 
     `cold`: they take turns with copies of the constants, each with as many; returns how many.
     """
-    copies = copies_needed([call.copies.bytes for call in calls]) if cold else 0
-    for call, arena in zip(calls, arenas, strict=True):
-        call.enter(arena, copies)
+    copies = calls[0].workload.copies([call.layouts for call in calls])
+    count = copies_needed([one.bytes for one in copies]) if cold else 0
+    for call, arena, constants in zip(calls, arenas, copies, strict=True):
+        call.enter(arena, constants, count)
         call.prepare(case)
-    return copies
+    return count
 
 
 def mended_damage(arenas: Sequence[TimingArena], case: int) -> Problem | None:

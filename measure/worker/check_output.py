@@ -59,30 +59,53 @@ def tolerance(expected: Floats, length: float, numerics: Numerics) -> tuple[floa
     return relative, relative * rms
 
 
+class OutputCheck:
+    """What an output is to be, with what depends on that alone computed once."""
+
+    def __init__(
+        self, expected: Array, length: float, numerics: Numerics = DEFAULT_NUMERICS
+    ) -> None:
+        """`expected` behind sums of `length` terms."""
+        self._expected = expected
+        self._is_float = bool(np.issubdtype(expected.dtype, np.floating))
+        if self._is_float:
+            floats = cast(Floats, expected)
+            relative, absolute = tolerance(floats, length, numerics)
+            with np.errstate(invalid="ignore", over="ignore"):
+                self._limit: Floats = np.abs(floats)
+                self._limit *= relative
+                self._limit += absolute
+            self._is_finite = bool(np.isfinite(self._limit).all())
+
+    def mismatch(self, got: Array) -> Mismatch | None:
+        """The worst element of `got`, or None when all are right. Shapes and types are equal."""
+        if self._is_float:
+            return self._compare_floats(cast(Floats, got))
+        if got.dtype == np.bool_:
+            return _exact(got.view(np.uint8), self._expected.view(np.uint8))
+        return _exact(got, self._expected)
+
+    def _compare_floats(self, got: Floats) -> Mismatch | None:
+        expected = cast(Floats, self._expected)
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.abs(got - expected)
+            right = error <= self._limit
+        if self._is_finite and right.all():
+            return None
+        return _mismatch_of_floats(got, expected, error, self._limit, right)
+
+
 def compare_output(
     got: Array, expected: Array, length: float, numerics: Numerics = DEFAULT_NUMERICS
 ) -> Mismatch | None:
     """The worst element of `got`, or None when all are right. Shapes and types are equal."""
-    if got.dtype == np.bool_:
-        got_bytes, expected_bytes = got.view(np.uint8), expected.view(np.uint8)
-        return _exact(got_bytes, expected_bytes)
-    if not np.issubdtype(got.dtype, np.floating):
-        return _exact(got, expected)
-    return _compare_floats(cast(Floats, got), cast(Floats, expected), length, numerics)
+    return OutputCheck(expected, length, numerics).mismatch(got)
 
 
-def _compare_floats(
-    got: Floats, expected: Floats, length: float, numerics: Numerics
+def _mismatch_of_floats(
+    got: Floats, expected: Floats, error: Floats, limit: Floats, right: npt.NDArray[np.bool_]
 ) -> Mismatch | None:
-    relative, absolute = tolerance(expected, length, numerics)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(got - expected)
-        limit = np.abs(expected)
-        limit *= relative
-        limit += absolute
-        right = error <= limit
-    if right.all() and np.isfinite(limit).all():
-        return None
+    """The worst element that is neither `right` nor as infinite or as no number as expected."""
     right &= np.isfinite(expected)
     right |= (got == expected) | (np.isnan(got) & np.isnan(expected))
     if right.all():

@@ -16,14 +16,24 @@ class ConstantCopies:
 
     def __init__(self, packed: Mapping[str, Array]) -> None:
         """`packed`: the constants by name, in the order of the kernel ABI; C-contiguous."""
+        self._blocks: list[GuardedPages] = []
+        self.hold(packed)
+
+    def hold(self, packed: Mapping[str, Array]) -> None:
+        """Be the copies of other constants from now on, in the same memory as far as it goes."""
         self._packed = packed
         self._offsets: dict[str, int] = {}
         self.bytes = 0  # of one copy
         for name, array in packed.items():
             self._offsets[name] = self.bytes
             self.bytes += aligned(array.nbytes)
-        self._blocks: list[GuardedPages] = []
-        self._begins: list[int] = []  # address of each copy
+        step = max(self.bytes, 1)
+        self._begins = [  # address of each copy
+            begin
+            for block in self._blocks
+            for begin in range(block.address, block.address + block.nbytes - step + 1, step)
+        ]
+        self._filled = 0  # copies
 
     @property
     def nbytes(self) -> int:
@@ -38,9 +48,10 @@ class ConstantCopies:
             self._blocks.append(block)
             for number in range(missing):
                 self._begins.append(block.address + number * self.bytes)
-                for name, array in self._packed.items():
-                    at = self._begins[-1] + self._offsets[name]
-                    ctypes.memmove(at, array.ctypes.data, array.nbytes)
+        for begin in self._begins[self._filled : count]:
+            for name, array in self._packed.items():
+                ctypes.memmove(begin + self._offsets[name], array.ctypes.data, array.nbytes)
+        self._filled = max(self._filled, count)
         return [
             {name: begin + offset for name, offset in self._offsets.items()}
             for begin in self._begins[:count]
@@ -57,4 +68,4 @@ class ConstantCopies:
         """Unmap the memory. Idempotent."""
         for block in self._blocks:
             block.close()
-        self._blocks, self._begins = [], []
+        self._blocks, self._begins, self._filled = [], [], 0

@@ -6,7 +6,6 @@ import ctypes
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -27,8 +26,9 @@ from measure.sandbox.turn import Turn
 from measure.worker.answer import answer_of
 from measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from measure.worker.build_candidate import BuiltCandidate
+from measure.worker.kept_calls import KeptCalls
 from measure.worker.reference import ensure_reference
-from measure.worker.timer import Run, TimingOptions, calibrate, time_in_turn
+from measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
 from measure.worker.timing_arena import TimingArena
 from measure.worker.watch import CoreWatch
 from measure.worker.workload import Workload
@@ -67,6 +67,7 @@ class CandidateRunner:
         self._repeat = repeat_call_object(host_target())
         self._yardstick = Yardstick(host_target())
         self._workloads: OrderedDict[str, Workload] = OrderedDict()
+        self._kept = KeptCalls()
         facts = machine.fingerprint()
         self._machine: dict[str, Any] = {
             "fingerprint": facts["fingerprint"],
@@ -88,33 +89,52 @@ class CandidateRunner:
     ) -> RunOutcome:
         """Check every candidate with every reference case, time them, and check them once more.
 
-        Several candidates are timed in turn, in random order (`seed`), with their buffers where
-        `placements` say.
+        They are timed in turn, in random order (`seed`), with their buffers where `placements` say.
+        All but the first stay loaded for the next requests, which need not check them in full.
         """
         workload = self._workload(kernel, key)
-        with ExitStack() as stack:
-            calls = []
+        calls: list[BoundCall] = []
+        try:
             for number, candidate in enumerate(candidates):
                 self._turn.note(number)
-                try:
-                    calls.append(self._load(workload, candidate, stack))
-                except ArtefactError as error:
-                    failed = MeasureResult("", Status.BUILD_ERROR, error=str(error), culprit=number)
-                    return RunOutcome(failed)
+                kept = self._kept.find((key, candidate)) if number else None
+                if kept is None or kept in calls:  # one call is in one place at a time
+                    kept = self._load(workload, candidate)
+                calls.append(kept)
             workspace_bytes = max(candidate.workspace_bytes for candidate in candidates)
-            try:
-                arenas = workload.arenas(placements_of(placements, len(calls)), workspace_bytes)
-            except MeasureError as error:
-                return RunOutcome(MeasureResult("", Status.INFRASTRUCTURE, error=str(error)))
+            arenas = workload.arenas(placements_of(placements, len(calls)), workspace_bytes)
             outcome = self._check_and_time(workload, calls, arenas, options, seed)
-        if workload.nbytes > _CACHE_BYTES:
-            workload.drop_constants()
+        except ArtefactError as error:
+            return RunOutcome(
+                MeasureResult("", Status.BUILD_ERROR, error=str(error), culprit=len(calls))
+            )
+        except MeasureError as error:
+            return RunOutcome(MeasureResult("", Status.INFRASTRUCTURE, error=str(error)))
+        finally:
+            self._settle(workload, key, candidates, calls)
+        if outcome.result.culprit:
+            self._kept.drop((key, candidates[outcome.result.culprit]))
         return outcome
 
-    def _load(self, workload: Workload, candidate: BuiltCandidate, stack: ExitStack) -> BoundCall:
+    def _load(self, workload: Workload, candidate: BuiltCandidate) -> BoundCall:
         code = LoadedCode((candidate.object_code, self._repeat), (candidate.symbol, REPEAT_SYMBOL))
-        workspace = stack.enter_context(GuardedBuffer(candidate.workspace_bytes))
+        workspace = GuardedBuffer(candidate.workspace_bytes)
         return BoundCall(workload, candidate, code, workspace, ctypes.addressof(self._runtime))
+
+    def _settle(
+        self,
+        workload: Workload,
+        key: str,
+        candidates: Sequence[BuiltCandidate],
+        calls: Sequence[BoundCall],
+    ) -> None:
+        """Keep the references that were right, and let go of all else that takes room."""
+        for number, (candidate, call) in enumerate(zip(candidates, calls, strict=False)):
+            if number and call.checked:
+                self._kept.keep((key, candidate), call)
+            else:
+                call.close()
+        workload.trim(_CACHE_BYTES, [call.layouts for call in self._kept.of_workload(key)])
 
     def _check_and_time(
         self,
@@ -124,32 +144,17 @@ class CandidateRunner:
         options: TimingOptions,
         seed: int,
     ) -> RunOutcome:
-        cases = range(len(workload.reference.cases))
-        last = cases[-1]
         start = perf_counter()
-        estimates = []
-        for number, call in enumerate(calls):
-            seconds = 0.0
-            self._turn.note(number)
-            for case in cases:
-                call.prepare(case)
-                seconds = call.run(1)
-                problem = call.problem(case)
-                if problem:
-                    return _wrong(problem, number, perf_counter() - start)
-            estimates.append(seconds)
+        last = len(workload.reference.cases) - 1
+        known = [call.checked for call in calls]
+        wrong = self._check_all(calls, last)
+        if wrong is not None:
+            return wrong
         copies = enter_arenas(calls, arenas, last, cold=bool(options.cold_constants))
         checked = perf_counter()
         watch = CoreWatch(self._cores)
-        runs = [
-            self._noted(number, call.run_flushed if options.flush_cache else call.run)
-            for number, call in enumerate(calls)
-        ]
         yardstick = self._yardstick.seconds()
-        call_seconds = [
-            calibrate(run, options, estimate) for run, estimate in zip(runs, estimates, strict=True)
-        ]
-        timing = time_in_turn(runs, options, call_seconds, seed)
+        timing = self._time(calls, options, seed)
         drift = self._yardstick.seconds() / yardstick - 1.0
         timed = perf_counter()
         noise = watch.activity()
@@ -158,7 +163,7 @@ class CandidateRunner:
             self._turn.note(number)
             call.prepare(last)
             call.run(1)
-            problem = call.problem(last)
+            problem = call.problem(last, constants=damage is not None or not known[number])
             if problem:
                 return _wrong(problem, number, perf_counter() - start)
         if damage:
@@ -176,6 +181,39 @@ class CandidateRunner:
         seconds = checked - start + perf_counter() - timed
         return RunOutcome(replace(result, check_seconds=seconds, run_seconds=timed - checked))
 
+    def _check_all(self, calls: Sequence[BoundCall], last: int) -> RunOutcome | None:
+        """Check with every case up to the `last` what was not checked before; the first failure."""
+        start = perf_counter()
+        for number, call in enumerate(calls):
+            if call.checked:
+                continue
+            self._turn.note(number)
+            for case in range(last + 1):
+                call.prepare(case)
+                call.seconds = call.run(1)
+                problem = call.problem(case, constants=case == last)
+                if problem:
+                    return _wrong(problem, number, perf_counter() - start)
+            call.remember_output(last)
+            call.checked = True
+        return None
+
+    def _time(self, calls: Sequence[BoundCall], options: TimingOptions, seed: int) -> Timing:
+        """Time the calls in turn; a kept one needs no warming up to be calibrated."""
+        runs = [
+            self._noted(number, call.run_flushed if options.flush_cache else call.run)
+            for number, call in enumerate(calls)
+        ]
+        seconds = []
+        for call, run in zip(calls, runs, strict=True):
+            if call.calibrated:
+                run(1)
+            else:
+                call.seconds = calibrate(run, options, call.seconds)
+                call.calibrated = not options.flush_cache
+            seconds.append(call.seconds)
+        return time_in_turn(runs, options, seconds, seed)
+
     def _noted(self, number: int, run: Run) -> Run:
         """`run`, which notes that it is the turn of this number."""
 
@@ -190,7 +228,9 @@ class CandidateRunner:
         workload = self._workloads.pop(key, None)
         if workload is None:
             while sum(kept.nbytes for kept in self._workloads.values()) > _CACHE_BYTES:
-                self._workloads.popitem(last=False)[1].close()
+                old, gone = self._workloads.popitem(last=False)
+                self._kept.drop_workload(old)
+                gone.close()
             built = kernel_from_json(kernel)
             reference = ensure_reference(built, key, self._scratch)
             workload = Workload(built, reference, self._numerics)

@@ -13,12 +13,14 @@ from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.tensor_type import Array
 from measure.placement import Placement, buffer_sizes
 from measure.sandbox.guarded import GuardedBuffer
+from measure.worker.check_output import Mismatch, OutputCheck
 from measure.worker.constant_copies import ConstantCopies
 from measure.worker.reference import Reference
 from measure.worker.timing_arena import TimingArena
 
 _MOST_COPIES = 16  # of a kernel's constants
 _MOST_COPIED_BYTES = 64 * 1024 * 1024
+_MOST_COPIED_LAYOUTS = 2  # beside those of a request
 _MOST_ARENAS = 4  # kept from request to request
 
 
@@ -42,6 +44,7 @@ class Workload:
         }
         self._constants: dict[tuple[str, ConstantLayout | None], tuple[Array, GuardedBuffer]] = {}
         self._copies: dict[tuple[ConstantLayout | None, ...], ConstantCopies] = {}
+        self._checks: dict[int, OutputCheck] = {}
         self._arenas: dict[Placement, TimingArena] = {}
         self._packed = Placement.packed(buffer_sizes(kernel))
         output = kernel.output
@@ -55,7 +58,8 @@ class Workload:
         constants = sum(2 * b.nbytes for _, b in self._constants.values())
         copies = sum(copies.nbytes for copies in self._copies.values())
         arenas = sum(arena.nbytes for arena in self._arenas.values())
-        return sum(b.nbytes for b in buffers) + constants + copies + arenas
+        checks = self.output.nbytes * len(self._checks)
+        return sum(b.nbytes for b in buffers) + constants + copies + arenas + checks
 
     def fill(self, case: int) -> None:
         """Write the inputs of one case into the buffers."""
@@ -72,14 +76,28 @@ class Workload:
         ]
         return [*inputs, ("output", self.output)]
 
-    def copies(self, layouts: Mapping[str, ConstantLayout]) -> ConstantCopies:
-        """The constants for timed runs, in these layouts."""
+    def copies(self, wanted: Sequence[Mapping[str, ConstantLayout]]) -> list[ConstantCopies]:
+        """The constants for timed runs, in the layouts of each schedule.
+
+        Those of earlier schedules are given up, but for the latest few.
+        """
         names = [buffer.name for buffer in self.kernel.inputs if buffer.constant]
-        key = tuple(layouts.get(name) for name in names)
-        if key not in self._copies:
-            packed = {name: self._constant(name, layouts.get(name))[0] for name in names}
-            self._copies[key] = ConstantCopies(packed)
-        return self._copies[key]
+        keys = [tuple(layouts.get(name) for name in names) for layouts in wanted]
+        for key, layouts in zip(keys, wanted, strict=True):
+            found = self._copies.pop(key, None)
+            if found is None:
+                packed = {name: self._constant(name, layouts.get(name))[0] for name in names}
+                found = self._recycled(keys) or ConstantCopies({})
+                found.hold(packed)
+            self._copies[key] = found
+        return [self._copies[key] for key in keys]
+
+    def _recycled(
+        self, wanted: Sequence[tuple[ConstantLayout | None, ...]]
+    ) -> ConstantCopies | None:
+        """Copies in the layouts not used for longest, if enough others are kept."""
+        old = [key for key in self._copies if key not in wanted]
+        return self._copies.pop(old[0]) if len(old) >= _MOST_COPIED_LAYOUTS else None
 
     def arenas(
         self, placements: Sequence[Placement | None], workspace_bytes: int
@@ -100,39 +118,65 @@ class Workload:
             self._arenas[placement].make_room(workspace_bytes)
         return [self._arenas[placement] for placement in wanted]
 
-    def changed_input(self, case: int, layouts: Mapping[str, ConstantLayout]) -> str:
-        """The name of an input that differs from what was written into it; empty if none does."""
+    def changed_input(self, case: int) -> str:
+        """The name of an activation that differs from what was written; empty if none does."""
+        for name, guarded in self._activations.items():
+            if not guarded.equals(self.reference.cases[case].inputs[name]):
+                return name
+        return ""
+
+    def changed_constant(self, layouts: Mapping[str, ConstantLayout]) -> str:
+        """The name of a constant that differs from what was written; empty if none does."""
         for buffer in self.kernel.inputs:
             if buffer.constant:
                 pristine, guarded = self._constant(buffer.name, layouts.get(buffer.name))
-            else:
-                pristine = self.reference.cases[case].inputs[buffer.name]
-                guarded = self._activations[buffer.name]
-            if not guarded.equals(pristine):
-                return buffer.name
+                if not guarded.equals(pristine):
+                    return buffer.name
         return ""
 
+    def mismatch(self, case: int, output: Array) -> Mismatch | None:
+        """What is wrong with the output of a case, if anything."""
+        check = self._checks.get(case)
+        if check is None:
+            reference = self.reference
+            expected = reference.cases[case].expected
+            check = self._checks[case] = OutputCheck(expected, reference.length, self.numerics)
+        return check.mismatch(output)
+
     def _constant(self, name: str, layout: ConstantLayout | None) -> tuple[Array, GuardedBuffer]:
-        found = self._constants.get((name, layout))
+        found = self._constants.pop((name, layout), None)
         if found is None:
             logical = self.reference.cases[0].inputs[name]
             packed = logical if layout is None else layout.pack(logical)
             guarded = GuardedBuffer(packed.nbytes)
             guarded.fill(packed)
-            found = self._constants[name, layout] = (packed, guarded)
+            found = packed, guarded
+        self._constants[name, layout] = found
         return found
 
-    def drop_constants(self) -> None:
-        """Forget all packed constants."""
-        for _, guarded in self._constants.values():
-            guarded.close()
-        self._constants.clear()
+    def trim(self, most_bytes: int, needed: Sequence[Mapping[str, ConstantLayout]]) -> None:
+        """Forget constants, the longest unused first, until so much memory is held.
+
+        Those in the `needed` layouts stay.
+        """
+        kept = {(name, layouts.get(name)) for layouts in needed for name, _ in self._constants}
+        for key in [key for key in self._constants if key not in kept]:
+            if self.nbytes <= most_bytes:
+                return
+            self._constants.pop(key)[1].close()
+        if self.nbytes > most_bytes:
+            self._drop_copies()
+
+    def _drop_copies(self) -> None:
         for copies in self._copies.values():
             copies.close()
         self._copies.clear()
 
     def close(self) -> None:
-        self.drop_constants()
+        for _, guarded in self._constants.values():
+            guarded.close()
+        self._constants.clear()
+        self._drop_copies()
         for arena in self._arenas.values():
             arena.close()
         self._arenas.clear()

@@ -193,6 +193,7 @@ _IR = {
     "late_underrun": _late_ir(_beside_output(-1)),
     "late_far_overrun": _late_ir(_beside_output(EXTENT + 500)),
     "late_writes_input": _late_ir("store float 7.0, ptr %x"),
+    "late_nothing": _late_ir("ret void\nnever:"),
 }
 
 

@@ -31,28 +31,46 @@ def workload(tmp_path: Path) -> Iterator[Workload]:
 
 
 def test_every_copy_of_the_constants_is_one_of_its_own(workload: Workload) -> None:
-    copies = workload.copies({"in1": LAYOUT})
+    (copies,) = workload.copies([{"in1": LAYOUT}])
     begins = [copy["in1"] for copy in copies.addresses(3)]
     assert len(set(begins)) == 3
     assert copies.addresses(2) == copies.addresses(3)[:2]
-    assert workload.copies({"in1": LAYOUT}) is copies
-    assert workload.copies({}) is not copies
+    same, other = workload.copies([{"in1": LAYOUT}, {}])
+    assert same is copies
+    assert other is not copies
     assert copies.changed() == ""
 
 
 def test_constants_of_a_copy_follow_each_other_at_cache_lines(workload: Workload) -> None:
-    first, second = workload.copies({"in1": LAYOUT}).addresses(2)
+    (copies,) = workload.copies([{"in1": LAYOUT}])
+    first, second = copies.addresses(2)
     assert first["in1"] % 4096 == 0
     assert first["in2"] == first["in1"] + 64 * 48 * 4
     assert second["in1"] == first["in2"] + 48 * 4
 
 
-def test_copies_are_dropped_with_the_constants(workload: Workload) -> None:
+def test_layouts_that_are_not_needed_leave_their_memory_to_others(workload: Workload) -> None:
+    layouts = [{"in1": ConstantLayout(((1, width),), (1, 0, 2))} for width in (4, 6, 8, 12, 16)]
+    for layout in layouts:
+        (copies,) = workload.copies([layout])
+        copies.addresses(3)
+        held = workload.nbytes
+    workload.copies(layouts[:1])[0].addresses(3)
+    assert workload.nbytes <= held
+    together = workload.copies(layouts)
+    assert len({id(one) for one in together}) == len(layouts)
+    assert all(one.addresses(2) and not one.changed() for one in together)
+
+
+def test_trimming_spares_the_constants_that_are_needed(workload: Workload) -> None:
     held = workload.nbytes
-    workload.copies({}).addresses(16)
-    assert workload.nbytes >= held + 16 * 64 * 48 * 4
-    workload.drop_constants()
-    assert workload.nbytes == held
+    needed: dict[str, ConstantLayout] = {"in1": LAYOUT}
+    kept = dict(workload.arguments(needed))["in1"]
+    workload.copies([{}])[0].addresses(16)
+    workload.trim(0, [needed])
+    assert workload.nbytes <= held + 2 * 2 * kept.nbytes
+    assert workload.changed_constant(needed) == ""
+    assert dict(workload.arguments(needed))["in1"] is kept
 
 
 @given(st.lists(st.integers(1, 300 * MEGABYTE), min_size=1, max_size=4))

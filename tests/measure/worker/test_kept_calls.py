@@ -1,0 +1,95 @@
+"""References stay loaded from request to request, and are let go of when room is needed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compiler.runtime.loaded_code import LoadedCode
+from compiler.target import host_target
+from compiler.types.numerics import DEFAULT_NUMERICS
+from measure.measurement import MeasureResult, Status
+from measure.sandbox.turn import Turn
+from measure.worker import run_candidate
+from measure.worker.build_candidate import BuiltCandidate
+from measure.worker.run_candidate import CandidateRunner
+from measure.worker.timer import TimingOptions
+from tests.measure.fault_kernels import compile_fault, make_request
+
+QUICK = TimingOptions(samples=3, min_sample_seconds=1e-5, warmup_seconds=0.0, unstable_limit=9.0)
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The symbols that are linked from now on."""
+    linked: list[str] = []
+
+    def link(objects: tuple[bytes, ...], symbols: tuple[str, ...]) -> LoadedCode:
+        linked.append(symbols[0])
+        return LoadedCode(objects, symbols)
+
+    monkeypatch.setattr(run_candidate, "LoadedCode", link)
+    return linked
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> CandidateRunner:
+    cores = sorted(os.sched_getaffinity(0))
+    return CandidateRunner(tmp_path, 1, cores, DEFAULT_NUMERICS, Turn(-1))
+
+
+def measure(runner: CandidateRunner, *faults: str) -> MeasureResult:
+    request = make_request(faults[0])
+    built: list[BuiltCandidate] = [compile_fault(make_request(f), host_target()) for f in faults]
+    return runner.run(request.kernel, request.workload_key, built, QUICK).result
+
+
+def test_a_reference_is_loaded_once_and_every_candidate_anew(
+    runner: CandidateRunner, loads: list[str]
+) -> None:
+    for candidate in ("spin 1", "spin 2", "spin 2", "none"):
+        result = measure(runner, candidate, "none")
+        assert result.status is Status.OK, result.error
+        assert len(result.samples) == len(result.rivals[0]) >= 3
+    assert len(loads) == 1 + 4
+
+
+def test_what_was_a_candidate_is_checked_in_full_as_one_again(
+    runner: CandidateRunner, loads: list[str]
+) -> None:
+    assert measure(runner, "none").status is Status.OK
+    assert measure(runner, "none").status is Status.OK
+    assert len(loads) == 2
+
+
+def test_a_reference_that_goes_wrong_later_is_blamed_and_loaded_anew(
+    runner: CandidateRunner, loads: list[str]
+) -> None:
+    # Two calls of each request check a reference when it is new; its timed calls come later.
+    result = measure(runner, "none", "late_nothing")
+    assert (result.status, result.culprit) == (Status.WRONG_RESULT, 1)
+    result = measure(runner, "none", "late_nothing")
+    assert (result.status, result.culprit) == (Status.WRONG_RESULT, 1)
+    assert len(loads) == 4
+
+
+def test_one_schedule_may_be_several_sides_of_a_request(
+    runner: CandidateRunner, loads: list[str]
+) -> None:
+    for _ in range(2):
+        result = measure(runner, "none", "none", "none")
+        assert result.status is Status.OK, result.error
+    assert len(loads) == 3 + 2  # of equal references one stays
+
+
+def test_references_of_a_kernel_come_and_go(runner: CandidateRunner, loads: list[str]) -> None:
+    references = [f"spin {number}" for number in range(6)]
+    for reference in references:
+        assert measure(runner, "none", reference).status is Status.OK
+    del loads[:]
+    assert measure(runner, "none", references[-1]).status is Status.OK
+    assert len(loads) == 1
+    assert measure(runner, "none", references[0]).status is Status.OK
+    assert len(loads) == 3
