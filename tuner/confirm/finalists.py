@@ -127,7 +127,7 @@ class Finalists:
         *,
         thorough: bool = False,
     ) -> None:
-        """Settle the best of each task, the costliest task first, while there is time.
+        """Settle the best of each task, while there is time; where most is to be won, first.
 
         `out_of_time` tells whether so many seconds from now is too late; what is being measured
         then is given up. `thorough`: the winners' speeds are to be known precisely. A task whose
@@ -136,11 +136,12 @@ class Finalists:
         """
         rounds = {"samples": self._options.rounds, "min_samples": 1, "fresh_process": 1}
         self._thorough = thorough
-        for task in sorted(tasks, key=_costliest_first):
+        for task in tasks:
             lineup = lineup_of(self._store, task, self._believe)
             if lineup is not None:
                 self.claims[task.key] = lineup.claimed
                 self._finals.append(_Final(task, lineup, lineup.claimed, self._options))
+        self._finals.sort(key=_most_to_win_first)
         while not self._stopped:
             while len(self._pending) < runner.capacity and not out_of_time(self._meeting_seconds):
                 request = self._next({**timing, **rounds})
@@ -292,6 +293,8 @@ def refresh(tasks: Sequence[TuningTask], store: Store) -> None:
         task.confirmed_latency = task.default_latency * best.ratio
 
 
-def _costliest_first(task: TuningTask) -> float:
-    cost = task.progress.cost
-    return -cost if math.isfinite(cost) else 0.0
+def _most_to_win_first(final: _Final) -> tuple[float, float]:
+    """By the seconds of the model that the claim is worth, then by those of the kernel."""
+    cost = final.task.progress.cost
+    cost = cost if math.isfinite(cost) else 0.0
+    return -cost * math.expm1(-final.claimed.mean), -cost
