@@ -71,13 +71,15 @@ def tune_model(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
     make_runner: MakeRunner | None = None,
+    started: float | None = None,
 ) -> TuneResult:
     """Tune a model's kernels into the settings' database; go on where an earlier run ended.
 
+    Its minutes count from `started`, a moment of `time.monotonic`, or from now.
     Raises TunefarmError for a model that cannot be compiled, a database that cannot be used and a
     machine on which nothing can be measured. Ctrl-C ends it early with all results kept.
     """
-    started = time.monotonic()
+    started = time.monotonic() if started is None else started
     check_strategy(settings.search.sampler)
     target = target_of(settings)
     check_runner(settings.measure.runner, runner_options(settings, target))

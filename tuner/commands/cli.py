@@ -16,7 +16,7 @@ import typer
 from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, write_file
 from tuner.commands.database_cli import database, open_database
-from tuner.commands.entry import begins, short_lived
+from tuner.commands.entry import began, begins, short_lived
 from tuner.commands.options import (
     ConfigOption,
     DbOption,
@@ -70,6 +70,7 @@ def tune(
 ) -> None:
     """Tune the kernels of an ONNX model, then say how much faster the model has become."""
     begins()
+    started = began()
     name = context.invoked_subcommand
     if name is not None:
         if any(value not in (None, ()) for value in context.params.values()):
@@ -97,7 +98,7 @@ def tune(
         from tuner.reports.task_table import TaskTable
         from tuner.result import summary_lines
 
-    result = tune_model(model, settings, shapes=shapes, progress=make_progress())
+    result = tune_model(model, settings, shapes=shapes, progress=make_progress(), started=started)
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
         command = shlex.join(["tune", *sys.argv[1:]])

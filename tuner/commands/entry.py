@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 
 from configs.remains import leave
 from tuner.interrupt import (
@@ -15,6 +16,7 @@ from tuner.interrupt import (
     interrupted,
 )
 
+_loaded = time.monotonic()
 _is_own = False  # the process is the command's: no program or test runs it among other things
 _ends_at_once = False
 
@@ -57,6 +59,11 @@ def begins() -> None:
     """Said before every command: from now on there is garbage."""
     if _is_own:
         gc.enable()
+
+
+def began() -> float:
+    """When the command began, as a moment of `time.monotonic`: with its process, if it has one."""
+    return _loaded if _is_own else time.monotonic()
 
 
 def short_lived() -> None:

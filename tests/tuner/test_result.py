@@ -1,0 +1,78 @@
+"""What a job says that it came to: what was claimed beside what was confirmed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from measure.compare import Comparison
+from tuner.confirm.latency import ModelLatency
+from tuner.reports.report import TaskStatus
+from tuner.result import TrialCounts, TuneResult, summary_lines
+from tuner.search.budget import End
+
+
+def status(default: float, claimed: float, confirmed: float, *, occurrences: int = 1) -> TaskStatus:
+    return TaskStatus(
+        kernel="conv",
+        key="0123456789abcdef",
+        occurrences=occurrences,
+        trials=20,
+        failures=1,
+        default=default,
+        best=default * confirmed,
+        scattered=2,
+        claimed=claimed,
+        confirmed=confirmed,
+    )
+
+
+RESULT = TuneResult(
+    model="net.onnx",
+    database="tuning.db",
+    job="job",
+    end=End.TIME,
+    measured=50,
+    seconds=60.0,
+    tasks=(status(2e-3, 0.5, 0.6, occurrences=3), status(1e-3, 1.0, 1.0)),
+    latency=ModelLatency(7e-3, 4.9e-3, 0.01, 0.01, 0.7, 0.69, 0.71),
+    build=None,
+    known=TrialCounts(15, 1),
+)
+
+
+def test_claimed_and_confirmed_are_sums_over_the_same_default_latencies() -> None:
+    search = RESULT.to_json()["search"]
+    assert search["trials"] == 40 - 15
+    assert search["lost_to_noise"] == 4 - 1
+    assert search["claimed_seconds"] == pytest.approx(3 * 1e-3 + 1e-3)
+    assert search["confirmed_seconds"] == pytest.approx(3 * 1.2e-3 + 1e-3)
+    assert search["speedup"] == pytest.approx(1 / 0.7)
+    assert search["speedup_low"] < search["speedup"] < search["speedup_high"]
+
+
+def test_a_kernel_without_a_default_is_in_neither_sum() -> None:
+    result = replace(RESULT, tasks=(*RESULT.tasks, status(math.inf, 0.5, 0.5)))
+    assert result.claimed_seconds == RESULT.claimed_seconds
+    assert result.confirmed_seconds == RESULT.confirmed_seconds
+
+
+def test_an_interrupted_job_confirms_nothing() -> None:
+    search = replace(RESULT, end=End.INTERRUPTED, latency=None).to_json()["search"]
+    assert search["trials"] == 25
+    assert {search[name] for name in search if name not in ("trials", "lost_to_noise")} == {None}
+
+
+def test_what_is_refused_brings_no_speedup() -> None:
+    refused = ModelLatency(
+        1e-3, 2e-3, 0.0, 0.0, 2.0, 1.9, 2.1, is_slower=True, kept=Comparison(1.0, 1.0, 1.0, 9)
+    )
+    assert replace(RESULT, latency=refused).to_json()["search"]["speedup"] == 1.0
+
+
+def test_the_summary_has_both_and_its_figures_agree() -> None:
+    lines = "\n".join(summary_lines(RESULT, "tune build"))
+    assert "4.000 ms claimed by the search, 4.600 ms confirmed" in lines
+    assert "7.000 ms untuned, 4.900 ms tuned: 1.43x as fast" in lines
