@@ -9,7 +9,6 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from compiler.types.tensor_type import Array
 from measure.sandbox.guarded import GuardedBuffer, holds
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.constant_copies import ConstantCopies
+from measure.worker.slice_clock import SliceClock
 from measure.worker.timing_arena import TimingArena
 from measure.worker.workload import Workload, copies_needed
 
@@ -54,8 +54,10 @@ class BoundCall:
         code: LoadedCode,
         workspace: GuardedBuffer,
         runtime: int,
+        clock: SliceClock,
     ) -> None:
         self.workload = workload
+        self._clock = clock
         self.checked = False
         self.seconds = 0.0
         self.calibrated = False
@@ -114,9 +116,10 @@ class BoundCall:
         kernel, workspace, runtime = self._kernel, self._workspace_address, self._runtime
         tables = ctypes.addressof(self._tables)
         turn, count, stride = self._turn, self._count, self._stride
-        start = perf_counter()
+        clock = self._clock
+        clock.start()
         self._function(kernel, tables, workspace, runtime, calls, turn, count, stride)
-        seconds = perf_counter() - start
+        seconds = clock.seconds()
         self._turn = (turn + calls) % count
         return seconds
 

@@ -28,6 +28,7 @@ from measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_d
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.kept_calls import KeptCalls
 from measure.worker.reference import ensure_reference
+from measure.worker.slice_clock import SliceClock
 from measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
 from measure.worker.timing_arena import TimingArena
 from measure.worker.watch import CoreWatch
@@ -66,6 +67,7 @@ class CandidateRunner:
         self._runtime, threading = make_runtime(threads)
         self._repeat = repeat_call_object(host_target())
         self._yardstick = Yardstick(host_target())
+        self._clock = SliceClock(waits=threads == 1)  # of several threads one wait says little
         self._workloads: OrderedDict[str, Workload] = OrderedDict()
         self._kept = KeptCalls()
         facts = machine.fingerprint()
@@ -119,7 +121,8 @@ class CandidateRunner:
     def _load(self, workload: Workload, candidate: BuiltCandidate) -> BoundCall:
         code = LoadedCode((candidate.object_code, self._repeat), (candidate.symbol, REPEAT_SYMBOL))
         workspace = GuardedBuffer(candidate.workspace_bytes)
-        return BoundCall(workload, candidate, code, workspace, ctypes.addressof(self._runtime))
+        runtime = ctypes.addressof(self._runtime)
+        return BoundCall(workload, candidate, code, workspace, runtime, self._clock)
 
     def _settle(
         self,

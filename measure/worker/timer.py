@@ -94,11 +94,7 @@ class RoundPlan:
 
 def plan_rounds(call_seconds: Sequence[float], options: TimingOptions) -> RoundPlan:
     """The plan for kernels that take about so long per call."""
-    needed = [
-        1 if options.flush_cache else math.ceil(options.min_sample_seconds / max(seconds, 1e-9))
-        for seconds in call_seconds
-    ]
-    calls = [max(1, count) for count in needed]
+    calls = [_calls(seconds, options) for seconds in call_seconds]
     round_seconds = sum(n * max(s, 1e-9) for n, s in zip(calls, call_seconds, strict=True))
     fewest = int(_TIMEOUT_SHARE * options.run_timeout / round_seconds)
     fewest = max(1, min(options.min_samples, fewest))
@@ -108,6 +104,13 @@ def plan_rounds(call_seconds: Sequence[float], options: TimingOptions) -> RoundP
     if len(calls) > 1:
         most = max(rounds, min(MORE_ROUNDS * options.samples, affordable))
     return RoundPlan(rounds, most, tuple(calls))
+
+
+def _calls(seconds: float, options: TimingOptions) -> int:
+    """Calls in a slice of a kernel that takes so long per call."""
+    if options.flush_cache:
+        return 1
+    return max(1, math.ceil(options.min_sample_seconds / max(seconds, 1e-9)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +137,12 @@ def time_in_turn(
     seed: int = 0,
     clock: Callable[[], float] = perf_counter,
 ) -> Timing:
-    """Time kernels that take about `call_seconds` per call, in rounds whose order `seed` draws."""
+    """Time kernels that take about `call_seconds` per call, in rounds whose order `seed` draws.
+
+    A kernel that turns out to be faster gets more calls: slices of one length are disturbed alike.
+    """
     plan = plan_rounds(call_seconds, options)
+    fastest = list(call_seconds)
     taken: list[list[float]] = [[] for _ in runs]
     order = list(range(len(runs)))
     rng = random.Random(seed)
@@ -144,8 +151,9 @@ def time_in_turn(
     for number in range(1, plan.most + 1):
         rng.shuffle(order)
         for index in order:
-            calls = plan.calls[index]
+            calls = max(plan.calls[index], _calls(fastest[index], options))
             taken[index].append(runs[index](calls) / calls)
+            fastest[index] = min(fastest[index], taken[index][-1])
         if len(runs) < 2:
             if number >= plan.rounds:
                 break
