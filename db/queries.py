@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, bindparam, exists, func, literal_column, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from db import schema
 from db.checksum import damaged_row
@@ -113,6 +113,41 @@ def fastest_trial(
         return _trial(session.execute(_NUMBERED, {"number": found}).one())
 
 
+class Contender(NamedTuple):
+    """What is asked of a trial to see whether its schedule may be the one to apply."""
+
+    number: int
+    schedule_hash: str
+    status: str
+    latency: float | None
+    reference: str | None
+    low: float | None
+    high: float | None
+
+
+def contenders(
+    store: Store, key: TaskKey, most: int, *, after: int = 0, without: Collection[str] = ()
+) -> list[Contender]:
+    """The trials of the schedules that have one of the `most` fastest ok trials, in their order.
+
+    Only trials that were recorded after the one numbered `after` count, and schedules without the
+    hashes `without`. Their checksums are not looked at: read what comes of it by `numbered`.
+    """
+    statement = _contenders(without) if without else _CONTENDERS
+    parameters = {**_key_of(key), "after": after, "most": most}
+    with store.reading() as session:
+        rows = session.execute(statement, parameters)
+        return [Contender(*row) for row in rows]
+
+
+def numbered(store: Store, numbers: Sequence[int]) -> list[TrialRecord]:
+    """The trials with these numbers, in their order; a few at once."""
+    if not numbers:
+        return []
+    with store.reading() as session:
+        return [_trial(row) for row in session.execute(_SOME, {"numbers": list(numbers)})]
+
+
 def trials(store: Store, key: TaskKey, *, limit: int | None = None) -> list[TrialRecord]:
     """Trials of a task in the order they were recorded; with `limit` the newest ones."""
     newest_first = _OF_TASK.order_by(schema.Trial.id.desc()).limit(limit)
@@ -122,21 +157,24 @@ def trials(store: Store, key: TaskKey, *, limit: int | None = None) -> list[Tria
 def some_trials(
     store: Store, key: TaskKey, *, fastest: int, newest: int, schedule_hash: str
 ) -> list[TrialRecord]:
-    """So many of the fastest and of the newest trials, and those of one schedule; in order."""
+    """All trials of the schedules that have one of so many fastest, so many of the newest trials,
+    and those of one schedule; in order."""
     of_task = select(schema.Trial.id).where(_IS_OF_TASK)
     parts = (
-        of_task.where(_IS_OK).order_by(schema.Trial.latency, schema.Trial.id).limit(fastest),
         of_task.order_by(schema.Trial.id.desc()).limit(newest),
         of_task.where(schema.Trial.schedule_hash == schedule_hash),
     )
     key_values = _key_of(key)
     with store.reading() as session:
-        numbers = sorted({n for part in parts for n in session.scalars(part, key_values)})
+        found = session.execute(_CONTENDERS, {**key_values, "after": 0, "most": fastest})
+        numbers = sorted(
+            {row.id for row in found}
+            | {n for part in parts for n in session.scalars(part, key_values)}
+        )
         rows: list[Any] = []
         for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
             batch = numbers[start : start + _NUMBERS_AT_ONCE]
-            wanted = _trials().where(schema.Trial.id.in_(batch)).order_by(schema.Trial.id)
-            rows += session.execute(wanted)
+            rows += session.execute(_SOME, {"numbers": batch})
         return [_trial(row) for row in rows]
 
 
@@ -199,6 +237,20 @@ def count_trials(store: Store, key: TaskKey | None = None) -> dict[str, int]:
             statement = statement.where(_IS_OF_TASK)
         rows = session.execute(statement, None if key is None else _key_of(key))
         return {row[0]: row[1] for row in rows}
+
+
+def without_reference(store: Store, numbers: Sequence[int] | None = None) -> list[int]:
+    """Numbers of the trials (all, or of these) whose reference has no trial in the database."""
+    reference = aliased(schema.Trial)
+    is_there = exists().where(
+        reference.task_id == schema.Trial.task_id,
+        reference.schedule_hash == schema.Trial.reference,
+    )
+    gone = select(schema.Trial.id).where(schema.Trial.reference.is_not(None), ~is_there)
+    if numbers is not None:
+        gone = gone.where(schema.Trial.id.in_(numbers))
+    with store.reading() as session:
+        return list(session.scalars(gone.order_by(schema.Trial.id)))
 
 
 def workloads(store: Store, keys: Sequence[str] | None = None) -> dict[str, WorkloadRecord]:
@@ -328,11 +380,41 @@ def _trials() -> Select[Any]:
     )
 
 
+def _contenders(without: Collection[str] = ()) -> Select[Any]:
+    """What `contenders` asks for."""
+    faster = aliased(schema.Trial)
+    fastest = (
+        select(faster.schedule_hash)
+        .where(
+            _is_task(faster.task_id),
+            faster.status == literal_column(f"'{OK}'"),
+            faster.id > bindparam("after"),
+        )
+        .order_by(faster.latency, faster.id)
+        .limit(bindparam("most"))
+    )
+    if without:
+        fastest = fastest.where(faster.schedule_hash.not_in(without))
+    trial = schema.Trial
+    return (
+        select(trial.id, trial.schedule_hash, trial.status, trial.latency)
+        .add_columns(trial.reference, trial.low, trial.high)
+        .where(_is_task(trial.task_id), trial.id > bindparam("after"))
+        .where(trial.schedule_hash.in_(fastest))
+        .order_by(trial.id)
+    )
+
+
 # Statements that are executed often, made once: making one takes longer than executing it.
 _IS_OF_TASK = _is_task(schema.Trial.task_id)
 _LAST = select(func.max(schema.Trial.id))
 _OF_TASK = _trials().where(_IS_OF_TASK)
 _NUMBERED = _trials().where(schema.Trial.id == bindparam("number"))
+_SOME = (
+    _trials()
+    .where(schema.Trial.id.in_(bindparam("numbers", expanding=True)))
+    .order_by(schema.Trial.id)
+)
 _FINALISTS = _OF_TASK.where(_IS_CONFIRMED).order_by(schema.Trial.id)
 _FASTEST = (
     select(schema.Trial.id)
@@ -340,6 +422,7 @@ _FASTEST = (
     .order_by(schema.Trial.latency, schema.Trial.id)
     .limit(1)
 )
+_CONTENDERS = _contenders()
 _BESTS = select(schema.Best, schema.Job.uid).join(schema.Job, schema.Job.id == schema.Best.job_id)
 _NEWEST_BEST = _BESTS.where(_is_task(schema.Best.task_id)).order_by(schema.Best.id.desc()).limit(1)
 

@@ -17,6 +17,11 @@ USUAL_SCATTER = 0.05
 USUAL_PAIRS = 1  # that such knowledge is worth
 DISCOUNT = 3.0  # a slice k times as slow as its side's fastest weighs k^-DISCOUNT
 FASTEST = 0.2  # the fastest is believed up to so far (log) below the median
+BETWEEN_RUNS = 0.005
+"""Standard deviation of what two runs of one pair differ by, beyond the error of their slices."""
+ALONE_DEVIATION = 0.1
+"""Standard error of the log time of what was measured alone, as before there were pairs: that of
+the core's speed, which wandered meanwhile."""
 _ONE_SIGMA = 0.683  # share of normal values within a standard deviation
 _NEIGHBOURS = 0.72  # what the neighbours of other rounds leave of the variance
 

@@ -15,7 +15,7 @@ from db.check import check
 from db.export import export_records
 from db.store import Store
 from tests.db.examples import KEY, build, paired, populate, trial
-from tuner.commands.database_commands import builds_table, list_table, list_to_json
+from tuner.commands.database_commands import builds_table, list_table, list_to_json, listed
 from tuner.records.prune import plan_pruning
 from tuner.reports.html_report import html_report
 
@@ -72,8 +72,8 @@ def _export(store: Store) -> object:
 
 
 READERS: dict[str, Callable[[Store], object]] = {
-    "list": lambda store: list_table(queries.summary(store)),
-    "list --json": lambda store: list_to_json(queries.summary(store)),
+    "list": lambda store: list_table(listed(store)),
+    "list --json": lambda store: list_to_json(listed(store)),
     "export": _export,
     "prune": lambda store: plan_pruning(store, 2),
     "report": html_report,
@@ -134,4 +134,4 @@ def test_moments_beyond_the_calendar_are_shown_as_none(database: Path) -> None:
     """They are numbers, and nothing is wrong with the file."""
     with Store.open(database) as store:
         store.add([trial(9, created=1e300)])
-        assert list_table(queries.summary(store)).columns[-1]._cells == ["-"]
+        assert list_table(listed(store)).columns[-1]._cells == ["-"]

@@ -18,7 +18,7 @@ from configs.settings import Settings
 from db import queries
 from db.records import OK, BestRecord, TaskKey, TrialRecord
 from db.store import Store
-from tuner.records.trials import record_to_apply, task_key, unusable
+from tuner.records.trials import record_to_apply, reference_note, task_key, unusable
 
 if TYPE_CHECKING:
     from tuner.model.warm_start import WarmStart
@@ -114,7 +114,16 @@ class Records:
         of the database could not be used, and why."""
         kernels = tuple(kernels)
         unscheduled = tuple(_unscheduled(item) for item in kernels if item.schedule_source == NAIVE)
-        return (*unscheduled, *self._unused(kernels))
+        return (*unscheduled, *self._unused(kernels), *self._without_reference(kernels))
+
+    def _without_reference(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
+        """A line if records that were applied have lost what they were measured against."""
+        if self._store is None:
+            return ()
+        applied = [k.record_id for k in kernels if k.schedule_source == TUNED and k.record_id]
+        numbers = [int(record) for record in applied if record.isdecimal()]
+        gone = queries.without_reference(self._store, numbers) if numbers else []
+        return (reference_note(len(gone)),) if gone else ()
 
     def _unused(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
         if self._store is None:

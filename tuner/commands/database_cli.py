@@ -24,11 +24,15 @@ database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look a
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
     """List what is recorded: a row per kernel, target and thread count; jobs not finished."""
     check_files(writes=[json], databases=[db])
-    from db import queries
-    from tuner.commands.database_commands import job_lines, list_table, list_to_json
+    from tuner.commands.database_commands import (
+        job_lines,
+        list_table,
+        list_to_json,
+        listed,
+    )
 
     with open_database(db) as store:
-        tasks = queries.summary(store)
+        tasks = listed(store)
         show(json, list_to_json(tasks), list_table(tasks), *job_lines(store))
 
 
@@ -111,7 +115,10 @@ def db_prune(
         tasks = plan_pruning(store, keep)
         for task in tasks:
             name = f"{task.workload_name} {task.key.workload[:8]}"
-            print(f"{name}: {len(task.dropped)} of {task.trials} trials go")
+            line = f"{name}: {len(task.dropped)} of {task.trials} trials go"
+            if task.references:
+                line += f"; {task.references} stay because others were measured against them"
+            print(line)
         total = sum(len(task.dropped) for task in tasks)
         if dry_run:
             print(f"{total} trials would go; nothing was changed")

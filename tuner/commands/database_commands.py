@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -18,10 +19,19 @@ from db.records import TaskKey, TrialRecord
 from db.salvage import Salvage
 from db.store import Store
 from tuner.records.replay import replay_records
-from tuner.records.trials import latency_of, record_to_apply, search_trials
+from tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
 from tuner.reports.report import format_seconds, format_share, format_time, format_times
 
 _DIGITS = 12  # of a digest in a table
+
+
+def listed(store: Store) -> list[TaskSummary]:
+    """What is recorded of each task; its best latency is that of what a build applies."""
+    result = []
+    for task in queries.summary(store):
+        applied = record_to_apply(store, task.key)
+        result.append(replace(task, best_latency=None if applied is None else applied[0].latency))
+    return result
 
 
 def list_table(tasks: Iterable[TaskSummary]) -> Table:
@@ -99,8 +109,8 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
             latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
             choices = json.dumps(trial.choices, separators=(",", ":"))
             lines.append(f"  {trial.number:>8} {latency:>12}  {trial.sketch} {choices}")
-            if trial.reference is not None:
-                lines.append(f"{'':24}{_against(trial, numbers.get(trial.reference))}")
+            again = [r for r in records if r.schedule_hash == trial.schedule_hash and r.reference]
+            lines += [f"{'':24}{_against(one, numbers.get(one.reference or ''))}" for one in again]
         applied = record_to_apply(store, key)
         if applied is not None:
             best = applied[0]
@@ -157,7 +167,8 @@ def check_lines(store: Store, replay: int) -> tuple[list[str], bool]:
     problems = check(store)
     if problems and replay:
         return [*problems, "no record was replayed, because the database is damaged"], False
-    notes = []
+    gone = len(queries.without_reference(store))
+    notes = [reference_note(gone)] if gone else []
     if replay:
         replayed = replay_records(store, replay)
         problems += replayed.problems

@@ -19,7 +19,7 @@ from tuner.model.cost_model import Outcome, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.model.lessons import Lesson, data_of
 from tuner.model.relatives import Known
-from tuner.records.trials import latency_of, search_trials
+from tuner.records.trials import measured
 
 MOST_ROWS = 160  # of a kernel: its fastest half as many, and some of the others
 LEAST_ROWS = 24  # of a kernel, however many there are
@@ -120,9 +120,9 @@ def past_kernel(
 ) -> PastKernel:
     """The candidates among the records that the space still has, `most` of them at most."""
     found: list[PastTrial] = []
-    for record in search_trials(records):
+    for record, latency, deviation in measured(records):
         candidate = space.find(record.sketch, record.choices)
-        lesson = Lesson.of(record.status, latency_of(record), record.run_seconds, record.conditions)
+        lesson = Lesson.of(record.status, latency, record.run_seconds, record.conditions, deviation)
         if candidate is not None and lesson is not None:
             found.append(PastTrial(candidate, lesson, record.number))
     return PastKernel(kernel, target, space, tuple(_spread(found, most, space.default())))

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from measure.compare import ALONE_DEVIATION as ALONE_DEVIATION
 from measure.measurement import LOST_TO_NOISE, Status
 from tuner.model.cost_model import Outcome, TrainingData
 from tuner.model.features import FeatureMatrix
 
 SAYS_NOTHING = frozenset((Status.QUARANTINED, Status.INFRASTRUCTURE))
 """Neither fast nor failing: nothing for a cost model to learn."""
-ALONE_DEVIATION = 0.1
-"""Standard error of the log time of what was measured alone, as before there were pairs: that of
-the core's speed, which wandered meanwhile."""
 TIMED_CALLS = 8
 """Calls of a kernel that fit a run at least, checks included: a run that was ended for its time
 shows that a call takes longer than this part of it."""

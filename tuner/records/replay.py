@@ -29,7 +29,7 @@ from db.store import Store
 from measure.farm.make_runner import create_runner
 from measure.farm.runner import Runner, RunnerOptions
 from measure.machine import available_cores
-from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
 from tuner.records.trials import record_to_apply
 
 _QUICK: Mapping[str, float | int] = {
@@ -124,7 +124,7 @@ def replay_records(
             problems[record.number or 0] = problem
     runs, not_run = _run(rebuilt, workloads, make_runner or _local_runner)
     for number, result in runs.items():
-        if result.status not in (Status.OK, Status.UNSTABLE):
+        if result.status is not Status.OK and result.status not in LOST_TO_NOISE:
             problems[number] = (
                 f"trials {number}: {result.status} when replayed: {_first_line(result.error)}"
             )
@@ -226,7 +226,7 @@ def _why_not(record: TrialRecord, target: str, cores: int) -> str:
         return OTHER_TARGET
     if record.key.compiler_version != compiler.VERSION:
         return OTHER_COMPILER
-    if not record.is_ok and record.status != Status.UNSTABLE:
+    if not record.is_ok and not record.is_lost_to_noise:
         return NOT_OK
     return TOO_FEW_CORES if record.key.threads > cores else ""
 

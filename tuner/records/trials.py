@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import compiler
 from compiler.target import Target
@@ -14,12 +15,20 @@ from db.records import CONFIRMED, TaskKey, TrialRecord
 from db.store import Store
 from measure.compare import pair_of
 from measure.measurement import MeasureResult, Status
-
-UNCONFIRMED_MARGIN = 0.02
-"""How much faster than the confirmed best a later, unconfirmed trial must be to replace it."""
+from tuner.records.estimates import (
+    UNCONFIRMED_MARGIN,
+    grouped,
+    is_dangerous,
+    joint,
+    most_promising,
+    scales,
+)
 
 CENSORED = "censored"
 """Key in a trial's conditions: few samples were taken, all clearly above the best latency then."""
+
+CONTENDERS = 32
+"""So many of a task's fastest trials are looked at for what is applied."""
 
 SLICE_DIGITS = 5
 """Significant digits of the slices in a record: a thousandth of what neighbours differ by."""
@@ -102,20 +111,53 @@ def is_confirmed(record: TrialRecord) -> bool:
     return bool(record.conditions.get(CONFIRMED))
 
 
-def search_trials(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """The first stable trial of each schedule that the search measured, else an unstable one.
+class Measured(NamedTuple):
+    """What a search knows of a schedule: the trial that counts, and the latency and its standard
+    error (of the logarithm) by all of them; infinity, and None where none is ok or a pair."""
 
-    Left out are finalists' repetitions and failures of the machinery, which say nothing about the
-    candidate.
+    record: TrialRecord
+    latency: float
+    deviation: float | None
+
+
+def measured(records: Iterable[TrialRecord]) -> list[Measured]:
+    """What is known of each schedule that a search measured.
+
+    Of its trials the first ok one counts, else the first that was lost to noise, else its failure;
+    a crash, a hang or a wrong result goes before all of them. Left out are finalists' repetitions
+    that went well, and failures of the machinery, which say nothing about the candidate.
     """
-    first: dict[str, TrialRecord] = {}
-    for record in records:
-        if is_confirmed(record) or record.status == Status.INFRASTRUCTURE:
-            continue
-        kept = first.get(record.schedule_hash)
-        if kept is None or kept.status == Status.UNSTABLE:
-            first[record.schedule_hash] = record
-    return list(first.values())
+    counting = [
+        record
+        for record in records
+        if record.status != Status.INFRASTRUCTURE
+        and (not is_confirmed(record) or is_dangerous([record]))
+    ]
+    references = scales(counting)
+    result = []
+    for hash, group in grouped(counting).items():
+        record = min(group, key=_rank)
+        known = joint(group, is_scale=hash in references) if record.is_ok else None
+        if known is None:
+            result.append(Measured(record, math.inf, None))
+        else:
+            deviation = None if known.alone else known.deviation
+            result.append(Measured(record, known.latency, deviation))
+    return result
+
+
+def _rank(record: TrialRecord) -> int:
+    if is_dangerous([record]):
+        return 0
+    return 1 if record.is_ok else 2 if record.is_lost_to_noise else 3
+
+
+def search_trials(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """The trials that count of `measured`, each with the latency by all trials of its schedule."""
+    return [
+        replace(record, latency=latency) if record.is_ok else record
+        for record, latency, _ in measured(records)
+    ]
 
 
 def confirmations(records: Iterable[TrialRecord]) -> dict[str, list[TrialRecord]]:
@@ -134,7 +176,8 @@ def confirmations(records: Iterable[TrialRecord]) -> dict[str, list[TrialRecord]
 def record_to_apply(store: Store, key: TaskKey) -> tuple[TrialRecord, bool] | None:
     """The trial whose schedule is applied, and whether a job has confirmed it in a whole model.
 
-    Before a job has settled the task it is the best that is known, a lucky one perhaps.
+    Before a job has settled the task it is what its trials speak for (`best_record`), of those
+    that have not met as finalists the schedules of the `CONTENDERS` fastest.
     """
     found = queries.best(store, key)
     if found is not None:
@@ -146,47 +189,84 @@ def record_to_apply(store: Store, key: TaskKey) -> tuple[TrialRecord, bool] | No
 def _decisive(store: Store, key: TaskKey) -> list[TrialRecord]:
     """Those of a task's trials that decide what `best_record` of all of them is, in their order."""
     finalists = queries.finalists(store, key)
-    refuted = _refuted(confirmations(finalists))
+    confirmed = confirmations(finalists)
+    refuted = _refuted(confirmed)
     last = finalists[-1].number or 0 if finalists else 0
-    later = queries.fastest_trial(store, key, after=last, without=refuted)
-    fastest = queries.fastest_trial(store, key, without=refuted) if finalists else later
-    first = [] if fastest is None or fastest == later else [fastest]
-    return [*first, *finalists, *([] if later is None else [later])]
+    later = _contender(store, key, last, refuted)
+    if later or not finalists or confirmed.keys() - refuted:
+        return [*finalists, *later]
+    return [*_contender(store, key, 0, refuted), *finalists]
+
+
+def _contender(
+    store: Store, key: TaskKey, after: int, without: Collection[str]
+) -> list[TrialRecord]:
+    """The trials of the schedule to apply by those that were recorded after the one numbered so."""
+    glances = queries.contenders(store, key, CONTENDERS, after=after, without=without)
+    return queries.numbered(store, [trial.number for trial in most_promising(glances)])
 
 
 def best_record(records: Sequence[TrialRecord]) -> TrialRecord | None:
     """The record to apply as long as no job has settled the task, of its trials in their order.
 
     The schedule with the lowest median over its finalist's trials; the record is the trial with
-    that median. A schedule that failed as a finalist is out. A trial later than all finalists takes
-    their place if it is faster by `UNCONFIRMED_MARGIN`. Without finalists the fastest trial.
+    that median. A schedule that failed as a finalist is out. The one that the trials after all
+    finalists speak for (`most_promising`) takes its place if it is faster by `UNCONFIRMED_MARGIN`.
+    Without finalists the one that all trials speak for; the record is its middle trial, with the
+    latency by all of them.
     """
     confirmed = confirmations(records)
     refuted = _refuted(confirmed)
-    medians = [_median_record(group) for hash, group in confirmed.items() if hash not in refuted]
+    medians = [
+        _median_record(group)
+        for hash, group in confirmed.items()
+        if hash not in refuted and any(record.is_ok for record in group)
+    ]
     last = max((i for i, record in enumerate(records) if is_confirmed(record)), default=-1)
-    later = [r for r in records[last + 1 :] if r.is_ok and r.schedule_hash not in refuted]
+    later = most_promising(records[last + 1 :], refuted)
     if not medians and not later:
-        later = [r for r in records if r.is_ok and r.schedule_hash not in refuted]
+        later = most_promising(records, refuted)
     best = min(medians, key=latency_of, default=None)
-    challenger = min(later, key=latency_of, default=None)
+    challenger = _middle(later, records)
     if best is None or challenger is None:
         return best or challenger
     beaten = latency_of(challenger) < (1.0 - UNCONFIRMED_MARGIN) * latency_of(best)
     return challenger if beaten else best
 
 
+def _middle(trials: Sequence[TrialRecord], records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """A schedule's middle ok trial, with the latency by all of them."""
+    if not trials:
+        return None
+    known = joint(trials, is_scale=trials[0].schedule_hash in scales(records))
+    return None if known is None else replace(_median_record(trials), latency=known.latency)
+
+
 def _refuted(confirmed: Mapping[str, Sequence[TrialRecord]]) -> set[str]:
-    """The schedules that failed as finalists."""
-    return {hash for hash, group in confirmed.items() if not all(r.is_ok for r in group)}
+    """The schedules that failed as finalists; what was lost to noise is no failure."""
+    return {
+        hash
+        for hash, group in confirmed.items()
+        if not all(record.is_ok or record.is_lost_to_noise for record in group)
+    }
 
 
 def _median_record(group: Sequence[TrialRecord]) -> TrialRecord:
-    return sorted(group, key=latency_of)[(len(group) - 1) // 2]
+    ordered = sorted((record for record in group if record.is_ok), key=latency_of)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def reference_note(count: int) -> str:
+    """The line for so many records whose references have no record any more."""
+    were = "1 record was" if count == 1 else f"{count} records were"
+    return (
+        f"{were} measured against schedules that have no record here (pruned, or not imported); "
+        "latencies count as they were recorded"
+    )
 
 
 def unusable(store: Store, like: TaskKey) -> list[str]:

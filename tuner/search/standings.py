@@ -20,10 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from measure.compare import BETWEEN_RUNS as BETWEEN_RUNS
 from measure.compare import LogRatio
-
-BETWEEN_RUNS = 0.005
-"""Standard deviation of what two runs of one pair differ by, beyond the error of their slices."""
 
 Logs = npt.NDArray[np.float64]
 

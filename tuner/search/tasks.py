@@ -16,8 +16,8 @@ from measure.placement import Placement
 from tuner.model.cost_model import Outcome, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureMatrix
 from tuner.model.lessons import Lesson, data_of
+from tuner.records.estimates import UNCONFIRMED_MARGIN
 from tuner.records.trials import (
-    UNCONFIRMED_MARGIN,
     best_record,
     latency_of,
     search_trials,

@@ -8,6 +8,8 @@ import pytest
 
 from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
 from configs.settings import Settings
+from db.store import Store
+from tests.db.examples import paired, populate, trial
 from tests.tuner.synthetic import TARGET, matmul_kernel
 from tuner.building.apply_best import Records
 from tuner.building.report import build_report, require_share
@@ -61,3 +63,14 @@ def test_kernel_that_no_schedule_fits_is_noted_without_a_database_too() -> None:
     (note,) = Records(None, Settings(), TARGET).notes([REPORT, naive])
     assert note.startswith("matmul runs as scalar loops")
     assert note.endswith("the default schedule does not fit: why")
+
+
+def test_record_that_has_lost_what_it_was_measured_against_is_noted() -> None:
+    with Store.open(":memory:") as store:
+        populate(store)
+        store.add([trial(1), paired(2, 1), paired(3, 9)])
+        records = Records(store, Settings(), TARGET)
+        used = [replace(REPORT, schedule_source=TUNED, record_id=str(n)) for n in (1, 2, 3)]
+        assert records.notes(used[:2]) == ()
+        (note,) = records.notes(used)
+        assert note.startswith("1 record was measured against schedules that have no record here")

@@ -14,7 +14,13 @@ from db.records import BestRecord, WorkloadRecord
 from db.store import Store
 from tests.db.examples import KEY, TARGET, failed, paired, trial
 from tests.tuner.synthetic import matmul_kernel
-from tuner.commands.database_commands import list_table, list_to_json, show_lines
+from tuner.commands.database_commands import (
+    check_lines,
+    list_table,
+    list_to_json,
+    listed,
+    show_lines,
+)
 
 
 @pytest.fixture
@@ -44,6 +50,27 @@ def test_a_reference_that_is_gone_is_named_as_such(store: Store) -> None:
     gone = trial(9).schedule_hash
     store.add([paired(2, 9)])
     assert any(f"schedule {gone}, which is gone: 0.500" in line for line in shown(store))
+
+
+def test_a_schedule_measured_again_is_shown_with_all_its_pairs(store: Store) -> None:
+    store.add([trial(1), paired(2, 1), paired(2, 1, request_id="again", ratio=0.52)])
+    against = [line.split(": ")[1] for line in shown(store) if "of trial 1" in line]
+    assert [line[:5] for line in against] == ["0.500", "0.520"]
+
+
+def test_the_best_that_is_listed_is_what_a_build_applies(store: Store) -> None:
+    store.add([trial(1), paired(2, 1), paired(2, 1, request_id="again")])
+    store.add([paired(3, 1, latency=0.495)])  # lucky, perhaps
+    assert [task.best_latency for task in listed(store)] == [0.5]
+
+
+def test_checking_says_that_references_are_gone_and_finds_nothing_wrong(store: Store) -> None:
+    store.add([trial(1), paired(2, 1)])
+    assert len(check_lines(store, 0)[0]) == 1
+    store.add([paired(3, 9), paired(4, 9)])
+    lines, sound = check_lines(store, 0)
+    assert sound
+    assert lines[1].startswith("2 records were measured against schedules that have no record")
 
 
 def test_a_trial_that_was_measured_alone_is_shown_with_its_latency_only(store: Store) -> None:

@@ -14,7 +14,8 @@ from db import queries
 from db.check import check
 from db.records import BestRecord, TrialRecord
 from db.store import Store
-from tests.db.examples import KEY, failed, populate, trial
+from tests.db.examples import KEY, failed, paired, populate, trial
+from tuner.records.estimates import grouped
 from tuner.records.prune import plan_pruning, prune
 from tuner.records.trials import record_to_apply
 
@@ -64,6 +65,40 @@ def test_what_a_job_has_settled_on_stays(store: Store) -> None:
     assert record_to_apply(store, KEY) == applied
     assert applied is not None and applied[0].schedule_hash == chosen.schedule_hash
     assert check(store) == []
+
+
+def test_what_kept_trials_were_measured_against_stays(tmp_path: Path) -> None:
+    """Also what that was measured against, although it is slow."""
+    with Store.open(tmp_path / "pairs.db") as store:
+        populate(store)
+        store.add([trial(1, 5.0), paired(2, 1, latency=4.0)])
+        store.add(trial(n, 1.0 + n / 1000) for n in range(10, 60))
+        store.add(paired(n, 2, latency=n / 1000) for n in range(60, 100))
+        (task,) = plan_pruning(store, 8)
+        assert task.references == 2
+        prune(store, [task])
+        left = {record.schedule_hash for record in queries.trials(store, KEY)}
+        assert {trial(1).schedule_hash, trial(2).schedule_hash} < left
+        assert len(left) == 8 + 2
+        assert queries.without_reference(store) == []
+
+
+def test_a_schedule_that_was_measured_again_stays_or_goes_with_all_its_trials(
+    store: Store,
+) -> None:
+    """Its luckiest trial alone would be applied."""
+    store.add([replace(trial(300, 0.5e-3), request_id="lucky")])
+    applied = record_to_apply(store, KEY)
+    prune(store, plan_pruning(store, 40))
+    groups = grouped(queries.trials(store, KEY))
+    assert len(groups.get(trial(300).schedule_hash, (1, 2))) == 2
+    assert record_to_apply(store, KEY) == applied
+
+
+def test_what_was_lost_to_noise_goes_first(store: Store) -> None:
+    store.add(failed(2000 + i, "scattered") for i in range(20))
+    prune(store, plan_pruning(store, 400))
+    assert queries.count_trials(store).keys() == {"ok", "crashed"}
 
 
 def test_a_database_below_the_limit_is_left_alone(store: Store) -> None:

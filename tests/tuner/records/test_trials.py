@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from db import queries
 from db.records import CONFIRMED, TaskKey, TrialRecord
+from db.store import Store
 from measure.compare import pair_of
 from measure.measurement import MeasureResult, Status
+from tests.db import examples
 from tuner.records.trials import (
     best_record,
     confirmations,
+    measured,
+    record_to_apply,
     search_trials,
     trial_record,
 )
@@ -83,6 +92,39 @@ def test_search_trials_leave_out_finalists_and_failed_machinery() -> None:
     records = [trial("a", 1.0), lost, trial("a", 2.0, "j"), trial("b", math.inf)]
     assert [record.schedule[0][0] for record in search_trials(records)] == ["a", "b"]
     assert list(confirmations([lost, trial("a", 1.0, "j")])) == [trial("a", 1.0).schedule_hash]
+
+
+def test_a_schedule_measured_again_counts_once_with_the_latency_by_all_its_trials() -> None:
+    records = [trial("a", 1.0), trial("b", 3.0), trial("a", 4.0)]
+    assert [r.latency for r in search_trials(records)] == [pytest.approx(2.0), 3.0]
+    assert [m.deviation for m in measured(records)] == [None, None]
+
+
+def test_a_crash_goes_before_earlier_success_and_noise_before_other_failures() -> None:
+    lost = replace(trial("b", math.inf), status="scattered")
+    ran_out = replace(trial("b", math.inf), status="out_of_memory")
+    records = [trial("a", 1.0), ran_out, trial("a", math.inf), lost]
+    assert [r.status for r in search_trials(records)] == ["crashed", "scattered"]
+
+
+def test_finalists_that_were_lost_to_noise_are_not_refuted() -> None:
+    lost = replace(trial("a", math.inf, "j"), status="scattered")
+    assert applied(trial("a", 1.0, "j"), lost, trial("b", 1.5, "j")) == ("a", 1.0)
+    assert applied(trial("a", 1.0), lost) == ("a", 1.0)
+
+
+def test_what_is_applied_is_found_among_many_trials(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuning.db") as store:
+        examples.populate(store)
+        store.add([examples.trial(1)])
+        store.add(examples.paired(n, 1, latency=0.5 + n / 1000) for n in range(2, 400))
+        held = examples.paired(3, 1, request_id="again", latency=0.504)
+        store.add([examples.paired(2, 1, request_id="again", latency=0.6), held])
+        found = best_record(queries.trials(store, examples.KEY))
+        assert found is not None
+        assert record_to_apply(store, examples.KEY) == (found, False)
+        assert found.schedule_hash == held.schedule_hash
+        assert found.latency == pytest.approx(math.sqrt(0.503 * 0.504))
 
 
 def test_a_result_becomes_a_record_with_facts_and_conditions_apart() -> None:
