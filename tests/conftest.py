@@ -25,7 +25,7 @@ _ALONE = (
     "tests/contracts/test_runner_contract.py",
     "tests/end_to_end/test_cli.py",
     "tests/end_to_end/test_cli_postgresql.py",
-    "tests/tuner/confirm/test_finalists.py",
+    "tests/tuner/test_job.py",
     "tests/tuner/search/test_driver_kill.py",
     "tests/tuner/confirm/test_latency.py",
     "tests/tuner/records/test_replay.py",

@@ -1,46 +1,43 @@
-"""Races of simulated schedules on recorded clocks: who wins, and with how few slices."""
+"""Races of simulated schedules on wandering clocks: who wins, and with how few slices."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
 from statistics import mean
 
 import numpy as np
 import pytest
 
-from tests.measure.clock_traces import KINDS, trace
+from tests.measure.wandering_clock import NOISY, SLICE, make_clock
 from tuner.confirm.race import Race, RaceOptions
 from tuner.confirm.verdict import Meeting, judge
 from tuner.search.standings import Estimate
 
 UNSURE = 0.02
-COLUMNS = tuple(product(KINDS, range(3)))
 
 
 class Host:
-    """A core whose speed wanders as recorded; schedules take their turns on it."""
+    """A core whose speed wanders; schedules take their turns on it, slice by slice."""
 
     def __init__(self, times: Sequence[float], seed: int) -> None:
         """`times` of the schedules, on a core that stands still."""
         self.times = times
         self.slices = 0
         self._rng = np.random.default_rng(seed)
-        kind, column = COLUMNS[seed % len(COLUMNS)]
-        self._factors = np.exp(trace(kind).logs[:, column])
+        self._clock = make_clock(NOISY[seed % len(NOISY)], seed)
 
     def meet(self, numbers: Sequence[int], rounds: int) -> Meeting:
         """One process: slices one after the other, from some moment on, in an order drawn."""
-        needed = rounds * len(numbers)
-        self.slices += needed
-        start = int(self._rng.integers(len(self._factors) - needed))
-        factors = iter(self._factors[start : start + needed])
+        self.slices += rounds * len(numbers)
+        now = self._rng.uniform(0.0, self._clock.period)
         placed = {n: self.times[n] * math.exp(self._rng.normal(0.0, 0.003)) for n in numbers}
         taken: dict[int, list[float]] = {number: [] for number in numbers}
         for _ in range(rounds):
             for number in self._rng.permutation(numbers).tolist():
-                taken[number].append(placed[number] * float(next(factors)))
+                end = self._clock.after(now, SLICE)
+                taken[number].append(placed[number] * (end - now) / SLICE)
+                now = end
         return taken
 
 

@@ -1,0 +1,153 @@
+"""The whole model has the last word: what finalists settled is applied unless that is slower."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from compiler.kernels.workload_key import workload_key
+from compiler.pipeline import kernels_of
+from compiler.target import host_target
+from configs.settings import load_settings
+from db import queries
+from db.records import BestRecord, TrialRecord
+from db.store import Store
+from measure.farm.replay_runner import ReplayRunner
+from measure.sandbox.import_model import import_model
+from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.synthetic import neighbours
+from tuner import job as job_module
+from tuner.confirm.finalists import Settled
+from tuner.confirm.latency import ModelLatency, compare_models
+from tuner.job import Job
+from tuner.model.cost_model import BoostedTrees
+from tuner.reports.progress import Progress
+from tuner.search.budget import End
+from tuner.search.make_tasks import distinct_kernels, make_tasks
+from tuner.search.standings import Estimate
+from tuner.search.tasks import TuningTask, plan
+
+
+class Setting:
+    """A job on the tiny model whose finalists have settled on another schedule of one kernel."""
+
+    def __init__(self, path: Path, store: Store) -> None:
+        settings = load_settings("ci", environment={})
+        onnx.save(tiny_model(), path)
+        self.graph = import_model(path)
+        kernels = distinct_kernels(kernels_of(self.graph, host_target()))
+        cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
+        self.store = store
+        self.job = Job(
+            settings=settings,
+            target=host_target(),
+            store=store,
+            cost_model=cost_model,
+            tasks=make_tasks(kernels, host_target(), settings, cost_model),
+            progress=Progress(),
+            make_runner=lambda *_: ReplayRunner({}),
+            started=time.monotonic(),
+        )
+        self.job.register("tiny", self.graph)
+        self.job.prepare(self.graph)
+        self.task = next(task for task in self.job.tasks if "conv" in task.kernel.name)
+        default = self.record(self.task, self.task.default.schedule, 2e-6)
+        other = plan(self.task.space, neighbours(self.task.space, self.task.default.candidate)[0])
+        rival = self.record(self.task, other.schedule, 1e-6)
+        self.default, self.rival = (self.best(trial) for trial in (default, rival))
+        self.job.settled = [
+            Settled(self.task, self.rival, self.default, Estimate(math.log(0.4), 0.01))
+        ]
+
+    def record(self, task: TuningTask, schedule: list[object], latency: float) -> TrialRecord:
+        trial = TrialRecord(
+            task.key, "final", "tiled", {}, schedule, "ok", latency=latency, samples=(latency,)
+        )
+        self.store.add([trial])
+        return trial
+
+    def best(self, trial: TrialRecord) -> BestRecord:
+        assert trial.latency is not None
+        ratio = trial.latency / 2e-6
+        met = (trial.schedule_hash,)
+        return BestRecord(
+            trial.key, trial.schedule_hash, "final", 2e-6, ratio, ratio, ratio, met, self.job.id
+        )
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    with Store.open(tmp_path / "tuning.db") as store:
+        yield Setting(tmp_path / "tiny.onnx", store)
+
+
+def latency_of_model(*, is_slower: bool) -> ModelLatency:
+    return ModelLatency(1.0, 2.0, 0.0, 0.0, 2.0, 1.9, 2.1, former=1.0, is_slower=is_slower)
+
+
+@pytest.mark.parametrize("is_slower", [False, True])
+def test_a_slower_model_keeps_the_former_schedules(
+    is_slower: bool, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = latency_of_model(is_slower=is_slower)
+    monkeypatch.setattr(job_module, "compare_models", lambda *_: found)
+    latency, _ = setting.job.confirm(setting.graph)
+    assert latency is found
+    best = queries.best(setting.store, setting.task.key)
+    assert best is not None
+    wanted = setting.default if is_slower else setting.rival
+    assert best[0].schedule_hash == wanted.schedule_hash
+
+
+def test_the_new_model_is_really_built_and_measured(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured for real; which one is faster is not what is asked here."""
+
+    def compare(*models: Any) -> ModelLatency:
+        return replace(compare_models(*models), is_slower=False)
+
+    monkeypatch.setattr(job_module, "compare_models", compare)
+    latency, report = setting.job.confirm(setting.graph)
+    assert latency.tuned > 0 and latency.untuned > 0
+    assert latency.former is None  # nothing was tuned before: the untuned model is the former one
+    used = {use.report.key: use.report for use in report.kernels}
+    assert used[workload_key(setting.task.kernel)].schedule_source == "tuned"
+    assert setting.task.confirmed_latency == 1e-6
+
+
+def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) -> None:
+    setting.store.add([setting.rival])
+    earlier = setting.rival
+    setting.job.register("tiny", setting.graph)
+    candidates = neighbours(setting.task.space, setting.task.default.candidate)
+    other = plan(setting.task.space, candidates[-1])
+    newest = setting.best(setting.record(setting.task, other.schedule, 0.5e-6))
+    setting.job.settled = [Settled(setting.task, newest, earlier, Estimate(0.0, 0.01))]
+    latency, _ = setting.job.confirm(setting.graph)
+    assert latency.former is not None and latency.former > 0
+
+
+def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> None:
+    setting.job.settled = []
+    setting.store.add([setting.rival])
+    latency, _ = setting.job.confirm(setting.graph)
+    assert latency.former is None
+    best = queries.best(setting.store, setting.task.key)
+    assert best is not None and best[0].schedule_hash == setting.rival.schedule_hash
+
+
+def test_every_task_says_why_it_ended(setting: Setting) -> None:
+    job = setting.job
+    assert {status.ended for status in job.statuses()} == {""}
+    job.tasks[0].progress.exhausted = True
+    ended = [status.ended for status in job.statuses(End.TIME)]
+    assert ended[0] == End.EXHAUSTED.value
+    assert set(ended[1:]) == {End.TIME.value}
