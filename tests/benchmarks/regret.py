@@ -74,7 +74,8 @@ def searching(
     def score(rows: Rows) -> Scores:
         return model.predict(extract.of_rows(rows))
 
-    proposing = make_strategy(way.strategy, SearchProblem(item.space, score, seed))
+    problem = SearchProblem(item.space, score, seed, features=extract.of_rows)
+    proposing = make_strategy(way.strategy, problem)
     first = [item.space.default()] if way.default_first else []
     search = TaskSearch(item.space, proposing, first=first)
     trainer = Trainer(model, background=False)

@@ -39,7 +39,10 @@ class Searched:
         layout = FeatureLayout.of([space])
         self.extract = FeatureExtractor(space, matmul_kernel(), TARGET, layout)
         problem = SearchProblem(
-            space, lambda rows: self.model.predict(self.extract.of_rows(rows)), seed
+            space,
+            lambda rows: self.model.predict(self.extract.of_rows(rows)),
+            seed,
+            features=self.extract.of_rows,
         )
         self.search = TaskSearch(space, make_strategy(name, problem), first=first)
         self.proposed: list[Candidate] = []

@@ -98,7 +98,7 @@ class Setting:
             key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
             value = kernel_to_json(kernel)
             self.store.add([WorkloadRecord(key.workload, kernel.name, value)])
-            problem = SearchProblem(space, scorer(model, extract), 0)
+            problem = SearchProblem(space, scorer(model, extract), 0, features=extract.of_rows)
             strategy = make_strategy("cost_model", problem)
             default = plan(space, space.default())
             search = TaskSearch(space, strategy, first=[default.candidate])

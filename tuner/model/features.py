@@ -34,6 +34,7 @@ from tuner.model.packed_space import PackedSpace, Rows
 
 FeatureMatrix: TypeAlias = npt.NDArray[np.float32]
 
+REMEMBERED = 16384  # candidates of a space, whose features are then computed once
 SPATIAL_AXES = 6
 REDUCE_AXES = 4
 
@@ -147,6 +148,9 @@ class FeatureExtractor:
             known_sketch = sketch.name in layout.sketches
             number = float(layout.sketches.index(sketch.name)) if known_sketch else math.nan
             self._sketches.append(_SketchTables(number, sketch, tuple(tables)))
+        size = self.packed.size if self.packed.size <= REMEMBERED else 0
+        self._known = np.zeros(size, np.bool_)  # by number of the candidate
+        self._features = np.empty((size, len(layout.names)), np.float32)
 
     def __call__(self, candidates: Sequence[Candidate]) -> FeatureMatrix:
         """Shape [len(candidates), len(layout.names)]."""
@@ -154,6 +158,16 @@ class FeatureExtractor:
 
     def of_rows(self, rows: Rows) -> FeatureMatrix:
         """The features of packed candidates; shape [len(rows), len(layout.names)]."""
+        if not len(self._known):
+            return self._computed(rows)
+        numbers = self.packed.numbers(rows)
+        unknown = ~self._known[numbers]
+        if unknown.any():
+            self._features[numbers[unknown]] = self._computed(rows[unknown])
+            self._known[numbers[unknown]] = True
+        return np.asarray(self._features[numbers])
+
+    def _computed(self, rows: Rows) -> FeatureMatrix:
         matrix = np.full((len(rows), len(self.layout.names)), np.nan, np.float32)
         matrix[:, self._first_fact :] = self._facts
         for number in np.unique(rows[:, 0]):

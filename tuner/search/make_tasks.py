@@ -56,6 +56,7 @@ def make_tasks(
             search.seed ^ int(key[:8], 16),
             exploration=search.exploration,
             pool=search.cost_model.pool,
+            features=extract.of_rows,
         )
         default = plan(space, space.default())
         own = nearest_bests(kernel, space, (elsewhere or {}).get(key, ()))

@@ -12,6 +12,7 @@ from compiler.schedule.space import Candidate, ScheduleSpace
 from configs.layers import refuse_unknown
 from tuner.model.cost_model import Scores
 from tuner.model.packed_space import Rows
+from tuner.model.space_process import Describe
 from tuner.search import strategies
 
 Score: TypeAlias = Callable[[Rows], Scores]
@@ -22,7 +23,8 @@ class SearchProblem:
     """What a strategy searches: a space, what the cost model thinks of its rows, and how.
 
     A share `exploration` of each batch is to be random, about `pool` candidates are scored for it;
-    a strategy without a model, or with a way of its own to explore, needs neither.
+    a strategy without a model, or with a way of its own to explore, needs neither. `features` are
+    those of rows, for a strategy that learns by itself what the task's own candidates take.
     """
 
     space: ScheduleSpace
@@ -30,6 +32,7 @@ class SearchProblem:
     seed: int
     exploration: float = 0.05
     pool: int = 512
+    features: Describe | None = None
 
 
 class Strategy(Protocol):

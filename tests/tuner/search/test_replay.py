@@ -131,7 +131,9 @@ class Replay:
         self.model = BoostedTrees(0)
         layout = FeatureLayout.of([item.space])
         extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
-        problem = SearchProblem(item.space, scorer(self.model, extract), 0)
+        problem = SearchProblem(
+            item.space, scorer(self.model, extract), 0, features=extract.of_rows
+        )
         strategy = make_strategy("cost_model", problem)
         default = plan(item.space, item.space.default())
         search = TaskSearch(item.space, strategy, first=[default.candidate])

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.schedule.space import Candidate
-from tuner.model.cost_model import Scores
-from tuner.model.packed_space import Numbers, PackedSpace, Rows, distances
+from tuner.model.forecasts import Forecast, Forecasts
+from tuner.model.packed_space import Numbers, PackedSpace, Rows
+from tuner.model.space_process import Outlook, SpaceProcess, Values, expected_improvement, product
 from tuner.search.strategy import Score, SearchProblem
 
 ENUMERATED = 2048  # spaces up to this size are ranked whole instead of searched
 GENERATIONS = 2
+FASTEST, LAST, FAILED = 48, 32, 16
+"""Measurements that a task's own beliefs are made of; of more than these together a BLAS would
+share the work among threads, which would sit on cores that time."""
+NEAR = 4  # of the fastest, whose neighbours are all scored
+LIKELY = 256  # candidates of which a batch is made
+PROMISING = 48  # candidates of which any may be the best of what was not taken
+DRAWS = 256  # of what these may take
+ROUNDING = 1e-6  # of a covariance
 
 
 def make_strategy(problem: SearchProblem) -> Evolution:
@@ -21,14 +32,28 @@ def make_strategy(problem: SearchProblem) -> Evolution:
     return Evolution(problem, None)
 
 
+class _View(NamedTuple):
+    """What is believed of some candidates."""
+
+    outlook: Outlook
+    model: Values  # the cost model's scores, brought to the level of the outlook
+    mean: Values  # of both together
+
+    def of(self, indices: npt.NDArray[np.int64]) -> _View:
+        """The view of some of them."""
+        return _View(self.outlook.of(indices), self.model[indices], self.mean[indices])
+
+
 class Evolution:
-    """Evolutionary search over the space, ranked by a score, proposed in diverse batches.
+    """Evolutionary search over the space, ranked by a score, proposed in batches.
 
     Parents are the fastest measured candidates and random ones; children come from mutation and
-    crossover. Of all candidates that were met and never taken the batch gets those of the highest
-    score, as far as they differ from each other: every other one by its mean score, the ones
-    between by mean and spread, which tries what the model is not sure of. A share of it is random.
-    Without a score the children of the fastest measured candidates are proposed as they come.
+    crossover. What the cost model says of them and what the task's own measurements make believe
+    (`SpaceProcess`) count by how right each has been so far (`Forecasts`). Of all candidates that
+    were met and never taken the batch gets those from which the largest improvement is expected,
+    each as if those before it had been measured already: so the first batches cover the space, and
+    none holds many of a kind. A share of it is random. Without a score the children of the fastest
+    measured candidates are proposed as they come.
     """
 
     def __init__(self, problem: SearchProblem, score: Score | None) -> None:
@@ -36,11 +61,14 @@ class Evolution:
         self._space = problem.space
         self._packed = PackedSpace(problem.space)
         self._score = score
+        self._process = SpaceProcess(self._packed, problem.features)
+        self._forecasts = Forecasts()
         self._rng = np.random.default_rng(problem.seed)
         self._exploration = problem.exploration
         self._population = max(8, problem.pool // GENERATIONS)
         self._taken: set[int] = set()  # numbers of candidates
-        self._measured: list[tuple[float, int]] = []  # seconds, number of the candidate
+        self._measured: dict[int, float] = {}  # seconds by number of the candidate
+        self._failed: set[int] = set()  # numbers of candidates
 
     def take(self, candidate: Candidate) -> None:
         """See `Strategy.take`."""
@@ -48,25 +76,70 @@ class Evolution:
 
     def learn(self, candidate: Candidate, latency: float | None) -> None:
         """See `Strategy.learn`."""
-        if latency is not None and latency < math.inf:
-            self._measured.append((latency, self._space.number(candidate)))
+        number = self._space.number(candidate)
+        self._measured.pop(number, None)
+        self._failed.discard(number)
+        if latency is None:
+            return
+        if latency == math.inf:
+            self._failed.add(number)
+            return
+        self._measured[number] = latency
+        self._forecasts.learn(number, -math.log2(latency))
 
     def propose(self, count: int) -> Iterator[Candidate]:
         """See `Strategy.propose`; the whole batch is chosen when the first one is asked for."""
         packed = self._packed
         taken = np.array(sorted(self._taken), np.int64)
-        best = np.array([number for _, number in sorted(self._measured)], np.int64)
+        best = np.array(sorted(self._measured, key=self._fastest_first), np.int64)
         parents = packed.rows(best)
         if self._score is None:
-            yield from self._pick(self._children(parents, taken, count), None, count)
+            yield from self._filled(self._children(parents, taken, count)[:count], count)
             return
+        view_of, incumbent = self._beliefs(self._score)
         if packed.size <= ENUMERATED:
-            numbers = np.arange(packed.size)
-            rows = packed.rows(numbers)
-            scores = self._score(rows)
+            rows = packed.rows(np.arange(packed.size))
         else:
-            rows, numbers, scores = self._evolve(parents, self._score)
-        yield from self._pick(*self._unknown(rows, numbers, scores, taken), count)
+            rows = self._evolve(parents, lambda rows: _hope(view_of(rows)))
+        rows = rows[~np.isin(packed.numbers(rows), taken)]
+        if not len(rows):
+            self.headroom = -math.inf
+            yield from self._filled(rows, count)
+            return
+        view = view_of(rows)
+        likely = np.argsort(-_hope(view), kind="stable")[:LIKELY]
+        view, rows = view.of(likely), rows[likely]
+        if incumbent is None:
+            incumbent = float(view.mean.max())
+        self.headroom = self._expected_gain(view, incumbent)
+        yield from self._filled(rows[self._pick(view, rows, incumbent, count)], count)
+
+    def _fastest_first(self, number: int) -> tuple[float, int]:
+        return self._measured[number], number
+
+    def _beliefs(self, score: Score) -> tuple[Callable[[Rows], _View], float | None]:
+        """What is believed of any rows, and of the best that was measured."""
+        fastest = sorted(self._measured, key=self._fastest_first)[:FASTEST]
+        last = [number for number in self._measured if number not in set(fastest)]
+        failed = sorted(self._failed)[-FAILED:]
+        measured = [*fastest, *last[-LAST:]]
+        known = self._packed.rows(np.array(measured + failed, np.int64))
+        seconds = [self._measured[number] for number in measured] + [math.inf] * len(failed)
+        self._process.tell(known, np.array(seconds))
+        outlook = self._process.outlook(known)
+        level: float | None = None
+        if len(known):
+            level = float(np.median(outlook.mean - score(known).mean))
+        share = self._forecasts.model_share
+
+        def view_of(rows: Rows) -> _View:
+            outlook = self._process.outlook(rows)
+            scores = np.asarray(score(rows).mean, np.float64)
+            here = float(np.median(outlook.mean - scores)) if level is None else level
+            model = scores + here
+            return _View(outlook, model, (1.0 - share) * outlook.mean + share * model)
+
+        return view_of, float(outlook.mean[: len(measured)].max()) if measured else None
 
     def _children(self, parents: Rows, taken: Numbers, count: int) -> Rows:
         """Unknown children of the fastest, in random order; none before there are two parents."""
@@ -78,43 +151,22 @@ class Evolution:
         rows = rows[np.sort(first)]
         return rows[~np.isin(self._packed.numbers(rows), taken)]
 
-    def _unknown(
-        self, rows: Rows, numbers: Numbers, scores: Scores, taken: Numbers
-    ) -> tuple[Rows, Scores]:
-        """The candidates that were never taken; by how much they may be better, as headroom."""
-        new = ~np.isin(numbers, taken)
-        self.headroom = -math.inf
-        if new.any():
-            known = -math.inf if new.all() else float(scores.mean[~new].max())
-            self.headroom = float((scores.mean + scores.spread)[new].max()) - known
-        return rows[new], Scores(scores.mean[new], scores.spread[new])
-
-    def _evolve(self, parents: Rows, score: Score) -> tuple[Rows, Numbers, Scores]:
-        """Candidates met during the search, with their numbers and scores."""
+    def _evolve(self, parents: Rows, hope: Callable[[Rows], Values]) -> Rows:
+        """Candidates met during the search, each once."""
         packed, rng, size = self._packed, self._rng, self._population
         elite = parents[: size // 4]
-        near = [packed.neighbours(row) for row in parents[:2]]
+        near = [packed.neighbours(row) for row in parents[:NEAR]]
         children = self._offspring(elite, size // 2) if len(elite) > 1 else elite
         fresh = packed.sample(max(size // 4, size - len(elite) - len(children)), rng)
-        population = np.concatenate([elite, *near, children, fresh])
-        rows, numbers = population[:0], np.empty(0, np.int64)
-        mean, spread = np.empty(0, np.float32), np.empty(0, np.float32)
-        for generation in range(GENERATIONS):
-            found, first = np.unique(packed.numbers(population), return_index=True)
-            new = ~np.isin(found, numbers)
-            if new.any():
-                fresh = population[first[new]]
-                scores = score(fresh)
-                rows = np.concatenate([rows, fresh])
-                numbers = np.concatenate([numbers, found[new]])
-                mean = np.concatenate([mean, scores.mean])
-                spread = np.concatenate([spread, scores.spread])
-            if generation == GENERATIONS - 1:
-                break
-            elite = rows[np.argsort(-(mean + 0.5 * spread), kind="stable")[: size // 4]]
+        rows = self._once(np.concatenate([elite, *near, children, fresh]))
+        for _ in range(GENERATIONS - 1):
+            elite = rows[np.argsort(-hope(rows), kind="stable")[: size // 4]]
             immigrants = packed.sample(size // 8, rng)
-            population = np.concatenate([self._offspring(elite, size), immigrants])
-        return rows, numbers, Scores(mean, spread)
+            rows = self._once(np.concatenate([rows, self._offspring(elite, size), immigrants]))
+        return rows
+
+    def _once(self, rows: Rows) -> Rows:
+        return rows[np.unique(self._packed.numbers(rows), return_index=True)[1]]
 
     def _offspring(self, elite: Rows, count: int) -> Rows:
         """Children of the elite, whose first members are parents more often."""
@@ -126,29 +178,43 @@ class Evolution:
         mutants = packed.mutate(children, rng)
         return np.where(rng.random((count, 1)) < 0.8, mutants, children)
 
-    def _pick(self, rows: Rows, scores: Scores | None, count: int) -> list[Candidate]:
-        """A batch: the best that differ in two choices or more, some random, then the rest."""
+    def _expected_gain(self, view: _View, incumbent: float) -> float:
+        """By how much the best of what was not taken is expected to be above the incumbent."""
+        deviation = self._forecasts.factor * view.outlook.deviation
+        promising = np.argsort(-(view.mean + deviation), kind="stable")[:PROMISING]
+        covariance = view.outlook.joint(promising)
+        covariance += ROUNDING * np.trace(covariance) * np.eye(len(promising))
+        spread = self._forecasts.factor * np.asarray(np.linalg.cholesky(covariance), np.float64)
+        draws = np.random.default_rng(0).standard_normal((DRAWS, len(promising)))
+        best = (view.mean[promising] + product(draws, spread.T)).max(axis=1)
+        return float(np.maximum(best - incumbent, 0.0).mean())
+
+    def _pick(self, view: _View, rows: Rows, incumbent: float, count: int) -> npt.NDArray[np.int64]:
+        """Those of which the most is expected, fewer by the share that is random."""
         surprises = int((self._rng.random(count) < self._exploration).sum())
-        guided = min(count - surprises, len(rows))
+        free = np.ones(len(rows), np.bool_)
+        numbers = self._packed.numbers(rows)
+        factor = self._forecasts.factor
         picked: list[int] = []
-        near = np.zeros(len(rows), np.bool_)  # to one that was picked
-        done = np.zeros(len(rows), np.bool_)
-        if scores is None:
-            orders = [np.arange(len(rows))]
-        else:
-            orders = [
-                np.argsort(-scores.mean, kind="stable"),
-                np.argsort(-(scores.mean + scores.spread), kind="stable"),
-            ]
-        for slot in range(guided):
-            order = orders[slot % len(orders)]
-            free = order[~done[order]]
-            apart = free[~near[free]]
-            choice = int(apart[0] if len(apart) else free[0])
+        for _ in range(min(count - surprises, len(rows))):
+            deviation = factor * view.outlook.deviation
+            expected = expected_improvement(view.mean, deviation, incumbent)
+            choice = int(np.where(free, expected, -1.0).argmax())
+            forecast = Forecast(
+                float(view.outlook.mean[choice]),
+                float(view.model[choice]),
+                float(view.mean[choice]),
+                float(view.outlook.surprise[choice]),
+            )
+            self._forecasts.expect(int(numbers[choice]), forecast)
+            view.outlook.suppose(choice)
+            free[choice] = False
             picked.append(choice)
-            done[choice] = True
-            near |= distances(rows, rows[choice]) <= 1
-        batch = [self._packed.unpack(rows[choice]) for choice in picked]
+        return np.array(picked, np.int64)
+
+    def _filled(self, rows: Rows, count: int) -> list[Candidate]:
+        """The batch of these, filled up with random ones."""
+        batch = [self._packed.unpack(row) for row in rows]
         known = self._taken | set(map(self._space.number, batch))
         while len(batch) < count:
             filler = self._packed.unknown(known, self._rng)
@@ -157,3 +223,7 @@ class Evolution:
             known.add(self._space.number(filler))
             batch.append(filler)
         return batch
+
+
+def _hope(view: _View) -> Values:
+    return view.mean + view.outlook.deviation
