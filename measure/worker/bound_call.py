@@ -67,7 +67,6 @@ class BoundCall:
         self._arena: TimingArena | None = None
         self._copies: ConstantCopies | None = None
         self._right: dict[int, Array] = {}  # outputs that were found right, by case
-        self._turn = 0
         self._set_tables([{name: buffer.address for name, buffer in self._buffers}])
         self._code = code
         self._function = _Repeat(code.address(REPEAT_SYMBOL))
@@ -98,7 +97,6 @@ class BoundCall:
         self._workspace_address = addresses["workspace"]
         constants = copies.addresses(max(1, count))
         self._set_tables([{**addresses, **copy} for copy in constants])
-        self._turn = 0
 
     def prepare(self, case: int) -> None:
         """Fill the inputs, poison the output, and the workspace where it is not shared."""
@@ -112,15 +110,21 @@ class BoundCall:
         self._workspace.poison(_NAN_BYTE)
 
     def run(self, calls: int) -> float:
-        """Run the kernel `calls` times; the seconds that took."""
+        """Run the kernel `calls` times; the seconds that took.
+
+        Calls that share copies of the constants go on where the last one was, so that nobody finds
+        in the caches what another has just read.
+        """
         kernel, workspace, runtime = self._kernel, self._workspace_address, self._runtime
         tables = ctypes.addressof(self._tables)
-        turn, count, stride = self._turn, self._count, self._stride
+        turn = 0 if self._copies is None else self._copies.turn % self._count
+        count, stride = self._count, self._stride
         clock = self._clock
         clock.start()
         self._function(kernel, tables, workspace, runtime, calls, turn, count, stride)
         seconds = clock.seconds()
-        self._turn = (turn + calls) % count
+        if self._copies is not None:
+            self._copies.turn = (turn + calls) % count
         return seconds
 
     def run_flushed(self, calls: int) -> float:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -215,7 +216,10 @@ class CandidateRunner:
                 call.seconds = calibrate(run, options, call.seconds)
                 call.calibrated = not options.flush_cache
             seconds.append(call.seconds)
-        return time_in_turn(runs, options, seconds, seed)
+        timing = time_in_turn(runs, options, seconds, seed)
+        for call, samples in zip(calls, timing.samples, strict=True):
+            call.seconds = median(samples)
+        return timing
 
     def _noted(self, number: int, run: Run) -> Run:
         """`run`, which notes that it is the turn of this number."""

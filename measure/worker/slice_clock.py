@@ -41,13 +41,13 @@ class SliceClock:
 
     def start(self) -> None:
         """A piece of work begins."""
-        self._waited = self._waits()
         self._start = self._now()
+        self._waited = self._waits()  # within the time, so that no wait is subtracted but not in it
 
     def seconds(self) -> float:
         """Since its start, above zero."""
-        seconds = self._now() - self._start
-        return max(_LEAST, seconds - (self._waits() - self._waited))
+        waited = self._waits() - self._waited
+        return max(_LEAST, self._now() - self._start - waited)
 
     def close(self) -> None:
         """Idempotent."""

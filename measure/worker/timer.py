@@ -27,6 +27,7 @@ from measure.worker.stability import UNSTABLE_SPREAD, scatters
 WIDE = 0.015
 """Deviation of a log-ratio above which more rounds are taken."""
 MORE_ROUNDS = 2  # times `samples` at most
+_MOST_MORE_CALLS = 8  # times those planned, however fast a kernel turns out to be
 _TIMEOUT_SHARE = 0.25  # of `run_timeout`, that the fewest rounds may take
 
 
@@ -151,7 +152,8 @@ def time_in_turn(
     for number in range(1, plan.most + 1):
         rng.shuffle(order)
         for index in order:
-            calls = max(plan.calls[index], _calls(fastest[index], options))
+            wanted = _calls(fastest[index], options)
+            calls = max(plan.calls[index], min(wanted, _MOST_MORE_CALLS * plan.calls[index]))
             taken[index].append(runs[index](calls) / calls)
             fastest[index] = min(fastest[index], taken[index][-1])
         if len(runs) < 2:
@@ -188,14 +190,18 @@ def _is_hopeless(pair: LogRatio) -> bool:
 
 
 def calibrate(run: Run, options: TimingOptions, estimate: float) -> float:
-    """Seconds per call, warm. `estimate`: of one call, as from the check; a kernel that is slow
-    enough is warm already and is not run again."""
+    """Seconds per call, warm: of the fastest of several batches.
+
+    `estimate`: of one call, as from the check; a kernel that is slow enough is warm already and is
+    not run again.
+    """
     if estimate >= options.min_sample_seconds or options.flush_cache:
         return estimate
-    total, calls = 0.0, 1
+    total, calls, best = 0.0, 1, math.inf
     while True:
         seconds = run(calls)
         total += seconds
+        best = min(best, seconds / calls)
         if total >= options.warmup_seconds:
-            return seconds / calls
+            return best
         calls *= 2

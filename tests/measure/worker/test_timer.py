@@ -162,3 +162,9 @@ def test_a_slice_with_flushed_caches_is_one_call() -> None:
     timing = time_in_turn([kernel.run], options, [calibrate(kernel.run, options, 1e-6)])
     assert timing.calls == (1,)
     assert kernel.calls == [1] * SAMPLES
+
+
+def test_a_slice_that_took_no_time_does_not_make_the_next_endless() -> None:
+    kernel = FakeKernel(1e-3, lambda: 1e-12)
+    time_in_turn([kernel.run], TimingOptions(), [1e-3])
+    assert max(kernel.calls) <= 100
