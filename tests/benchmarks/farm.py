@@ -5,9 +5,11 @@
     python -m tests.benchmarks.farm revival        seconds until a killed worker answers again
     python -m tests.benchmarks.farm equal          identical kernels as finalists: who wins?
     python -m tests.benchmarks.farm slower         the same with one that is 5 % slower
+    python -m tests.benchmarks.farm aa             a schedule measured against itself
+    python -m tests.benchmarks.farm again          the same pairs of schedules, again and again
     python -m tests.benchmarks.farm rates tuning.db    trials a second and busy share of jobs
 
-`equal` and `slower` take --pairs N, and --load for a busy other core.
+`equal`, `slower`, `aa` and `again` take --pairs N, and --load for a busy other core.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from measure.farm.slots import SlotPlan
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from measure.worker.build_candidate import BuildResult
+from tests.benchmarks.pairs import equal_pairs, repeated_pairs
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.tuner.setting import TILES, Setting
 from tests.tuner.synthetic import tile_space
@@ -242,7 +245,8 @@ def rates(path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "what", choices=["driver", "cluster", "revival", "equal", "slower", "rates"]
+        "what",
+        choices=["driver", "cluster", "revival", "equal", "slower", "aa", "again", "rates"],
     )
     parser.add_argument("database", nargs="?", default="tuning.db")
     parser.add_argument("--pairs", type=int, default=200)
@@ -256,6 +260,10 @@ def main() -> None:
         cluster(50)
     elif options.what == "revival":
         revival(20)
+    elif options.what == "aa":
+        equal_pairs(options.pairs, options.load)
+    elif options.what == "again":
+        repeated_pairs(options.pairs, options.load)
     elif options.what == "rates":
         rates(options.database)
     else:
