@@ -209,7 +209,7 @@ def mended_damage(arenas: Sequence[TimingArena], case: int) -> Problem | None:
     Each call then has to be run alone, to find which is to blame.
     """
     found = None
-    for arena in arenas:
+    for arena in dict.fromkeys(arenas):
         damage = arena_damage(arena, case)
         if damage is not None:
             found = damage

@@ -18,8 +18,10 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.types.tensor_type import Array
 from measure.placement import PERIOD, Placement, Span, buffer_sizes
 from measure.sandbox.guarded import holds, next_canary
-from measure.sandbox.guarded_pages import HUGE_PAGE, GuardedPages, view
+from measure.sandbox.guarded_pages import GuardedPages, view
 from measure.worker.reference import Reference
+
+_HUGE_FROM = 4 * 1024 * 1024  # bytes: as NumPy does, which allocates the arenas of executables
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,7 @@ class TimingArena:
         needed = max(span.end for span in spans)
         if self._pages is None or self._pages.nbytes < needed:
             self.close()
-            # As NumPy asks for them where it allocates an executable's arena.
-            self._pages = GuardedPages(needed, huge=needed >= HUGE_PAGE)
+            self._pages = GuardedPages(needed, huge=needed >= _HUGE_FROM)
         self._spans = spans
         self._margins = self._lay_canaries()
 

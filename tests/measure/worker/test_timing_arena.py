@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from compiler.kernels.serialize import kernel_to_json
+from compiler.kernels.workload_key import workload_key
+from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
-from measure.measurement import MeasureResult, Status
+from measure.measurement import MeasureRequest, MeasureResult, Status
 from measure.placement import PERIOD, Placement, buffer_sizes
 from measure.sandbox.guarded_pages import view
 from measure.sandbox.worker_settings import WorkerSettings
@@ -95,19 +99,25 @@ def test_equal_placements_share_an_arena(reference: Reference) -> None:
     workload.close()
 
 
-@pytest.fixture(scope="module")
-def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
+@contextmanager
+def supervised(scratch: Path, threads: int = 1, compile: str = "") -> Iterator[Supervisor]:
     settings = WorkerSettings(
-        cores=(max(os.sched_getaffinity(0)),),
-        threads=1,
+        cores=tuple(os.sched_getaffinity(0))[-threads:],
+        threads=threads,
         target=host_target().to_json(),
-        scratch=str(tmp_path_factory.mktemp("scratch")),
-        compile=COMPILE_FAULT,
+        scratch=str(scratch),
+        compile=compile,
     )
     supervisor = Supervisor(settings, MEASURE)
     yield supervisor
     supervisor.close()
     supervisor.stop()
+
+
+@pytest.fixture(scope="module")
+def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
+    with supervised(tmp_path_factory.mktemp("scratch"), compile=COMPILE_FAULT) as found:
+        yield found
 
 
 def measure(supervisor: Supervisor, *faults: str, places: tuple[list[int], ...]) -> MeasureResult:
@@ -173,3 +183,25 @@ def test_placement_that_does_not_fit_is_said_and_the_process_stays(
     assert result.status is Status.INFRASTRUCTURE
     assert reason in result.error
     assert measurer.pid == pid
+
+
+def test_kernels_of_several_threads_run_in_an_arena(tmp_path: Path) -> None:
+    kernel = kernel_of([f32(256, 192), f32(192, 160)], [("matmul", ["x0", "x1"], {})], ["x1"])
+    space = schedule_space(kernel, host_target(), 2)
+    schedule = space.schedule(space.default()).to_json()
+    assert "Parallel" in str(schedule)
+    request = MeasureRequest(
+        "threaded",
+        kernel_to_json(kernel),
+        workload_key(kernel),
+        schedule,
+        threads=2,
+        options={"samples": 3, "min_sample_seconds": 1e-4},
+        rivals=(schedule,),
+        placements=([163904, 64], [64, 196672]),
+    )
+    build = build_candidate(request, host_target())
+    with supervised(tmp_path, threads=2) as supervisor:
+        result = supervisor.measure(request, build)
+    assert (result.status, result.error) == (Status.OK, "")
+    assert len(result.samples) == len(result.rivals[0]) >= 3
