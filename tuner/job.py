@@ -219,16 +219,10 @@ class Job:
         found = []
         for task in self.tasks:
             status = task.status(self.budget)
-            outcome = self.outcomes.get(task.key, Outcome())
-            found.append(
-                replace(
-                    status,
-                    ended=status.ended or reason,
-                    claimed=outcome.claimed,
-                    confirmed=outcome.confirmed,
-                    placement=self.placements.get(task.key),
-                )
+            status = replace(
+                status, ended=status.ended or reason, placement=self.placements.get(task.key)
             )
+            found.append(self.outcomes.get(task.key, Outcome()).told_in(status))
         return found
 
     def prepare(self, graph: Graph) -> None:
@@ -318,9 +312,9 @@ class Job:
         Where nobody met because there was no choice, both are what is applied as before.
         """
         found = queries.best(self.store, task.key)
-        confirmed = 1.0 if found is None else found[0].ratio
+        ratios = (1.0,) * 3 if found is None else (found[0].ratio, found[0].low, found[0].high)
         claim = self.claims.get(task.key)
-        return Outcome(confirmed if claim is None else math.exp(claim.mean), confirmed)
+        return Outcome(ratios[0] if claim is None else math.exp(claim.mean), *ratios)
 
     def _compile(
         self, graph: Graph, choose: ChooseSchedule | None

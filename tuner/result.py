@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tuner.building.report import BuildReport
@@ -18,10 +18,25 @@ from tuner.search.session import Overhead
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Of one kernel, as times over the default schedule's: what the search expected of its nominee
-    and what was confirmed of the schedule that is applied; NaN before that."""
+    and what was confirmed of the schedule that is applied, with the 95 % interval from `low` to
+    `high`; NaN before that."""
 
     claimed: float = math.nan
     confirmed: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+    def told_in(self, status: TaskStatus) -> TaskStatus:
+        """The status with both; what was expected before gives way to what was confirmed."""
+        told = replace(status, claimed=self.claimed, confirmed=self.confirmed)
+        if not math.isfinite(status.default * self.confirmed):
+            return told
+        return replace(
+            told,
+            expected=status.default * self.confirmed,
+            low=status.default * self.low,
+            high=status.default * self.high,
+        )
 
 
 @dataclass(frozen=True, slots=True)

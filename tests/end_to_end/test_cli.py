@@ -103,6 +103,26 @@ def test_tune_measures_every_kernel_and_both_models(tuned: SimpleNamespace) -> N
     assert trials_in(tuned.db) == result["measured"]
 
 
+def test_figures_of_a_result_agree(tuned: SimpleNamespace) -> None:
+    result = tuned.result
+    claimed = confirmed = 0.0
+    for task in result["tasks"]:
+        assert task["best_seconds"] == task["expected_seconds"]
+        assert task["low_seconds"] <= task["best_seconds"] <= task["high_seconds"]
+        ratio = task["best_seconds"] / task["default_seconds"]
+        assert ratio == pytest.approx(task["confirmed_ratio"])
+        assert task["speed_up"] == pytest.approx(1 / ratio)
+        default = task["occurrences"] * task["default_seconds"]
+        claimed += default * task["claimed_ratio"]
+        confirmed += default * task["confirmed_ratio"]
+    search = result["search"]
+    assert search["claimed_seconds"] == pytest.approx(claimed)
+    assert search["confirmed_seconds"] == pytest.approx(confirmed)
+    assert search["lost_to_noise"] == sum(task["scattered"] for task in result["tasks"])
+    assert search["trials"] == sum(task["trials"] for task in result["tasks"])
+    assert search["speedup_low"] <= search["speedup"] <= search["speedup_high"]
+
+
 def test_a_second_run_repeats_no_measurement(tune: CommandLine, tuned: SimpleNamespace) -> None:
     before = trials_in(tuned.db)
     again = tune("--model", tuned.model, "--db", tuned.db, "--config", "ci", "--runner", "local")
