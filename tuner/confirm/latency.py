@@ -26,7 +26,7 @@ from tuner.confirm.verdict import Meeting, compare
 
 SLOWER = 0.01  # by how much a model must lose to be refused
 LEAST_ROUNDS = 3
-PLACEMENTS = 4  # of the models' memory, one after the other
+PLACEMENTS = 4  # of the models' memory, one after the other, if there is time
 PAGE = 4096
 Program = Callable[[], object]
 
@@ -46,7 +46,7 @@ class LatencyOptions:
     seed: int = 0  # of the order within rounds
 
 
-COMPARISON = LatencyOptions(rounds=800, min_sample_seconds=0.0025, max_seconds=4.0, settle=False)
+COMPARISON = LatencyOptions(rounds=240, min_sample_seconds=0.0025, max_seconds=4.0, settle=False)
 """Of whole models: as many short rounds as there is time for."""
 
 
@@ -160,16 +160,21 @@ def compare_models(
     Raises MeasureError when their outputs differ.
     """
     models = [untuned, tuned] if former is None else [untuned, tuned, former]
-    part = replace(
-        options,
-        rounds=math.ceil(options.rounds / PLACEMENTS),
-        max_seconds=options.max_seconds / PLACEMENTS,
-    )
+    meetings: list[Meeting] = []
+    end, took = time.perf_counter() + options.max_seconds, 0.0
     with pinned(tuned.threads):
-        meetings = [
-            dict(enumerate(_latencies(models, replace(part, seed=options.seed + number))))
-            for number in range(PLACEMENTS)
-        ]
+        for number in range(PLACEMENTS):
+            begin = time.perf_counter()
+            if meetings and end - begin < took / 2.0:
+                break
+            part = replace(
+                options,
+                rounds=math.ceil(options.rounds / PLACEMENTS),
+                max_seconds=(end - begin) / (PLACEMENTS - number),
+                seed=options.seed + number,
+            )
+            meetings.append(dict(enumerate(_latencies(models, part))))
+            took = time.perf_counter() - begin
     return latency_of_meetings(meetings)
 
 
