@@ -51,8 +51,9 @@ class Backend(Protocol):
     def mark(self, connection: Connection) -> None:
         """Make a new database known as one of ours, in the transaction that makes its tables."""
 
-    def back_up(self, engine: Engine, connection: Connection, revision: str) -> None:
-        """Copy everything before the transaction of `connection` migrates it from `revision`."""
+    def back_up(self, engine: Engine, connection: Connection, revision: str) -> str:
+        """Copy everything before the transaction of `connection` migrates it from `revision`;
+        where to, "" if it is of no use."""
 
     def compact(self, engine: Engine) -> None:
         """Let go of the space of deleted rows."""

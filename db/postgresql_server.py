@@ -121,7 +121,7 @@ class PostgresqlServer:
     def mark(self, connection: Connection) -> None:
         """Nothing to do: the tables are the mark."""
 
-    def back_up(self, engine: Engine, connection: Connection, revision: str) -> None:
+    def back_up(self, engine: Engine, connection: Connection, revision: str) -> str:
         """Copy every table to a new schema `tunefarm_backup_REVISION` of the same database, in the
         transaction that migrates, with no writer in between. Raises DatabaseError if the user may
         not do so."""
@@ -149,6 +149,7 @@ class PostgresqlServer:
                 f"cannot back up {self.name} before its upgrade: {reason}",
                 hint="its owner can upgrade it with: tune db upgrade",
             ) from error
+        return f"schema {name}"
 
     def compact(self, engine: Engine) -> None:
         """Make the space of deleted rows free for new ones, and the planner's statistics new."""

@@ -85,11 +85,15 @@ def _migrate(store: Store, migrations: Path) -> None:
         revision = schema_revision(connection)
         if _is_newest(store.name, revision, migrations):
             return  # another process was quicker
+        backup = ""
         if revision is not None:
-            store.backend.back_up(store.engine, connection, revision)
+            backup = store.backend.back_up(store.engine, connection, revision)
         elif inspect(connection).get_table_names():
             raise DatabaseError(f"{store.name} has tables but no schema version")
         else:
             store.backend.mark(connection)
         migrate(connection, migrations)
     store.upgraded_from = revision
+    if revision is not None:
+        store.upgrade_note = f"{store.name}: schema {revision} upgraded to {schema.REVISION}"
+        store.upgrade_note += f", as it was before in {backup}" if backup else ""

@@ -145,7 +145,11 @@ def numbered(store: Store, numbers: Sequence[int]) -> list[TrialRecord]:
     if not numbers:
         return []
     with store.reading() as session:
-        return [_trial(row) for row in session.execute(_SOME, {"numbers": list(numbers)})]
+        if len(numbers) == 1:
+            rows = session.execute(_NUMBERED, {"number": numbers[0]})
+        else:
+            rows = session.execute(_SOME, {"numbers": list(numbers)})
+        return [_trial(row) for row in rows]
 
 
 def trials(store: Store, key: TaskKey, *, limit: int | None = None) -> list[TrialRecord]:

@@ -105,10 +105,10 @@ class SqliteFile:
     def mark(self, connection: Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    def back_up(self, engine: Engine, connection: Connection, revision: str) -> None:
+    def back_up(self, engine: Engine, connection: Connection, revision: str) -> str:
         """Copy the file beside itself, to `NAME.REVISION.backup` or a like name that is free."""
         if self.path is None:
-            return
+            return ""
         names = (f"{self.path.name}.{revision}{(n and f'.{n}') or ''}.backup" for n in count())
         try:
             target = next(path for path in map(self.path.with_name, names) if _is_made(path))
@@ -118,6 +118,7 @@ class SqliteFile:
             ) from error
         with closing(sqlite3.connect(target)) as copy, closing(engine.raw_connection()) as source:
             _sqlite(source).backup(copy)
+        return str(target)
 
     def compact(self, engine: Engine) -> None:
         """Write the database anew without the space of deleted rows."""

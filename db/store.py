@@ -7,6 +7,7 @@ returns. What is particular to a kind of database is behind `db.backend`, readin
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,11 +51,13 @@ class Store:
         self.name = backend.name
         self.read_only = read_only
         self.upgraded_from: str | None = None  # the schema that opening has found and upgraded
+        self.upgrade_note = ""  # a line that says so, and where the backup is
         self.patience: Patience | None = None
         self.backend = backend
         self.engine = backend.make_engine(read_only=read_only)
         self._reader = self.engine.execution_options(**backend.reading)
         self.writer = self.engine.execution_options(**backend.writing)
+        self._here = threading.local()  # the session that this thread reads by
         self._ids: dict[tuple[str, object], int] = {}  # of committed rows
 
     @classmethod
@@ -108,9 +111,20 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session of `db.schema` models that sees one state of the database. Keep it short."""
-        with self.translating(), self.patiently(self._begin_reading) as session:
+        """A session of `db.schema` models that sees one state of the database. Keep it short.
+
+        Within another one of the same thread it is that one: several questions see one state.
+        """
+        session: Session | None = getattr(self._here, "session", None)
+        if session is not None:
             yield session
+            return
+        with self.translating(), self.patiently(self._begin_reading) as session:
+            self._here.session = session
+            try:
+                yield session
+            finally:
+                self._here.session = None
 
     def _begin_reading(self) -> Session:
         session = Session(self._reader)

@@ -199,6 +199,8 @@ class Job:
         calls = sum(task.progress.occurrences for task in self.tasks)
         text = f"{len(self.tasks)} distinct kernels in {calls} calls"
         self.progress.message(f"{text}, {known} trials known from earlier runs" if known else text)
+        if self.store.upgrade_note:
+            self.progress.message(self.store.upgrade_note)
         for task in self.tasks[:1]:
             for note in unusable(self.store, task.key):
                 self.progress.message(note)

@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.database --trials 1000000 [--keep big.db]
 
-The trials are like real ones: schedules of the space of a convolution, conditions as a measurement
-records them. What is looked up are tasks that a job has settled and others, in turn, each for the
-first time after opening.
+The trials are like real ones: schedules of the space of a convolution, most of them measured once,
+in pairs with the first one of the task, conditions as a measurement records them. What is looked up
+are tasks that a job has settled and others, in turn, each for the first time after opening.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
@@ -28,11 +29,12 @@ from db.records import BestRecord, JobTask, TargetRecord, TaskKey, TrialRecord, 
 from db.store import Store
 from tests.tuner.recorded import load
 from tuner.model.history import read_history
-from tuner.records.trials import record_to_apply, task_key, unusable
+from tuner.records.trials import SLICE_DIGITS, record_to_apply, task_key, unusable
 
 TASKS = 100
 BATCH = 1000
 OPENINGS = 20
+SLICES = 14  # of each side
 DISTINCT = 2000  # schedules that the trials take turns with
 
 
@@ -58,6 +60,7 @@ def fill(path: Path, count: int) -> None:
     target = host_target()
     space = schedule_space(kernel, target, 1, "default")
     examples = list(_examples(space))
+    reference = examples[0].schedule_hash
     keys = [task_key(f"{number:016x}", target, 1, "default") for number in range(TASKS)]
     with Store.open(path) as store:
         store.add([TargetRecord(target.key, target.to_json())])
@@ -66,7 +69,7 @@ def fill(path: Path, count: int) -> None:
         random_numbers = random.Random(0)
         for start in range(0, count, BATCH):
             store.add(
-                _trial(keys[number % TASKS], number, examples, job.id, random_numbers)
+                _trial(keys[number % TASKS], number, examples, reference, job.id, random_numbers)
                 for number in range(start, min(start + BATCH, count))
             )
         store.add(filter(None, (_best(store, key, job.id) for key in keys[::2])))
@@ -88,10 +91,21 @@ def _plain(value: object) -> object:
 
 
 def _trial(
-    key: TaskKey, number: int, examples: list[TrialRecord], job: str, noise: random.Random
+    key: TaskKey,
+    number: int,
+    examples: list[TrialRecord],
+    reference: str,
+    job: str,
+    noise: random.Random,
 ) -> TrialRecord:
     example = examples[number // TASKS % len(examples)]
-    samples = tuple(1e-4 * noise.uniform(1, 3) for _ in range(4))
+    ratio = noise.uniform(0.7, 3.0)
+    first = tuple(_rounded(1e-4 * noise.uniform(1, 1.5)) for _ in range(SLICES))
+    samples = tuple(_rounded(ratio * noise.uniform(0.98, 1.02) * seconds) for seconds in first)
+    pair: dict[str, Any] = {}
+    if number >= TASKS:
+        pair = {"reference": reference, "reference_samples": first}
+        pair |= {"ratio": ratio, "low": ratio / 1.02, "high": ratio * 1.02}
     return TrialRecord(
         key=key,
         request_id=f"{number // TASKS:016x}-{number % TASKS}",
@@ -99,7 +113,7 @@ def _trial(
         choices=example.choices,
         schedule=example.schedule,
         status="ok",
-        latency=median(samples),
+        latency=1.2e-4 * ratio,
         samples=samples,
         build_seconds=noise.uniform(0.05, 0.2),
         check_seconds=noise.uniform(0.01, 0.03),
@@ -122,7 +136,12 @@ def _trial(
             "relative_mad": round(noise.uniform(0, 0.02), 5),
         },
         job=job,
+        **pair,
     )
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{SLICE_DIGITS}g}")
 
 
 def _best(store: Store, key: TaskKey, job: str) -> BestRecord | None:

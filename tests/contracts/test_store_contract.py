@@ -304,6 +304,45 @@ def test_a_part_of_many_trials_has_the_fastest_the_newest_and_the_one_asked_for(
     assert [record.number for record in some] == [1, 2, 3, 20, 27, 28, 29, 30]
 
 
+def test_questions_within_a_session_see_its_state(store: Store) -> None:
+    store.add([trial(1)])
+    with store.reading() as outer:
+        with store.reading() as inner:
+            assert inner is outer
+        assert queries.count_trials(store) == {"ok": 1}
+    with store.reading() as later:
+        assert later is not outer
+
+
+def test_contenders_are_all_trials_of_the_schedules_that_are_among_the_fastest(
+    store: Store,
+) -> None:
+    store.add([trial(1, 1.0), paired(2, 1), trial(3, 3.0), failed(4), trial(5, 0.7)])
+    again = [replace(trial(2, 4.0), request_id="b"), replace(failed(2), request_id="c")]
+    store.add(again)
+    found = queries.contenders(store, KEY, 2)
+    assert [(one.number, one.status, one.latency) for one in found] == [
+        (2, "ok", 0.5),
+        (5, "ok", 0.7),
+        (6, "ok", 4.0),
+        (7, "crashed", None),
+    ]
+    pair = trial(1).schedule_hash, 0.45, 0.55
+    assert (found[0].reference, found[0].low, found[0].high) == pair
+    without = {trial(2).schedule_hash}
+    numbers = [one.number for one in queries.contenders(store, KEY, 2, without=without)]
+    assert numbers == [1, 5]
+    assert [one.number for one in queries.contenders(store, KEY, 1, after=2)] == [5]
+    assert queries.numbered(store, [5, 2]) == [stored(paired(2, 1), 2), stored(trial(5, 0.7), 5)]
+
+
+def test_trials_that_have_lost_their_reference_are_known(store: Store) -> None:
+    two_threads = replace(KEY, threads=2)
+    store.add([trial(1), paired(2, 1), paired(3, 9), paired(4, 1, key=two_threads)])
+    assert queries.without_reference(store) == [3, 4]
+    assert queries.without_reference(store, [2, 3]) == [3]
+
+
 def test_builds_come_back_newest_first_and_once(store: Store) -> None:
     store.add([build(1), build(2)])
     store.add([build(2)])

@@ -84,6 +84,7 @@ def test_records_from_before_pairs_are_kept_as_they_are(database: Database) -> N
     database.execute("UPDATE alembic_version SET version_num = '0004'")
     with Store.open(database.url) as store:
         assert store.upgraded_from == "0004"
+        assert store.upgrade_note.endswith("as it was before in schema tunefarm_backup_0004")
         assert check(store) == []
         assert queries.trials(store, KEY) == [replace(trial(n), number=n) for n in (1, 2)]
 

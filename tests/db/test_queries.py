@@ -9,7 +9,7 @@ from db.store import Store
 from tests.db.examples import KEY, populate, trial
 
 
-def plan(question: str) -> str:
+def plan(question: str, *arguments: int) -> str:
     """SQLite's plans for the statements of a query."""
     with Store.open(":memory:") as store:
         populate(store)
@@ -20,7 +20,7 @@ def plan(question: str) -> str:
             statements.append(statement[:2])
 
         event.listen(store.engine, "before_cursor_execute", remember)
-        getattr(queries, question)(store, KEY)
+        getattr(queries, question)(store, KEY, *arguments)
         event.remove(store.engine, "before_cursor_execute", remember)
         steps = []
         with store.reading() as session:
@@ -48,3 +48,10 @@ def test_what_is_applied_is_found_by_indices() -> None:
     assert "INDEX ix_trials_confirmed (task_id=?)" in plan("finalists")
     for question in ("best", "finalists"):
         assert "SCAN" not in plan(question)
+
+
+def test_contenders_are_found_by_indices() -> None:
+    steps = plan("contenders", 8)
+    assert "INDEX ix_trials_best (task_id=?)" in steps
+    assert "(task_id=? AND schedule_hash=?)" in steps
+    assert "SCAN" not in steps

@@ -94,9 +94,11 @@ def test_damaged_row_of_an_older_schema_is_found_before_its_upgrade(
 @pytest.mark.parametrize("revision", OLDER)
 def test_a_backup_of_the_older_file_is_kept(revision: str, tmp_path: Path) -> None:
     path = unpacked(revision, tmp_path)
-    before = dump(path)
-    Store.open(path).close()
-    assert dump(tmp_path / f"tuning.db.{revision}.backup") == before
+    before, backup = dump(path), tmp_path / f"tuning.db.{revision}.backup"
+    with Store.open(path) as store:
+        note = f"{path}: schema {revision} upgraded to {schema.REVISION}, as it was before in "
+        assert store.upgrade_note == f"{note}{backup}"
+    assert dump(backup) == before
     assert dump(path) != before
 
 

@@ -168,7 +168,7 @@ def db_upgrade(db: DbOption = None) -> None:
             print(f"{store.name} has schema {schema.REVISION} already")
         else:
             store.compact()  # rows that were written anew leave room behind
-            print(f"{store.name}: schema {store.upgraded_from} upgraded to {schema.REVISION}")
+            print(store.upgrade_note)
 
 
 def open_database(

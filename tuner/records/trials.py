@@ -27,7 +27,7 @@ from tuner.records.estimates import (
 CENSORED = "censored"
 """Key in a trial's conditions: few samples were taken, all clearly above the best latency then."""
 
-CONTENDERS = 32
+CONTENDERS = 24
 """So many of a task's fastest trials are looked at for what is applied."""
 
 SLICE_DIGITS = 5
@@ -179,10 +179,12 @@ def record_to_apply(store: Store, key: TaskKey) -> tuple[TrialRecord, bool] | No
     Before a job has settled the task it is what its trials speak for (`best_record`), of those
     that have not met as finalists the schedules of the `CONTENDERS` fastest.
     """
-    found = queries.best(store, key)
-    if found is not None:
-        return found[1], True
-    record = best_record(_decisive(store, key))
+    with store.reading():  # all of it sees one state
+        found = queries.best(store, key)
+        if found is not None:
+            return found[1], True
+        decisive = _decisive(store, key)
+    record = best_record(decisive)
     return None if record is None else (record, False)
 
 
