@@ -58,13 +58,15 @@ class Placement:
         """These offsets with what lies between the buffers left out, but for less than `period`.
 
         Each offset keeps its remainder modulo `period`. Buffers that share bytes, as two views of
-        one value do, are placed apart.
+        one value do, are placed apart. An offset more than `sizes` is the workspace's, which comes
+        last: how large it is depends on the schedule.
         """
-        placed = [0] * len(offsets)
+        placed = [0] * len(sizes)
         free = 0
-        for number in sorted(range(len(offsets)), key=lambda number: (offsets[number], number)):
+        for number in sorted(range(len(sizes)), key=lambda number: (offsets[number], number)):
             placed[number] = free + (offsets[number] - free) % period
             free = placed[number] + aligned(sizes[number])
+        placed += [free + (offset - free) % period for offset in offsets[len(sizes) :]]
         return Placement(tuple(placed))
 
     def spans(self, sizes: Sequence[int], workspace_bytes: int) -> tuple[Span, ...]:

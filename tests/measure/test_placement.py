@@ -37,6 +37,18 @@ def test_planned_buffers_that_lie_near_stay_where_they_are(sizes: list[int], ext
     assert all(0 <= above - below < 64 for below, above in _gaps(packed.spans(sizes, extra)))
 
 
+@given(SIZES, st.integers(1, 40 * PERIOD), st.data())
+def test_workspaces_of_any_size_have_room_at_the_planned_sets(
+    sizes: list[int], workspace: int, data: st.DataObject
+) -> None:
+    count = len(sizes) + 1
+    offsets = data.draw(st.lists(OFFSETS, min_size=count, max_size=count))
+    placement = Placement.near(offsets, sizes)
+    *spans, last = placement.spans(sizes, workspace)
+    assert [span.begin for span in (*spans, last)] == [*placement.offsets]
+    assert last.begin % PERIOD == offsets[-1] % PERIOD
+
+
 def _gaps(spans: tuple[Span, ...]) -> list[tuple[int, int]]:
     return [(below.end, above.begin) for below, above in pairwise(spans)]
 

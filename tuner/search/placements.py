@@ -50,9 +50,7 @@ def model_placements(
             if not buffer.constant
         ]
         offsets.append(offset(output))
-        sizes = [*buffer_sizes(kernel)]
         if step.workspace is not None:
             offsets.append(step.workspace)
-            sizes.append(report.workspace_bytes)
-        found[report.key][Placement.near(offsets, sizes)] = None
+        found[report.key][Placement.near(offsets, buffer_sizes(kernel))] = None
     return {key: tuple(placements) for key, placements in found.items()}
