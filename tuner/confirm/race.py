@@ -101,7 +101,7 @@ class Race:
         for number in self._racing - self._always - {leader}:
             if self._met(number) and self._chance(number, leader, 0.0) < LOST:
                 self._racing.discard(number)
-        if not self.is_young:
+        if not self.is_young or self._racing == self._always:
             self._call(leader)
 
     def miss(self) -> None:
