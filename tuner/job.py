@@ -173,6 +173,7 @@ class Job:
                 trials_per_task=search.trials_per_task,
                 patience=search.patience,
                 min_gain=search.min_gain,
+                nothing_to_win=search.nothing_to_win,
             )
         )
 
@@ -245,7 +246,12 @@ class Job:
 
     def search(self) -> End:
         """Search, then confirm the best; returns why it ended. No runner is started for nothing."""
-        finalists = Finalists(self.store, job=self.id, seed=self.settings.search.seed)
+        finalists = Finalists(
+            self.store,
+            job=self.id,
+            seed=self.settings.search.seed,
+            believe=lambda task: task.beliefs,
+        )
         elsewhere = PlacementCheck(self.store, job=self.id, seed=self.settings.search.seed)
         progress = [task.progress for task in self.tasks]
         if self.budget.next_task(progress, 0.0) is None and not finalists.wanted(self.tasks):

@@ -53,7 +53,10 @@ class SyntheticRunner:
         hashes = [hash_json(schedule) for schedule in request.schedules]
         times = [self.answers[request.workload_key, hash] for hash in hashes]
         if math.inf in times:
-            return MeasureResult(request.request_id, Status.CRASHED, error="signal 11")
+            alone = "fresh_process" in request.options  # nobody noted whose turn it was
+            culprit = None if alone else times.index(math.inf)
+            error = "signal 11"
+            return MeasureResult(request.request_id, Status.CRASHED, error=error, culprit=culprit)
         noise = 1.0 + self.noise * (len(self.requests) % 3)
         rounds = int(request.options.get("samples", 3))
         samples = [(noise * seconds,) * rounds for seconds in times]
@@ -79,6 +82,16 @@ class SyntheticRunner:
         self.close()
 
 
+class Messages(Progress):
+    """What was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+
 class Setting:
     """A store, a runner and tasks made anew for each run, as by a new process."""
 
@@ -88,6 +101,7 @@ class Setting:
         self.runner: SyntheticRunner = SyntheticRunner()
         self.session: TuningSession | None = None
         self.placements: tuple[Placement, ...] = ()
+        self.progress = Messages()
 
     def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
         layout = FeatureLayout.of([space for _, space, _ in kinds])
@@ -130,13 +144,13 @@ class Setting:
             Budget(limits),
             SessionOptions(4, {}, background=False),
             job=self.job,
-            progress=Progress(),
+            progress=self.progress,
         )
         return self.session.run()
 
     def confirm(self, *, out_of_time: bool = False) -> Finalists:
         """Let the finalists meet, and believe the outcome."""
-        finalists = Finalists(self.store, job=self.job, seed=0)
+        finalists = Finalists(self.store, job=self.job, seed=0, believe=lambda task: task.beliefs)
         finalists.run(self.made, self.runner, {}, lambda _: out_of_time, lambda: None)
         self.store.add(settled.best for settled in finalists.settled)
         return finalists

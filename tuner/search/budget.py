@@ -4,8 +4,9 @@ The gain expected of a second spent on a task is its share of the model's latenc
 best latency) times the relative improvement per trial, over the seconds that its trials take. That
 improvement is the larger of what the task's last trials showed and of what may still be hoped for:
 what the cost model predicts (the headroom), at most an optimistic guess, and both fall with the
-number of trials. When both are small the task ends. (The idea of a gradient over tasks: Zheng et
-al., "Ansor", OSDI 2020, section 6.)
+number of trials. When both are small the task ends; so it does when the fast end of what was
+measured is so dense that no more draws from it would gain much. (The idea of a gradient over tasks:
+Zheng et al., "Ansor", OSDI 2020, section 6.)
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ RATE_WINDOW = 16  # trials over which the recent improvement rate is taken
 GAIN_WINDOW = 32  # trials that must have gained little before a task ends for it
 FIRST_BATCH = 1  # a task's first trial is its default schedule: it shows what the task weighs
 OPTIMISM = 0.3  # the relative gain hoped for from doubling the trials of a task
+LEAST_TRIALS = 32  # of a task, before it may end because nothing is to be won
+NOTEWORTHY = 0.002  # a fall of the expected latency by less is no gain, but better knowledge
 
 
 class End(StrEnum):
     """Why a task, or the job, gets no more trials."""
 
+    NOTHING_TO_WIN = "within a little of the best of this space"
     CONVERGED = "little gained lately and little more predicted"
     PATIENCE = "no gain lately"
     EXHAUSTED = "space exhausted"
@@ -43,30 +47,48 @@ class Limits:
     minutes: float | None = None
     patience: int | None = None  # trials of a task without a better latency
     min_gain: float = 0.0  # relative gain below which recent and predicted gain are small
+    nothing_to_win: float = 0.0  # share of its time below which a task's expected gain ends it
     failing_after: int = 48  # a task without any success is given up after so many trials
 
 
 @dataclass(slots=True)
 class TaskProgress:
-    """What the budget knows of one task."""
+    """What the budget knows of one task.
+
+    `best` is the latency that the task's nominee is expected to have when it is confirmed: it rises
+    when a schedule was believed too much.
+    """
 
     occurrences: int
     best: float = math.inf  # seconds per call
     trials: int = 0  # finished, those of earlier runs included
     pending: int = 0  # submitted, not yet answered
-    stale: int = 0  # trials since the best latency last fell
+    stale: int = 0  # trials since the best latency last fell noticeably
+    mark: float = math.inf  # the best latency from which that is counted
     exhausted: bool = False
+    waits: bool = False  # nothing is proposed before what is under way is answered
+    promise: float = 1.0  # share of its time that as many trials again gain by luck of the draw
     headroom: float = math.inf  # log2 of the speed-up that the cost model thinks possible
     seconds: float = 0.0  # spent on building, checking and timing
     history: list[float] = field(default_factory=list)  # best latency after each trial
 
-    def record(self, latency: float, seconds: float = 0.0) -> None:
-        """Count a finished trial that took `seconds`; a failure has the latency infinity."""
+    def record(self, best: float, seconds: float = 0.0) -> None:
+        """Count a finished trial that took `seconds`, after which the best latency is this."""
         self.trials += 1
         self.seconds += seconds
-        self.stale = 0 if latency < self.best else self.stale + 1
-        self.best = min(self.best, latency)
-        self.history.append(self.best)
+        self.stale += 1
+        self.history.append(best)
+        self.expect(best, self.promise)
+
+    def expect(self, best: float, promise: float) -> None:
+        """Correct the best latency after the last trial, and what more of them promise."""
+        if best < (1.0 - NOTEWORTHY) * self.mark:
+            self.stale, self.mark = 0, best
+        else:
+            self.mark = max(self.mark, best)
+        self.best, self.promise = best, promise
+        if self.history:
+            self.history[-1] = best
 
     @property
     def cost(self) -> float:
@@ -79,7 +101,7 @@ class TaskProgress:
         window = self.history[-RATE_WINDOW - 1 :]
         if len(window) < 2 or not math.isfinite(window[0]):
             return 0.0
-        return (1.0 - window[-1] / window[0]) / (len(window) - 1)
+        return max(0.0, 1.0 - window[-1] / window[0]) / (len(window) - 1)
 
     @property
     def recent_gain(self) -> float:
@@ -129,6 +151,8 @@ class Budget:
         failing = not math.isfinite(task.best)
         if failing and task.trials + task.pending >= self.limits.failing_after:
             return End.FAILING
+        if not failing and task.trials >= LEAST_TRIALS and self._is_nothing_to_win(task):
+            return End.NOTHING_TO_WIN
         least = self.limits.min_gain
         if not failing and task.recent_gain < least and task.predicted_gain < least:
             return End.CONVERGED
@@ -136,6 +160,20 @@ class Budget:
         if patience is not None and not failing and task.stale + task.pending >= patience:
             return End.PATIENCE
         return None
+
+    def _is_nothing_to_win(self, task: TaskProgress) -> bool:
+        """Neither what was measured nor what the model expects of the rest promises a gain, and the
+        last trials brought none."""
+        gains = (task.promise, task.predicted_gain, RATE_WINDOW * task.recent_rate)
+        return max(gains) < self.limits.nothing_to_win
+
+    def reason(self, task: TaskProgress) -> str:
+        """Why this task gets no more trials, for people; empty while it does."""
+        end = self.task_end(task)
+        if end is End.NOTHING_TO_WIN:
+            share = 100.0 * self.limits.nothing_to_win
+            return f"within {share:.3g} % of the best of this space, {task.trials} measured"
+        return "" if end is None else end.value
 
     def job_end(self, tasks: Sequence[TaskProgress], seconds: float) -> End | None:
         """Why the job submits no more trials `seconds` after its start, or None."""
@@ -180,7 +218,9 @@ class Budget:
         """
         if self.job_end(tasks, seconds) is not None:
             return None
-        open_tasks = [i for i, task in enumerate(tasks) if self.task_end(task) is None]
+        open_tasks = [
+            i for i, task in enumerate(tasks) if not task.waits and self.task_end(task) is None
+        ]
         if not open_tasks:
             return None
 

@@ -16,7 +16,6 @@ from db.records import TaskKey, TrialRecord
 from db.store import Store
 from db.work import Claim, claim, release_claims
 from measure.measurement import Status
-from tuner.records.trials import search_trials
 
 LOOK_SECONDS = 0.5
 RETRY_SECONDS = 2.0  # between two attempts to claim what another job has claimed
@@ -66,11 +65,11 @@ class Others:
         self.seen, records = queries.trials_of_others(
             self.store, self.keys, job=self.job, after=self.seen
         )
-        return search_trials(records)
+        return records
 
     def results(self, key: TaskKey, hashes: Sequence[str]) -> list[TrialRecord]:
         """What is recorded of these schedules, whenever that was."""
-        return search_trials(queries.trials_of_schedules(self.store, key, hashes))
+        return queries.trials_of_schedules(self.store, key, hashes)
 
     def leave(self) -> None:
         """Give up everything that is claimed."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 
 from compiler.errors import MeasureError
 from compiler.schedule.space import Candidate
@@ -19,17 +18,16 @@ from db.records import TrialRecord
 from db.store import Store
 from db.work import Claim
 from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.measurement import MeasureResult, Status
 from tuner.model.cost_model import CostModel, TrainingData
-from tuner.model.lessons import Lesson
 from tuner.model.relatives import relatives_bests
 from tuner.model.trainer import Trainer
-from tuner.records.trials import latency_of, trial_record
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus
 from tuner.search.budget import Budget, End
 from tuner.search.others import Others
-from tuner.search.tasks import Planned, TuningTask
+from tuner.search.tasks import TuningTask, says_something
+from tuner.search.work import Answer, Work, record_of, refuted_reference
 
 POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
 GATHER = 3  # results, for which a commit waits
@@ -65,19 +63,6 @@ class Overhead:
         return self.propose + self.train + self.record
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A schedule that is queued or being measured; `again` for the second time."""
-
-    task: TuningTask
-    planned: Planned
-    again: bool = False
-
-    @property
-    def claim(self) -> Claim:
-        return self.task.key, self.planned.hash
-
-
 class TuningSession:
     """One search over all tasks. `run` ends when the budget does, or after `stop`."""
 
@@ -111,9 +96,10 @@ class TuningSession:
         self._progress = progress
         self._clock = clock
         self._started = clock()
-        self._queue: deque[_Work] = deque()
-        self._pending: dict[str, _Work] = {}
-        self._elsewhere: dict[Claim, _Work] = {}  # what other jobs have claimed
+        self._queue: deque[Work] = deque()
+        self._pending: dict[str, Work] = {}
+        self._elsewhere: dict[Claim, Work] = {}  # what other jobs have claimed
+        self._heard: set[str] = set()  # other jobs' trials that were learnt from
         seen = queries.last_trial(store) if seen is None else seen
         keys = [task.key for task in self.tasks]
         self._others = Others(store, job, keys, seen, clock)
@@ -172,29 +158,20 @@ class TuningSession:
                 self._propose()
             if not self._queue:
                 return
-            work = self._queue.popleft()
-            request = self._request(work)
+            work = self._queue.popleft().beside_the_reference()
+            self._number += 1
+            request_id = f"{self._job[:16]}-{self._number}"
+            request = work.request(request_id, self._options.timing, seed=self._number)
             self._pending[request.request_id] = work
             self._runner.submit(request)
-
-    def _request(self, work: _Work) -> MeasureRequest:
-        self._number += 1
-        task = work.task
-        return MeasureRequest(
-            request_id=f"{self._job[:16]}-{self._number}",
-            kernel=task.kernel_json,
-            workload_key=task.key.workload,
-            schedule=work.planned.schedule,
-            threads=task.key.threads,
-            options=self._options.timing,
-            placements=task.timed_at,
-        )
 
     def _propose(self) -> None:
         """Queue the next batch of the most promising task; nothing at the end of the budget."""
         begin = time.thread_time()
         progress = [task.progress for task in self.tasks]
         while not self._queue and not self._stopped:
+            for task in self.tasks:
+                task.progress.waits = task.waits
             index = self._budget.next_task(progress, self.elapsed)
             if index is None:
                 break
@@ -221,7 +198,7 @@ class TuningSession:
             return
         task.under_way[planned.hash] = [candidate]
         task.progress.pending += 1
-        self._queue.append(_Work(task, planned))
+        self._queue.append(Work(task, planned))
 
     def _claim(self) -> None:
         """Leave what other jobs measure, or have measured, to them."""
@@ -246,20 +223,21 @@ class TuningSession:
         self.overhead.record += time.thread_time() - begin
 
     def _learn_from(self, record: TrialRecord) -> None:
-        """Take over another job's trial, unless it is known or under way here."""
+        """Take over another job's trial, unless it is under way here."""
         task = next((task for task in self.tasks if task.key == record.key), None)
         hash = record.schedule_hash
-        if task is None or hash in task.known:
+        if task is None or record.request_id in self._heard or not says_something(record):
             return
         work = self._elsewhere.pop((task.key, hash), None)
         if work is None and hash in task.under_way:
             return
         if work is not None:
             task.progress.pending -= 1
-        latency = latency_of(record)
-        for candidate in task.under_way.pop(hash, ()):
-            task.search.tell(candidate, latency)
+        self._heard.add(record.request_id)
+        candidates = task.under_way.pop(hash, ())
         task.take_over(record)
+        for candidate in candidates:
+            task.search.tell(candidate, task.known[hash])
 
     def _gather(self) -> list[MeasureResult]:
         """What is ready, and what is ready a moment later: a commit costs more than a record."""
@@ -271,23 +249,20 @@ class TuningSession:
     def _take(self, results: Sequence[MeasureResult]) -> None:
         """Record results, all in one transaction, then learn from them."""
         begin = time.thread_time()
-        works = [self._pending.pop(result.request_id) for result in results]
-        self._store.add(
-            trial_record(
-                work.task.key,
-                result,
-                sketch=work.planned.candidate.sketch,
-                choices=work.task.space.choices(work.planned.candidate),
-                schedule=work.planned.schedule,
-                job=self._job,
-            )
-            for work, result in zip(works, results, strict=True)
-        )
-        for work, result in zip(works, results, strict=True):
-            self._learn(work, result)
+        answers = [Answer.of(self._pending.pop(result.request_id), result) for result in results]
+        failed = [answer for answer in answers if answer.blames_reference]
+        answers = [answer for answer in answers if not answer.blames_reference]
+        records = [answer.record(self._job) for answer in answers]
+        records += [record for answer in failed for record in self._reference_failed(answer)]
+        self._store.add(records)
+        for answer in answers:
+            self._learn(answer)
+        for task in {id(answer.work.task): answer.work.task for answer in answers}.values():
+            self._measure_again(task)
         self.overhead.record += time.thread_time() - begin
 
-    def _learn(self, work: _Work, result: MeasureResult) -> None:
+    def _learn(self, answer: Answer) -> None:
+        work, result = answer.work, answer.result
         task, planned = work.task, work.planned
         task.progress.pending -= 1
         self.measured += 1
@@ -295,25 +270,56 @@ class TuningSession:
             self._machinery_failed(work, result)
             return
         self._machinery_failures = 0
-        if result.status is Status.UNSTABLE and not work.again and self._promises(task, result):
-            task.progress.pending += 1
-            self._queue.appendleft(_Work(task, planned, again=True))
+        reference = task.ranking.references.current
+        if answer.refutes and task.refute(planned.hash) and reference == planned.hash:
+            self._progress.message(refuted_reference(task, result))
+        answer.learn()
+        if answer.calls_for_another:
+            self._queue_first(replace(work, reference=None, retried=True))
             return
         self._others.measured([work.claim])
-        for candidate in task.under_way.pop(planned.hash):
-            task.search.tell(candidate, result.latency)
-        lesson = Lesson.of(result.status, result.latency, result.run_seconds, result.machine)
-        seconds = result.build_seconds + result.check_seconds + result.run_seconds
-        task.learn(planned.candidate, planned.hash, result.latency, lesson, seconds)
+        waiting = [] if work.again else task.under_way.pop(planned.hash, [])
+        for candidate in waiting or [planned.candidate]:
+            task.search.tell(candidate, task.known[planned.hash])
 
-    def _promises(self, task: TuningTask, result: MeasureResult) -> bool:
-        """Whether an unstable measurement may hide a new best."""
-        return bool(result.samples) and median(result.samples) < task.progress.best
+    def _measure_again(self, task: TuningTask) -> None:
+        """Queue what is worth measuring again, if anything is."""
+        left = self._budget.left([each.progress for each in self.tasks])
+        if self._stopped or left == 0 or self._budget.task_end(task.progress) is not None:
+            return
+        under_way = (*self._queue, *self._pending.values())
+        if any(work.again and work.task is task for work in under_way):
+            return
+        wanted = task.ranking.again(task.progress.trials)
+        if wanted is not None and wanted.reference in task.plans:
+            planned = task.plans[wanted.schedule]
+            self._queue_first(Work(task, planned, wanted.reference, again=True))
 
-    def _machinery_failed(self, work: _Work, result: MeasureResult) -> None:
-        self._others.measured([work.claim])
-        for candidate in work.task.under_way.pop(work.planned.hash):
-            work.task.search.forget(candidate)
+    def _reference_failed(self, answer: Answer) -> list[TrialRecord]:
+        """Another reference takes over, and the candidate is measured beside that; what is to be
+        recorded of the one that failed."""
+        work, result = answer.work, answer.result
+        task, reference = work.task, work.reference
+        assert reference is not None, "otherwise it is not to blame"
+        task.progress.pending -= 1
+        if not work.again:
+            self._queue_first(replace(work, reference=None))
+        planned = task.plans.get(reference)
+        if planned is None or not task.refute(reference):
+            return []  # another answer has told so before
+        self._progress.message(refuted_reference(task, result))
+        failed = replace(result, request_id=f"{result.request_id}-reference", samples=(), rivals=())
+        return [record_of(task, planned, failed, self._job, refuted=True)]
+
+    def _queue_first(self, work: Work) -> None:
+        work.task.progress.pending += 1
+        self._queue.appendleft(work)
+
+    def _machinery_failed(self, work: Work, result: MeasureResult) -> None:
+        if not work.again:
+            self._others.measured([work.claim])
+            for candidate in work.task.under_way.pop(work.planned.hash):
+                work.task.search.forget(candidate)
         self._machinery_failures += 1
         if self._machinery_failures >= MAX_MACHINERY_FAILURES:
             reason = result.error.strip().splitlines()[-1] if result.error.strip() else "no reason"
@@ -379,4 +385,5 @@ def job_progress(statuses: Sequence[TaskStatus]) -> dict[str, int | float]:
         "tasks": len(statuses),
         "trials": sum(status.trials for status in statuses),
         "failures": sum(status.failures for status in statuses),
+        "scattered": sum(status.scattered for status in statuses),
     }

@@ -53,7 +53,7 @@ class Strategy(Protocol):
         ...
 
     def learn(self, candidate: Candidate, latency: float | None) -> None:
-        """What a candidate that was taken takes, in seconds.
+        """What a candidate that was taken takes, in seconds; again when that is known better.
 
         Infinity if it failed; None if it was never measured, through no fault of its own.
         """

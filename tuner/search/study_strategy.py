@@ -55,8 +55,10 @@ class StudyStrategy:
             self._trials[self._suggest(trial)] = trial
 
     def learn(self, candidate: Candidate, latency: float | None) -> None:
-        """See `Strategy.learn`."""
-        trial = self._trials.pop(candidate)
+        """See `Strategy.learn`; a study believes what it is told first."""
+        trial = self._trials.pop(candidate, None)
+        if trial is None:
+            return
         if latency is None:
             self._study.tell(trial, state=TrialState.FAIL)
         elif latency == math.inf:

@@ -43,7 +43,7 @@ class TaskSearch:
         """A result from elsewhere (an earlier run); infinity for a failure."""
         if candidate not in self._known:
             self._take(candidate)
-            self.tell(candidate, latency)
+        self.tell(candidate, latency)
 
     def ask(self, count: int) -> list[Candidate]:
         """Up to `count` new candidates; fewer, or none, when the space is exhausted."""
@@ -57,7 +57,8 @@ class TaskSearch:
         return asked
 
     def tell(self, candidate: Candidate, latency: float) -> None:
-        """The latency of a candidate in seconds; infinity for a failure."""
+        """The latency of a candidate in seconds, again when it is known better; infinity for a
+        failure."""
         self._strategy.learn(candidate, latency)
 
     def forget(self, candidate: Candidate) -> None:

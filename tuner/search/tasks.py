@@ -12,18 +12,18 @@ import numpy as np
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.space import Candidate, ScheduleSpace
 from db.records import TaskKey, TrialRecord, hash_json
+from measure.compare import LogRatio
+from measure.measurement import LOST_TO_NOISE, Status
 from measure.placement import Placement
 from tuner.model.cost_model import Outcome, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureMatrix
 from tuner.model.lessons import Lesson, data_of
-from tuner.records.estimates import UNCONFIRMED_MARGIN
-from tuner.records.trials import (
-    best_record,
-    latency_of,
-    search_trials,
-)
+from tuner.records.estimates import UNCONFIRMED_MARGIN, recorded_pair
+from tuner.records.trials import best_record, is_confirmed, latency_of
 from tuner.reports.report import TaskStatus
 from tuner.search.budget import Budget, TaskProgress
+from tuner.search.posterior import Posterior
+from tuner.search.ranking import Ranking
 from tuner.search.task_search import TaskSearch
 
 
@@ -41,9 +41,11 @@ class TuningTask:
     """A kernel, its space, its search and what was measured of it.
 
     `candidates` and `lessons` are the training data of the cost model. `known` maps the hash of
-    every measured schedule to its latency, `under_way` that of every schedule being measured to the
-    candidates that wait for it. `confirmed_latency` is that of the record to apply, infinity when a
-    later trial has beaten it. `placements` are where the model's calls have the kernel's buffers.
+    every measured schedule to its latency (infinity for a failure), `plans` that of every one of
+    the space that works to what measures it again, `under_way` that of every schedule being
+    measured to the candidates that wait for it. `confirmed_latency` is that of the record to
+    apply, infinity when the search expects another schedule to beat it. `placements` are where the
+    model's calls have the kernel's buffers.
     """
 
     kernel: FusedKernel
@@ -58,15 +60,21 @@ class TuningTask:
     candidates: list[Candidate] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
+    plans: dict[str, Planned] = field(default_factory=dict)
     under_way: dict[str, list[Candidate]] = field(default_factory=dict)
+    ranking: Ranking = field(init=False)
     _features: FeatureMatrix = field(init=False)
+    _rows: dict[str, int] = field(default_factory=dict)  # of schedules in `lessons`
     seeded: bool = False  # whether its relatives' best schedules were put in front of the search
     failures: int = 0
+    scattered: int = 0  # trials lost to noise
     default_latency: float = math.inf
     confirmed_latency: float = math.inf
 
     def __post_init__(self) -> None:
         self._features = self.extract([])
+        self.ranking = Ranking(self.default.hash)
+        self.plans[self.default.hash] = self.default
 
     @property
     def timed_at(self) -> tuple[list[int], ...]:
@@ -77,27 +85,61 @@ class TuningTask:
         """The candidate's schedule."""
         return plan(self.space, candidate)
 
+    @property
+    def beliefs(self) -> Posterior | None:
+        """What the search believes of the fastest schedules; None before it measured any."""
+        return self.ranking.beliefs
+
+    @property
+    def waits(self) -> bool:
+        """Whether the default schedule is being measured, which all others are measured by."""
+        return math.isnan(self.ranking.scale) and self.default.hash in self.under_way
+
     def resume(self, records: Iterable[TrialRecord], settled: TrialRecord | None = None) -> None:
         """Take over what was measured in earlier runs, in the order of the records.
 
         `settled` is the trial that a job has settled on, if one has.
         """
         records = list(records)
-        for record in search_trials(records):
-            self.take_over(record)
+        self.ranking.prepare(records)
+        for record in records:
+            if says_something(record):
+                self.take_over(record, believe=False)
+        self._believe()
         best = settled or best_record(records)
         if best is not None:
             self.confirmed_latency = latency_of(best)
 
-    def take_over(self, record: TrialRecord) -> None:
-        """Learn from a trial of another job, an earlier one or one of the same time."""
-        latency = latency_of(record)
+    def take_over(self, record: TrialRecord, *, believe: bool = True) -> None:
+        """Learn from a trial of another job, an earlier one or one of the same time.
+
+        Without `believe` what it makes of the task's expectations is left for later.
+        """
+        hash = record.schedule_hash
         candidate = self.space.find(record.sketch, record.choices)
-        lesson = Lesson.of(record.status, latency, record.run_seconds, record.conditions)
+        if is_confirmed(record):
+            self.refute(hash)
+            return
+        latency = math.inf
+        if record.is_ok and not self.ranking.references.is_refuted(hash):
+            self.ranking.prepare([record])
+            latency = self.ranking.take_over(record, eligible=candidate is not None)
+            if candidate is not None:
+                self.plans[hash] = Planned(candidate, record.schedule, hash)
+        pair = recorded_pair(record)
+        deviation = None if pair is None else pair.deviation
+        taught = latency
+        if record.status in LOST_TO_NOISE and pair is not None:
+            taught = self.beside(record.reference, pair)
+        lesson = Lesson.of(record.status, taught, record.run_seconds, record.conditions, deviation)
         seconds = record.build_seconds + record.check_seconds + record.run_seconds
-        self.learn(candidate, record.schedule_hash, latency, lesson, seconds)
+        self.learn(candidate, hash, latency, lesson, seconds, record.status, believe=believe)
         if candidate is not None:
-            self.search.add(candidate, latency)
+            self.search.add(candidate, self.known[hash])
+
+    def beside(self, reference: str | None, pair: LogRatio) -> float:
+        """Seconds of what takes so much longer than a reference; infinity if that has no place."""
+        return math.inf if reference is None else pair.ratio * self.ranking.latency(reference)
 
     def learn(
         self,
@@ -106,45 +148,81 @@ class TuningTask:
         latency: float,
         lesson: Lesson | None,
         seconds: float,
+        status: str,
+        *,
+        believe: bool = True,
     ) -> None:
         """Count a trial that took `seconds`; keep its lesson for the cost model.
 
         `candidate` is None for a schedule that is no point of the space any more.
         """
-        self.known[hash] = latency
-        self.progress.record(latency, seconds)
-        self.failures += not math.isfinite(latency)
-        if hash == self.default.hash:
+        is_lost = status in LOST_TO_NOISE
+        self.scattered += is_lost
+        self.failures += not is_lost and not math.isfinite(latency)
+        if not is_lost or hash not in self.known:
+            self.known[hash] = latency
+        if hash == self.default.hash and not math.isfinite(self.default_latency):
             self.default_latency = latency
-        if latency < (1.0 - UNCONFIRMED_MARGIN) * self.confirmed_latency:
-            self.confirmed_latency = math.inf
-        if candidate is not None and lesson is not None:
+        if believe:
+            self.progress.record(self.ranking.expected, seconds)
+            self._believe()
+        else:
+            self.progress.record(min(self.progress.best, latency), seconds)
+        if candidate is None or lesson is None:
+            return
+        row = self._rows.setdefault(hash, len(self.lessons))
+        if row == len(self.lessons):
             self.candidates.append(candidate)
             self.lessons.append(lesson)
+        elif not is_lost:
+            self.lessons[row] = lesson
+
+    def _believe(self) -> None:
+        """Work out what the task's nominee is expected to take, from all that was placed."""
+        beliefs = self.ranking.beliefs
+        if beliefs is None:
+            return
+        self.progress.expect(self.ranking.expected, beliefs.promise)
+        if self.progress.best < (1.0 - UNCONFIRMED_MARGIN) * self.confirmed_latency:
+            self.confirmed_latency = math.inf
+
+    def refute(self, hash: str) -> bool:
+        """A schedule fails, whatever was measured of it. Whether that was not known before."""
+        self.known[hash] = math.inf
+        self.plans.pop(hash, None)
+        return self.ranking.refute(hash)
 
     @property
     def best_candidate(self) -> Candidate | None:
-        """The fastest candidate measured, None before there is one."""
-        best = min(
-            (i for i, lesson in enumerate(self.lessons) if lesson.outcome is Outcome.MEASURED),
-            key=lambda i: self.lessons[i].latency,
-            default=None,
-        )
-        return None if best is None else self.candidates[best]
+        """The candidate expected to be the fastest, None before there is one."""
+        beliefs = self.ranking.beliefs
+        return None if beliefs is None else self.plans[beliefs.nominee].candidate
 
     def training_data(self, number: int) -> TrainingData:
-        """Everything measured, as the task with this number; features are computed once."""
+        """Everything measured, as the task with this number; features are computed once.
+
+        Latencies of pairs are where the schedules stand now.
+        """
         fresh = self.candidates[len(self._features) :]
         if fresh:
             self._features = np.concatenate([self._features, self.extract(fresh)])
-        return data_of(self._features, self.lessons, number)
+        data = data_of(self._features, self.lessons, number)
+        paired = [hash for hash in self._rows if self.ranking.is_paired(hash)]
+        rows = np.array([self._rows[hash] for hash in paired], np.int64)
+        seconds, deviations = self.ranking.estimates(paired)
+        standing = np.isfinite(seconds) & (data.outcomes[rows] == Outcome.MEASURED)
+        data.latencies[rows[standing]] = seconds[standing]
+        data.deviations[rows[standing]] = deviations[standing]
+        return data
 
     def status(self, budget: Budget | None = None) -> TaskStatus:
         """Where the task stands; `budget` tells why it ended."""
-        end = None
+        ended = ""
         if budget is not None and self.progress.pending == 0:
-            end = budget.task_end(self.progress)
-        best = self.confirmed_latency
+            ended = budget.reason(self.progress)
+        is_confirmed = math.isfinite(self.confirmed_latency)
+        low, high = self.ranking.interval
+        unknown = is_confirmed or not math.isfinite(self.progress.best)
         return TaskStatus(
             kernel=self.kernel.name,
             key=self.key.workload,
@@ -152,8 +230,12 @@ class TuningTask:
             trials=self.progress.trials,
             failures=self.failures,
             default=self.default_latency,
-            best=best if math.isfinite(best) else self.progress.best,
-            ended=end.value if end else "",
+            best=self.confirmed_latency if is_confirmed else self.progress.best,
+            ended=ended,
+            scattered=self.scattered,
+            expected=math.nan if unknown else self.progress.best,
+            low=math.nan if unknown else low,
+            high=math.nan if unknown else high,
         )
 
 
@@ -161,3 +243,13 @@ def plan(space: ScheduleSpace, candidate: Candidate) -> Planned:
     """The candidate's schedule as JSON, with its hash."""
     schedule = space.schedule(candidate).to_json()
     return Planned(candidate, schedule, hash_json(schedule))
+
+
+def says_something(record: TrialRecord) -> bool:
+    """Whether a search learns from a trial: not from a finalist that works, which its own meeting
+    judges, and not from failures of the machinery."""
+    if record.status == Status.INFRASTRUCTURE:
+        return False
+    return not is_confirmed(record) or (
+        not record.is_ok and record.status not in (*LOST_TO_NOISE, Status.QUARANTINED)
+    )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from tuner.search.budget import Budget, End, Limits, TaskProgress
 
 
-def progress(occurrences: int, *latencies: float) -> TaskProgress:
+def progress(occurrences: int, *bests: float) -> TaskProgress:
+    """After trials each of which left the best latency at this."""
     task = TaskProgress(occurrences)
-    for latency in latencies:
-        task.record(latency)
+    for best in bests:
+        task.record(best)
     return task
 
 
@@ -70,10 +73,56 @@ def test_a_task_ends_at_its_own_limit() -> None:
 
 def test_a_task_without_improvement_ends_by_patience() -> None:
     budget = Budget(Limits(patience=5))
-    task = progress(1, 2.0, 1.0, 1.5, 1.2, 1.1, 1.3)
+    task = progress(1, 2.0, 1.0, 1.0, 1.0, 1.0, 0.999)
     assert budget.task_end(task) is None
-    task.record(1.0)  # equal is no improvement
+    task.record(1.0)
     assert budget.task_end(task) is End.PATIENCE
+
+
+def test_what_was_believed_too_much_may_be_gained_again() -> None:
+    """The best latency rises when luck is taken off it; a fall from there is a gain."""
+    task = progress(1, 2.0, 1.0, 1.2, 1.2, 1.2)
+    assert task.stale == 3
+    task.record(1.1)
+    assert task.stale == 0
+    assert task.best == 1.1
+
+
+def test_a_task_waits_for_its_default_schedule() -> None:
+    tasks = [TaskProgress(9, waits=True, pending=1), progress(1, 1.0)]
+    assert Budget(Limits()).next_task(tasks, 0.0) == 1
+    tasks[1].waits = True
+    assert Budget(Limits()).next_task(tasks, 0.0) is None
+    assert Budget(Limits()).task_end(tasks[0]) is None
+
+
+def promising(trials: int, promise: float, headroom: float) -> TaskProgress:
+    task = progress(1, *[1.0] * trials)
+    task.promise, task.headroom = promise, headroom
+    return task
+
+
+def test_a_task_ends_when_nothing_is_to_be_won() -> None:
+    budget = Budget(Limits(nothing_to_win=0.02))
+    task = promising(40, 0.01, 0.01)
+    assert budget.task_end(task) is End.NOTHING_TO_WIN
+    assert budget.reason(task) == "within 2 % of the best of this space, 40 measured"
+    assert budget.reason(promising(4, 0.01, 0.01)) == ""
+    task.record(0.9)
+    assert budget.task_end(task) is None  # the last trials have gained
+
+
+@pytest.mark.parametrize(
+    "task",
+    [promising(31, 0.01, 0.01), promising(40, 0.03, 0.01), promising(40, 0.01, 0.1)],
+    ids=["too few trials", "the fast end is thin", "the model expects more"],
+)
+def test_a_task_that_may_win_goes_on(task: TaskProgress) -> None:
+    assert Budget(Limits(nothing_to_win=0.02)).task_end(task) is None
+
+
+def test_a_task_may_go_on_whatever_is_to_be_won() -> None:
+    assert Budget(Limits(nothing_to_win=0.0)).task_end(promising(400, 0.0, 0.0)) is None
 
 
 def test_time_ends_the_job() -> None:

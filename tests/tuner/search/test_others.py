@@ -31,15 +31,18 @@ SECONDS = 60.0
 
 
 class TellingRunner(SyntheticRunner):
-    """Answers one request at a time, after it was told to."""
+    """Answers one request at a time; after as many as there are default schedules when it is told
+    to."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(4)
         self._connection = connection
         self._goes_on = False
+        self._answered = 0
 
     def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        if not self._goes_on:
+        self._answered += 1
+        if not self._goes_on and self._answered > len(SIZES):
             self._connection.send("measuring")
             self._goes_on = self._connection.recv() == "go on"
         one, self._ready = self._ready[:1], self._ready[1:]
@@ -71,13 +74,12 @@ class Driver:
         self.connection.send("go on")
 
 
-def recorded(path: Path) -> int:
-    """How many trials there are; no schedule of a task has two."""
+def recorded(path: Path) -> tuple[int, int]:
+    """How many trials there are, and of how many schedules."""
     with Store.open(path) as store:
         assert check(store) == []
         schedules = [(r.key, r.schedule_hash) for r in queries.iterate_trials(store)]
-        assert len(schedules) == len(set(schedules))
-        return len(schedules)
+        return len(schedules), len(set(schedules))
 
 
 def test_two_drivers_measure_everything_once(tmp_path: Path) -> None:
@@ -91,7 +93,8 @@ def test_two_drivers_measure_everything_once(tmp_path: Path) -> None:
     counts = [int(driver.says().removeprefix("measured ")) for driver in (first, second)]
     for driver in (first, second):
         driver.process.join(SECONDS)
-    assert sum(counts) == recorded(path) == sum(SIZES)
+    assert recorded(path) == (sum(counts), sum(SIZES))
+    assert sum(counts) <= 1.4 * sum(SIZES)  # each measures a fifth of its own again, at most
     assert min(counts) > 0
     with Store.open(path) as store:
         assert count_claims(store) == 0
@@ -111,9 +114,9 @@ def test_what_a_killed_driver_had_claimed_is_measured_by_the_other(tmp_path: Pat
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.join(SECONDS)
     other.goes_on()
-    assert other.says() == f"measured {sum(SIZES)}"
+    measured = int(other.says().removeprefix("measured "))
     other.process.join(SECONDS)
-    assert recorded(path) == sum(SIZES)
+    assert recorded(path) == (len(SIZES) + measured, sum(SIZES))
     with Store.open(path) as store:
         assert [job.state for job in queries.jobs(store)] == ["finished", "lost"]
         (lost,) = close_lost_jobs(store)

@@ -18,6 +18,7 @@ from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space, tile_space
 from tuner.confirm.finalists import Finalists, refresh
 from tuner.confirm.race import RaceOptions
+from tuner.model.cost_model import BoostedTrees
 from tuner.records.trials import best_record, is_confirmed, record_to_apply
 from tuner.search.budget import End, Limits
 from tuner.search.session import MAX_MACHINERY_FAILURES
@@ -33,9 +34,9 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
 
 def test_every_result_is_in_the_store(setting: Setting) -> None:
     assert setting.run(Limits(), TILES, OTHER) is End.EXHAUSTED
-    counts = [len(queries.trials(setting.store, task.key)) for task in setting.made]
-    assert counts == [9, 7]
-    assert len(setting.runner.requests) == 16
+    trials = [queries.trials(setting.store, task.key) for task in setting.made]
+    assert [len({record.schedule_hash for record in found}) for found in trials] == [9, 7]
+    assert len(setting.runner.requests) == sum(map(len, trials))
     best = queries.fastest_trial(setting.store, setting.made[0].key)
     assert best is not None
     assert best.choices == {"tile": 9}
@@ -61,7 +62,8 @@ def test_a_longer_run_goes_on_without_repeating(setting: Setting) -> None:
     setting.run(Limits(trials=6), TILES, OTHER)
     setting.run(Limits(trials=13), TILES, OTHER)
     measured = [(r.workload_key, hash_json(r.schedule)) for r in setting.runner.requests]
-    assert len(measured) == len(set(measured)) == 13
+    replications = sum(task.ranking.replications for task in setting.made)
+    assert len(set(measured)) + replications == len(measured) == 13
     assert sum(task.progress.trials for task in setting.made) == 13
 
 
@@ -71,9 +73,11 @@ def test_earlier_results_train_the_model_of_the_next_run(setting: Setting) -> No
     setting.run(Limits(trials=40), kind)
     setting.run(Limits(trials=40), kind)
     task = setting.made[0]
-    assert len(task.candidates) == len(task.lessons) == 40
-    assert task.progress.best == min(lesson.latency for lesson in task.lessons)
-    assert len(task.training_data(0)) == 40
+    learnt = 40 - task.ranking.replications
+    assert len(task.candidates) == len(task.lessons) == learnt
+    data = task.training_data(0)
+    assert len(data) == learnt
+    assert task.progress.best == pytest.approx(data.latencies.min(), rel=0.02)
 
 
 def test_schedules_equal_to_a_measured_one_are_not_measured_again(setting: Setting) -> None:
@@ -179,10 +183,11 @@ def test_finalists_that_met_do_not_meet_again(setting: Setting) -> None:
     setting.run(Limits(), OTHER)
     setting.confirm()
     before = len(setting.runner.requests)
+    trials = setting.made[0].progress.trials
     setting.run(Limits(), OTHER)
     assert not setting.confirm().settled
     assert len(setting.runner.requests) == before
-    assert setting.made[0].progress.trials == 7  # confirmations are no trials
+    assert setting.made[0].progress.trials == trials  # confirmations are none
 
 
 def test_the_finalists_decide_and_not_a_lucky_trial(
@@ -247,21 +252,192 @@ def test_finalists_stop_when_time_is_up(setting: Setting) -> None:
     assert len(setting.runner.requests) == before
 
 
-class UnstableRunner(SyntheticRunner):
-    """The first answer for each schedule is unstable."""
+def test_candidates_are_measured_beside_the_reference(setting: Setting) -> None:
+    setting.run(Limits(), TILES)
+    first, *later = setting.runner.requests
+    assert not first.rivals and "give_up" not in first.options
+    assert hash_json(later[0].rivals[0]) == setting.made[0].default.hash
+    seen = {hash_json(first.schedule)}
+    for request in later:
+        again = hash_json(request.schedule) in seen
+        assert request.options["give_up"] == int(not again)
+        assert hash_json(request.rivals[0]) in seen
+        seen.add(hash_json(request.schedule))
+    assert len({request.seed for request in later}) == len(later)
+
+
+def test_the_fastest_becomes_the_reference_when_it_was_measured_again(setting: Setting) -> None:
+    setting.run(Limits(trials=60), (matmul_kernel(), tile_space(), 1))
+    asked = [hash_json(request.schedule) for request in setting.runner.requests]
+    references = {hash_json(r.rivals[0]) for r in setting.runner.requests if r.rivals}
+    assert len(references) > 1
+    assert all(asked.count(hash) > 1 for hash in references - {setting.made[0].default.hash})
+    assert setting.made[0].ranking.replications <= 12
+
+
+class WanderingRunner(SyntheticRunner):
+    """The host becomes slower and slower; all schedules of a request alike."""
+
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        speed = 1.0 + 0.1 * len(self.requests)
+        result = super().answer(request)
+        return replace(
+            result,
+            samples=tuple(speed * seconds for seconds in result.samples),
+            rivals=tuple(tuple(speed * t for t in samples) for samples in result.rivals),
+        )
+
+
+def test_latencies_do_not_follow_the_mood_of_the_clock(setting: Setting) -> None:
+    """All are told in the speed that the default schedule was measured at."""
+    setting.runner = WanderingRunner()
+    setting.run(Limits(), TILES)
+    task = setting.made[0]
+    for record in queries.trials(setting.store, task.key):
+        truth = setting.runner.answers[task.key.workload, record.schedule_hash]
+        assert record.latency == pytest.approx(1.1 * truth)  # it was measured first
+        if record.reference is None:
+            assert record.schedule_hash == task.default.hash and record.ratio is None
+            continue
+        reference = setting.runner.answers[task.key.workload, record.reference]
+        assert record.ratio == pytest.approx(truth / reference)
+        assert not record.contradiction
+        assert len(record.reference_samples) == len(record.samples)
+    assert task.default_latency == pytest.approx(1.1e-3)
+
+
+def test_the_next_run_stands_where_the_last_one_did(setting: Setting) -> None:
+    setting.runner = WanderingRunner()
+    kind = (matmul_kernel(), tile_space(), 1)
+    setting.run(Limits(trials=40), kind)
+    before = setting.made[0]
+    setting.run(Limits(trials=40), kind)
+    after = setting.made[0]
+    for hash in before.known:
+        assert before.ranking.latency(hash) == pytest.approx(after.ranking.latency(hash))
+    assert after.progress.best == pytest.approx(before.progress.best)
+    assert after.ranking.scale == before.ranking.scale
+    assert after.ranking.replications == before.ranking.replications
+
+
+class ScatteringRunner(SyntheticRunner):
+    """The first answer for each schedule scatters."""
 
     def answer(self, request: MeasureRequest) -> MeasureResult:
         result = super().answer(request)
         earlier = [r for r in self.requests[:-1] if r.schedule == request.schedule]
-        return result if earlier else replace(result, status=Status.UNSTABLE, error="scatters")
+        return result if earlier else replace(result, status=Status.SCATTERED, error="two modes")
 
 
-def test_an_unstable_measurement_that_may_be_the_best_is_repeated_once(setting: Setting) -> None:
-    setting.runner = UnstableRunner()
+def test_a_measurement_that_scatters_is_repeated_once_if_it_may_be_the_best(
+    setting: Setting,
+) -> None:
+    setting.runner = ScatteringRunner()
     setting.run(Limits(), TILES)
+    task = setting.made[0]
     hashes = [hash_json(request.schedule) for request in setting.runner.requests]
-    assert hashes.count(setting.made[0].default.hash) == 2
-    assert max(map(hashes.count, hashes)) == 2
-    records = queries.trials(setting.store, setting.made[0].key)
-    assert len(records) == len(hashes)  # the unstable ones too
-    assert math.isfinite(setting.made[0].progress.best)
+    assert hashes.count(task.default.hash) == 2
+    records = queries.trials(setting.store, task.key)
+    assert len(records) == len(hashes) == task.progress.trials  # those that scattered too
+    assert math.isfinite(task.progress.best)
+    status = task.status()
+    assert status.scattered == 9
+    assert status.failures == 0
+    assert math.isfinite(status.expected) and status.low < status.expected < status.high
+
+
+class FailingLater(SyntheticRunner):
+    """A schedule fails from its n-th measurement on, in whatever part."""
+
+    def __init__(self, victim: str, times: int, status: Status = Status.CRASHED) -> None:
+        super().__init__(1)
+        self.victim, self.times, self.status = victim, times, status
+
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        hashes = [hash_json(schedule) for schedule in request.schedules]
+        if self.victim in hashes:
+            self.times -= 1
+            if self.times < 0:
+                culprit = hashes.index(self.victim)
+                return MeasureResult(
+                    request.request_id, self.status, error="signal 11", culprit=culprit
+                )
+        return super().answer(request)
+
+
+def test_a_default_that_crashes_as_reference_is_replaced(setting: Setting) -> None:
+    space = small_space(9)
+    default = plan(space, space.default())
+    setting.runner = FailingLater(default.hash, 3)
+    setting.run(Limits(), TILES)
+    task = setting.made[0]
+    (message,) = (text for text in setting.progress.said if "reference" in text)
+    assert message == (
+        f"the reference of {task.kernel.name} crashed (signal 11): "
+        "candidates are measured against another schedule now"
+    )
+    records = queries.trials(setting.store, task.key)
+    measured = {record.schedule_hash for record in records if record.is_ok}
+    assert len(measured) == 9  # no candidate is lost for it
+    (failure,) = (record for record in records if not record.is_ok)
+    assert failure.schedule_hash == default.hash
+    assert records[-1].reference in measured - {default.hash}
+    assert task.failures == 0 and task.progress.pending == 0
+    applied = record_to_apply(setting.store, task.key)
+    assert applied is not None and applied[0].schedule_hash != default.hash
+    setting.run(Limits(), TILES)
+    assert setting.made[0].ranking.references.is_refuted(default.hash)
+
+
+def test_a_default_that_never_works_leaves_its_place_to_the_first_that_does(
+    setting: Setting,
+) -> None:
+    space = small_space(9)
+    default = plan(space, space.default())
+    setting.runner = FailingLater(default.hash, 0, Status.BUILD_ERROR)
+    setting.run(Limits(), TILES)
+    task = setting.made[0]
+    first, second, *later = queries.trials(setting.store, task.key)
+    assert first.schedule_hash == default.hash and first.status == "build_error"
+    assert second.reference is None
+    references = {record.reference for record in later}
+    assert None not in references and second.schedule_hash in references
+    assert task.ranking.scale == second.latency
+    assert task.failures == 1
+    setting.run(Limits(), TILES)
+    assert setting.made[0].ranking.scale == second.latency
+
+
+def test_a_schedule_that_fails_when_it_is_measured_again_is_out(setting: Setting) -> None:
+    space = small_space(20)
+    fastest = plan(space, space.candidate(19))
+    setting.runner = FailingLater(fastest.hash, 1)
+    setting.run(Limits(), (matmul_kernel(), space, 1))
+    task = setting.made[0]
+    records = queries.trials(setting.store, task.key)
+    assert [r.is_ok for r in records if r.schedule_hash == fastest.hash] == [True, False]
+    beliefs = task.ranking.beliefs
+    assert beliefs is not None and fastest.hash not in beliefs.schedules
+    applied = record_to_apply(setting.store, task.key)
+    assert applied is not None and applied[0].schedule_hash != fastest.hash
+
+
+def test_records_of_a_former_version_are_gone_on_from(setting: Setting, tmp_path: Path) -> None:
+    """They were measured alone: they count, and what a pair says counts more."""
+    setting.run(Limits(trials=6), TILES)
+    old = [
+        replace(record, reference=None, ratio=None, low=None, high=None, reference_samples=())
+        for record in queries.trials(setting.store, setting.made[0].key)
+    ]
+    former = Setting(tmp_path / "former.db")
+    former.tasks(BoostedTrees(0), TILES)
+    job = former.store.start_job("model", "hash", {}).id
+    former.store.add(replace(record, job=job) for record in old)
+    former.run(Limits(trials=8), TILES)
+    task = former.made[0]
+    former.store.close()
+    assert task.progress.trials == 8
+    assert task.ranking.scale == pytest.approx(1e-3)
+    _, deviations = task.ranking.estimates([record.schedule_hash for record in old[1:]])
+    assert deviations.max() == pytest.approx(0.1)
+    assert all(request.rivals for request in former.runner.requests)
