@@ -73,6 +73,9 @@ class SearchSettings(_Section):
     """A task ends after so many trials without a better latency."""
     min_gain: Share = 0.01
     """A task ends when its last 32 trials gained less than this and no more is predicted."""
+    nothing_to_win: Annotated[float, Field(ge=0, le=0.5)] = 0.02
+    """A task ends when neither what was measured nor the cost model promises that much of its time
+    (0.02 is 2 %), after 32 trials at least; 0: never for that."""
     cost_model: CostModelSettings = CostModelSettings()
 
 
