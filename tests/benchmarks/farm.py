@@ -195,7 +195,6 @@ def meet(pairs: int, slower: float, load: bool) -> int:
                     f"{number}-{len(race.meetings)}",
                     {
                         "samples": RaceOptions().rounds,
-                        "min_samples": 1,
                         "min_sample_seconds": 0.0025,
                         "fresh_process": 1,
                     },

@@ -24,10 +24,12 @@ from tuner.confirm.contenders import Believe, Lineup, lineup_of
 from tuner.confirm.race import Race, RaceOptions
 from tuner.confirm.verdict import judge
 from tuner.records.trials import trial_record
+from tuner.search.measuring import TIMING_SHARE
 from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask
 
 POLL_SECONDS = 0.25
+SLICE_SECONDS = 0.25  # of all slices of one schedule in a process, at most
 MEETING_SECONDS = 1.0  # of one process, before any was seen
 _NOBODYS_FAULT = (Status.INFRASTRUCTURE, Status.QUARANTINED, Status.UNSTABLE, Status.SCATTERED)
 
@@ -134,7 +136,7 @@ class Finalists:
         contenders have all met before is left alone. What comes out is in `settled`; the store has
         the measurements, not the verdicts.
         """
-        rounds = {"samples": self._options.rounds, "min_samples": 1, "fresh_process": 1}
+        rounds = {"samples": self._options.rounds, "fresh_process": 1}
         self._thorough = thorough
         for task in tasks:
             lineup = lineup_of(self._store, task, self._believe)
@@ -177,13 +179,14 @@ class Finalists:
         self.measured += len(numbers)
         self._number += 1
         schedules = [final.lineup.contenders[number].trial.schedule for number in numbers]
+        longest = TIMING_SHARE * options.get("run_timeout", math.inf)
         request = MeasureRequest(
             request_id=f"{self._job[:16]}-final-{self._number}",
             kernel=final.task.kernel_json,
             workload_key=final.task.key.workload,
             schedule=schedules[0],
             threads=final.task.key.threads,
-            options=options,
+            options={**options, "max_seconds": min(SLICE_SECONDS * len(numbers), longest)},
             rivals=tuple(schedules[1:]),
             seed=self._seed + self._number,
             placements=final.task.timed_at,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from tuner.confirm.verdict import EFFECT, Meeting, standing
+from tuner.confirm.verdict import EFFECT, LEAST_PAIRS, Meeting, standing
 from tuner.search.standings import BETWEEN_RUNS, Estimate
 
 SAME = 0.01  # a rival that cannot be faster than the leader by more than this is not waited for
@@ -90,8 +90,11 @@ class Race:
 
     @property
     def is_young(self) -> bool:
-        """Whether somebody has met the others less often than asked for."""
-        return any(self._met(number) < self._options.processes for number in self._racing)
+        """Whether somebody has met the others less often than asked for, or too few pairs."""
+        return any(
+            self._met(number) < self._options.processes or self._pairs(number) < LEAST_PAIRS
+            for number in self._racing
+        )
 
     def add(self, meeting: Meeting) -> None:
         """Take in what a process timed; who clearly lost leaves, who is due joins."""
@@ -168,6 +171,9 @@ class Race:
 
     def _met(self, number: int) -> int:
         return sum(number in meeting for meeting in self.meetings)
+
+    def _pairs(self, number: int) -> int:
+        return sum(len(meeting.get(number, ())) for meeting in self.meetings)
 
 
 def _enough(leader: int) -> float:

@@ -134,6 +134,15 @@ def test_a_schedule_that_fails_is_out(culprit: int) -> None:
     assert verdict is not None and verdict.winner == 3 - culprit
 
 
+def test_slow_kernels_meet_until_there_are_pairs_enough() -> None:
+    host = Host([1.0, 0.5], 0)
+    race = Race([Estimate(0.0, 0.01)] * 2, starters=2, default=0)
+    while numbers := race.next():
+        race.add(host.meet(numbers, 4))  # no more rounds within the seconds of a process
+    verdict = judge(race.meetings)
+    assert verdict is not None and verdict.winner == 1
+
+
 def test_who_waits_takes_the_place_of_one_that_fails() -> None:
     race = Race([Estimate(0.0, 0.01)] * 3, starters=2, default=0)
     assert race.next() == [0, 1]
