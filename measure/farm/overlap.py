@@ -1,13 +1,16 @@
 """May some cores build while others time? Asked once when a runner starts, by trying it.
 
-An A/A check: the same two pieces of work, arithmetic in registers and a copy within the caches, are
-timed on a measuring slot's cores with the other cores idle and with all of them compiling, in
-turn. Where the load moves one of the medians by more than `LIMIT`, building and timing take turns.
-Cores that share a cache, a memory bus or an execution unit fail this, and no flag tells which do.
+Two different pieces of work, arithmetic in registers and a copy within the caches, take turns in
+short slices on a measuring slot's cores, with the other cores idle and with all of them compiling.
+A load that slows both down alike does not matter: a measurement is a ratio of neighbouring slices.
+But where it moves the ratio of the two by more than `LIMIT` beyond doubt, it moves those of
+schedules that compute or copy more than others as well, and building and timing take turns. Cores
+that share a cache, a memory bus or an execution unit do so, and no flag tells which do.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -20,35 +23,44 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.target import host_target
-from measure.compare import Comparison, compare_paired
+from measure.compare import LogRatio, log_ratio
 from measure.farm.slots import SlotPlan
 from measure.machine import on_cores
 from measure.sandbox.python_path import python_path
+from measure.worker.slice_clock import SliceClock
 from measure.worker.yardstick import Yardstick
 
-LIMIT = 0.05  # as much scatter makes a single measurement unstable
+LIMIT = 0.05
+"""The most by which a load may move a ratio of different work; differences in kind of schedules of
+one kernel are a fraction of that between these two."""
 _ROUNDS = 9
-_SAMPLE_SECONDS = 0.008
+_PAIRS = 3  # of slices in a round, with and without load
+_SLICE_SECONDS = 0.0025
 _SETTLE_SECONDS = 0.003
 _COPIED_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How much longer work takes beside builds: ratios of paired medians."""
+    """What builds on the other cores do to timed work.
 
-    arithmetic: Comparison
-    caches: Comparison
+    `arithmetic`: its time beside them over its time without. `copying`: the same of the ratio of
+    copying to arithmetic.
+    """
+
+    arithmetic: LogRatio
+    copying: LogRatio
 
     @property
     def is_clean(self) -> bool:
-        return max(self.arithmetic.ratio, self.caches.ratio) <= 1.0 + LIMIT
+        """No ratio of different work is moved by more than `LIMIT` beyond doubt."""
+        return abs(self.copying.mean) - 1.96 * self.copying.deviation <= math.log1p(LIMIT)
 
     def __str__(self) -> str:
         verdict = "building goes on beside timing" if self.is_clean else "they take turns"
         return (
-            f"beside builds, arithmetic takes {self.arithmetic.ratio - 1:+.1%} and copying"
-            f" {self.caches.ratio - 1:+.1%} longer: {verdict}"
+            f"beside builds, arithmetic takes {self.arithmetic.ratio - 1:+.1%} longer and copying"
+            f" {self.copying.ratio - 1:+.1%} against it: {verdict}"
         )
 
 
@@ -61,15 +73,23 @@ def measure_overlap(timed: Sequence[int], loaded: Sequence[int]) -> Overlap:
         source = np.zeros(_COPIED_BYTES, np.uint8)
         copy = np.empty_like(source)
         probes: list[Callable[[], object]] = [yardstick.seconds, lambda: np.copyto(copy, source)]
+        clock = SliceClock()
+        stack.callback(clock.close)
         times: dict[tuple[int, bool], list[float]] = {}
         for number in range(_ROUNDS):
             for busy in (False, True) if number % 2 else (True, False):
                 for load in loads:
                     load.send_signal(signal.SIGCONT if busy else signal.SIGSTOP)
                 time.sleep(_SETTLE_SECONDS)
-                for i, probe in enumerate(probes):
-                    times.setdefault((i, busy), []).append(_sample(probe))
-    return Overlap(*(compare_paired(times[i, True], times[i, False]) for i in range(2)))
+                for pair in range(_PAIRS):
+                    for i in (0, 1) if pair % 2 else (1, 0):
+                        times.setdefault((i, busy), []).append(_slice(probes[i], clock))
+    beside, alone = (log_ratio(times[1, busy], times[0, busy]) for busy in (True, False))
+    shift = math.hypot(beside.deviation, alone.deviation)
+    return Overlap(
+        log_ratio(times[0, True], times[0, False]),
+        LogRatio(beside.mean - alone.mean, shift, beside.pairs),
+    )
 
 
 def settle_overlap(
@@ -93,14 +113,15 @@ def take_turns(plan: SlotPlan) -> SlotPlan:
     return SlotPlan(tuple(sorted(cores)), plan.slots, alternates=True)
 
 
-def _sample(work: Callable[[], object]) -> float:
-    """Seconds per call of `work`, over at least `_SAMPLE_SECONDS`."""
+def _slice(work: Callable[[], object], clock: SliceClock) -> float:
+    """Seconds per call of `work`, over about `_SLICE_SECONDS`."""
     calls = 0
-    start = time.perf_counter()
-    while (spent := time.perf_counter() - start) < _SAMPLE_SECONDS:
+    end = time.perf_counter() + _SLICE_SECONDS
+    clock.start()
+    while not calls or time.perf_counter() < end:
         work()
         calls += 1
-    return spent / calls
+    return clock.seconds() / calls
 
 
 def _start_load(core: int, stack: ExitStack) -> subprocess.Popen[bytes]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,23 @@ def test_success_has_samples_and_a_latency(runner: Runner) -> None:
     (result,) = collect(runner)
     assert result.status is Status.OK and result.error == ""
     assert min(result.samples) <= result.latency <= max(result.samples)
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("fault", ["segfault", "wrong", "build_error", "build_crash"])
+def test_who_of_a_pair_failed_is_named(runner: Runner, fault: str, culprit: int) -> None:
+    faults = ["none", "none"]
+    faults[culprit] = fault
+    runner.submit(replace(make_request(faults[0]), rivals=([["fault", faults[1]]],)))
+    (result,) = collect(runner)
+    assert (result.status, result.culprit) == (EXPECTED[fault], culprit)
+
+
+def test_sides_of_a_pair_have_as_many_slices(runner: Runner) -> None:
+    runner.submit(replace(make_request("none"), rivals=([["fault", "none"]],)))
+    (result,) = collect(runner)
+    assert (result.status, result.culprit) == (Status.OK, None)
+    assert len(result.rivals) == 1 and len(result.rivals[0]) == len(result.samples) >= 3
 
 
 def test_more_requests_than_the_capacity_are_all_answered(runner: Runner) -> None:

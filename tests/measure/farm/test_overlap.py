@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+from pathlib import Path
 
 import pytest
 
-from measure.compare import Comparison
+from measure.compare import LogRatio
 from measure.farm import overlap
 from measure.farm.overlap import Overlap, measure_overlap, settle_overlap, take_turns
 from measure.farm.slots import SlotPlan
@@ -14,18 +16,18 @@ from measure.farm.slots import SlotPlan
 PLAN = SlotPlan((0, 1, 2, 3), ((2,), (3,)))
 
 
-def comparison(ratio: float) -> Comparison:
-    return Comparison(ratio, ratio, ratio, 9)
+def pair(ratio: float) -> LogRatio:
+    return LogRatio(math.log(ratio), 0.005, 27)
 
 
 @pytest.mark.parametrize(
-    ("arithmetic", "caches", "clean"),
-    [(1.0, 1.04, True), (1.06, 1.0, False), (1.0, 1.3, False), (0.9, 0.95, True)],
+    ("arithmetic", "copying", "clean"),
+    [(1.0, 1.04, True), (1.0, 1.07, False), (1.0, 0.9, False), (1.3, 1.0, True)],
 )
-def test_the_worse_of_both_decides(
-    arithmetic: float, caches: float, clean: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_moves_a_ratio_of_different_work_decides(
+    arithmetic: float, copying: float, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Overlap(comparison(arithmetic), comparison(caches))
+    found = Overlap(pair(arithmetic), pair(copying))
     monkeypatch.setattr(overlap, "measure_overlap", lambda timed, loaded: found)
     told: list[str] = []
     plan = settle_overlap(PLAN, "auto", told.append)
@@ -46,10 +48,16 @@ def test_cores_that_never_time_are_spare() -> None:
     assert SlotPlan((0,), ((0,),)).spare == ()
 
 
-def test_a_load_on_the_timed_core_itself_is_found() -> None:
-    core = max(os.sched_getaffinity(0))
+def test_what_may_be_chance_does_not_decide() -> None:
+    assert Overlap(pair(1.0), LogRatio(-0.2, 0.1, 27)).is_clean
+    assert not Overlap(pair(1.0), LogRatio(-0.2, 0.02, 27)).is_clean
+
+
+def test_the_try_leaves_this_thread_where_it_was_and_no_load_behind() -> None:
     before = os.sched_getaffinity(0)
-    found = measure_overlap([core], [core])
-    assert not found.is_clean
-    assert found.arithmetic.ratio > 1.3
+    found = measure_overlap([max(before)], [min(before)])
+    assert found.arithmetic.pairs == found.copying.pairs > 20
     assert os.sched_getaffinity(0) == before
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    assert not any(b"build_load" in command for command in commands)
