@@ -36,6 +36,7 @@ from measure.compare import Comparison, compare_paired, pair_of
 from measure.farm.runner import Runner
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.benchmarks.recording import Case, conv_model
+from tuner.building.compile import compile_with
 from tuner.job import Job
 from tuner.model.cost_model import BoostedTrees
 from tuner.model.packed_space import PackedSpace
@@ -44,6 +45,7 @@ from tuner.reports.progress import make_progress
 from tuner.reports.report import format_ratio
 from tuner.search.make_tasks import distinct_kernels, make_tasks
 from tuner.search.measuring import runner_of, timing_options
+from tuner.search.placements import model_placements
 from tuner.search.tasks import Planned, plan
 
 AGAIN = 12  # of the fastest, measured once more
@@ -84,6 +86,9 @@ class Drawing:
         self.default = plan(self.space, self.space.default())
         self.planned = self._drawn(count)
         self.kernel_json = kernel_to_json(self.kernel)
+        model = compile_with(self.graph, None, settings, self.target).spec
+        places = model_placements(model, {workload: self.kernel})[workload]
+        self.placements = tuple(place.to_json() for place in places[:1])
 
     def _drawn(self, count: int) -> dict[str, Planned]:
         """So many distinct schedules besides the default one, by hash, or all that there are."""
@@ -173,7 +178,7 @@ class Drawing:
             count += len(results)
             if results and count % 100 < len(results):
                 pace = count / (time.monotonic() - started)
-                print(f"{self.case.name}: {name} {count} ({pace:.1f}/s)", file=sys.stderr)
+                _tell(f"{self.case.name}: {name} {count} ({pace:.1f}/s)")
 
     def request(
         self, request_id: str, planned: Sequence[Planned], options: Mapping[str, float | int]
@@ -188,6 +193,7 @@ class Drawing:
             {**timing_options(self.settings), **options},
             rivals=tuple(other.schedule for other in planned[1:]),
             seed=int(planned[0].hash[:8], 16),
+            placements=self.placements,
         )
 
     def _record(
@@ -206,6 +212,10 @@ class Drawing:
             latency=None if default is None or not pair else pair.ratio * median(default.samples),
         )
         return replace(record, job=None)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _ratio(record: TrialRecord) -> float:
@@ -233,12 +243,13 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
         )
         store.patience = job.patience
         job.register(drawing.case.name, drawing.graph)
+        job.prepare(drawing.graph)
         end = job.search()
         store.add(settled.best for settled in job.settled)
         store.finish_job(job.id, "finished", {})
         applied = record_to_apply(store, drawing.key)
         trials = tasks[0].progress.trials
-    print(f"{drawing.case.name}: searched, {trials} trials known: {end}", file=sys.stderr)
+    _tell(f"{drawing.case.name}: searched, {trials} trials known: {end}")
     if applied is None:
         return drawing.default
     record = applied[0]
@@ -258,7 +269,7 @@ def meet(drawing: Drawing, runner: Runner, planned: Sequence[Planned]) -> list[l
         while not results:
             results = list(runner.results(1.0))
         if results[0].status is not Status.OK:
-            print(f"{drawing.case.name}: {results[0].status}", file=sys.stderr)
+            _tell(f"{drawing.case.name}: {results[0].status}")
             continue
         for kept, taken in zip(samples, (results[0].samples, *results[0].rivals), strict=True):
             kept += taken
@@ -290,11 +301,11 @@ def drawn(kernels: int, schedules: int, trials: int, database: Path) -> bool:
     with Store.open(database) as store:
         for case in drawn_cases()[:kernels]:
             drawing = Drawing(case, store, settings, schedules)
-            print(f"{case.name}: {drawing.space.size} candidates", file=sys.stderr)
-            with runner_of(settings, drawing.target, print) as runner:
+            _tell(f"{case.name}: {drawing.space.size} candidates")
+            with runner_of(settings, drawing.target, _tell) as runner:
                 drawing.measure(runner)
             found = searched(drawing, search, database.with_suffix(".search.db"))
-            with runner_of(settings, drawing.target, print) as runner:
+            with runner_of(settings, drawing.target, _tell) as runner:
                 compared = compare(drawing, runner, found)
             verdict = "within" if compared.ratio <= WITHIN else "NOT within"
             good = good and compared.ratio <= WITHIN
