@@ -16,6 +16,8 @@ WORST = 1.0  # residual, in log2: how much further off does not matter
 USUAL_COUNT = 8  # forecasts that this is worth:
 USUAL_PROCESS, USUAL_MODEL = 0.2, 0.3  # residuals of the process and of the model, in log2
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0  # of the deviation
+MEMORY = 0.8  # of what batches promised, from one to the next
+TRUST = 0.05  # gain that is taken as promised and kept before there is any, in log2
 
 
 class Forecast(NamedTuple):
@@ -33,6 +35,8 @@ class Forecasts:
 
     _open: dict[int, Forecast] = field(default_factory=dict)  # by number of the candidate
     _closed: list[tuple[Forecast, float]] = field(default_factory=list)  # and what was measured
+    _promised: float = 0.0  # gain expected of the last batches
+    _gained: float = 0.0
 
     def expect(self, number: int, forecast: Forecast) -> None:
         """The candidate with this number is to be measured."""
@@ -43,6 +47,19 @@ class Forecasts:
         forecast = self._open.pop(number, None)
         if forecast is not None:
             self._closed = [*self._closed[1 - LAST :], (forecast, label)]
+
+    def promise(self, gain: float) -> None:
+        """A batch is proposed that is expected to gain so much (log2 of the speed-up)."""
+        self._promised = MEMORY * self._promised + gain
+
+    def gain(self, gain: float) -> None:
+        """What was gained since the last batch was proposed."""
+        self._gained = MEMORY * self._gained + gain
+
+    @property
+    def kept(self) -> float:
+        """The share of the promised gains that came true, at most 1."""
+        return min(1.0, (self._gained + TRUST) / (self._promised + TRUST))
 
     @property
     def model_share(self) -> float:

@@ -39,3 +39,13 @@ def test_what_was_not_expected_and_what_is_known_already_say_nothing() -> None:
     share = forecasts.model_share
     forecasts.learn(1, 0.0)
     assert forecasts.model_share == share < Forecasts().model_share
+
+
+def test_promises_that_were_not_kept_are_believed_less() -> None:
+    kept, broken = Forecasts(), Forecasts()
+    for _ in range(8):
+        for forecasts, gained in ((kept, 0.3), (broken, 0.01)):
+            forecasts.promise(0.2)
+            forecasts.gain(gained)
+    assert Forecasts().kept == kept.kept == 1.0
+    assert broken.kept < 0.2

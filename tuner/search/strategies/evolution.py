@@ -69,6 +69,7 @@ class Evolution:
         self._taken: set[int] = set()  # numbers of candidates
         self._measured: dict[int, float] = {}  # seconds by number of the candidate
         self._failed: set[int] = set()  # numbers of candidates
+        self._incumbent: float | None = None  # what the best was believed to be, the last time
 
     def take(self, candidate: Candidate) -> None:
         """See `Strategy.take`."""
@@ -111,8 +112,14 @@ class Evolution:
         view, rows = view.of(likely), rows[likely]
         if incumbent is None:
             incumbent = float(view.mean.max())
-        self.headroom = self._expected_gain(view, incumbent)
-        yield from self._filled(rows[self._pick(view, rows, incumbent, count)], count)
+        elif self._incumbent is not None:
+            self._forecasts.gain(max(0.0, incumbent - self._incumbent))
+        self._incumbent = incumbent
+        promising = np.argsort(-_hope(view), kind="stable")[:PROMISING]
+        self.headroom = self._forecasts.kept * self._expected_gain(view.of(promising), incumbent)
+        picked = self._pick(view.of(np.arange(len(rows))), rows, incumbent, count)
+        self._forecasts.promise(self._expected_gain(view.of(picked), incumbent))
+        yield from self._filled(rows[picked], count)
 
     def _fastest_first(self, number: int) -> tuple[float, int]:
         return self._measured[number], number
@@ -179,15 +186,14 @@ class Evolution:
         return np.where(rng.random((count, 1)) < 0.8, mutants, children)
 
     def _expected_gain(self, view: _View, incumbent: float) -> float:
-        """By how much the best of what was not taken is expected to be above the incumbent."""
-        deviation = self._forecasts.factor * view.outlook.deviation
-        promising = np.argsort(-(view.mean + deviation), kind="stable")[:PROMISING]
-        covariance = view.outlook.joint(promising)
-        covariance += ROUNDING * np.trace(covariance) * np.eye(len(promising))
+        """By how much the best of these is expected to be above the incumbent."""
+        count = len(view.mean)
+        covariance = view.outlook.joint(np.arange(count))
+        covariance += ROUNDING * np.trace(covariance) * np.eye(count)
         spread = self._forecasts.factor * np.asarray(np.linalg.cholesky(covariance), np.float64)
-        draws = np.random.default_rng(0).standard_normal((DRAWS, len(promising)))
-        best = (view.mean[promising] + product(draws, spread.T)).max(axis=1)
-        return float(np.maximum(best - incumbent, 0.0).mean())
+        draws = np.random.default_rng(0).standard_normal((DRAWS, count))
+        gains = view.mean + product(draws, spread.T) - incumbent
+        return float(gains.max(axis=1, initial=0.0).mean())
 
     def _pick(self, view: _View, rows: Rows, incumbent: float, count: int) -> npt.NDArray[np.int64]:
         """Those of which the most is expected, fewer by the share that is random."""
