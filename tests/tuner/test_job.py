@@ -19,7 +19,9 @@ from configs.settings import load_settings
 from db import queries
 from db.records import BestRecord, TrialRecord
 from db.store import Store
+from measure.compare import LogRatio
 from measure.farm.replay_runner import ReplayRunner
+from measure.placement import buffer_sizes
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import neighbours
@@ -151,3 +153,17 @@ def test_every_task_says_why_it_ended(setting: Setting) -> None:
     ended = [status.ended for status in job.statuses(End.TIME)]
     assert ended[0] == End.EXHAUSTED.value
     assert set(ended[1:]) == {End.TIME.value}
+
+
+def test_every_task_knows_where_the_model_has_its_buffers(setting: Setting) -> None:
+    for task in setting.job.tasks:
+        assert task.timed_at == (task.placements[0].to_json(),)
+        task.placements[0].spans(buffer_sizes(task.kernel), 1000)
+
+
+def test_statuses_tell_what_another_placement_does(setting: Setting) -> None:
+    found = LogRatio(0.1, 0.01, 28)
+    setting.job.placements = {setting.task.key: found}
+    told = {status.key: status.placement for status in setting.job.statuses()}
+    assert told.pop(setting.task.key.workload) == found
+    assert set(told.values()) == {None}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from measure.compare import Comparison
+from measure.compare import Comparison, LogRatio
 from tuner.confirm.latency import ModelLatency
 from tuner.reports.report import TaskStatus
 from tuner.result import Outcome, TrialCounts, TuneResult, summary_lines
@@ -85,3 +85,12 @@ def test_the_summary_has_both_and_its_figures_agree() -> None:
     lines = "\n".join(summary_lines(RESULT, "tune build"))
     assert "4.000 ms claimed by the search, 4.600 ms confirmed" in lines
     assert "7.000 ms untuned, 4.900 ms tuned: 1.43x as fast" in lines
+
+
+def test_the_summary_names_kernels_that_their_placement_moves() -> None:
+    first, second = RESULT.tasks
+    moved = replace(first, placement=LogRatio(-0.07, 0.01, 28))
+    steady = replace(second, placement=LogRatio(0.01, 0.01, 28))
+    lines = summary_lines(replace(RESULT, tasks=(moved, steady)), "tune build")
+    about = [line for line in lines if "where its buffers lie" in line]
+    assert about == ["where its buffers lie alone moves conv (01234567) by 7 %"]
