@@ -246,12 +246,7 @@ class Job:
 
     def search(self) -> End:
         """Search, then confirm the best; returns why it ended. No runner is started for nothing."""
-        finalists = Finalists(
-            self.store,
-            job=self.id,
-            seed=self.settings.search.seed,
-            believe=lambda task: task.beliefs,
-        )
+        finalists = Finalists(self.store, job=self.id, seed=self.settings.search.seed)
         elsewhere = PlacementCheck(self.store, job=self.id, seed=self.settings.search.seed)
         progress = [task.progress for task in self.tasks]
         if self.budget.next_task(progress, 0.0) is None and not finalists.wanted(self.tasks):

@@ -150,7 +150,7 @@ class Setting:
 
     def confirm(self, *, out_of_time: bool = False) -> Finalists:
         """Let the finalists meet, and believe the outcome."""
-        finalists = Finalists(self.store, job=self.job, seed=0, believe=lambda task: task.beliefs)
+        finalists = Finalists(self.store, job=self.job, seed=0)
         finalists.run(self.made, self.runner, {}, lambda _: out_of_time, lambda: None)
         self.store.add(settled.best for settled in finalists.settled)
         return finalists

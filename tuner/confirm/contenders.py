@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from db import queries
 from db.records import BestRecord, TrialRecord
 from db.store import Store
 from tuner.confirm.verdict import EFFECT
-from tuner.records.trials import is_censored, is_confirmed, latency_of, search_trials
-from tuner.search.posterior import Posterior, posterior
-from tuner.search.standings import Estimate, Standings
+from tuner.records.trials import is_censored, is_confirmed, search_trials
+from tuner.search.posterior import Posterior
+from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask
 
 LEAST_CHANCE = 0.02  # of being the best, of those who meet from the beginning
 STARTERS = 8  # of these at most, apart from the incumbent and the default
 WAITING = 8  # who are kept in case the first disappoint
-UNKNOWN = 0.1  # deviation of what was measured without a reference: the host's clock moved
-
-Believe: TypeAlias = Callable[[TuningTask], Posterior | None]
-"""What the search believes of the fastest schedules of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +70,13 @@ class Lineup:
         return Lineup(tuple(left), max(2, starters), self.default)
 
 
-def lineup_of(store: Store, task: TuningTask, believe: Believe | None = None) -> Lineup | None:
-    """Who of a task should meet; None if there is no choice, or all met before.
+def lineup_of(store: Store, task: TuningTask, beliefs: Posterior | None) -> Lineup | None:
+    """Who of a task should meet, by what is believed; None if there is no choice, or all met.
 
     The incumbent is what a job has settled on, else the default schedule, else the nominee.
     """
+    if beliefs is None:
+        return None
     records = queries.trials(store, task.key)
     refuted = {r.schedule_hash for r in records if is_confirmed(r) and not r.is_ok}
     trials = {
@@ -87,9 +84,6 @@ def lineup_of(store: Store, task: TuningTask, believe: Believe | None = None) ->
         for r in search_trials(records)
         if r.is_ok and not is_censored(r) and r.schedule_hash not in refuted
     }
-    beliefs = believed(task, trials) if believe is None else believe(task)
-    if beliefs is None:
-        return None
     likely = _likely(beliefs, trials)
     found = queries.best(store, task.key)
     if found is not None and all(contender.hash in found[0].met for contender in likely):
@@ -104,20 +98,6 @@ def lineup_of(store: Store, task: TuningTask, believe: Believe | None = None) ->
         return None
     waiting = [Contender(trials[h], e) for h, e in expected.items() if h in trials]
     return _lineup(incumbent, default, likely, waiting, task.default.hash)
-
-
-def believed(task: TuningTask, trials: dict[str, TrialRecord]) -> Posterior | None:
-    """What the records alone let one believe of a task's schedules, by their latencies."""
-    default = trials.get(task.default.hash)
-    fastest = min(map(latency_of, trials.values()), default=math.inf)
-    scale = fastest if default is None else latency_of(default)
-    standings = Standings(task.default.hash)
-    for hash, record in trials.items():
-        deviation = UNKNOWN
-        if record.low is not None and record.high is not None:
-            deviation = max(1e-3, math.log(record.high / record.low) / (2.0 * 1.96))
-        standings.add_known(hash, math.log(latency_of(record) / scale), deviation)
-    return posterior(standings, trials)
 
 
 def _likely(beliefs: Posterior, trials: dict[str, TrialRecord]) -> list[Contender]:

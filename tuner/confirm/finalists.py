@@ -20,7 +20,7 @@ from db.store import Store
 from measure.compare import pair_of
 from measure.farm.runner import Runner
 from measure.measurement import MeasureRequest, MeasureResult, Status
-from tuner.confirm.contenders import Believe, Lineup, lineup_of
+from tuner.confirm.contenders import Lineup, lineup_of
 from tuner.confirm.race import Race, RaceOptions
 from tuner.confirm.verdict import judge
 from tuner.records.trials import trial_record
@@ -90,18 +90,15 @@ class Finalists:
         *,
         job: str,
         seed: int,
-        believe: Believe | None = None,
         options: RaceOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`believe` is what the search believes of a task; without it, what its records tell."""
         self.measured = 0  # schedules, once for each process
         self.settled: list[Settled] = []
         self.claims: dict[TaskKey, Estimate] = {}  # of the tasks that have contenders
         self._store = store
         self._job = job
         self._seed = seed
-        self._believe = believe
         self._options = RaceOptions() if options is None else options
         self._clock = clock
         self._number = 0
@@ -117,7 +114,7 @@ class Finalists:
 
     def wanted(self, tasks: Sequence[TuningTask]) -> bool:
         """Whether any task has contenders that have not met yet."""
-        return any(lineup_of(self._store, task, self._believe) for task in tasks)
+        return any(lineup_of(self._store, task, task.beliefs) for task in tasks)
 
     def run(
         self,
@@ -139,7 +136,7 @@ class Finalists:
         rounds = {"samples": self._options.rounds, "fresh_process": 1}
         self._thorough = thorough
         for task in tasks:
-            lineup = lineup_of(self._store, task, self._believe)
+            lineup = lineup_of(self._store, task, task.beliefs)
             if lineup is not None:
                 self.claims[task.key] = lineup.claimed
                 self._finals.append(_Final(task, lineup, lineup.claimed, self._options))
@@ -246,9 +243,10 @@ class Finalists:
 
     def _refute(self, final: _Final, result: MeasureResult, number: int) -> None:
         """Record the failure of a contender, and go on without it, if there is anybody left."""
-        self._record(final, result, number)
+        failed = self._record(final, result, number)
+        final.task.refute(failed.schedule_hash)
         final.alone = []
-        left = final.lineup.without(final.lineup.contenders[number].hash)
+        left = final.lineup.without(failed.schedule_hash)
         if number in (0, final.lineup.default_number) and left is not None:
             final.start(left)
             return

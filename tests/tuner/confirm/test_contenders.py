@@ -13,13 +13,14 @@ from db import queries
 from db.records import CONFIRMED, BestRecord, TrialRecord
 from tests.tuner.setting import Setting
 from tests.tuner.synthetic import matmul_kernel, small_space
-from tuner.confirm.contenders import STARTERS, WAITING, Believe, Lineup, lineup_of
+from tuner.confirm.contenders import STARTERS, WAITING, Lineup, lineup_of
 from tuner.search.budget import Limits
-from tuner.search.posterior import Posterior, posterior
+from tuner.search.posterior import posterior
 from tuner.search.standings import Standings
 from tuner.search.tasks import TuningTask, plan
 
 COUNT = 30
+UNSURE = 0.005
 KIND = (matmul_kernel(), small_space(COUNT), 1)
 
 
@@ -38,17 +39,15 @@ def hashes(task: TuningTask) -> list[str]:
     return sorted(found, key=lambda hash: hash != task.default.hash)
 
 
-def standing_at(ratios: dict[int, float], deviation: float = 0.005) -> Believe:
-    """Beliefs that the schedules of these numbers take so many times as long as the default."""
-
-    def believe(task: TuningTask) -> Posterior | None:
-        standings = Standings(task.default.hash)
-        found = hashes(task)
-        for number, ratio in ratios.items():
-            standings.add_known(found[number], math.log(ratio), deviation)
-        return posterior(standings, [task.default.hash, *(found[n] for n in ratios)])
-
-    return believe
+def who_meets(setting: Setting, ratios: dict[int, float]) -> Lineup | None:
+    """Who meets when the schedules of these numbers take so many times as long as the default."""
+    task = setting.made[0]
+    standings = Standings(task.default.hash)
+    found = hashes(task)
+    for number, ratio in ratios.items():
+        standings.add_known(found[number], math.log(ratio), UNSURE)
+    beliefs = posterior(standings, [task.default.hash, *(found[n] for n in ratios)])
+    return lineup_of(setting.store, task, beliefs)
 
 
 def numbers(task: TuningTask, lineup: Lineup) -> list[int]:
@@ -81,8 +80,7 @@ def settle(setting: Setting, number: int, ratio: float, met: list[int]) -> None:
 
 def test_all_that_may_be_the_best_meet_the_default(setting: Setting) -> None:
     task = setting.made[0]
-    believe = standing_at({5: 0.8, 6: 0.805, 7: 0.81, 8: 0.95, 9: 1.5})
-    lineup = lineup_of(setting.store, task, believe)
+    lineup = who_meets(setting, {5: 0.8, 6: 0.805, 7: 0.81, 8: 0.95, 9: 1.5})
     assert lineup is not None
     order = numbers(task, lineup)
     assert order[0] == lineup.default_number == 0
@@ -91,9 +89,7 @@ def test_all_that_may_be_the_best_meet_the_default(setting: Setting) -> None:
 
 
 def test_a_wide_field_is_cut(setting: Setting) -> None:
-    task = setting.made[0]
-    ratios = dict.fromkeys(range(1, COUNT), 0.9)
-    lineup = lineup_of(setting.store, task, standing_at(ratios))
+    lineup = who_meets(setting, dict.fromkeys(range(1, COUNT), 0.9))
     assert lineup is not None
     assert lineup.starters == 1 + STARTERS
     assert len(lineup.contenders) <= 1 + STARTERS + WAITING
@@ -103,29 +99,28 @@ def test_a_wide_field_is_cut(setting: Setting) -> None:
 def test_what_would_not_be_applied_is_not_claimed(
     expected: float, claimed: float, setting: Setting
 ) -> None:
-    lineup = lineup_of(setting.store, setting.made[0], standing_at({5: expected}))
+    lineup = who_meets(setting, {5: expected})
     assert lineup is not None
     assert math.exp(lineup.claimed.mean) == pytest.approx(claimed, rel=0.005)
 
 
 def test_with_nothing_but_the_default_there_is_no_choice(setting: Setting) -> None:
-    assert lineup_of(setting.store, setting.made[0], standing_at({3: 3.0})) is None
+    assert who_meets(setting, {3: 3.0}) is None
 
 
 def test_what_was_settled_is_the_incumbent(setting: Setting) -> None:
     task = setting.made[0]
     settle(setting, 4, 0.9, met=[0, 4])
-    lineup = lineup_of(setting.store, task, standing_at({4: 0.9, 5: 0.8}))
+    lineup = who_meets(setting, {4: 0.9, 5: 0.8})
     assert lineup is not None
     assert numbers(task, lineup) == [4, 5, 0]
     assert lineup.default_number == 2
 
 
 def test_those_that_all_met_before_do_not_meet_again(setting: Setting) -> None:
-    task = setting.made[0]
     settle(setting, 4, 0.9, met=[0, 4, 5])
-    assert lineup_of(setting.store, task, standing_at({4: 0.9, 5: 0.89})) is None
-    assert lineup_of(setting.store, task, standing_at({4: 0.9, 5: 0.89, 6: 0.89})) is not None
+    assert who_meets(setting, {4: 0.9, 5: 0.89}) is None
+    assert who_meets(setting, {4: 0.9, 5: 0.89, 6: 0.89}) is not None
 
 
 def test_a_former_finalist_that_failed_is_out(setting: Setting) -> None:
@@ -138,14 +133,15 @@ def test_a_former_finalist_that_failed_is_out(setting: Setting) -> None:
         conditions={CONFIRMED: setting.job},
     )
     setting.store.add([failed])
-    lineup = lineup_of(setting.store, task, standing_at({5: 0.8, 6: 0.9}))
-    assert lineup is None or 5 not in numbers(task, lineup)
+    lineup = who_meets(setting, {5: 0.8, 6: 0.8})
+    assert lineup is not None
+    assert numbers(task, lineup) == [0, 6]
 
 
 def test_the_default_takes_the_place_of_an_incumbent_that_fails(setting: Setting) -> None:
     task = setting.made[0]
     settle(setting, 4, 0.9, met=[0, 4])
-    lineup = lineup_of(setting.store, task, standing_at({4: 0.9, 5: 0.8, 6: 0.8}))
+    lineup = who_meets(setting, {4: 0.9, 5: 0.8, 6: 0.8})
     assert lineup is not None
     left = lineup.without(hashes(task)[4])
     assert left is not None
