@@ -86,6 +86,17 @@ class BoundCall:
         return self._workspace.nbytes
 
     @property
+    def constants(self) -> ConstantCopies:
+        """The constants that timed runs read."""
+        assert self._copies is not None, "enter comes first"
+        return self._copies
+
+    @property
+    def turns(self) -> int:
+        """Calls until each copy of the constants was read."""
+        return self._count
+
+    @property
     def nbytes(self) -> int:
         """Memory held beside the workload's."""
         return self._workspace.nbytes + sum(array.nbytes for array in self._right.values())
@@ -203,12 +214,19 @@ def enter_arenas(
     return count
 
 
-def mended_damage(arenas: Sequence[TimingArena], case: int) -> Problem | None:
+def mended_damage(
+    arenas: Sequence[TimingArena], case: int, copies: Sequence[ConstantCopies]
+) -> Problem | None:
     """What timed runs of several calls wrote that is no output; it is put right again.
 
     Each call then has to be run alone, to find which is to blame.
     """
     found = None
+    for constants in dict.fromkeys(copies):
+        changed = _modified(constants.changed())
+        if changed is not None:
+            found = changed
+            constants.mend()
     for arena in dict.fromkeys(arenas):
         damage = arena_damage(arena, case)
         if damage is not None:

@@ -65,6 +65,11 @@ class ConstantCopies:
                 return name
         return ""
 
+    def mend(self) -> None:
+        """Put all copies right again."""
+        count, self._filled = self._filled, 0
+        self.addresses(count)
+
     def close(self) -> None:
         """Unmap the memory. Idempotent."""
         for block in self._blocks:

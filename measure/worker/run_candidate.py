@@ -162,12 +162,13 @@ class CandidateRunner:
         drift = self._yardstick.seconds() / yardstick - 1.0
         timed = perf_counter()
         noise = watch.activity()
-        damage = mended_damage(arenas, last)
+        new = [call.constants for call, was in zip(calls, known, strict=True) if not was]
+        damage = mended_damage(arenas, last, new)
         for number, call in enumerate(calls):
             self._turn.note(number)
             call.prepare(last)
-            call.run(1)
-            problem = call.problem(last, constants=damage is not None or not known[number])
+            call.run(call.turns if damage else 1)
+            problem = call.problem(last, constants=damage is not None)
             if problem:
                 return _wrong(problem, number, perf_counter() - start)
         if damage:

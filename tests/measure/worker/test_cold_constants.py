@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.loops.constant_layout import ConstantLayout
+from measure.sandbox.guarded_pages import view
 from measure.worker.reference import ensure_reference
 from measure.worker.workload import Workload, copies_needed
 from tests.compiler.schedule.small_kernels import f32, kernel_of
@@ -39,6 +40,17 @@ def test_every_copy_of_the_constants_is_one_of_its_own(workload: Workload) -> No
     assert same is copies
     assert other is not copies
     assert copies.changed() == ""
+
+
+def test_a_changed_copy_is_found_and_mended(workload: Workload) -> None:
+    (copies,) = workload.copies([{"in1": LAYOUT}])
+    first, second, _ = copies.addresses(3)
+    view(first["in1"] + 100, 1)[0] ^= 1
+    view(second["in2"], 1)[0] ^= 1
+    assert copies.changed() == "in1"
+    copies.mend()
+    assert copies.changed() == ""
+    assert view(first["in2"], 4 * 48).tobytes() == view(second["in2"], 4 * 48).tobytes()
 
 
 def test_constants_of_a_copy_follow_each_other_at_cache_lines(workload: Workload) -> None:
