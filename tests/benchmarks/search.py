@@ -4,6 +4,7 @@ Without hardware, the same every time:
 
 python -m tests.benchmarks.search strategies [--seeds 20]   trials until within 5 % of the best
 python -m tests.benchmarks.search regret [--noise 0.015]    how far from the best after 32, 64, 128
+python -m tests.benchmarks.search noisy [--clocks walk]     what a shared host's clock costs
 python -m tests.benchmarks.search models                    which objective ranks best
 python -m tests.benchmarks.search rate                      candidates scored a second
 
@@ -29,7 +30,9 @@ import numpy.typing as npt
 from configs.settings import CostModelSettings
 from tests.benchmarks.drawn import drawn
 from tests.benchmarks.honesty import honesty
+from tests.benchmarks.noisy_search import noisy
 from tests.benchmarks.regret import BATCH, WITHIN, Way, distorted, regret, searching
+from tests.measure.wandering_clock import NOISY
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
 from tuner.model.cost_model import BoostedTrees, CostModel, TrainingData
 from tuner.model.features import FeatureExtractor, FeatureLayout
@@ -198,7 +201,7 @@ def rate(kernels: Sequence[RecordedKernel]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "what", choices=("strategies", "regret", "models", "rate", "drawn", "honesty")
+        "what", choices=("strategies", "regret", "noisy", "models", "rate", "drawn", "honesty")
     )
     parser.add_argument("model", nargs="?", default="resnet18", help="of honesty")
     parser.add_argument("--seeds", type=int, default=20)
@@ -206,6 +209,7 @@ def main() -> None:
     parser.add_argument(
         "--distorted", action="store_true", help="a made-up machine for each kernel"
     )
+    parser.add_argument("--clocks", default=",".join(NOISY), help="of noisy, commas")
     parser.add_argument("--match", default="", help="only kernels whose name holds this")
     parser.add_argument("--only", default="", help="only strategies or models, by name, commas")
     parser.add_argument("--kernels", type=int, default=3, help="of drawn")
@@ -230,6 +234,8 @@ def main() -> None:
             kernels = [distorted(item, world) for item in kernels for world in range(3)]
         for way in [s for s in WAYS if s.name in (only or ("ours",))]:
             regret(kernels, arguments.seeds, arguments.noise, way)
+    elif arguments.what == "noisy":
+        noisy(kernels, arguments.seeds, arguments.clocks.split(","))
     elif arguments.what == "rate":
         rate(kernels)
     else:

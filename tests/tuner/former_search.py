@@ -35,6 +35,8 @@ class FormerSearch:
         self.lost = 0  # to noise
         self.measured: dict[int, float] = {}  # seconds of each schedule, as measured in full
         self._item = item
+        pairs = zip(item.schedules.tolist(), item.latencies.tolist(), strict=True)
+        self._truths: dict[int, float] = dict(pairs)
         self._machine = AbsoluteMachine(clock)
         self._extract = FeatureExtractor(item.space, item.kernel, item.target, self._layout())
         self._model = BoostedTrees(seed)
@@ -54,11 +56,16 @@ class FormerSearch:
     def confirmed(self) -> float:
         """What the finalists would come to if they met now: true seconds, infinity for none."""
         ranked = sorted(self.measured.items(), key=lambda entry: entry[1])[:FINALISTS]
-        truths = self._truths
         return min(
-            (truths[schedule] for schedule, time in ranked if time <= WITHIN * ranked[0][1]),
+            (self._truths[schedule] for schedule, time in ranked if time <= WITHIN * ranked[0][1]),
             default=math.inf,
         )
+
+    @property
+    def nominee(self) -> float:
+        """The true seconds of the schedule with the lowest median; infinity for none."""
+        fastest = min(self._known, key=self._known.__getitem__, default=-1)
+        return self._truths.get(fastest, math.inf)
 
     def step(self) -> bool:
         """Measure the next schedule; False when there is none left."""
@@ -112,11 +119,6 @@ class FormerSearch:
 
     def _layout(self) -> FeatureLayout:
         return FeatureLayout.of([self._item.space])
-
-    @property
-    def _truths(self) -> dict[int, float]:
-        pairs = zip(self._item.schedules.tolist(), self._item.latencies.tolist(), strict=True)
-        return dict(pairs)
 
 
 def _judged(answer: Absolute | None) -> tuple[Status, float]:
