@@ -50,13 +50,13 @@ class PlacementCheck:
         timing: Mapping[str, float | int],
         out_of_time: Callable[[float], bool],
     ) -> None:
-        """Measure the winner of each task, in this order, while there is time.
+        """Measure the winner of each task, the costliest first, while there is time.
 
         `out_of_time` tells whether so many seconds from now is too late. What fails or scatters
         here is left out.
         """
         options = {**timing, "samples": SAMPLES}
-        waiting = iter(settled)
+        waiting = iter(sorted(settled, key=_costliest_first))
         pending: dict[str, TaskKey] = {}
         while not out_of_time(0.0):
             while (
@@ -92,6 +92,11 @@ class PlacementCheck:
             seed=self._seed + self._number,
             placements=tuple(placement.to_json() for placement in two_placements(task)),
         )
+
+
+def _costliest_first(settled: Settled) -> float:
+    cost = settled.task.progress.cost
+    return -cost if math.isfinite(cost) else 0.0
 
 
 def two_placements(task: TuningTask) -> tuple[Placement, Placement]:

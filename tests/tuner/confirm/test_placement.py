@@ -55,6 +55,9 @@ def test_each_winner_meets_itself_at_two_placements(setting: Setting) -> None:
     requests = [r for r in setting.runner.requests if len(r.placements) == 2]
     assert [request.rivals for request in requests] == [(r.schedule,) for r in requests]
     assert all(len({tuple(place) for place in r.placements}) == 2 for r in requests)
+    costs = {task.key.workload: task.progress.cost for task in setting.made}
+    asked = [costs[request.workload_key] for request in requests]
+    assert asked == sorted(costs.values(), reverse=True)
     assert set(found.ratios) == {task.key for task in setting.made}
 
 
