@@ -27,7 +27,7 @@ NOTEWORTHY = 0.002  # a fall of the expected latency by less is no gain, but bet
 class End(StrEnum):
     """Why a task, or the job, gets no more trials."""
 
-    NOTHING_TO_WIN = "within a little of the best of this space"
+    NOTHING_TO_WIN = "nothing more to win"
     CONVERGED = "little gained lately and little more predicted"
     PATIENCE = "no gain lately"
     EXHAUSTED = "space exhausted"
