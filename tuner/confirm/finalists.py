@@ -227,6 +227,9 @@ class Finalists:
         trial = final.lineup.contenders[number].trial
         scale = final.task.default_latency
         pair = pair_of(result)
+        ratio = math.nan if pair is None else pair.ratio
+        if number == final.lineup.default_number:
+            ratio = 1.0  # all latencies are measured by its first one
         record = trial_record(
             final.task.key,
             result,
@@ -236,7 +239,7 @@ class Finalists:
             job=self._job,
             confirmed=True,
             reference=None if pair is None else final.lineup.default,
-            latency=None if pair is None or not math.isfinite(scale) else scale * pair.ratio,
+            latency=scale * ratio if math.isfinite(scale * ratio) else None,
         )
         self._store.add([record])
         return record
@@ -264,13 +267,15 @@ class Finalists:
         if verdict is None:
             return
 
+        scale = final.task.default_latency
+
         def best(number: int) -> BestRecord:
             compared = verdict.against_default[number]
             return BestRecord(
                 key=final.task.key,
                 schedule_hash=hashes[number],
                 request_id=final.trials[number].request_id,
-                default_latency=verdict.default_latency,
+                default_latency=scale if math.isfinite(scale) else verdict.default_latency,
                 ratio=compared.ratio,
                 low=compared.low,
                 high=compared.high,

@@ -176,13 +176,15 @@ def confirmations(records: Iterable[TrialRecord]) -> dict[str, list[TrialRecord]
 def record_to_apply(store: Store, key: TaskKey) -> tuple[TrialRecord, bool] | None:
     """The trial whose schedule is applied, and whether a job has confirmed it in a whole model.
 
-    Before a job has settled the task it is what its trials speak for (`best_record`), of those
-    that have not met as finalists the schedules of the `CONTENDERS` fastest.
+    A confirmed one has the latency that all its meetings came to. Before a job has settled the task
+    it is what its trials speak for (`best_record`): of those that have not met as finalists the
+    trials of the schedules that have one of the `CONTENDERS` fastest.
     """
     with store.reading():  # all of it sees one state
         found = queries.best(store, key)
         if found is not None:
-            return found[1], True
+            best, trial = found
+            return replace(trial, latency=best.default_latency * best.ratio), True
         decisive = _decisive(store, key)
     record = best_record(decisive)
     return None if record is None else (record, False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from db import queries
-from db.records import CONFIRMED, TaskKey, TrialRecord
+from db.records import CONFIRMED, BestRecord, TaskKey, TrialRecord
 from db.store import Store
 from measure.compare import pair_of
 from measure.measurement import MeasureResult, Status
@@ -125,6 +125,19 @@ def test_what_is_applied_is_found_among_many_trials(tmp_path: Path) -> None:
         assert record_to_apply(store, examples.KEY) == (found, False)
         assert found.schedule_hash == held.schedule_hash
         assert found.latency == pytest.approx(math.sqrt(0.503 * 0.504))
+
+
+def test_what_was_settled_has_the_latency_of_all_its_meetings() -> None:
+    with Store.open(":memory:") as store:
+        examples.populate(store)
+        store.add([examples.trial(1), examples.paired(2, 1)])
+        job, chosen = store.start_job("model", "hash", {}).id, examples.paired(2, 1)
+        names = chosen.schedule_hash, chosen.request_id
+        store.add([BestRecord(examples.KEY, *names, 1.0, 0.75, 0.7, 0.8, (), job)])
+        assert record_to_apply(store, examples.KEY) == (
+            replace(chosen, latency=0.75, number=2),
+            True,
+        )
 
 
 def test_a_result_becomes_a_record_with_facts_and_conditions_apart() -> None:
