@@ -195,6 +195,8 @@ class Job:
             found = queries.best(self.store, task.key)
             settled = None if found is None else found[1]
             task.resume(queries.trials(self.store, task.key), settled)
+            if found is not None and math.isfinite(task.confirmed_latency):
+                task.settle(found[0])
         self.known = TrialCounts.of(self.statuses())
         known = self.known.trials
         calls = sum(task.progress.occurrences for task in self.tasks)

@@ -291,12 +291,8 @@ def refresh(tasks: Sequence[TuningTask], store: Store) -> None:
     """Take over what was settled: the latency of the schedule to apply, in the task's scale."""
     for task in tasks:
         found = queries.best(store, task.key)
-        if found is None:
-            continue
-        best, _ = found
-        if not math.isfinite(task.default_latency):
-            task.default_latency = best.default_latency
-        task.confirmed_latency = task.default_latency * best.ratio
+        if found is not None:
+            task.settle(found[0])
 
 
 def _most_to_win_first(final: _Final) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.space import Candidate, ScheduleSpace
-from db.records import TaskKey, TrialRecord, hash_json
+from db.records import BestRecord, TaskKey, TrialRecord, hash_json
 from measure.compare import LogRatio
 from measure.measurement import LOST_TO_NOISE, Status
 from measure.placement import Placement
@@ -70,6 +70,7 @@ class TuningTask:
     scattered: int = 0  # trials lost to noise
     default_latency: float = math.inf
     confirmed_latency: float = math.inf
+    confirmed_interval: tuple[float, float] | None = None  # of a latency that a job has settled
 
     def __post_init__(self) -> None:
         self._features = self.extract([])
@@ -109,6 +110,13 @@ class TuningTask:
         best = settled or best_record(records)
         if best is not None:
             self.confirmed_latency = latency_of(best)
+
+    def settle(self, best: BestRecord) -> None:
+        """Take over what a job has settled: the latency of what is applied, in the task's scale."""
+        if not math.isfinite(self.default_latency):
+            self.default_latency = best.default_latency
+        self.confirmed_latency = self.default_latency * best.ratio
+        self.confirmed_interval = self.default_latency * best.low, self.default_latency * best.high
 
     def take_over(self, record: TrialRecord, *, believe: bool = True) -> None:
         """Learn from a trial of another job, an earlier one or one of the same time.
@@ -221,8 +229,10 @@ class TuningTask:
         if budget is not None and self.progress.pending == 0:
             ended = budget.reason(self.progress)
         is_confirmed = math.isfinite(self.confirmed_latency)
-        low, high = self.ranking.interval
-        unknown = is_confirmed or not math.isfinite(self.progress.best)
+        expected, interval = self.progress.best, self.ranking.interval
+        if is_confirmed and self.confirmed_interval is not None:
+            expected, interval = self.confirmed_latency, self.confirmed_interval
+        known = math.isfinite(expected)
         return TaskStatus(
             kernel=self.kernel.name,
             key=self.key.workload,
@@ -233,9 +243,9 @@ class TuningTask:
             best=self.confirmed_latency if is_confirmed else self.progress.best,
             ended=ended,
             scattered=self.scattered,
-            expected=math.nan if unknown else self.progress.best,
-            low=math.nan if unknown else low,
-            high=math.nan if unknown else high,
+            expected=expected if known else math.nan,
+            low=interval[0] if known else math.nan,
+            high=interval[1] if known else math.nan,
         )
 
 

@@ -211,6 +211,9 @@ def test_the_finalists_decide_and_not_a_lucky_trial(
     default = setting.runner.answers[task.key.workload, task.default.hash]
     assert task.default_latency == pytest.approx(default)
     assert best.ratio == pytest.approx(task.confirmed_latency / default)
+    shown = task.status()
+    assert shown.speed_up == pytest.approx(1 / best.ratio)
+    assert shown.latency == pytest.approx([default * r for r in (best.ratio, best.low, best.high)])
 
 
 def test_nothing_is_believed_before_it_is_recorded(setting: Setting) -> None:
