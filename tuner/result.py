@@ -10,7 +10,14 @@ from typing import Any
 from tuner.building.report import BuildReport
 from tuner.confirm.latency import ModelLatency
 from tuner.confirm.placement import moved_lines
-from tuner.reports.report import TaskStatus, format_duration, task_to_json
+from tuner.reports.report import (
+    TaskStatus,
+    format_duration,
+    format_ratio,
+    format_seconds,
+    format_speed_up,
+    task_to_json,
+)
 from tuner.search.budget import End
 from tuner.search.session import Overhead
 
@@ -139,17 +146,18 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
         claimed, confirmed = result.claimed_seconds, result.confirmed_seconds
         if confirmed > 0:
             lines.append(
-                f"all kernels together: {1e3 * claimed:.3f} ms claimed by the search, "
-                f"{1e3 * confirmed:.3f} ms confirmed side by side"
+                f"all kernels together: {format_seconds(claimed)} claimed by the search, "
+                f"{format_seconds(confirmed)} confirmed side by side"
             )
         lines.append(
-            f"whole model: {1e3 * latency.untuned:.3f} ms untuned, {1e3 * latency.tuned:.3f} ms "
-            f"tuned: {1 / latency.ratio:.2f}x as fast "
-            f"(95 % sure: {1 / latency.high:.2f}x to {1 / latency.low:.2f}x)"
+            f"whole model: {format_seconds(latency.untuned)} untuned, "
+            f"{format_seconds(latency.tuned)} tuned: "
+            f"{format_speed_up(latency.untuned, latency.tuned)} as fast "
+            f"(95 % sure: {format_ratio(1 / latency.high)} to {format_ratio(1 / latency.low)})"
         )
         if latency.is_slower and latency.former is not None:
             lines.append(
-                f"with the former schedules it takes {1e3 * latency.former:.3f} ms: they stay"
+                f"with the former schedules it takes {format_seconds(latency.former)}: they stay"
             )
     lines += moved_lines(result.tasks)
     lines.append(f"next: {command}")

@@ -83,8 +83,14 @@ def test_what_is_refused_brings_no_speedup() -> None:
 
 def test_the_summary_has_both_and_its_figures_agree() -> None:
     lines = "\n".join(summary_lines(RESULT, "tune build"))
-    assert "4.000 ms claimed by the search, 4.600 ms confirmed" in lines
-    assert "7.000 ms untuned, 4.900 ms tuned: 1.43x as fast" in lines
+    assert "4 ms claimed by the search, 4.6 ms confirmed" in lines
+    assert "7 ms untuned, 4.9 ms tuned: 1.43x as fast (95 % sure: 1.41x to 1.45x)" in lines
+
+
+def test_a_model_of_microseconds_has_figures_too() -> None:
+    small = replace(RESULT, latency=ModelLatency(6.2e-6, 5.9e-6, 0.01, 0.01, 0.952, 0.94, 0.97))
+    lines = "\n".join(summary_lines(small, "tune build"))
+    assert "6.2 µs untuned, 5.9 µs tuned: 1.05x as fast" in lines
 
 
 def test_the_summary_names_kernels_that_their_placement_moves() -> None:
