@@ -22,10 +22,11 @@ from compiler.types.tensor_type import Array, TensorType
 from measure.compare import Comparison
 from measure.machine import available_cores, on_cores
 from measure.worker.stability import relative_mad
-from tuner.confirm.verdict import Meeting, compare
+from tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare
 
 SLOWER = 0.01  # by how much a model must lose to be refused
 LEAST_ROUNDS = 3
+PATIENCE = 5.0  # seconds
 PLACEMENTS = 4  # of the models' memory, one after the other, if there is time
 PAGE = 4096
 Program = Callable[[], object]
@@ -35,7 +36,8 @@ Program = Callable[[], object]
 class LatencyOptions:
     """`rounds` samples of each program, each of at least `min_sample_seconds`.
 
-    `max_seconds` bounds all of it: with slow programs there are fewer rounds, but 3 at least.
+    `max_seconds` bounds all of it: with slow programs there are fewer rounds, but `least` of them,
+    or 3 if those take longer than `PATIENCE` seconds.
     """
 
     rounds: int = 15
@@ -44,9 +46,12 @@ class LatencyOptions:
     pause: float = 0.0  # seconds before each program, until the threads of the last one sleep
     settle: bool = True  # run a program once before its sample: caches and threads are its own
     seed: int = 0  # of the order within rounds
+    least: int = 3
 
 
-COMPARISON = LatencyOptions(rounds=240, min_sample_seconds=0.0025, max_seconds=4.0, settle=False)
+COMPARISON = LatencyOptions(
+    rounds=240, min_sample_seconds=0.0025, max_seconds=4.0, settle=False, least=LEAST_PAIRS + 3
+)
 """Of whole models: as many short rounds as there is time for."""
 
 
@@ -87,7 +92,9 @@ def interleaved_latencies(
     calls = [_calls_per_sample(program, options, now) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
     for number in range(options.rounds):
-        if number >= LEAST_ROUNDS and now() - begin > options.max_seconds:
+        passed = now() - begin
+        enough = number >= options.least or passed > PATIENCE
+        if number >= LEAST_ROUNDS and enough and passed > options.max_seconds:
             break
         for i in rng.sample(range(len(programs)), len(programs)):
             if options.pause:
@@ -165,7 +172,7 @@ def compare_models(
     with pinned(tuned.threads):
         for number in range(PLACEMENTS):
             begin = time.perf_counter()
-            if meetings and end - begin < took / 2.0:
+            if meetings and end - begin < took / 2.0:  # slow models, or little time
                 break
             part = replace(
                 options,
@@ -182,7 +189,8 @@ def latency_of_meetings(meetings: Sequence[Meeting]) -> ModelLatency:
     """What came of the untuned model (0), the tuned one (1) and the former one (2, if it met)."""
     compared = compare(meetings, 1, 0)
     third = compare(meetings, 1, 2) if any(2 in meeting for meeting in meetings) else None
-    is_slower = (third or compared).b_is_faster(SLOWER)
+    against = third or compared
+    is_slower = against.pairs >= LEAST_PAIRS and against.b_is_faster(SLOWER)
     first, second = ([s for meeting in meetings for s in meeting[number]] for number in (0, 1))
     tuned = median(first) * compared.ratio
     return ModelLatency(

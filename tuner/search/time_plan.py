@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 IN_FLIGHT_SECONDS = 1.5  # until what the search submitted last is answered
 FINALIST_SECONDS = 1.8  # of one task: two or three fresh processes
-CLOSING_SECONDS = 1.5  # of a runner, with Ray's processes
+CLOSING_SECONDS = 2.5  # of a runner, with Ray's processes
 ENDING_SECONDS = 0.8  # from the comparison's end to the process's
 SEARCH_SHARE = 0.4  # of what is left before the search, which it gets at least
 COMPARISON_SECONDS = 4.0  # of the whole models, at least
 ROUNDS = 60  # of such a comparison, each a run of both models
-LEAST_ROUNDS = 8  # of these, however late it is; some are for warming up
+LEAST_ROUNDS = 16  # of these, however late it is; some are for warming up
 COMPARISON_MOST = 30.0  # that are wanted for slow models
 PATIENCE = 3.0  # times as long as wanted, a comparison may take if there is time
 

@@ -106,6 +106,23 @@ def test_slow_programs_get_three_rounds() -> None:
     assert len(samples) == 3
 
 
+@pytest.mark.parametrize("seconds, count", [(0.05, 12), (10.0, 3)])
+def test_there_are_pairs_enough_for_a_verdict_unless_that_takes_long(
+    seconds: float, count: int
+) -> None:
+    clock = Clock()
+    options = LatencyOptions(rounds=50, max_seconds=0.1, settle=False, least=12)
+    program = partial(clock.program, "a", seconds)
+    (samples,) = interleaved_latencies([program], options, lambda: clock.now)
+    assert len(samples) == count
+
+
+def test_few_pairs_refuse_nothing() -> None:
+    few = [{n: samples[:2] for n, samples in meeting.items()} for meeting in meetings(1.0, 1.5)]
+    assert not latency_of_meetings(few).is_slower
+    assert latency_of_meetings(meetings(1.0, 1.5)).is_slower
+
+
 def test_seeded_inputs_are_equal_for_equal_seeds_and_fit_the_types() -> None:
     types = {
         "x": TensorType(DType.F32, (2, 3)),
