@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from measure.compare import LogRatio
+if TYPE_CHECKING:  # a build that is listed already needs no NumPy
+    from measure.compare import LogRatio
+
 
 KEY_CHARACTERS = 8  # of a workload key in a table: enough to tell kernels of one name apart
 
