@@ -44,7 +44,7 @@ class BoundCall:
     """A loaded candidate bound to its buffers.
 
     `checked`: it was right in all cases when it was loaded. `seconds` per call: of the check, or of
-    more and warm calls once it is `calibrated`.
+    more and warm calls once it is `calibrated`. `served`: requests since the one it was loaded for.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class BoundCall:
         self.checked = False
         self.seconds = 0.0
         self.calibrated = False
+        self.served = 0
         self.layouts = dict(candidate.constant_layouts)
         self._buffers = workload.arguments(self.layouts)
         self._workspace = workspace

@@ -17,7 +17,7 @@ from tuner.search.standings import Standings
 
 MARGIN = 0.02  # a new reference is expected to be faster by this share
 DOUBT = 1.645  # deviations from no difference: faster with a probability of 95 %
-RE_ANCHOR = 0.01  # deviation of a reference's place from which it is measured again
+RE_ANCHOR = 0.015  # deviation of a reference's place from which it is measured again
 
 
 class References:

@@ -12,7 +12,7 @@ from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.measurement import MeasureResult, Status
 from measure.sandbox.turn import Turn
-from measure.worker import run_candidate
+from measure.worker import kept_calls, run_candidate
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.run_candidate import CandidateRunner
 from measure.worker.timer import TimingOptions
@@ -54,6 +54,12 @@ def test_a_reference_is_loaded_once_and_every_candidate_anew(
         assert result.status is Status.OK, result.error
         assert len(result.samples) == len(result.rivals[0]) >= 3
     assert len(loads) == 1 + 4
+
+
+def test_no_load_serves_for_long(runner: CandidateRunner, loads: list[str]) -> None:
+    for _ in range(2 * kept_calls.MOST_TIMES):
+        assert measure(runner, "spin 1", "none").status is Status.OK
+    assert len(loads) == 2 * kept_calls.MOST_TIMES + 2  # every candidate, and two references
 
 
 def test_what_was_a_candidate_is_checked_in_full_as_one_again(
