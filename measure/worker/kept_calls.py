@@ -11,8 +11,8 @@ from measure.worker.build_candidate import BuiltCandidate
 _MOST_KEPT = 64
 _MOST_OF_WORKLOAD = 3  # their constants stay packed
 MOST_TIMES = 16
-"""Requests that one load serves. One in five is 1.5 % to 4.7 % slower than the others for as long as
-it lives (a 1x1 convolution on Zen 5; its code lies in other pages), and all that is measured
+"""Requests that one load serves. One in five is 1.5 % to 4.7 % slower than the others for as long
+as it lives (a 1x1 convolution on Zen 5; its code lies in other pages), and all that is measured
 against it would be wrong by that."""
 _MOST_BYTES = 128 * 1024 * 1024  # that they hold beside their workloads
 

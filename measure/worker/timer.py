@@ -21,10 +21,10 @@ from typing import TypeAlias
 
 from compiler.errors import MeasureError
 from measure.compare import LogRatio, log_ratio
-from measure.worker.early_stop import FEWEST, is_clearly_slower
+from measure.worker.early_stop import FEWEST, is_clearly_slower, is_told
 from measure.worker.stability import UNSTABLE_SPREAD, scatters
 
-WIDE = 0.015
+WIDE = 0.025
 """Deviation of a log-ratio above which more rounds are taken."""
 MORE_ROUNDS = 2  # times `samples` at most
 _MOST_MORE_CALLS = 8  # times those planned, however fast a kernel turns out to be
@@ -35,9 +35,10 @@ _TIMEOUT_SHARE = 0.25  # of `run_timeout`, that the fewest rounds may take
 class TimingOptions:
     """How a request is timed; the keys of `MeasureRequest.options`.
 
-    `samples` rounds are taken, each with a slice of every schedule that lasts at least
-    `min_sample_seconds`; up to twice as many while the pair's interval is wide. `max_seconds`
-    bounds what all slices together may take: slow kernels lose rounds, down to `min_samples`.
+    `samples` rounds are taken, each with a slice of every schedule that lasts about
+    `min_sample_seconds`, one call at least; up to twice as many while the pair's interval is wide.
+    `max_seconds` bounds what all slices together may take: slow kernels lose rounds, down to
+    `min_samples`.
     Caches: calls take turns with copies of the constants (`cold_constants`), or all caches are
     flushed before each call (`flush_cache`), or stay warm.
     """
@@ -111,7 +112,7 @@ def _calls(seconds: float, options: TimingOptions) -> int:
     """Calls in a slice of a kernel that takes so long per call."""
     if options.flush_cache:
         return 1
-    return max(1, math.ceil(options.min_sample_seconds / max(seconds, 1e-9)))
+    return max(1, round(options.min_sample_seconds / max(seconds, 1e-9)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,8 @@ def time_in_turn(
         late = clock() - start > options.max_seconds
         if options.give_up and (is_clearly_slower(pair) or (late and _is_hopeless(pair))):
             censored = number < plan.rounds
+            break
+        if options.give_up and is_told(pair):
             break
         if number >= plan.rounds and (
             late or pair.low > 1.0 or not _is_unclear(taken, pair, options)

@@ -15,8 +15,8 @@ from tuner.search.posterior import Posterior
 from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask
 
-LEAST_CHANCE = 0.02  # of being the best, of those who meet from the beginning
-STARTERS = 8  # of these at most, apart from the incumbent and the default
+LEAST_CHANCE = 0.04  # of being the best, of those who meet from the beginning
+STARTERS = 6  # of these at most, apart from the incumbent and the default
 WAITING = 8  # who are kept in case the first disappoint
 
 

@@ -19,10 +19,10 @@ from statistics import NormalDist
 from tuner.confirm.verdict import EFFECT, LEAST_PAIRS, Meeting, standing
 from tuner.search.standings import BETWEEN_RUNS, Estimate
 
-SAME = 0.01  # a rival that cannot be faster than the leader by more than this is not waited for
+SAME = 0.02  # a rival that cannot be faster than the leader by more than this is not waited for
 LOST = 0.01  # chance of being the faster one after all below which a rival leaves
 DOUBT = 0.05  # chance of being faster by enough from which on the race goes on
-PRECISE = 0.004  # deviation of the leader's ratio that satisfies those who have the time
+PRECISE = 0.006  # deviation of the leader's ratio that satisfies those who have the time
 
 _NORMAL = NormalDist()
 
@@ -32,12 +32,13 @@ class RaceOptions:
     """How many meet, and how often.
 
     At most `contenders` rivals take part at a time, each in `processes` processes at least before
-    anything is settled, and in `most` at most. `rounds` are those of a process.
+    anything is settled, and in `most` at most since somebody joined: twice as many in all.
+    `rounds` are those of a process.
     """
 
-    contenders: int = 8
+    contenders: int = 6
     processes: int = 2
-    most: int = 6
+    most: int = 4
     rounds: int = 16
 
 
@@ -80,7 +81,8 @@ class Race:
 
         `thorough`: it goes on until the leader's speed is known precisely, too.
         """
-        if len(self._racing) < 2 or self._tries >= self._options.most:
+        most = self._options.most
+        if len(self._racing) < 2 or self._tries >= most or len(self.meetings) >= 2 * most:
             return []
         if self.is_young or self._is_open():
             return self.racing

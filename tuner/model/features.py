@@ -30,11 +30,12 @@ from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType
+from tuner.model.packed_space import Numbers as CandidateNumbers
 from tuner.model.packed_space import PackedSpace, Rows
 
 FeatureMatrix: TypeAlias = npt.NDArray[np.float32]
 
-REMEMBERED = 16384  # candidates of a space, whose features are then computed once
+REMEMBERED = 4096  # candidates of a space, the latest: proposing asks for them again and again
 SPATIAL_AXES = 6
 REDUCE_AXES = 4
 
@@ -148,9 +149,8 @@ class FeatureExtractor:
             known_sketch = sketch.name in layout.sketches
             number = float(layout.sketches.index(sketch.name)) if known_sketch else math.nan
             self._sketches.append(_SketchTables(number, sketch, tuple(tables)))
-        size = self.packed.size if self.packed.size <= REMEMBERED else 0
-        self._known = np.zeros(size, np.bool_)  # by number of the candidate
-        self._features = np.empty((size, len(layout.names)), np.float32)
+        self._remembered = np.empty(0, np.int64)  # numbers of candidates, sorted
+        self._features = np.empty((0, len(layout.names)), np.float32)  # theirs
 
     def __call__(self, candidates: Sequence[Candidate]) -> FeatureMatrix:
         """Shape [len(candidates), len(layout.names)]."""
@@ -158,14 +158,31 @@ class FeatureExtractor:
 
     def of_rows(self, rows: Rows) -> FeatureMatrix:
         """The features of packed candidates; shape [len(rows), len(layout.names)]."""
-        if not len(self._known):
-            return self._computed(rows)
         numbers = self.packed.numbers(rows)
-        unknown = ~self._known[numbers]
-        if unknown.any():
-            self._features[numbers[unknown]] = self._computed(rows[unknown])
-            self._known[numbers[unknown]] = True
-        return np.asarray(self._features[numbers])
+        places = np.searchsorted(self._remembered, numbers)
+        places[places == len(self._remembered)] = 0
+        known = np.zeros(len(rows), np.bool_)
+        if len(self._remembered):
+            known = self._remembered[places] == numbers
+        if not known.all():
+            self._remember(numbers, rows, known)
+            places = np.searchsorted(self._remembered, numbers)
+        return np.asarray(self._features[places])
+
+    def _remember(
+        self, numbers: CandidateNumbers, rows: Rows, known: npt.NDArray[np.bool_]
+    ) -> None:
+        """Add the rows that are not `known`, and forget the others if they are too many."""
+        fresh, first = np.unique(numbers[~known], return_index=True)
+        features = self._computed(rows[~known][first])
+        old, kept = self._remembered, self._features
+        if len(old) + len(fresh) > REMEMBERED:
+            asked = np.isin(old, numbers)
+            old, kept = old[asked], kept[asked]
+        together = np.concatenate([old, fresh])
+        order = np.argsort(together, kind="stable")
+        self._remembered = together[order]
+        self._features = np.concatenate([kept, features])[order]
 
     def _computed(self, rows: Rows) -> FeatureMatrix:
         matrix = np.full((len(rows), len(self.layout.names)), np.nan, np.float32)

@@ -7,8 +7,8 @@ from statistics import mean
 
 import pytest
 
-from measure.compare import log_ratio
-from measure.worker.early_stop import FEWEST, is_clearly_slower
+from measure.compare import LogRatio, log_ratio
+from measure.worker.early_stop import FEWEST, FEWEST_TOLD, is_clearly_slower, is_told
 from tests.measure.clock_traces import KINDS, against_itself
 
 PAIRS = 14
@@ -79,3 +79,10 @@ def rounds_on_a_shared_core(kind: str, ratio: float) -> list[int]:
         )
         for a, b in zip(*against_itself(kind, PAIRS, DRAWS, 1), strict=True)
     ]
+
+
+def test_of_what_is_slower_half_of_the_rounds_tell_enough() -> None:
+    assert is_told(LogRatio(0.02, 0.01, FEWEST_TOLD))
+    assert not is_told(LogRatio(0.005, 0.01, FEWEST_TOLD))
+    assert not is_told(LogRatio(0.02, 0.01, FEWEST_TOLD - 1))
+    assert not is_told(LogRatio(-0.5, 0.01, FEWEST_TOLD))

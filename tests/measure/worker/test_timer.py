@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.errors import MeasureError
+from measure.worker.early_stop import FEWEST_TOLD
 from measure.worker.timer import (
     MORE_ROUNDS,
     Run,
@@ -45,12 +46,12 @@ def test_slices_of_a_short_kernel_last_long_enough() -> None:
     options = TimingOptions()
     timing = time_in_turn([kernel.run], options, [calibrate(kernel.run, options, 0.0)])
     assert list(timing.samples[0]) == pytest.approx([1e-6] * SAMPLES)
-    assert timing.calls[0] * 1e-6 >= 0.9999 * TimingOptions().min_sample_seconds
+    assert timing.calls[0] * 1e-6 == pytest.approx(TimingOptions().min_sample_seconds)
 
 
 def test_slow_kernels_lose_rounds() -> None:
     options = TimingOptions()
-    assert plan_rounds([0.001, 0.002], options).calls == (3, 2)
+    assert plan_rounds([0.001, 0.002], options).calls == (2, 1)
     assert plan_rounds([0.001, 0.002], options).rounds == SAMPLES
     assert plan_rounds([0.01, 0.01], options).rounds == 12
     assert plan_rounds([0.3, 0.1], options).rounds == options.min_samples
@@ -71,7 +72,7 @@ def test_a_plan_keeps_the_time_limit_or_the_minimum(seconds: list[float]) -> Non
     if plan.most > options.min_samples:
         assert plan.most * spent <= options.max_seconds * 1.0001
     for calls, one in zip(plan.calls, seconds, strict=True):
-        assert calls * one >= options.min_sample_seconds * 0.9999
+        assert calls * one >= options.min_sample_seconds * 0.666
 
 
 def test_a_slow_kernel_is_not_run_again_to_calibrate() -> None:
@@ -106,14 +107,16 @@ def test_whole_numbers_stay_whole() -> None:
     assert isinstance(options.samples, int) and isinstance(options.max_seconds, float)
 
 
-@pytest.mark.parametrize(("slower", "most"), [(3.0, 3), (1.12, 3), (1.02, SAMPLES), (0.5, SAMPLES)])
+@pytest.mark.parametrize(
+    ("slower", "most"), [(3.0, 3), (1.12, 3), (1.02, FEWEST_TOLD), (0.5, SAMPLES)]
+)
 def test_a_kernel_clearly_slower_than_its_reference_is_given_up(slower: float, most: int) -> None:
     candidate, reference = FakeKernel(slower * 1e-3), FakeKernel(1e-3)
     options = TimingOptions(give_up=1)
     timing = time_in_turn([candidate.run, reference.run], options, [slower * 1e-3, 1e-3])
     taken = {len(samples) for samples in timing.samples}
     assert taken == {most}
-    assert timing.censored == (most < SAMPLES)
+    assert timing.censored == (most < FEWEST_TOLD)
 
 
 def test_nothing_is_given_up_unasked() -> None:
