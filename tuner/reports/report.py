@@ -104,8 +104,8 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_latency(latency: Latency) -> str:
-    """A latency with its interval: `1.234 ms (1.21 to 1.26)`; `-` where there is none."""
-    if not (math.isfinite(latency.low) and math.isfinite(latency.high)):
+    """A latency with its interval, if it has one: `1.234 ms (1.21 to 1.26)`; `-` where none is."""
+    if not (math.isfinite(latency.low) and latency.low < latency.high < math.inf):
         return format_seconds(latency.value)
     _, scale = _unit(latency.value)
     low, high = latency.low * scale, latency.high * scale

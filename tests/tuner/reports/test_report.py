@@ -87,6 +87,7 @@ def test_shares_count_occurrences_and_leave_out_what_is_unknown() -> None:
 def test_an_interval_has_the_unit_of_its_latency() -> None:
     assert format_latency(Latency(1.02e-3, 0.98e-3, 1.064e-3)) == "1.02 ms (0.98 to 1.06)"
     assert format_latency(Latency(1.02e-3)) == "1.02 ms"
+    assert format_latency(Latency(1.02e-3, 1.02e-3, 1.02e-3)) == "1.02 ms"  # of nothing but itself
     assert format_latency(Latency(math.inf)) == "-"
 
 
