@@ -16,7 +16,7 @@ import pytest
 from configs.errors import DatabaseError
 from db import queries
 from db.check import check
-from db.records import TrialRecord
+from db.records import TaskKey, TrialRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.records.trials import is_confirmed
@@ -65,6 +65,20 @@ def wait_for(database: Path, count: int, *processes: subprocess.Popen[str]) -> N
         time.sleep(0.05)
 
 
+def assert_measured_again_on_purpose(trials: list[TrialRecord]) -> None:
+    """What may be the best is measured again, but only after it was recorded, and not often."""
+    last: dict[tuple[TaskKey, str], float] = {}
+    again = 0
+    for trial in trials:
+        schedule = trial.key, trial.schedule_hash
+        began = trial.created - trial.build_seconds - trial.check_seconds - trial.run_seconds
+        if schedule in last:
+            assert began > last[schedule], f"{trial.request_id} was under way elsewhere"
+            again += 1
+        last[schedule] = trial.created
+    assert again <= len(trials) / 4
+
+
 @pytest.mark.slow
 def test_two_drivers_and_a_killed_one_measure_no_candidate_twice(
     arguments: list[str], tmp_path: Path
@@ -82,8 +96,7 @@ def test_two_drivers_and_a_killed_one_measure_no_candidate_twice(
     assert "was lost" in lost[0] and "goes on from what it recorded" in lost[0]
     trials = searched(database)
     assert len(trials) >= TRIALS and len({trial.job for trial in trials}) >= 2
-    schedules = [(trial.key, trial.schedule_hash) for trial in trials if trial.status == "ok"]
-    assert len(schedules) == len(set(schedules))
+    assert_measured_again_on_purpose(trials)
     with Store.open(database, read_only=True) as store:
         assert check(store) == []
         assert sorted(job.state for job in queries.jobs(store)) == ["finished", "finished", "lost"]

@@ -122,8 +122,11 @@ def test_an_import_is_interrupted_in_one_line(
 
 THREADS = """
 import os, sys
-import measure.farm.make_runner
 from tuner.commands.entry import main
+from tuner.interrupt import signals_held
+
+with signals_held():  # as the command does
+    import measure.farm.make_runner
 
 def look(*arguments, **options):
     for thread in os.listdir("/proc/self/task"):
