@@ -96,7 +96,7 @@ class MeasureSettings(_Section):
     """Candidates built at the same time; None: as many as cores."""
     samples: Annotated[int, Field(ge=4, le=1000)] = 14
     """Slices of each side, the candidate and its reference; twice as many on a noisy machine."""
-    min_sample_seconds: Annotated[float, Field(ge=1e-5, le=1.0)] = 0.0025
+    min_sample_seconds: Annotated[float, Field(ge=1e-5, le=1.0)] = 0.002
     """Length of a slice: calls are repeated until one lasts this long."""
     unstable_above: Annotated[float, Field(ge=0.001, le=1.0)] = 0.075
     """A candidate is called scattered if its slices, as ratios to those of a quiet reference,

@@ -45,7 +45,7 @@ class TimingOptions:
 
     samples: int = 14
     min_samples: int = FEWEST
-    min_sample_seconds: float = 0.0025
+    min_sample_seconds: float = 0.002
     max_seconds: float = 0.250
     warmup_seconds: float = 0.002
     build_timeout: float = 60.0  # seconds for building, and for the reference of a new kernel
