@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 
-from measure.compare import LogRatio
+from measure.compare import BETWEEN_RUNS, LogRatio
 
 SLOWER = 0.10
 ERROR = 0.01  # share of candidates as fast as the reference that are given up
@@ -42,5 +42,6 @@ def is_clearly_slower(pair: LogRatio) -> bool:
 
 
 def is_told(pair: LogRatio) -> bool:
-    """Whether enough is known of a candidate that is slower by more than its error."""
-    return pair.pairs >= FEWEST_TOLD and pair.mean > pair.deviation
+    """Whether enough is known of a candidate that is slower by more than its error, and by more
+    than two runs of it differ."""
+    return pair.pairs >= FEWEST_TOLD and pair.mean > pair.deviation + BETWEEN_RUNS

@@ -82,7 +82,7 @@ def rounds_on_a_shared_core(kind: str, ratio: float) -> list[int]:
 
 
 def test_of_what_is_slower_half_of_the_rounds_tell_enough() -> None:
-    assert is_told(LogRatio(0.02, 0.01, FEWEST_TOLD))
-    assert not is_told(LogRatio(0.005, 0.01, FEWEST_TOLD))
-    assert not is_told(LogRatio(0.02, 0.01, FEWEST_TOLD - 1))
+    assert is_told(LogRatio(0.03, 0.01, FEWEST_TOLD))
+    assert not is_told(LogRatio(0.015, 0.01, FEWEST_TOLD))
+    assert not is_told(LogRatio(0.03, 0.01, FEWEST_TOLD - 1))
     assert not is_told(LogRatio(-0.5, 0.01, FEWEST_TOLD))
