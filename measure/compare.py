@@ -20,9 +20,8 @@ FASTEST = 0.2  # the fastest is believed up to so far (log) below the median
 BETWEEN_RUNS = 0.01
 """Standard deviation of what two runs of one pair differ by, beyond the error of their slices.
 
-0.3 % to 1.7 % for four pairs of convolutions, 60 runs each, beside builds (Zen 5, two shared
-cores; `python -m tests.benchmarks.farm again --load`): one load of the same code is not as fast as
-another.
+0.8 % to 1.6 % for four pairs of convolutions, 200 runs each, beside builds (Zen 5, two shared
+cores; `python -m tests.benchmarks.farm again --load`).
 """
 ALONE_DEVIATION = 0.1
 """Standard error of the log time of what was measured alone, as before there were pairs: that of

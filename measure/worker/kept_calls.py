@@ -10,10 +10,6 @@ from measure.worker.build_candidate import BuiltCandidate
 
 _MOST_KEPT = 64
 _MOST_OF_WORKLOAD = 3  # their constants stay packed
-MOST_TIMES = 16
-"""Requests that one load serves. One in five is 1.5 % to 4.7 % slower than the others for as long
-as it lives (a 1x1 convolution on Zen 5; its code lies in other pages), and all that is measured
-against it would be wrong by that."""
 _MOST_BYTES = 128 * 1024 * 1024  # that they hold beside their workloads
 
 Key: TypeAlias = tuple[str, BuiltCandidate]  # workload key, and the very object code
@@ -26,16 +22,10 @@ class KeptCalls:
         self._calls: OrderedDict[Key, BoundCall] = OrderedDict()
 
     def find(self, key: Key) -> BoundCall | None:
-        """The loaded candidate, if it is kept and has not served too often."""
-        call = self._calls.get(key)
-        if call is None:
-            return None
-        if call.served >= MOST_TIMES:
-            self.drop(key)
-            return None
-        call.served += 1
-        self._calls.move_to_end(key)
-        return call
+        """The loaded candidate, if it is kept."""
+        if key in self._calls:
+            self._calls.move_to_end(key)
+        return self._calls.get(key)
 
     def keep(self, key: Key, call: BoundCall) -> None:
         """Keep it, and let go of others, the longest unused first, until there is room."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.measurement import MeasureResult, Status
 from measure.sandbox.turn import Turn
-from measure.worker import kept_calls, run_candidate
+from measure.worker import bound_call, run_candidate
 from measure.worker.build_candidate import BuiltCandidate
 from measure.worker.run_candidate import CandidateRunner
 from measure.worker.timer import TimingOptions
@@ -56,10 +57,25 @@ def test_a_reference_is_loaded_once_and_every_candidate_anew(
     assert len(loads) == 1 + 4
 
 
-def test_no_load_serves_for_long(runner: CandidateRunner, loads: list[str]) -> None:
-    for _ in range(2 * kept_calls.MOST_TIMES):
-        assert measure(runner, "spin 1", "none").status is Status.OK
-    assert len(loads) == 2 * kept_calls.MOST_TIMES + 2  # every candidate, and two references
+def test_slices_take_turns_with_several_loads(
+    runner: CandidateRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[int] = []
+    of = bound_call._Load.of
+
+    def counted(code: LoadedCode, symbol: str) -> bound_call._Load:
+        load = of(code, symbol)
+
+        def repeat(*arguments: object) -> None:
+            called.append(load.kernel)
+            load.repeat(*arguments)
+
+        return replace(load, repeat=repeat)
+
+    monkeypatch.setattr(bound_call._Load, "of", counted)
+    result = measure(runner, "none", "none")
+    assert result.status is Status.OK, result.error
+    assert len(set(called)) == 2 * bound_call.LOADS
 
 
 def test_what_was_a_candidate_is_checked_in_full_as_one_again(
@@ -71,8 +87,9 @@ def test_what_was_a_candidate_is_checked_in_full_as_one_again(
 
 
 def test_a_reference_that_goes_wrong_later_is_blamed_and_loaded_anew(
-    runner: CandidateRunner, loads: list[str]
+    runner: CandidateRunner, loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bound_call, "LOADS", 1)  # the kernel counts the calls of its own load
     # Two calls of each request check a reference when it is new; its timed calls come later.
     result = measure(runner, "none", "late_nothing")
     assert (result.status, result.culprit) == (Status.WRONG_RESULT, 1)
