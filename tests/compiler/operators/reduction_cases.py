@@ -150,6 +150,35 @@ def _channel_norms() -> Iterator[Case]:
     yield case("even", "lrn", [x], lambda: x / (1 + 1e-4 / 4 * squares) ** 0.75, 1e-5, size=4)
 
 
+def _attention(
+    q: Values, k: Values, v: Values, scale: float, mask: Values, perm: tuple[int, ...]
+) -> Callable[[], Values]:
+    scores = scale * q.astype("float64") @ k.astype("float64").swapaxes(-1, -2)
+    scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    result = (weights / weights.sum(axis=-1, keepdims=True) @ v).astype(q.dtype)
+    return lambda: np.ascontiguousarray(result.transpose(perm))
+
+
+def _attentions() -> Iterator[Case]:
+    heads = (0, 2, 1, 3)  # [batch, position, head, feature]: heads before positions
+    for dtype in FLOATS:
+        q, k, v = (
+            array(seed, shape, dtype, -1)
+            for seed, shape in ((1, (2, 3, 5, 4)), (2, (2, 1, 7, 4)), (3, (2, 3, 7, 6)))
+        )
+        chosen = array(4, (5, 7), "bool") | np.eye(5, 7, dtype=np.bool_)
+        for mask in (array(5, (3, 1, 7), dtype), chosen):
+            expected = _attention(q, k, v, 0.5, mask, (0, 1, 2, 3))
+            tight = 2e-6 if dtype == "float32" else 1e-12
+            id = f"{dtype}-{mask.dtype}"
+            yield case(id, "attention", [q, k, v, mask], expected, tight, scale=0.5)
+        lying = [np.ascontiguousarray(x.transpose(heads)) for x in (q, k, v)]
+        perms = {"query_perm": heads, "key_perm": heads, "value_perm": heads, "perm": heads}
+        turned = _attention(q, k, v, 1.0, np.zeros((), dtype), heads)
+        yield case(f"{dtype}-turned", "attention", lying, turned, tight, **perms)
+
+
 def reduction_cases() -> list[Case]:
     """All cases of this file."""
     return [
@@ -157,6 +186,7 @@ def reduction_cases() -> list[Case]:
         *_positions(),
         *_sums(),
         *_softmaxes(),
+        *_attentions(),
         *_layer_norms(),
         *_channel_norms(),
     ]

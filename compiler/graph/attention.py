@@ -1,0 +1,370 @@
+"""Pass: attention that is spelled out, softmax(scale Q K' + masks) V, becomes one operator.
+
+    matmul(softmax(add(mul(matmul(Q, transpose(K)), scale), mask)), V)  ->  attention(Q, K, V, mask)
+
+Spellings that are known: the scale before or behind the product, on either operand or on both (as
+torch exports it), as mul or div; masks that are added, or chosen by `where`; keys that are turned
+as matrices of a flat stack (reshape, transpose, reshape); heads that share keys and values
+(unsqueeze, expand, reshape). Operands and result keep the order of axes in which they lie, where
+features (of keys: or positions) stay adjacent. What only the attention needs disappears: scores
+and weights that others read, or a softmax over another axis, leave everything as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.graph import dead_code
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import Rewriter, consumers, use_counts
+from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.types.dtypes import DType
+from compiler.types.node import Node
+from compiler.types.tensor_type import Attribute
+
+Perm = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value whose axes, in the order `perm`, are a stack of matrices [..., position, feature]."""
+
+    value: str
+    perm: Perm
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What is added to the scores, or, of bool, where they stay (`masked` elsewhere)."""
+
+    value: str
+    inverted: bool = False  # they stay where it is false
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The parts of an attention that ends in the node `last`."""
+
+    last: Node
+    query: Operand
+    key: Operand
+    value: Operand
+    perm: Perm  # of the result
+    scale: float
+    masks: tuple[Mask, ...]
+    masked: float
+    groups: int = 0  # of heads that share their keys and values; 0: each head has its own
+
+
+def run(graph: Graph) -> Graph:
+    """The graph with attention operators for what spells them out."""
+    finder = _Finder(graph)
+    matches = [match for node in graph.nodes if (match := finder.match(node)) is not None]
+    if not matches:
+        return graph
+    by_output = {match.last.output: match for match in matches}
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        match = by_output.get(node.output)
+        if match is None:
+            rewriter.keep(node)
+        else:
+            _emit(rewriter, match)
+    return dead_code.run(rewriter.finish())
+
+
+class _Finder:
+    """Finds attention from its last product backwards."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers = {node.output: node for node in graph.nodes}
+        self.uses = use_counts(graph)
+        self.readers = consumers(graph)
+
+    def match(self, product: Node) -> Match | None:
+        """The attention whose product of weights and values this node is, or None."""
+        if product.operator != "matmul" or _flag(product, "transpose_a"):
+            return None
+        softmax = self._own(product.inputs[0], "softmax")
+        if softmax is None:
+            return None
+        scores = self._shape(softmax.output)
+        rank = len(scores)
+        axis = complete_attributes(softmax).integer("axis")
+        if axis != rank - 1 or rank < 2 or self._dtype(softmax.output) is not DType.F32:
+            return None
+        found = self._scores(softmax.inputs[0], scores)
+        if found is None:
+            return None
+        first, scale, masks, masked = found
+        query, query_scale = self._scaled(Operand(first.inputs[0], _plain(rank)))
+        turned = _plain(rank) if _flag(first, "transpose_b") else _last_swapped(rank)
+        key, key_scale = self._scaled(Operand(first.inputs[1], turned))
+        value = Operand(product.inputs[1], _plain(rank))
+        if _flag(product, "transpose_b"):
+            value = Operand(product.inputs[1], _last_swapped(rank))
+        operands = (query, key, value)
+        if any(len(self._shape(operand.value)) != rank for operand in operands):
+            return None
+        query = self._as_it_lies(query, (rank - 1,))
+        key = self._as_it_lies(key, (rank - 1, rank - 2))
+        value = self._as_it_lies(value, (rank - 1,))
+        last, perm = self._result(product)
+        scale *= query_scale * key_scale
+        match = Match(last, query, key, value, perm, scale, masks, masked)
+        return self._shared(match)
+
+    # --- from the softmax to the first product --------------------------------------------------
+
+    def _scores(
+        self, name: str, shape: tuple[int, ...]
+    ) -> tuple[Node, float, tuple[Mask, ...], float] | None:
+        """The first product with what becomes of its result: scale, masks, and what is masked."""
+        node = self._own(name, "")
+        if node is None or self._shape(name) != shape:
+            return None
+        if node.operator == "matmul":
+            return None if _flag(node, "transpose_a") else (node, 1.0, (), -math.inf)
+        if node.operator in ("mul", "div"):
+            for inner, other in _operands(node):
+                factor = self._number(other)
+                found = self._scores(inner, shape) if factor is not None else None
+                if factor is None or found is None or found[2]:
+                    continue
+                first, scale, masks, masked = found
+                return first, _scaled_by(node, scale, factor), masks, masked
+            return None
+        if node.operator == "add":
+            for inner, other in _operands(node):
+                found = self._scores(inner, shape)
+                if found is not None and self._dtype(other) is DType.F32:
+                    first, scale, masks, masked = found
+                    return first, scale, (*masks, Mask(other)), masked
+            return None
+        return self._chosen(node, shape) if node.operator == "where" else None
+
+    def _chosen(
+        self, node: Node, shape: tuple[int, ...]
+    ) -> tuple[Node, float, tuple[Mask, ...], float] | None:
+        """where(mask, scores, number), or the scores in the last place."""
+        condition, *sides = node.inputs
+        for inner, other in (sides, sides[::-1]):
+            fill = self._number(other)
+            found = self._scores(inner, shape) if fill is not None else None
+            if fill is None or found is None:
+                continue
+            first, scale, masks, masked = found
+            if any(self._dtype(mask.value) is DType.BOOL for mask in masks) and masked != fill:
+                return None
+            return first, scale, (*masks, Mask(condition, inner == sides[1])), fill
+        return None
+
+    # --- operands -------------------------------------------------------------------------------
+
+    def _scaled(self, operand: Operand) -> tuple[Operand, float]:
+        """The operand without a factor that multiplies all of it, and that factor."""
+        node = self.producers.get(operand.value)
+        if node is None or node.operator not in ("mul", "div"):
+            return operand, 1.0
+        for inner, other in _operands(node):
+            factor = self._number(other)
+            if factor is not None and self._shape(inner) == self._shape(operand.value):
+                bare, scale = self._scaled(replace(operand, value=inner))
+                return bare, _scaled_by(node, scale, factor)
+        return operand, 1.0
+
+    def _as_it_lies(self, operand: Operand, adjacent: Perm) -> Operand:
+        """The operand without transposes, as long as one of the axes `adjacent` comes last."""
+        while (source := self._turned(operand)) is not None:
+            if source.perm.index(len(source.perm) - 1) not in adjacent:
+                break
+            operand = source
+        return operand
+
+    def _turned(self, operand: Operand) -> Operand | None:
+        """What lies before the transpose that the operand is the result of; None if it is not."""
+        node = self.producers.get(operand.value)
+        if node is None:
+            return None
+        if node.operator == "transpose":
+            before = complete_attributes(node).integers("perm")
+            return Operand(node.inputs[0], tuple(before[axis] for axis in operand.perm))
+        if not _is_view(node):
+            return None
+        # Matrices of a flat stack that are turned: reshape, transpose, reshape.
+        inner = self.producers.get(node.inputs[0])
+        flat = self.producers.get(inner.inputs[0]) if inner is not None else None
+        if inner is None or inner.operator != "transpose" or flat is None or not _is_view(flat):
+            return None
+        source, result = self._shape(flat.inputs[0]), self._shape(operand.value)
+        swapped = (*source[:-2], source[-1], source[-2]) if len(source) > 1 else ()
+        stack = self._shape(flat.output)
+        perm = complete_attributes(inner).integers("perm")
+        whole = stack[-2:] == source[-2:] and perm == _last_swapped(len(stack))
+        if not whole or result != swapped:
+            return None
+        turn = _last_swapped(len(source))
+        return Operand(flat.inputs[0], tuple(turn[axis] for axis in operand.perm))
+
+    def _result(self, product: Node) -> tuple[Node, Perm]:
+        """The last node: a transpose of the product that keeps its features adjacent, or that."""
+        rank = len(self._shape(product.output))
+        readers = self.readers.get(product.output, [])
+        if self.uses[product.output] == 1 and len(readers) == 1:
+            (reader,) = readers
+            if reader.operator == "transpose":
+                perm = complete_attributes(reader).integers("perm")
+                if perm[-1] == rank - 1:
+                    return reader, perm
+        return product, _plain(rank)
+
+    def _shared(self, match: Match) -> Match | None:
+        """The match with keys and values before they are repeated for several heads each."""
+        key, value = self._repeated(match.key), self._repeated(match.value)
+        if key is None or value is None or key[1] != value[1]:
+            return match
+        return replace(match, key=key[0], value=value[0], groups=key[1])
+
+    def _repeated(self, operand: Operand) -> tuple[Operand, int] | None:
+        """[..., groups, 1, positions, features] before expand and reshape, and the groups.
+
+        None where the operand's heads, the third axis from behind, are not repeated in this way.
+        """
+        rank = len(operand.perm)
+        view = self.producers.get(operand.value)
+        if (
+            rank < 3
+            or view is None
+            or not _is_view(view)
+            or operand.perm[: rank - 2] != _plain(rank - 2)
+        ):
+            return None
+        expand = self.producers.get(view.inputs[0])
+        if expand is None or expand.operator != "expand":
+            return None
+        source, wide = self._shape(expand.inputs[0]), self._shape(expand.output)
+        if len(source) != rank + 1 or len(wide) != rank + 1 or source[rank - 2] != 1:
+            return None
+        heads = wide[rank - 3] * wide[rank - 2]
+        joined = (*wide[: rank - 3], heads, *wide[rank - 1 :])
+        if joined != self._shape(operand.value) or source[: rank - 2] != wide[: rank - 2]:
+            return None
+        if source[rank - 1 :] != wide[rank - 1 :]:
+            return None
+        perm = (*_plain(rank - 1), *(axis + 1 for axis in operand.perm[rank - 2 :]))
+        return Operand(expand.inputs[0], perm), wide[rank - 3]
+
+    # --- facts ----------------------------------------------------------------------------------
+
+    def _own(self, name: str, wanted: str) -> Node | None:
+        """The node that computes a value which nothing else reads."""
+        node = self.producers.get(name)
+        if node is None or self.uses[name] != 1 or (wanted and node.operator != wanted):
+            return None
+        return node
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self.graph.types[name].shape
+
+    def _dtype(self, name: str) -> DType:
+        return self.graph.types[name].dtype
+
+    def _number(self, name: str) -> float | None:
+        """The value of a constant that has the same number everywhere."""
+        array = self.graph.constants.get(name)
+        if array is None or array.dtype != np.float32 or array.size == 0:
+            return None
+        first = array.reshape(-1)[0]
+        same = array.size == 1 or bool(np.all(array == first))
+        return float(first) if same and not np.isnan(first) else None
+
+
+def _emit(rewriter: Rewriter, match: Match) -> None:
+    """The operator and, where heads share keys, views that give groups an axis of their own."""
+    masks = [_mask(rewriter, match, mask) for mask in match.masks]
+    query, key, value, perm = match.query, match.key, match.value, match.perm
+    shape = rewriter.graph.types[match.last.output].shape
+    if match.groups:
+        head = len(perm) - 3
+        query = _grouped(rewriter, match, query)
+        masks = [_grouped_mask(rewriter, match, mask) for mask in masks]
+        perm = _split_perm(perm, head)
+    inputs = (query.value, key.value, value.value, *masks)
+    attributes: dict[str, Attribute] = {
+        "query_perm": query.perm,
+        "key_perm": key.perm,
+        "value_perm": value.perm,
+        "perm": perm,
+        "scale": match.scale,
+        "masked": match.masked,
+    }
+    inputs = tuple(rewriter.value(name) for name in inputs)
+    if not match.groups:
+        rewriter.emit("attention", inputs, attributes, like=match.last, output=match.last.output)
+        return
+    result = rewriter.emit("attention", inputs, attributes, like=match.last)
+    rewriter.emit("reshape", (result,), {"shape": shape}, like=match.last, output=match.last.output)
+
+
+def _mask(rewriter: Rewriter, match: Match, mask: Mask) -> str:
+    if not mask.inverted:
+        return mask.value
+    return rewriter.emit("not", (rewriter.value(mask.value),), like=match.last)
+
+
+def _split_perm(perm: Perm, axis: int) -> Perm:
+    """The order once the axis number `perm[...] == axis` is two axes, both in its place."""
+    moved = [item + 1 if item > axis else item for item in perm]
+    place = moved.index(axis)
+    return (*moved[: place + 1], axis + 1, *moved[place + 1 :])
+
+
+def _grouped(rewriter: Rewriter, match: Match, operand: Operand) -> Operand:
+    """The operand with its heads as groups x heads of a group."""
+    shape = rewriter.types[rewriter.value(operand.value)].shape
+    axis = operand.perm[-3]
+    split = (*shape[:axis], match.groups, shape[axis] // match.groups, *shape[axis + 1 :])
+    value = rewriter.value(operand.value)
+    view = rewriter.emit("reshape", (value,), {"shape": split}, like=match.last)
+    return Operand(view, _split_perm(operand.perm, axis))
+
+
+def _grouped_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
+    """A mask whose heads, the third axis from behind, are groups x heads of a group."""
+    value = rewriter.value(mask)
+    shape = rewriter.types[value].shape
+    if len(shape) < 3:
+        return value
+    heads = (1, 1) if shape[-3] == 1 else (match.groups, shape[-3] // match.groups)
+    split = (*shape[:-3], *heads, *shape[-2:])
+    return rewriter.emit("reshape", (value,), {"shape": split}, like=match.last)
+
+
+def _operands(node: Node) -> tuple[tuple[str, str], ...]:
+    """Each operand that the other may be applied to, with that other one."""
+    left, right = node.inputs
+    return ((left, right),) if node.operator == "div" else ((left, right), (right, left))
+
+
+def _scaled_by(node: Node, scale: float, factor: float) -> float:
+    return scale / factor if node.operator == "div" else scale * factor
+
+
+def _flag(node: Node, name: str) -> bool:
+    return complete_attributes(node).flag(name)
+
+
+def _is_view(node: Node) -> bool:
+    return operator(node.operator).pattern is Pattern.VIEW
+
+
+def _plain(rank: int) -> Perm:
+    return tuple(range(rank))
+
+
+def _last_swapped(rank: int) -> Perm:
+    return (*range(rank - 2), rank - 1, rank - 2)

@@ -1,0 +1,190 @@
+"""Attention as one operator: softmax(scale Q K' + masks) V, of Vaswani et al. (arXiv:1706.03762).
+
+The division by the sum of a row's exponentials comes after the product with V, where there are
+fewer elements: sum(e v) / sum(e) for sum(e / sum(e) v).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from compiler.expr.nodes import Expr, add, const, integer, mul, select, sub, unary
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import OperatorDefinition, Pattern, register
+from compiler.operators.rules import (
+    broadcast_load,
+    broadcast_shapes,
+    check,
+    check_dtype,
+    check_same_dtype,
+)
+from compiler.operators.use import Attributes, Types, Use, axes_of
+from compiler.types.dtypes import FLOATS, DType
+from compiler.types.tensor_type import TensorType
+
+Shape = tuple[int, ...]
+
+
+def _perm(attributes: Attributes, name: str, rank: int) -> Shape:
+    """The order of an operand's axes; that in which it lies where none is given."""
+    perm = attributes.integers(name) or tuple(range(rank))
+    check(sorted(perm) == list(range(rank)), f"{name} {perm} is no order of {rank} axes")
+    return perm
+
+
+def _turned(shape: Shape, perm: Shape) -> Shape:
+    return tuple(shape[axis] for axis in perm)
+
+
+def _shapes(
+    attributes: Attributes, query: Shape, key: Shape, value: Shape
+) -> tuple[Shape, Shape, Shape]:
+    """Query, key and value as stacks of matrices, in the order that the attributes say."""
+    turned = [
+        _turned(shape, _perm(attributes, name, len(shape)))
+        for name, shape in (("query_perm", query), ("key_perm", key), ("value_perm", value))
+    ]
+    return turned[0], turned[1], turned[2]
+
+
+def _infer(attributes: Attributes, types: Types) -> TensorType:
+    operands = [types.present(position) for position in range(3)]
+    check_dtype(operands[0], FLOATS)
+    check_same_dtype(*operands)
+    rank = len(operands[0].shape)
+    check(
+        rank >= 2 and all(len(type.shape) == rank for type in operands),
+        "query, key and value need the same number of axes, at least the two of a matrix",
+    )
+    query, key, value = _shapes(attributes, *(type.shape for type in operands))
+    check(query[-1] == key[-1], f"queries have {query[-1]} features and keys {key[-1]}")
+    check(key[-2] == value[-2], f"there are {key[-2]} keys and {value[-2]} values")
+    attributes.floating("scale")
+    attributes.floating("masked")
+    batch = broadcast_shapes(query[:-2], key[:-2], value[:-2])
+    scores = (*batch, query[-2], key[-2])
+    for position in range(3, len(types)):
+        mask = types.present(position)
+        check(
+            mask.dtype in (DType.BOOL, operands[0].dtype),
+            f"a mask has element type {mask.dtype}, not bool or that of the query",
+        )
+        check(
+            broadcast_shapes(mask.shape, scores) == scores,
+            f"the mask {mask} does not broadcast to the scores {list(scores)}",
+        )
+    result = (*batch, query[-2], value[-1])
+    return TensorType(operands[0].dtype, _turned(result, _perm(attributes, "perm", rank)))
+
+
+def _element(tensor: Tensor, perm: Shape, indices: Sequence[Expr], shape: Shape) -> Expr:
+    """The element at `indices` of a stack of this shape, once the tensor's axes are in order."""
+    chosen: dict[int, Expr] = {}
+    for axis, position, extent in zip(perm, indices, shape, strict=True):
+        chosen[axis] = position if tensor.shape[axis] == extent else integer(0)
+    return tensor[tuple(chosen[axis] for axis in range(len(perm)))]
+
+
+def _attention(attributes: Attributes, use: Use) -> Tensor:
+    query, key, value = (use.input(position) for position in range(3))
+    rank = len(use.shape)
+    perms = [_perm(attributes, name, rank) for name in ("query_perm", "key_perm", "value_perm")]
+    shapes = _shapes(attributes, query.shape, key.shape, value.shape)
+    batch = broadcast_shapes(*(shape[:-2] for shape in shapes))
+    queries, keys, values = (shape[-2:] for shape in shapes)
+    outer = axes_of(batch, "b")
+    rows, columns = ("m", queries[0]), ("n", keys[0])
+    builder = use.builder
+
+    def product(*indices: Expr) -> Expr:
+        *stack, m, n, k = indices
+        return mul(
+            _element(query, perms[0], (*stack, m, k), (*batch, *queries)),
+            _element(key, perms[1], (*stack, n, k), (*batch, *keys)),
+        )
+
+    scores = builder.stage(
+        "scores", [*outer, rows, columns], product, reduce=[("k", queries[1])], combiner="sum"
+    )
+    masked = _masked(attributes, use, scores, [*outer, rows, columns])
+    largest = builder.stage(
+        "max", [*outer, rows], lambda *i: masked[i], reduce=[columns], combiner="max"
+    )
+    exponential = builder.stage(
+        "exp",
+        [*outer, rows, columns],
+        lambda *i: unary("exp", sub(masked[i], largest[i[:-1]])),
+    )
+    total = builder.stage(
+        "sum", [*outer, rows], lambda *i: exponential[i], reduce=[columns], combiner="sum"
+    )
+    order = _perm(attributes, "perm", rank)
+    axes = [*outer, rows, ("d", values[1])]
+    places = [order.index(axis) for axis in range(rank)]
+
+    def weighted(*indices: Expr) -> Expr:
+        *position, n = indices
+        *stack, m, d = (position[place] for place in places)
+        weight = exponential[(*stack, m, n)]
+        return mul(weight, _element(value, perms[2], (*stack, n, d), (*batch, *values)))
+
+    products = builder.stage(
+        "weighted", [axes[axis] for axis in order], weighted, reduce=[columns], combiner="sum"
+    )
+
+    def quotient(*position: Expr) -> Expr:
+        row = tuple(position[place] for place in places[:-1])
+        return mul(products[position], unary("reciprocal", total[row]))
+
+    return builder.stage("attention", [axes[axis] for axis in order], quotient)
+
+
+def _masked(
+    attributes: Attributes, use: Use, scores: Tensor, axes: list[tuple[str, int]]
+) -> Tensor:
+    """The scores with the scale and all masks, in the order of the inputs."""
+    scale, outside = attributes.floating("scale"), attributes.floating("masked")
+    masks = [use.input(position) for position in range(3, len(use.inputs))]
+    if scale == 1.0 and not masks:
+        return scores
+
+    def body(*indices: Expr) -> Expr:
+        score: Expr = scores[indices]
+        if scale != 1.0:
+            score = mul(score, const(scale, use.dtype))
+        for mask in masks:
+            element = broadcast_load(mask, indices, scores.shape)
+            if mask.dtype is DType.BOOL:
+                score = select(element, score, const(outside, use.dtype))
+            else:
+                score = add(score, element)
+        return score
+
+    return use.builder.stage("masked", axes, body)
+
+
+def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
+    operands = (types.present(position).shape for position in range(3))
+    query, key, value = _shapes(attributes, *operands)
+    return result.size // value[-1] * key[-2] * (query[-1] + value[-1])
+
+
+register(
+    OperatorDefinition(
+        "attention",
+        Pattern.CONTRACTION,
+        (3, None),
+        _infer,
+        _attention,
+        {
+            "query_perm": (),
+            "key_perm": (),
+            "value_perm": (),
+            "perm": (),
+            "scale": 1.0,
+            "masked": -math.inf,
+        },
+        work=_work,
+    )
+)

@@ -1,0 +1,229 @@
+"""Attention that is spelled out becomes one operator, and means the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler.graph import attention, fold_constants, infer_types
+from compiler.graph.ir import Graph
+from compiler.limits import Allowance
+from compiler.types.dtypes import DType
+from tests.compiler.graph.graph_helpers import (
+    GraphMaker,
+    assert_close,
+    assert_same_meaning,
+    evaluate_graph,
+    operators,
+    random_inputs,
+)
+
+B, H, M, N, D, V = 2, 3, 5, 7, 4, 6
+SWAP = (0, 1, 3, 2)
+HEADS = (0, 2, 1, 3)  # [batch, position, head, feature] as a stack of matrices, and back
+
+
+def _scores(maker: GraphMaker) -> str:
+    query, key = maker.input(B, H, M, D), maker.input(B, H, N, D)
+    return maker.node("matmul", query, maker.node("transpose", key, perm=SWAP))
+
+
+def _weighted(maker: GraphMaker, scores: str, axis: int = 3) -> str:
+    weights = maker.node("softmax", scores, axis=axis)
+    return maker.node("matmul", weights, maker.input(B, H, N, V))
+
+
+def plain(maker: GraphMaker) -> str:
+    return _weighted(maker, _scores(maker))
+
+
+def scaled_scores(maker: GraphMaker) -> str:
+    return _weighted(maker, maker.node("mul", maker.scalar(0.3), _scores(maker)))
+
+
+def divided_scores(maker: GraphMaker) -> str:
+    return _weighted(maker, maker.node("div", _scores(maker), maker.scalar(math.sqrt(3))))
+
+
+def added_mask(maker: GraphMaker) -> str:
+    scaled = maker.node("mul", _scores(maker), maker.scalar(0.3))
+    return _weighted(maker, maker.node("add", scaled, maker.input(B, 1, M, N)))
+
+
+def bias_and_mask(maker: GraphMaker) -> str:
+    biased = maker.node("add", maker.input(H, M, N), _scores(maker))
+    return _weighted(maker, maker.node("add", biased, maker.input(B, 1, 1, N)))
+
+
+def chosen_scores(maker: GraphMaker) -> str:
+    mask, low = maker.input(1, 1, M, N, dtype=DType.BOOL), maker.scalar(-1e9)
+    return _weighted(maker, maker.node("where", mask, _scores(maker), low))
+
+
+def chosen_number(maker: GraphMaker) -> str:
+    mask, low = maker.input(M, N, dtype=DType.BOOL), maker.scalar(-math.inf)
+    return _weighted(maker, maker.node("where", mask, low, _scores(maker)))
+
+
+def scaled_on_both_sides(maker: GraphMaker) -> str:
+    """As torch exports it: the root of the scale on query and key, whose stack is made flat."""
+    root = maker.scalar(0.6)
+    query = maker.node("mul", maker.input(B, H, M, D), root)
+    flat = maker.node("reshape", maker.input(B, H, N, D), shape=(B * H, N, D))
+    turned = maker.node("transpose", flat, perm=(0, 2, 1))
+    key = maker.node("mul", maker.node("reshape", turned, shape=(B, H, D, N)), root)
+    scores = maker.node("matmul", query, key)
+    return _weighted(maker, maker.node("add", scores, maker.input(1, 1, M, N)))
+
+
+def heads_of_projections(maker: GraphMaker) -> str:
+    """All operands as [batch, position, head, feature], the result back to that order."""
+    shapes = ((M, D), (N, D), (N, V))
+    perms = (HEADS, (0, 2, 3, 1), HEADS)
+    query, key, value = (
+        maker.node("transpose", maker.input(B, rows, H, features), perm=perm)
+        for (rows, features), perm in zip(shapes, perms, strict=True)
+    )
+    scores = maker.node("mul", maker.node("matmul", query, key), maker.scalar(0.5))
+    product = maker.node("matmul", maker.node("softmax", scores, axis=3), value)
+    return maker.node("transpose", product, perm=HEADS)
+
+
+def transposed_operand(maker: GraphMaker) -> str:
+    query, key = maker.input(B, H, M, D), maker.input(B, H, N, D)
+    return _weighted(maker, maker.node("matmul", query, key, transpose_b=True))
+
+
+def keys_by_feature(maker: GraphMaker) -> str:
+    return _weighted(maker, maker.node("matmul", maker.input(B, H, M, D), maker.input(B, H, D, N)))
+
+
+def one_stack(maker: GraphMaker) -> str:
+    key = maker.node("transpose", maker.input(N, D), perm=(1, 0))
+    scores = maker.node("matmul", maker.input(M, D), key)
+    return maker.node("matmul", maker.node("softmax", scores, axis=1), maker.input(N, V))
+
+
+def broadcast_stack(maker: GraphMaker) -> str:
+    key = maker.node("transpose", maker.input(B, 1, N, D), perm=SWAP)
+    scores = maker.node("matmul", maker.input(B, H, M, D), key)
+    return maker.node("matmul", maker.node("softmax", scores, axis=3), maker.input(B, 1, N, V))
+
+
+def shared_heads(maker: GraphMaker) -> str:
+    """Two groups of three heads that share their keys and values, which are repeated for them."""
+    groups, members = 2, 3
+
+    def repeated(features: int) -> str:
+        one = maker.node(
+            "reshape", maker.input(B, groups, N, features), shape=(B, groups, 1, N, features)
+        )
+        wide = maker.node("expand", one, shape=(B, groups, members, N, features))
+        return maker.node("reshape", wide, shape=(B, groups * members, N, features))
+
+    query = maker.node("transpose", maker.input(B, M, groups * members, D), perm=HEADS)
+    key = maker.node("transpose", repeated(D), perm=SWAP)
+    scores = maker.node("add", maker.node("matmul", query, key), maker.input(B, 1, M, N))
+    biased = maker.node("add", scores, maker.input(groups * members, 1, N))
+    product = maker.node("matmul", maker.node("softmax", biased, axis=3), repeated(V))
+    return maker.node("transpose", product, perm=HEADS)
+
+
+SPELLINGS = (
+    plain,
+    scaled_scores,
+    divided_scores,
+    added_mask,
+    bias_and_mask,
+    chosen_scores,
+    chosen_number,
+    scaled_on_both_sides,
+    heads_of_projections,
+    transposed_operand,
+    keys_by_feature,
+    one_stack,
+    broadcast_stack,
+    shared_heads,
+)
+VIEWS = {"reshape", "not"}
+
+
+def _fused(graph: Graph) -> Graph:
+    return attention.run(fold_constants.run(infer_types.run(graph), Allowance()))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling.__name__)
+def test_spelled_out_attention_is_one_operator(
+    spelling: Callable[[GraphMaker], str],
+) -> None:
+    maker = GraphMaker()
+    graph = maker.graph(spelling(maker))
+    fused = _fused(graph)
+    assert [name for name in operators(fused) if name not in VIEWS] == ["attention"]
+    assert_same_meaning(graph, fused)
+
+
+def scores_are_an_output(maker: GraphMaker) -> tuple[str, ...]:
+    scores = _scores(maker)
+    return _weighted(maker, scores), scores
+
+
+def weights_are_read_twice(maker: GraphMaker) -> tuple[str, ...]:
+    weights = maker.node("softmax", _scores(maker), axis=3)
+    product = maker.node("matmul", weights, maker.input(B, H, N, V))
+    return product, maker.node("relu", weights)
+
+
+def softmax_over_queries(maker: GraphMaker) -> tuple[str, ...]:
+    return (_weighted(maker, _scores(maker), axis=2),)
+
+
+def scaled_after_the_mask(maker: GraphMaker) -> tuple[str, ...]:
+    masked = maker.node("add", _scores(maker), maker.input(M, N))
+    return (_weighted(maker, maker.node("mul", masked, maker.scalar(0.3))),)
+
+
+def factor_of_each_feature(maker: GraphMaker) -> tuple[str, ...]:
+    scores = maker.node("mul", _scores(maker), maker.input(M, N))
+    return (_weighted(maker, scores),)
+
+
+def chosen_between_scores(maker: GraphMaker) -> tuple[str, ...]:
+    mask = maker.input(M, N, dtype=DType.BOOL)
+    return (_weighted(maker, maker.node("where", mask, _scores(maker), maker.input(M, N))),)
+
+
+NEIGHBOURS = (
+    scores_are_an_output,
+    weights_are_read_twice,
+    softmax_over_queries,
+    scaled_after_the_mask,
+    factor_of_each_feature,
+    chosen_between_scores,
+)
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS, ids=lambda neighbour: neighbour.__name__)
+def test_neighbours_of_attention_stay(
+    neighbour: Callable[[GraphMaker], tuple[str, ...]],
+) -> None:
+    maker = GraphMaker()
+    graph = maker.graph(*neighbour(maker))
+    assert "attention" not in operators(_fused(graph))
+
+
+def test_a_row_without_a_key_is_undefined_as_in_the_spelled_out_form() -> None:
+    maker = GraphMaker()
+    scores = maker.node("add", _scores(maker), maker.input(M, N))
+    graph = maker.graph(_weighted(maker, scores))
+    inputs = random_inputs(graph)
+    mask = np.zeros((M, N), np.float32)
+    mask[1], mask[2, 3:] = -np.inf, -np.inf
+    inputs["x2"] = mask
+    (expected,), (found,) = (evaluate_graph(g, inputs) for g in (graph, _fused(graph)))
+    assert np.isnan(expected[:, :, 1]).all()
+    assert_close([found[:, :, [0, 2, 3, 4]]], [expected[:, :, [0, 2, 3, 4]]])
+    assert np.isnan(found[:, :, 1]).all()
