@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub, unary
 from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from compiler.operators.rules import (
     broadcast_load,
@@ -17,6 +20,8 @@ from compiler.operators.rules import (
 from compiler.operators.use import Attributes, Types, Use, axes_of
 from compiler.types.dtypes import FLOATS
 from compiler.types.tensor_type import TensorType
+
+PLAIN = "NCHW"
 
 # --- softmax ------------------------------------------------------------------------------------
 
@@ -86,7 +91,56 @@ def _log_softmax(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("log_softmax", value)
 
 
-# --- layer_norm ---------------------------------------------------------------------------------
+# --- rows that are normalised -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The operator's data in rows: the elements along the axes `reduced` belong together."""
+
+    use: Use
+    reduced: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Elements of a row."""
+        return math.prod(self.use.shape[axis] for axis in self.reduced)
+
+    def kept(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The row of an element."""
+        return tuple(item for axis, item in enumerate(indices) if axis not in self.reduced)
+
+    def total(self, name: str, term: Callable[[tuple[Expr, ...]], Expr]) -> Tensor:
+        """Add a stage: the sum of `term` of an element's indices over each row."""
+        axes = axes_of(self.use.shape)
+        outer = [axis for number, axis in enumerate(axes) if number not in self.reduced]
+
+        def body(*indices: Expr) -> Expr:
+            rest, inner = iter(indices[: len(outer)]), iter(indices[len(outer) :])
+            return term(tuple(next(inner if a in self.reduced else rest) for a in range(len(axes))))
+
+        reduce = [axes[axis] for axis in self.reduced]
+        return self.use.builder.stage(name, outer, body, reduce=reduce, combiner="sum")
+
+    def each(self, name: str, value: Callable[[tuple[Expr, ...]], Expr]) -> Tensor:
+        """Add a stage: a value for each row."""
+        axes = axes_of(self.use.shape)
+        outer = [axis for number, axis in enumerate(axes) if number not in self.reduced]
+        return self.use.builder.stage(name, outer, lambda *row: value(row))
+
+    def variance(self) -> tuple[Callable[[tuple[Expr, ...]], Expr], Tensor]:
+        """Deviations from the mean, and the sum of their squares: two passes over the data."""
+        data, inverse_count = self.use.input(0), const(1 / self.count, self.use.dtype)
+        total = self.total("sum", lambda indices: data[indices])
+
+        def deviation(indices: tuple[Expr, ...]) -> Expr:
+            return sub(data[indices], mul(total[self.kept(indices)], inverse_count))
+
+        squares = self.total("square_sum", lambda i: mul(deviation(i), deviation(i)))
+        return deviation, squares
+
+
+# --- layer_norm, rms_norm -----------------------------------------------------------------------
 
 
 def _infer_layer_norm(attributes: Attributes, types: Types) -> TensorType:
@@ -94,10 +148,15 @@ def _infer_layer_norm(attributes: Attributes, types: Types) -> TensorType:
     check_dtype(data, FLOATS)
     axis = attributes.axis("axis", len(data.shape))
     attributes.floating("epsilon")
+    blocked = attributes.get("layout", PLAIN) == BLOCKED
     for name, type in zip(("scale", "bias"), types[1:], strict=False):
         if type is None:
             continue
         check_same_dtype(data, type)
+        if blocked:
+            wanted = (data.shape[1] * data.shape[-1], 1, 1)
+            check(type.shape == wanted, f"the {name} must be {list(wanted)}, not {type}")
+            continue
         normalised = data.shape[axis:]
         check(
             broadcast_shapes(type.shape, data.shape) == data.shape,
@@ -106,38 +165,129 @@ def _infer_layer_norm(attributes: Attributes, types: Types) -> TensorType:
     return data
 
 
+def _parameter(tensor: Tensor, indices: tuple[Expr, ...], use: Use, blocked: bool) -> Expr:
+    """The element of a scale or a bias that belongs to an element of the data."""
+    if not blocked:
+        return broadcast_load(tensor, indices, use.shape)
+    channel = add(mul(indices[1], integer(use.shape[-1])), indices[-1])
+    return tensor[channel, integer(0), integer(0)]
+
+
 def _layer_norm(attributes: Attributes, use: Use) -> Tensor:
-    """Two passes: the mean, then the mean square of the deviations from it."""
-    data, scale, bias = use.input(0), use.input(1), use.optional(2)
-    axis = attributes.axis("axis", len(use.shape))
-    axes = axes_of(use.shape)
-    outer, normalised = axes[:axis], axes[axis:]
-    inverse_count = const(1 / math.prod(use.shape[axis:]), use.dtype)
-    total = use.builder.stage("sum", outer, lambda *i: data[i], reduce=normalised, combiner="sum")
+    """Two passes: the mean, then the mean square of the deviations from it.
 
-    def deviation(indices: tuple[Expr, ...]) -> Expr:
-        return sub(data[indices], mul(total[tuple(indices[:axis])], inverse_count))
-
-    squares = use.builder.stage(
-        "square_sum",
-        outer,
-        lambda *i: mul(deviation(i), deviation(i)),
-        reduce=normalised,
-        combiner="sum",
-    )
+    Scale and bias broadcast to the data. Of blocked data, planes are normalised (axis 2).
+    """
+    scale, bias = use.input(1), use.optional(2)
+    blocked = attributes.choice("layout", (PLAIN, BLOCKED)) == BLOCKED
+    rank = len(use.shape)
+    rows = _Rows(use, tuple(range(attributes.axis("axis", rank), rank - blocked)))
+    deviation, squares = rows.variance()
     epsilon = const(attributes.floating("epsilon"), use.dtype)
-    inverse_deviation = use.builder.stage(
+    inverse_count = const(1 / rows.count, use.dtype)
+    inverse_deviation = rows.each(
         "inverse_deviation",
-        outer,
-        lambda *i: unary("rsqrt", add(mul(squares[i], inverse_count), epsilon)),
+        lambda row: unary("rsqrt", add(mul(squares[row], inverse_count), epsilon)),
     )
 
     def value(indices: tuple[Expr, ...]) -> Expr:
-        result = mul(deviation(indices), inverse_deviation[tuple(indices[:axis])])
-        result = mul(result, broadcast_load(scale, indices, use.shape))
-        return result if bias is None else add(result, broadcast_load(bias, indices, use.shape))
+        result = mul(deviation(indices), inverse_deviation[rows.kept(indices)])
+        result = mul(result, _parameter(scale, indices, use, blocked))
+        return result if bias is None else add(result, _parameter(bias, indices, use, blocked))
 
     return use.pointwise("layer_norm", value)
+
+
+def _blocked_layer_norm(node: BlockedUse) -> BlockedForm | None:
+    """Planes, with a scale and a bias for each channel: padding lanes, all alike, become 0."""
+    lane, attributes = node.lanes[0], node.attributes
+    channels = (node.result.shape[1], 1, 1) if len(node.result.shape) == 4 else ()
+    planes = attributes["axis"] == 2 and attributes["layout"] == PLAIN and bool(channels)
+    parameters = [type for type in node.types[1:] if type is not None]
+    if lane is None or not math.isfinite(lane) or not planes or not all(node.constants[1:]):
+        return None
+    fits = all(type.shape == channels for type in parameters)
+    return BlockedForm(BLOCKED, 0.0) if fits and attributes.floating("epsilon") > 0 else None
+
+
+def _padded_parameters(
+    attributes: Attributes, shapes: Sequence[Shape], layout: str, block: int
+) -> list[Shape]:
+    return [(-(-channels // block) * block, *rest) for channels, *rest in shapes]
+
+
+def _rms_norm(attributes: Attributes, use: Use) -> Tensor:
+    """x / sqrt(mean(x^2) + epsilon) * scale (Zhang and Sennrich 2019)."""
+    data, scale = use.input(0), use.optional(1)
+    rank = len(use.shape)
+    rows = _Rows(use, tuple(range(attributes.axis("axis", rank), rank)))
+    squares = rows.total("square_sum", lambda i: mul(data[i], data[i]))
+    epsilon = const(attributes.floating("epsilon"), use.dtype)
+    inverse_count = const(1 / rows.count, use.dtype)
+    inverse_root = rows.each(
+        "inverse_root", lambda row: unary("rsqrt", add(mul(squares[row], inverse_count), epsilon))
+    )
+
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        result = mul(data[indices], inverse_root[rows.kept(indices)])
+        return result if scale is None else mul(result, broadcast_load(scale, indices, use.shape))
+
+    return use.pointwise("rms_norm", value)
+
+
+# --- mean_variance_norm, lp_norm ----------------------------------------------------------------
+
+
+def _infer_mean_variance_norm(attributes: Attributes, types: Types) -> TensorType:
+    data = types.present(0)
+    check_dtype(data, FLOATS)
+    axes, rank = attributes.integers("axes"), len(data.shape)
+    fits = len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes)
+    check(fits, f"{list(axes)} are not different axes of a tensor of rank {rank}")
+    check(bool(axes), "at least one axis is needed")
+    attributes.floating("epsilon")
+    return data
+
+
+def _mean_variance_norm(attributes: Attributes, use: Use) -> Tensor:
+    """(x - mean) / (sqrt(variance) + epsilon) over any axes."""
+    rows = _Rows(use, tuple(sorted(attributes.integers("axes"))))
+    deviation, squares = rows.variance()
+    epsilon = const(attributes.floating("epsilon"), use.dtype)
+    inverse_count = const(1 / rows.count, use.dtype)
+
+    def inverse(row: tuple[Expr, ...]) -> Expr:
+        return unary("reciprocal", add(unary("sqrt", mul(squares[row], inverse_count)), epsilon))
+
+    factor = rows.each("inverse_deviation", inverse)
+    return use.pointwise("mean_variance_norm", lambda i: mul(deviation(i), factor[rows.kept(i)]))
+
+
+def _infer_lp_norm(attributes: Attributes, types: Types) -> TensorType:
+    data = types.present(0)
+    check_dtype(data, FLOATS)
+    attributes.axis("axis", len(data.shape))
+    check(attributes.integer("p") in (1, 2), "p must be 1 or 2")
+    return data
+
+
+def _lp_norm(attributes: Attributes, use: Use) -> Tensor:
+    """x / ||x||_p along an axis; 0 where the norm is 0."""
+    data, root = use.input(0), attributes.integer("p") == 2
+    rows = _Rows(use, (attributes.axis("axis", len(use.shape)),))
+    zero, one = const(0, use.dtype), const(1, use.dtype)
+
+    def term(indices: tuple[Expr, ...]) -> Expr:
+        return mul(data[indices], data[indices]) if root else unary("abs", data[indices])
+
+    total = rows.total("total", term)
+
+    def inverse(row: tuple[Expr, ...]) -> Expr:
+        norm = unary("sqrt", total[row]) if root else total[row]
+        return unary("reciprocal", select(binary("eq", norm, zero), one, norm))
+
+    factor = rows.each("inverse_norm", inverse)
+    return use.pointwise("lp_norm", lambda i: mul(data[i], factor[rows.kept(i)]))
 
 
 # --- batch_norm ---------------------------------------------------------------------------------
@@ -226,8 +376,36 @@ register(
         (2, 3),
         _infer_layer_norm,
         _layer_norm,
-        {"axis": REQUIRED, "epsilon": 1e-5},
+        {"axis": REQUIRED, "epsilon": 1e-5, "layout": PLAIN},
         passes=3,
+        blocked=BlockedRule(_blocked_layer_norm, padded=_padded_parameters),
+    ),
+    OperatorDefinition(
+        "rms_norm",
+        Pattern.OPAQUE,
+        (1, 2),
+        _infer_layer_norm,
+        _rms_norm,
+        {"axis": REQUIRED, "epsilon": 1e-5},
+        passes=2,
+    ),
+    OperatorDefinition(
+        "mean_variance_norm",
+        Pattern.OPAQUE,
+        1,
+        _infer_mean_variance_norm,
+        _mean_variance_norm,
+        {"axes": REQUIRED, "epsilon": 1e-9},
+        passes=3,
+    ),
+    OperatorDefinition(
+        "lp_norm",
+        Pattern.OPAQUE,
+        1,
+        _infer_lp_norm,
+        _lp_norm,
+        {"axis": REQUIRED, "p": 2},
+        passes=2,
     ),
     OperatorDefinition(
         "batch_norm", Pattern.OPAQUE, 5, _infer_batch_norm, _batch_norm, {"epsilon": 1e-5}

@@ -1,23 +1,25 @@
-"""Reductions over whole axes, positions of extremes, and running sums."""
+"""Reductions over whole axes, positions of extremes, running sums and products."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from compiler.expr.nodes import Expr, binary, const, integer, select, unary
+from compiler.expr.combiners import neutral_element
+from compiler.expr.nodes import Expr, binary, cast, const, select, unary
 from compiler.kernels.kernel import Tensor
 from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
     Pattern,
+    Required,
     register,
 )
 from compiler.operators.rules import check, check_dtype, divide_by_count
 from compiler.operators.use import Attributes, Types, Use, axes_of
 from compiler.types.dtypes import ALL, NUMBERS, DType
-from compiler.types.tensor_type import TensorType
+from compiler.types.tensor_type import Attribute, TensorType
 
 
 def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
@@ -67,7 +69,7 @@ def _infer_arg(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(DType.I64, _reduced_shape(type.shape, (axis,), keep))
 
 
-def _infer_cumsum(attributes: Attributes, types: Types) -> TensorType:
+def _infer_running(attributes: Attributes, types: Types) -> TensorType:
     type = types.present(0)
     check_dtype(type, NUMBERS)
     attributes.axis("axis", len(type.shape))
@@ -76,23 +78,36 @@ def _infer_cumsum(attributes: Attributes, types: Types) -> TensorType:
     return type
 
 
-def _cumsum(attributes: Attributes, use: Use) -> Tensor:
-    data = use.input(0)
-    axis = attributes.axis("axis", len(use.shape))
-    strict = attributes.flag("exclusive")
-    if attributes.flag("reverse"):
-        included = "gt" if strict else "ge"
-    else:
-        included = "lt" if strict else "le"
+def _running(name: str, combiner: str) -> OperatorDefinition:
+    """Sums or products of all elements up to each one: reductions under a triangular mask.
 
-    def body(*indices: Expr) -> Expr:
-        *output, term = indices
-        element = data[(*output[:axis], term, *output[axis + 1 :])]
-        return select(binary(included, term, output[axis]), element, const(0, data.dtype))
+    Schedules know this form (`compiler.kernels.scan`) and walk along the axis once.
+    """
 
-    return use.builder.stage(
-        "cumsum", axes_of(use.shape), body, reduce=axes_of([use.shape[axis]], "r"), combiner="sum"
-    )
+    def expression(attributes: Attributes, use: Use) -> Tensor:
+        data = use.input(0)
+        axis = attributes.axis("axis", len(use.shape))
+        strict = attributes.flag("exclusive")
+        if attributes.flag("reverse"):
+            included = "gt" if strict else "ge"
+        else:
+            included = "lt" if strict else "le"
+        neutral = neutral_element(combiner, data.dtype)
+
+        def body(*indices: Expr) -> Expr:
+            *output, term = indices
+            element = data[(*output[:axis], term, *output[axis + 1 :])]
+            return select(binary(included, term, output[axis]), element, neutral)
+
+        reduced = axes_of([use.shape[axis]], "r")
+        return use.builder.stage(name, axes_of(use.shape), body, reduce=reduced, combiner=combiner)
+
+    attributes: dict[str, Attribute | Required] = {
+        "axis": REQUIRED,
+        "exclusive": False,
+        "reverse": False,
+    }
+    return OperatorDefinition(name, Pattern.REDUCTION, 1, _infer_running, expression, attributes)
 
 
 def _fold(
@@ -160,6 +175,8 @@ def _extreme(name: str, combiner: str) -> OperatorDefinition:
         keep = attributes.flag("keepdims")
         last = attributes.flag("select_last_index")
         reduced_axes = axes_of([data.shape[axis]], "r")
+        # As many positions as elements fit a vector where they are that narrow.
+        counter = DType.I32 if data.shape[axis] < 1 << 31 else DType.I64
 
         def element(indices: Sequence[Expr]) -> Expr:
             return data[_source(indices[:-1], indices[-1:], (axis,), len(data.shape), keep)]
@@ -173,20 +190,21 @@ def _extreme(name: str, combiner: str) -> OperatorDefinition:
         )
 
         def position(*indices: Expr) -> Expr:
-            passed_over = integer(-1 if last else data.shape[axis])
+            passed_over = const(-1 if last else data.shape[axis], counter)
             value = element(indices)
             found = binary("eq", value, extreme[indices[:-1]])
             if data.dtype.is_float:
                 found = binary("or", found, unary("isnan", value))
-            return select(found, indices[-1], passed_over)
+            return select(found, cast(counter, indices[-1]), passed_over)
 
-        return use.builder.stage(
+        found = use.builder.stage(
             name,
             axes_of(use.shape),
             position,
             reduce=reduced_axes,
             combiner="max" if last else "min",
         )
+        return use.pointwise(f"{name}_i64", lambda indices: cast(DType.I64, found[indices]))
 
     attributes = {"axis": 0, "keepdims": True, "select_last_index": False}
     return OperatorDefinition(name, Pattern.OPAQUE, 1, _infer_arg, expression, attributes)
@@ -200,12 +218,6 @@ register(
     _fold("reduce_mean", NUMBERS, "sum", mean=True, of_equals=True),
     _extreme("arg_max", "max"),
     _extreme("arg_min", "min"),
-    OperatorDefinition(
-        "cumsum",
-        Pattern.REDUCTION,
-        1,
-        _infer_cumsum,
-        _cumsum,
-        {"axis": REQUIRED, "exclusive": False, "reverse": False},
-    ),
+    _running("cumsum", "sum"),
+    _running("cumprod", "prod"),
 )

@@ -10,7 +10,6 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.pool import raised, rooted
 
 
 @converter("BatchNormalization", 1, 6, 7, 9, 14, 15)
@@ -33,24 +32,16 @@ def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.emit("batch_norm", data, *same, epsilon=node.floating("epsilon", 1e-5))
 
 
-def _moments(
-    value: Value, axes: tuple[int, ...], graph: GraphBuilder
-) -> tuple[Value, Value, Value]:
-    """Mean and variance over the axes, which stay, and value - mean."""
+def _statistics(
+    value: Value, axes: tuple[int, ...], epsilon: float, graph: GraphBuilder
+) -> tuple[Value, Value]:
+    """The mean and 1 / sqrt(variance + epsilon) over the axes, which stay."""
     mean = graph.emit("reduce_mean", value, axes=axes, keepdims=True)
     centred = graph.emit("sub", value, mean)
     squares = graph.emit("mul", centred, centred)
-    return mean, graph.emit("reduce_mean", squares, axes=axes, keepdims=True), centred
-
-
-def _centred(
-    value: Value, axes: tuple[int, ...], epsilon: float, graph: GraphBuilder
-) -> tuple[Value, Value, Value]:
-    """(value - mean) / sqrt(variance + epsilon) over the axes; also mean and 1 / deviation."""
-    mean, variance, centred = _moments(value, axes, graph)
+    variance = graph.emit("reduce_mean", squares, axes=axes, keepdims=True)
     shifted = graph.emit("add", variance, graph.scalar(epsilon, value.dtype))
-    inverse = graph.emit("reciprocal", graph.emit("sqrt", shifted))
-    return graph.emit("mul", centred, inverse), mean, inverse
+    return mean, graph.emit("reciprocal", graph.emit("sqrt", shifted))
 
 
 @converter("LayerNormalization", 17)
@@ -67,8 +58,16 @@ def layer_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     result = graph.emit("layer_norm", data, *operands, axis=axis, epsilon=epsilon)
     if not (node.wants(1) or node.wants(2)):
         return [result]
-    _, mean, inverse = _centred(data, tuple(range(axis, data.rank)), epsilon, graph)
-    return [result, mean, inverse]
+    axes = tuple(range(axis, data.rank))
+    return [result, *_statistics(data, axes, epsilon, graph)]
+
+
+@converter("RMSNormalization", 23)
+def rms_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, scale = node.input(0), node.input(1)
+    axis = node.axis(node.integer("axis", -1), data.rank)
+    operand = _broadcast(node, scale, data.shape[axis:], graph)
+    return graph.emit("rms_norm", data, operand, axis=axis, epsilon=node.floating("epsilon", 1e-5))
 
 
 def _broadcast(node: OnnxNode, value: Value, shape: tuple[int, ...], graph: GraphBuilder) -> Value:
@@ -84,21 +83,17 @@ def _broadcast(node: OnnxNode, value: Value, shape: tuple[int, ...], graph: Grap
     return expanded
 
 
-def _by_channel(value: Value, scale: Value, bias: Value, graph: GraphBuilder) -> Value:
-    """value * scale + bias, which have an entry for each channel (or group) of axis 1."""
-    behind = (1,) * (value.rank - 2)
-    factor, shift = (graph.reshape(item, item.shape + behind) for item in (scale, bias))
-    return graph.emit("add", graph.emit("mul", value, factor), shift)
-
-
 @converter("InstanceNormalization", 1, 6, 22)
 def instance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, scale, bias = node.input(0), node.input(1), node.input(2)
     if data.rank < 3:
         raise node.bad_shape(f"{data.type} has no spatial axes")
-    axes = tuple(range(2, data.rank))
-    normal, _, _ = _centred(data, axes, node.floating("epsilon", 1e-5), graph)
-    return _by_channel(normal, scale, bias, graph)
+    if scale.shape != (data.shape[1],) or bias.shape != (data.shape[1],):
+        raise node.bad_shape(f"scale and bias need {data.shape[1]} entries")
+    behind = (1,) * (data.rank - 2)
+    operands = [graph.reshape(item, item.shape + behind) for item in (scale, bias)]
+    epsilon = node.floating("epsilon", 1e-5)
+    return graph.emit("layer_norm", data, *operands, axis=2, epsilon=epsilon)
 
 
 @converter("GroupNormalization", 18, 21)
@@ -112,12 +107,12 @@ def group_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     wanted = groups if node.version == 18 else channels
     if scale.shape != (wanted,) or bias.shape != (wanted,):
         raise node.bad_shape(f"scale and bias need {wanted} entries")
-    size = data.type.size // (batch * groups)
-    grouped = graph.reshape(data, (batch, groups, size))
-    normal, _, _ = _centred(grouped, (2,), node.floating("epsilon", 1e-5), graph)
-    if node.version != 18:
-        normal = graph.reshape(normal, data.shape)
-    return graph.reshape(_by_channel(normal, scale, bias, graph), data.shape)
+    members = channels // groups
+    grouped = graph.reshape(data, (batch, groups, members, math.prod(data.shape[2:])))
+    operands = [graph.reshape(item, (groups, wanted // groups, 1)) for item in (scale, bias)]
+    epsilon = node.floating("epsilon", 1e-5)
+    normal = graph.emit("layer_norm", grouped, *operands, axis=2, epsilon=epsilon)
+    return graph.reshape(normal, data.shape)
 
 
 @converter("LpNormalization", 1, 22)
@@ -128,21 +123,17 @@ def lp_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     p = node.integer("p", 2)
     if p not in (1, 2):
         raise node.unsupported(f"p={p}")
-    total = graph.emit("reduce_sum", raised(data, p, graph), axes=(axis,), keepdims=True)
-    norm = rooted(total, p, graph)
-    zero = graph.scalar(0, data.dtype)
-    safe = graph.emit("where", graph.emit("equal", norm, zero), graph.scalar(1, data.dtype), norm)
-    return graph.emit("div", data, safe)
+    return graph.emit("lp_norm", data, axis=axis, p=p)
 
 
 @converter("MeanVarianceNormalization", 9, 13)
 def mean_variance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """(x - E x) / (sqrt(E x^2 - (E x)^2) + 1e-9), as the operator's function body has it."""
+    """(x - E x) / (sqrt(E (x - E x)^2) + 1e-9), as the operator's function body has it."""
     data = node.input(0)
     axes = node.axes(node.integers("axes", (0, 2, 3)), data.rank)
-    _, variance, centred = _moments(data, axes, graph)
-    deviation = graph.emit("add", graph.emit("sqrt", variance), graph.scalar(1e-9, data.dtype))
-    return graph.emit("div", centred, deviation)
+    if not axes:  # each element is its own mean
+        return graph.emit("sub", data, data)
+    return graph.emit("mean_variance_norm", data, axes=axes)
 
 
 @converter("LRN", 1, 13)

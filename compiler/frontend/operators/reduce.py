@@ -1,8 +1,6 @@
-"""Reductions over axes, positions of extremes, running sums."""
+"""Reductions over axes, positions of extremes, running sums and products."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
@@ -102,33 +100,18 @@ _register_arg("ArgMax", "arg_max")
 _register_arg("ArgMin", "arg_min")
 
 
-@converter("CumSum", 11, 14)
-def cumsum(node: OnnxNode, graph: GraphBuilder) -> Value:
-    value = node.input(0)
-    return graph.emit(
-        "cumsum",
-        value,
-        axis=node.axis(node.constant_integer(1, "the axis"), value.rank),
-        exclusive=bool(node.integer("exclusive", 0)),
-        reverse=bool(node.integer("reverse", 0)),
-    )
+def _register_running(onnx_operator: str, operator: str, *versions: int) -> None:
+    @converter(onnx_operator, *versions)
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        value = node.input(0)
+        return graph.emit(
+            operator,
+            value,
+            axis=node.axis(node.constant_integer(1, "the axis"), value.rank),
+            exclusive=bool(node.integer("exclusive", 0)),
+            reverse=bool(node.integer("reverse", 0)),
+        )
 
 
-@converter("CumProd", 26)
-def cumprod(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Each running product is a product over the axis, with ones past its end."""
-    value = node.input(0)
-    axis = node.axis(node.constant_integer(1, "the axis"), value.rank)
-    extent = value.shape[axis]
-    graph.check_array((extent, extent), 1)
-    position = np.arange(extent)
-    taken = position[:, None] >= position[None, :]
-    if node.integer("reverse", 0):
-        taken = taken.T
-    if node.integer("exclusive", 0):
-        taken = taken & ~np.eye(extent, dtype=np.bool_)
-    mask = taken.reshape(extent, *(1,) * axis, extent, *(1,) * (value.rank - axis - 1))
-    ones = graph.scalar(1, value.dtype)
-    spread = graph.emit("where", graph.constant(mask), value, ones)
-    products = graph.emit("reduce_prod", spread, axes=(axis + 1,), keepdims=False)
-    return graph.transpose(products, (*range(1, axis + 1), 0, *range(axis + 1, value.rank)))
+_register_running("CumSum", "cumsum", 11, 14)
+_register_running("CumProd", "cumprod", 26)

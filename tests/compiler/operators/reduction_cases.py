@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,29 @@ def _sums() -> Iterator[Case]:
                     yield case(id, "cumsum", [x], expected, axis=axis, **flags)
 
 
+def _products() -> Iterator[Case]:
+    x = array(4, (3, 7)) + np.float32(1)
+
+    def expected(axis: int, exclusive: bool, reverse: bool) -> Callable[[], Values]:
+        def run() -> Values:
+            data = np.flip(x, axis) if reverse else x
+            if exclusive:
+                data = np.insert(data, 0, 1, axis).take(range(x.shape[axis]), axis)
+            found = np.cumprod(data.astype("float64"), axis).astype("float32")
+            return np.flip(found, axis) if reverse else found
+
+        return run
+
+    for axis in (0, 1):
+        for exclusive in (False, True):
+            for reverse in (False, True):
+                flags = {"exclusive": exclusive, "reverse": reverse}
+                values = expected(axis, exclusive, reverse)
+                yield case(
+                    f"{axis}-{exclusive}-{reverse}", "cumprod", [x], values, axis=axis, **flags
+                )
+
+
 def _softmaxes() -> Iterator[Case]:
     for dtype in FLOATS:
         for shape in ((13,), (7, 1, 5), (2, 3, 97)):
@@ -127,6 +151,54 @@ def _layer_norms() -> Iterator[Case]:
 def _layer_norm(x: Values, scale: Values) -> Callable[[], Values]:
     centred = x - x.mean(axis=1, keepdims=True)
     return lambda: centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * scale
+
+
+def _plane_norms() -> Iterator[Case]:
+    """A scale for each channel of images, plain and blocked."""
+    x = array(6, (2, 16, 5, 3)) + np.float32(10)
+    scale, bias = array(7, (16,)), array(8, (16,))
+    expected = runtime("InstanceNormalization", x, scale, bias, epsilon=1e-3)
+    parts = [scale.reshape(16, 1, 1), bias.reshape(16, 1, 1)]
+    flags: dict[str, Any] = {"axis": 2, "epsilon": 1e-3}
+    yield case("planes", "layer_norm", [x, *parts], expected, 1e-4, **flags)
+
+    def blocked(values: Values) -> Values:
+        return np.ascontiguousarray(values.reshape(2, 2, 8, 5, 3).transpose(0, 1, 3, 4, 2))
+
+    yield case(
+        "blocked planes",
+        "layer_norm",
+        [blocked(x), *parts],
+        lambda: blocked(np.asarray(expected())),
+        1e-4,
+        layout="NCHWc",
+        **flags,
+    )
+
+
+def _other_norms() -> Iterator[Case]:
+    x = array(6, (2, 7, 13)) + np.float32(3)
+    wide = x.astype("float64")
+    for axis in range(3):
+        axes = tuple(range(axis, 3))
+        scale = array(7, x.shape[axis:])
+        root = np.sqrt((wide**2).mean(axis=axes, keepdims=True) + 1e-3)
+        for parts in ((), (scale,)):
+            expected = (wide / root * (parts[0] if parts else 1)).astype("float32")
+            id = f"{axis}-{len(parts)}"
+            flags: dict[str, Any] = {"axis": axis, "epsilon": 1e-3}
+            yield case(id, "rms_norm", [x, *parts], partial(np.asarray, expected), 1e-5, **flags)
+        for p in (1, 2):
+            zeroed = x * (np.arange(7) != 3).astype("float32")[None, :, None]
+            norms = runtime("LpNormalization", zeroed, axis=axis, p=p)
+            yield case(f"{axis}-{p}", "lp_norm", [zeroed], norms, 1e-5, axis=axis, p=p)
+    for axes in ((0,), (1,), (0, 2), (0, 1, 2)):
+        centred = wide - wide.mean(axis=axes, keepdims=True)
+        root = np.sqrt((centred**2).mean(axis=axes, keepdims=True)) + 1e-9
+        expected = (centred / root).astype("float32")
+        yield case(
+            f"{axes}", "mean_variance_norm", [x], partial(np.asarray, expected), 1e-4, axes=axes
+        )
 
 
 def _channel_norms() -> Iterator[Case]:
@@ -185,8 +257,11 @@ def reduction_cases() -> list[Case]:
         *_reductions(),
         *_positions(),
         *_sums(),
+        *_products(),
         *_softmaxes(),
         *_attentions(),
         *_layer_norms(),
+        *_plane_norms(),
+        *_other_norms(),
         *_channel_norms(),
     ]
