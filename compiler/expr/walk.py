@@ -92,11 +92,13 @@ def axes_of(expr: Expr) -> set[str]:
 def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
     """Apply `rule` bottom up to every node, without recursion; shared nodes stay shared.
 
-    `rule` gets a node whose operands are rewritten already and returns its replacement.
+    `rule` gets a node whose operands are rewritten already and returns its replacement. Arithmetic
+    that folds to an operand stays that: the rule has been applied to it.
     """
     done: dict[int, Expr] = {}
     for node in postorder(expr):
-        done[id(node)] = rule(with_operands(node, lambda operand: done[id(operand)]))
+        rebuilt = with_operands(node, lambda operand: done[id(operand)])
+        done[id(node)] = rule(rebuilt) if type(rebuilt) is type(node) else rebuilt
     return done[id(expr)]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from compiler.expr.nodes import (
     Expr,
+    Index,
     Load,
     add,
     binary,
@@ -45,6 +46,16 @@ def test_rewriting_keeps_sharing_and_untouched_parts() -> None:
     assert children(product)[0] is children(product)[1]
     assert [load.buffer for load in loads(result)] == ["in9"]
     assert rewrite(body, lambda node: node) is body
+
+
+def test_axes_are_exchanged_where_arithmetic_folds_to_one_of_them() -> None:
+    exchanged = {"block": integer(0), "lane": index("block")}
+    channel = add(mul(index("block"), integer(16)), index("lane"))
+
+    def exchange(node: Expr) -> Expr:
+        return exchanged[node.name] if isinstance(node, Index) else node
+
+    assert rewrite(channel, exchange) == index("block")
 
 
 def test_other_operands_give_another_node_of_the_same_kind() -> None:
