@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime
 import pytest
@@ -20,7 +19,7 @@ from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from compiler.types.tensor_type import Array
-from tuner.confirm.latency import outputs_agree
+from tuner.confirm.latency import outputs_agree, seeded_inputs
 
 SMALL = {
     "resnet18": Size(image=64, width=0.25, classes=10),
@@ -29,6 +28,19 @@ SMALL = {
     "encoder": Size(width=0.125, tokens=13, layers=2),
     "mlp": Size(),
 }
+SPELLED_OUT = {
+    "efficientnet_b0": Size(image=64, width=0.25, classes=10),
+    "convnext_pico": Size(image=64, width=0.25, classes=10),
+    "yolov3_tiny": Size(image=64, width=0.25, classes=10),
+    "yolov8n": Size(image=64, width=0.5, classes=10),
+    "unet": Size(image=48, width=0.25),
+    "deeplab_v3plus": Size(image=48, width=0.25, classes=10),
+    "vit_tiny": Size(image=48, classes=10, layers=2),
+    "decoder_prefill": Size(width=0.5, tokens=13, layers=2, classes=50),
+    "decoder_step": Size(width=0.5, tokens=13, layers=2, classes=50),
+    "crnn": Size(image=36, width=0.25),
+}
+"""Models of other operators than the former ones, as exporters spell them out."""
 Choose = Callable[[FusedKernel], ScheduleChoice | None]
 
 
@@ -45,11 +57,7 @@ def drawn(threads: int) -> Choose:
 
 def run_both(model: onnx.ModelProto, executable: Executable) -> list[tuple[Array, Array]]:
     """Our outputs and onnxruntime's, for the same seeded input."""
-    rng = np.random.default_rng(3)
-    inputs = {
-        name: rng.standard_normal(type.shape).astype(type.dtype.numpy)
-        for name, type in executable.inputs.items()
-    }
+    inputs = seeded_inputs(executable.inputs, seed=3)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     expected = session.run(list(executable.outputs), inputs)
     outputs = executable.run(inputs)
@@ -83,6 +91,17 @@ def test_tuned_model_equals_onnxruntime(name: str, threads: int, tmp_path: Path)
     model = build_model(name, size=SMALL[name])
     executable = assert_equal_to_onnxruntime(model, tmp_path, threads, drawn(threads))
     assert {kernel.schedule_source for kernel in executable.kernels} == {"tuned"}
+
+
+@pytest.mark.parametrize("name", sorted(SPELLED_OUT))
+def test_untuned_model_of_spelled_out_layers_equals_onnxruntime(name: str, tmp_path: Path) -> None:
+    assert_equal_to_onnxruntime(build_model(name, size=SPELLED_OUT[name]), tmp_path, 2, None)
+
+
+@pytest.mark.parametrize("name", sorted(SPELLED_OUT))
+def test_tuned_model_of_spelled_out_layers_equals_onnxruntime(name: str, tmp_path: Path) -> None:
+    model = build_model(name, size=SPELLED_OUT[name])
+    assert_equal_to_onnxruntime(model, tmp_path, 1, drawn(1))
 
 
 @pytest.mark.slow

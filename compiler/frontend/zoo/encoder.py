@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from compiler.frontend.zoo.spelled_out import dense
 
 _EPSILON = 1e-12
 _HEAD_FEATURES = 64
@@ -37,9 +38,9 @@ def encoder(net: NetworkBuilder, size: Size) -> None:
 def _layer(net: NetworkBuilder, name: str, data: Layer) -> Layer:
     attended = _attention(net, f"{name}.attention", data)
     data = _layer_norm(net, f"{name}.attention.norm", net.add(attended, data))
-    hidden = _dense(net, f"{name}.intermediate", data, 4 * data.channels)
+    hidden = dense(net, f"{name}.intermediate", data, 4 * data.channels)
     hidden = Layer(net.node("Gelu", [hidden.name], f"{name}.gelu"), hidden.channels)
-    output = _dense(net, f"{name}.output", hidden, data.channels)
+    output = dense(net, f"{name}.output", hidden, data.channels)
     return _layer_norm(net, f"{name}.output.norm", net.add(output, data))
 
 
@@ -54,21 +55,13 @@ def _attention(net: NetworkBuilder, name: str, data: Layer) -> Layer:
     context = net.node("MatMul", [weights, value], f"{name}.context")
     context = net.node("Transpose", [context], f"{name}.context_tokens", perm=[0, 2, 1, 3])
     joined = net.node("Reshape", [context, "join_heads"], f"{name}.context_joined")
-    return _dense(net, f"{name}.output", Layer(joined, data.channels), data.channels)
+    return dense(net, f"{name}.output", Layer(joined, data.channels), data.channels)
 
 
 def _heads(net: NetworkBuilder, name: str, data: Layer, perm: tuple[int, ...]) -> str:
-    projected = _dense(net, name, data, data.channels)
+    projected = dense(net, name, data, data.channels)
     split = net.node("Reshape", [projected.name, "split_heads"], f"{name}.split")
     return net.node("Transpose", [split], f"{name}.heads", perm=list(perm))
-
-
-def _dense(net: NetworkBuilder, name: str, data: Layer, features: int) -> Layer:
-    """A fully connected layer on [batch, tokens, features]: MatMul and Add."""
-    weight = net.weights(f"{name}.weight", (data.channels, features), data.channels, 1.0)
-    bias = net.uniform(f"{name}.bias", features, -0.1, 0.1)
-    product = net.node("MatMul", [data.name, weight], f"{name}.matmul")
-    return Layer(net.node("Add", [product, bias], f"{name}.add"), features)
 
 
 def _layer_norm(net: NetworkBuilder, name: str, data: Layer) -> Layer:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 # expansion, output channels, repeats, stride of the first (table 2 of the paper)
@@ -21,38 +19,58 @@ _RESIDUAL_GAIN = 0.5
 
 def mobilenet_v2(net: NetworkBuilder, size: Size) -> None:
     image, classes = size.image or 224, size.classes or 1000
-    net.constant("zero", np.array(0, np.float32))
-    net.constant("six", np.array(6, np.float32))
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
-    layer = net.conv("stem.conv", layer, size.channels(32), 3, stride=2, padding=1, gain=1.0)
-    layer = _relu6(net, net.batch_norm("stem.bn", layer))
+    layer = stem(net, Layer(net.input("input", (size.batch, 3, image, image)), 3), size)
     for stage, (expansion, channels, count, first_stride) in enumerate(_STAGES):
         for position in range(count):
             stride = first_stride if position == 0 else 1
             name = f"block{stage}.{position}"
-            layer = _block(net, name, layer, size.channels(channels), expansion, stride)
+            layer = inverted_residual(net, name, layer, size.channels(channels), expansion, stride)
     layer = net.conv("head.conv", layer, size.channels(1280), 1, gain=1.0)
-    layer = _relu6(net, net.batch_norm("head.bn", layer))
+    layer = relu6(net, net.batch_norm("head.bn", layer))
     layer = net.linear("classifier", net.global_average_pool(layer), classes)
     net.output(layer.name, "logits", (size.batch, classes))
 
 
-def _relu6(net: NetworkBuilder, data: Layer) -> Layer:
-    return Layer(net.node("Clip", [data.name, "zero", "six"]), data.channels)
+def stem(net: NetworkBuilder, data: Layer, size: Size) -> Layer:
+    """The first convolution, which halves the image."""
+    net.scalar("zero", 0.0)
+    net.scalar("six", 6.0)
+    layer = net.conv("stem.conv", data, size.channels(32), 3, stride=2, padding=1, gain=1.0)
+    return relu6(net, net.batch_norm("stem.bn", layer))
 
 
-def _block(
-    net: NetworkBuilder, name: str, data: Layer, channels: int, expansion: int, stride: int
+def inverted_residual(
+    net: NetworkBuilder,
+    name: str,
+    data: Layer,
+    channels: int,
+    expansion: int,
+    stride: int,
+    dilation: int = 1,
 ) -> Layer:
     """Expand (1x1), filter each channel (3x3), project (1x1, linear)."""
     hidden = data.channels * expansion
     layer = data
     if expansion != 1:
         layer = net.conv(f"{name}.expand", layer, hidden, 1, gain=1.0)
-        layer = _relu6(net, net.batch_norm(f"{name}.expand_bn", layer))
-    layer = net.conv(f"{name}.depthwise", layer, hidden, 3, stride=stride, padding=1, groups=hidden)
-    layer = _relu6(net, net.batch_norm(f"{name}.depthwise_bn", layer))
+        layer = relu6(net, net.batch_norm(f"{name}.expand_bn", layer))
+    layer = net.conv(
+        f"{name}.depthwise",
+        layer,
+        hidden,
+        3,
+        stride=stride,
+        padding=dilation,
+        dilation=dilation,
+        groups=hidden,
+    )
+    layer = relu6(net, net.batch_norm(f"{name}.depthwise_bn", layer))
     layer = net.conv(f"{name}.project", layer, channels, 1)
     if stride != 1 or data.channels != channels:
         return net.batch_norm(f"{name}.project_bn", layer)
     return net.add(data, net.batch_norm(f"{name}.project_bn", layer, _RESIDUAL_GAIN))
+
+
+def relu6(net: NetworkBuilder, data: Layer) -> Layer:
+    """After `stem`, which adds the bounds."""
+    return Layer(net.node("Clip", [data.name, "zero", "six"]), data.channels)

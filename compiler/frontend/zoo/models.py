@@ -9,13 +9,22 @@ from pathlib import Path
 import onnx
 
 from compiler.errors import SettingsError
+from compiler.frontend.zoo.convnext_pico import convnext_pico
+from compiler.frontend.zoo.crnn import crnn
+from compiler.frontend.zoo.decoder import decoder_prefill, decoder_step
+from compiler.frontend.zoo.deeplab_v3plus import deeplab_v3plus
+from compiler.frontend.zoo.efficientnet_b0 import efficientnet_b0
 from compiler.frontend.zoo.encoder import encoder
 from compiler.frontend.zoo.mlp import mlp
 from compiler.frontend.zoo.mobilenet_v2 import mobilenet_v2
 from compiler.frontend.zoo.network import NetworkBuilder, Size
 from compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
 from compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
+from compiler.frontend.zoo.unet import unet
 from compiler.frontend.zoo.vgg11 import vgg11
+from compiler.frontend.zoo.vit_tiny import vit_tiny
+from compiler.frontend.zoo.yolov3_tiny import yolov3_tiny
+from compiler.frontend.zoo.yolov8n import yolov8n
 from configs.files import replacing
 
 _MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {
@@ -25,9 +34,22 @@ _MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {
     "mobilenet_v2": mobilenet_v2,
     "squeezenet1_1": squeezenet1_1,
     "vgg11": vgg11,
+    "efficientnet_b0": efficientnet_b0,
+    "convnext_pico": convnext_pico,
+    "yolov3_tiny": yolov3_tiny,
+    "yolov8n": yolov8n,
+    "unet": unet,
+    "deeplab_v3plus": deeplab_v3plus,
     "encoder": encoder,
+    "vit_tiny": vit_tiny,
+    "decoder_prefill": decoder_prefill,
+    "decoder_step": decoder_step,
+    "crnn": crnn,
     "mlp": mlp,
 }
+
+_FAMILIES = {"decoder_prefill": "decoder", "decoder_step": "decoder"}
+"""Models that share their weights."""
 
 
 def model_names() -> tuple[str, ...]:
@@ -48,7 +70,7 @@ def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.M
             f"there is no model {name!r} in the zoo (there are: {known})",
             hint=f"did you mean {' or '.join(nearest)}?" if nearest else "",
         )
-    net = NetworkBuilder(name, seed)
+    net = NetworkBuilder(name, seed, _FAMILIES.get(name, name))
     topology(net, size or Size())
     return net.model()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 Floats = npt.NDArray[np.float32]
+Extent: TypeAlias = int | tuple[int, int]
+"""Of a window: both of its sides, or (rows, columns)."""
 
 OPSET = 20
 IR_VERSION = 10
@@ -48,23 +50,22 @@ class NetworkBuilder:
     """Collects nodes and initializers of one model; values are float32.
 
     Weights are normal with variance gain / fan_in (He et al., Delving Deep into Rectifiers: gain 2
-    after a ReLU keeps the scale of activations; 1 after a linear layer).
+    after a ReLU keeps the scale of activations; 1 after a linear layer). Builders of the same seed
+    and `family` draw the same ones.
     """
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, name: str, seed: int, family: str = "") -> None:
         self.name = name
-        self._random = np.random.default_rng([seed, *name.encode()])
+        self._random = np.random.default_rng([seed, *(family or name).encode()])
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._counts: dict[str, int] = {}
 
-    def input(self, name: str, shape: Sequence[int]) -> str:
-        """Declare an input."""
-        self._inputs.append(
-            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(shape))
-        )
+    def input(self, name: str, shape: Sequence[int], element: int = onnx.TensorProto.FLOAT) -> str:
+        """Declare an input; `element` is one of ONNX's element types."""
+        self._inputs.append(helper.make_tensor_value_info(name, element, list(shape)))
         return name
 
     def output(self, value: str, name: str, shape: Sequence[int]) -> None:
@@ -78,20 +79,43 @@ class NetworkBuilder:
 
     def node(self, operator: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
         """Add a node and return its output; `name` is its name, by default counted."""
-        if not name:
-            count = self._counts.get(operator, 0)
-            self._counts[operator] = count + 1
-            name = f"{operator.lower()}_{count}"
-        output = f"{name}_output"
-        self._nodes.append(
-            helper.make_node(operator, list(inputs), [output], name=name, **attributes)
-        )
+        (output,) = self.nodes(operator, inputs, 1, name, **attributes)
         return output
+
+    def nodes(
+        self, operator: str, inputs: Sequence[str], count: int, name: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node of `count` outputs and return these."""
+        if not name:
+            number = self._counts.get(operator, 0)
+            self._counts[operator] = number + 1
+            name = f"{operator.lower()}_{number}"
+        outputs = [f"{name}_output{number or ''}" for number in range(count)]
+        self._nodes.append(
+            helper.make_node(operator, list(inputs), outputs, name=name, **attributes)
+        )
+        return tuple(outputs)
 
     def constant(self, name: str, array: npt.NDArray[np.generic]) -> str:
         """Add an initializer."""
         self._initializers.append(numpy_helper.from_array(array, name))
         return name
+
+    def scalar(self, name: str, value: float) -> str:
+        """Add a single float32."""
+        return self.constant(name, np.array(value, np.float32))
+
+    def floats(self, name: str, *values: float) -> str:
+        """Add a vector of float32."""
+        return self.constant(name, np.array(values, np.float32))
+
+    def position(self, name: str, value: int) -> str:
+        """Add a single int64."""
+        return self.constant(name, np.array(value, np.int64))
+
+    def integers(self, name: str, *values: int) -> str:
+        """Add a vector of int64: a shape, axes, positions."""
+        return self.constant(name, np.array(values, np.int64))
 
     def weights(self, name: str, shape: Sequence[int], fan_in: int, gain: float) -> str:
         """Add normally distributed weights of variance gain / fan_in."""
@@ -99,9 +123,9 @@ class NetworkBuilder:
         values *= np.float32(math.sqrt(gain / fan_in))
         return self.constant(name, values)
 
-    def uniform(self, name: str, count: int, low: float, high: float) -> str:
-        """Add `count` uniformly distributed values."""
-        return self.constant(name, self._random.uniform(low, high, count).astype(np.float32))
+    def uniform(self, name: str, shape: int | Sequence[int], low: float, high: float) -> str:
+        """Add uniformly distributed values."""
+        return self.constant(name, self._random.uniform(low, high, shape).astype(np.float32))
 
     def conv(
         self,
@@ -112,6 +136,7 @@ class NetworkBuilder:
         *,
         stride: int = 1,
         padding: int = 0,
+        dilation: int = 1,
         groups: int = 1,
         gain: float = 2.0,
         bias: bool = False,
@@ -130,8 +155,22 @@ class NetworkBuilder:
             kernel_shape=[kernel, kernel],
             strides=[stride, stride],
             pads=[padding] * 4,
-            dilations=[1, 1],
+            dilations=[dilation, dilation],
             group=groups,
+        )
+        return Layer(output, channels)
+
+    def conv_transpose(self, name: str, data: Layer, channels: int, kernel: int) -> Layer:
+        """A transposed convolution whose stride is its kernel, so that windows do not overlap."""
+        shape = (data.channels, channels, kernel, kernel)
+        weight = self.weights(f"{name}.weight", shape, data.channels, 1.0)
+        bias = self.uniform(f"{name}.bias", channels, -0.1, 0.1)
+        output = self.node(
+            "ConvTranspose",
+            [data.name, weight, bias],
+            name,
+            kernel_shape=[kernel, kernel],
+            strides=[kernel, kernel],
         )
         return Layer(output, channels)
 
@@ -153,17 +192,31 @@ class NetworkBuilder:
         return Layer(self.node("Add", [left.name, right.name]), left.channels)
 
     def max_pool(
-        self, data: Layer, kernel: int, stride: int, padding: int = 0, ceil_mode: bool = False
+        self,
+        data: Layer,
+        kernel: Extent,
+        stride: Extent,
+        padding: Extent = 0,
+        ceil_mode: bool = False,
     ) -> Layer:
         output = self.node(
             "MaxPool",
             [data.name],
-            kernel_shape=[kernel, kernel],
-            strides=[stride, stride],
-            pads=[padding] * 4,
+            kernel_shape=_sides(kernel),
+            strides=_sides(stride),
+            pads=_sides(padding) * 2,
             ceil_mode=int(ceil_mode),
         )
         return Layer(output, data.channels)
+
+    def concat(self, *parts: Layer) -> Layer:
+        """Feature maps side by side along their channels."""
+        output = self.node("Concat", [part.name for part in parts], axis=1)
+        return Layer(output, sum(part.channels for part in parts))
+
+    def reshape(self, value: str, shape: Sequence[int], name: str) -> str:
+        """To a shape that is a constant."""
+        return self.node("Reshape", [value, self.integers(f"{name}.shape", *shape)], name)
 
     def global_average_pool(self, data: Layer) -> Layer:
         """Global average pooling, flattened to [batch, channels]."""
@@ -191,3 +244,7 @@ class NetworkBuilder:
         )
         onnx.checker.check_model(model)
         return model
+
+
+def _sides(extent: Extent) -> list[int]:
+    return [extent, extent] if isinstance(extent, int) else list(extent)
