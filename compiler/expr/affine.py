@@ -130,6 +130,9 @@ def _divide(op: str, dividend: Affine, divisor: Affine, ranges: Ranges) -> Affin
         return Affine(0, ((Binary(DType.I64, op, dividend.to_expr(), divisor.to_expr()), 1),))
     d = divisor.constant
     quotient, rest = _split(dividend, d)
+    low, high = affine_range(rest, ranges)
+    if (turns := low // d) and turns == high // d:
+        quotient, rest = quotient.plus(Affine(turns, ())), rest.plus(Affine(-turns * d, ()))
     small = _is_within(rest, d, ranges)
     if op == "mod":
         return rest if small else Affine(0, ((binary("mod", rest.to_expr(), integer(d)), 1),))

@@ -26,12 +26,14 @@ def with_roles(kernel: FusedKernel, lanes: int) -> FusedKernel:
     anchor = kernel.stage(kernel.anchor)
     if not anchor.reduce_axes or not anchor.axes:
         return kernel
-    vector = anchor.axes[-1].name
+    phases = {axis.name: Role.PHASE for axis in anchor.axes if axis.role is Role.PHASE}
+    names = [axis.name for axis in anchor.axes if axis.name not in phases]
+    vector = names[-1]
     if any(vector_stride(kernel, load, vector) > 1 for load in loads(anchor.body)):
         return kernel
-    names = [axis.name for axis in anchor.axes]
-    roles = dict.fromkeys(names, Role.BATCH) | {vector: Role.LANE}
-    if anchor.axes[-1].extent == lanes and len(names) >= 4:
+    roles = dict.fromkeys(names, Role.BATCH) | phases | {vector: Role.LANE}
+    blocked = anchor.axes[-1].name == vector and anchor.axes[-1].extent == lanes
+    if blocked and len(names) >= 4:
         # Blocked data: [n, block, ..., row, column, lane].
         roles |= {names[1]: Role.BLOCK, names[-2]: Role.COLUMN}
         if len(names) >= 5:

@@ -16,6 +16,7 @@ class Role(StrEnum):
     ROW = "row"  # of a plane, or the axis next to the column
     COLUMN = "column"  # each vector that is loaded serves several of them
     BLOCK = "block"  # of channels, in blocked data
+    PHASE = "phase"  # of a row or column, right inside of it: each has its own weights
     LANE = "lane"  # adjacent points that fill vectors: exactly one where there are blocks
     WINDOW = "window"  # reduced; moves along the plane
     REDUCE = "reduce"  # reduced otherwise

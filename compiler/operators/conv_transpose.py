@@ -1,28 +1,42 @@
-"""Transposed convolution, as a convolution of the spread data."""
+"""Transposed convolution, as one convolution for each phase of the stride.
+
+Along an axis the result at o sums data[i] * weight[k] over i * stride + k * dilation = o + begin.
+The remainder of o + begin by the stride, the phase, says which taps k take part; they are a fixed
+period apart, and so are their i: an ordinary convolution of the data with these taps.
+
+Layouts: "NCHW" (1 to 3 spatial axes), "NCHWc" (data and result blocked, 2 spatial axes; the weight
+keeps its logical axes [IC, OC/groups, KH, KW] with channels padded to whole blocks).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
 from compiler.kernels.kernel import Tensor
-from compiler.operators.conv import add_bias, check_bias, check_weight, groups_of, work_by_weight
+from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
+from compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from compiler.operators.rules import check, pad_stage
 from compiler.operators.use import Attributes, Types, Use
-from compiler.operators.windows import read_windows, spatial_names
+from compiler.operators.windows import Windows, read_windows, spatial_names
+from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+
+LAYOUTS = ("NCHW", BLOCKED)
 
 
 def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
-    check_weight(types, blocked=False)
+    blocked = attributes.choice("layout", LAYOUTS) == BLOCKED
+    check_weight(types, blocked)
     data, weight = types.present(0), types.present(1)
     windows, groups = read_windows(attributes, weight.shape[2:]), groups_of(attributes)
     shape, (inputs, group_outputs, *_) = attributes.integers("shape"), weight.shape
-    channels, rank = data.shape[1], windows.rank
+    block, rank = data.shape[-1] if blocked else 1, windows.rank
+    channels, outputs = data.shape[1] * block, group_outputs * groups
     check(inputs == channels, f"the data has {channels} channels, the weight {inputs}")
-    check(channels % groups == 0, f"{channels} channels do not divide into {groups} groups")
     check(len(shape) == rank, f"shape {list(shape)} needs {rank} entries")
     for axis, extent in enumerate(shape):
         reach = windows.reach(axis, data.shape[2 + axis])
@@ -31,66 +45,236 @@ def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
             extent >= smallest,
             f"spatial axis {axis} of the result has at least the extent {smallest}, not {extent}",
         )
-    outputs = group_outputs * groups
+    if not blocked:
+        check(channels % groups == 0, f"{channels} channels do not divide into {groups} groups")
+        check_bias(types, outputs)
+        return TensorType(data.dtype, (data.shape[0], outputs, *shape))
+    check(rank == 2, f"blocked data has 2 spatial axes, not {rank}")
+    if _is_depthwise(groups, weight.shape, block):
+        outputs = channels
+    else:
+        whole = group_outputs % block == 0 and inputs % (groups * block) == 0
+        check(whole, f"the channels of one of {groups} groups are no whole blocks of {block}")
     check_bias(types, outputs)
-    return TensorType(data.dtype, (data.shape[0], outputs, *shape))
+    return TensorType(data.dtype, (data.shape[0], outputs // block, *shape, block))
 
 
-def _spread(
-    use: Use, data: Tensor, strides: Sequence[int], begins: Sequence[int], extents: Sequence[int]
-) -> Tensor:
-    """Add the stage "pad": zeros between (stride - 1 of them) and around the data's elements."""
-    names = ["n", "ic", *spatial_names(len(strides), "i")]
-    whole = [*data.shape[:2], *extents]
-    zero = const(0, data.dtype)
-    if all(stride == 1 for stride in strides):
-        return pad_stage(use.builder, data, names, [0, 0, *begins], whole, zero)
+def _is_depthwise(groups: int, weight_shape: Sequence[int], block: int = 1) -> bool:
+    """Every group has one channel, in and out; their number is padded to whole blocks."""
+    return groups > 1 and weight_shape[1] == 1 and groups <= weight_shape[0] < groups + block
 
-    def body(n: Expr, ic: Expr, *positions: Expr) -> Expr:
-        guards: list[Expr] = []
-        sources: list[Expr] = []
-        for axis, position in enumerate(positions):
-            stride, old = strides[axis], data.shape[2 + axis]
-            moved = sub(position, integer(begins[axis]))
-            if begins[axis] > 0:
-                guards.append(binary("ge", moved, integer(0)))
-            if extents[axis] - begins[axis] > (old - 1) * stride + 1:
-                guards.append(binary("lt", moved, integer((old - 1) * stride + 1)))
-            if stride > 1:
-                guards.append(binary("eq", binary("mod", moved, integer(stride)), integer(0)))
-            sources.append(binary("floordiv", moved, integer(stride)))
-        return select(all_of(*guards), data[(n, ic, *sources)], zero)
 
-    return use.builder.stage("pad", list(zip(names, whole, strict=True)), body)
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Along one axis: the taps that reach a position of the result, and the data they multiply."""
+
+    taps: int
+    stride: int
+    dilation: int
+    begin: int
+    inputs: int
+    outputs: int
+
+    @staticmethod
+    def of(windows: Windows, axis: int, inputs: int, outputs: int) -> _Axis:
+        return _Axis(
+            windows.kernel[axis],
+            windows.strides[axis],
+            windows.dilations[axis],
+            windows.begins[axis],
+            inputs,
+            outputs,
+        )
+
+    @property
+    def common(self) -> int:
+        """Phases that are no multiple of it have no taps."""
+        return math.gcd(self.stride, self.dilation)
+
+    @property
+    def period(self) -> int:
+        """How far the taps of a phase are apart."""
+        return self.stride // self.common
+
+    @property
+    def steps(self) -> int:
+        """The taps of the phase that has most of them."""
+        return -(-self.taps // self.period)
+
+    def tap(self, output: Expr, step: Expr) -> Expr:
+        """The tap of this step of the sum."""
+        return add(self._first_tap(self._phase(output)), mul(step, integer(self.period)))
+
+    def source(self, output: Expr, step: Expr) -> Expr:
+        """The position in the data that the tap multiplies, which may lie outside."""
+        base = binary("floordiv", add(output, integer(self.begin)), integer(self.stride))
+        if self.dilation > 1:
+            phase = self._phase(output)
+            ahead = sub(phase, mul(self._first_tap(phase), integer(self.dilation)))
+            base = add(base, binary("floordiv", ahead, integer(self.stride)))
+        return sub(base, mul(step, integer(self.dilation // self.common)))
+
+    def guards(self, output: Expr, step: Expr) -> list[Expr]:
+        """What holds where there is such a tap."""
+        guards = []
+        if self.common > 1:
+            rest = binary("mod", self._phase(output), integer(self.common))
+            guards.append(binary("eq", rest, integer(0)))
+        if self.taps % self.period:
+            guards.append(binary("lt", self.tap(output, step), integer(self.taps)))
+        return guards
+
+    def padding(self) -> tuple[int, int]:
+        """Zeros before the data, and its extent with those on both sides."""
+        lowest, highest = 0, self.inputs - 1
+        for phase in range(self.stride):
+            first = -(-(self.begin - phase) // self.stride)  # of what floor((o + begin) / stride)
+            last = (self.begin + self.outputs - 1 - phase) // self.stride  # is for some o
+            inverse = pow(self.dilation // self.common, -1, self.period) if self.period > 1 else 0
+            tap = phase // self.common * inverse % self.period
+            ahead = (phase - tap * self.dilation) // self.stride
+            back = (self.steps - 1) * (self.dilation // self.common)
+            if first <= last:
+                lowest, highest = min(lowest, first + ahead - back), max(highest, last + ahead)
+        return -lowest, highest - lowest + 1
+
+    def products(self) -> int:
+        """How many pairs of an input and a tap reach the result."""
+        pairs = 0
+        for tap in range(self.taps):
+            origin = self.begin - tap * self.dilation
+            first, last = -(-origin // self.stride), (origin + self.outputs - 1) // self.stride
+            pairs += max(0, min(last, self.inputs - 1) - max(first, 0) + 1)
+        return pairs
+
+    def _phase(self, output: Expr) -> Expr:
+        return binary("mod", add(output, integer(self.begin)), integer(self.stride))
+
+    def _first_tap(self, phase: Expr) -> Expr:
+        """The smallest tap k with k * dilation = phase, modulo the stride."""
+        if self.period == 1:
+            return integer(0)
+        inverse = pow(self.dilation // self.common, -1, self.period)
+        turn = binary("floordiv", phase, integer(self.common))
+        if inverse == 1:
+            return turn
+        return binary("mod", mul(turn, integer(inverse)), integer(self.period))
+
+
+def _axes(windows: Windows, data_shape: Shape, shape: Shape) -> list[_Axis]:
+    return [
+        _Axis.of(windows, axis, data_shape[2 + axis], shape[2 + axis])
+        for axis in range(windows.rank)
+    ]
+
+
+def _padded(use: Use, data: Tensor, axes: Sequence[_Axis]) -> tuple[Tensor, list[int]]:
+    """The data with zeros as far as taps reach, and how many lie before it."""
+    begins, extents = map(list, zip(*(axis.padding() for axis in axes), strict=True))
+    names = ["n", "icb" if len(data.shape) > 2 + len(axes) else "ic"]
+    names += [*spatial_names(len(axes), "i"), "ici"]
+    behind = data.shape[2 + len(axes) :]
+    source = pad_stage(
+        use.builder,
+        data,
+        names[: len(data.shape)],
+        [0, 0, *begins, *(0 for _ in behind)],
+        [*data.shape[:2], *extents, *behind],
+        const(0, data.dtype),
+    )
+    return source, begins
 
 
 def _conv_transpose(attributes: Attributes, use: Use) -> Tensor:
-    """A convolution of the spread data with the kernel turned round (Dumoulin and Visin, 4.3)."""
     data, weight, bias = use.input(0), use.input(1), use.optional(2)
     windows, groups = read_windows(attributes, weight.shape[2:]), groups_of(attributes)
-    rank, group_outputs = windows.rank, weight.shape[1]
-    tails = [windows.reach(axis) - 1 for axis in range(rank)]
-    begins = [tail - begin for tail, begin in zip(tails, windows.begins, strict=True)]
-    extents = [extent + tail for extent, tail in zip(use.shape[2:], tails, strict=True)]
-    source = _spread(use, data, windows.strides, begins, extents)
-    group_inputs = data.shape[1] // groups
-    taken = replace(windows, strides=(1,) * rank)
+    rank, axes = windows.rank, _axes(windows, data.shape, use.shape)
+    source, begins = _padded(use, data, axes)
+    block = data.shape[-1] if attributes["layout"] == BLOCKED else 0
+    depthwise = block > 0 and _is_depthwise(groups, weight.shape, block)
+    group_inputs, group_outputs = weight.shape[0] // groups, weight.shape[1]
 
-    def body(n: Expr, oc: Expr, *others: Expr) -> Expr:
-        ic, tap = others[rank], others[-rank:]
-        channel, filter_channel = ic, oc
-        if groups > 1:
-            group = binary("floordiv", oc, integer(group_outputs))
-            channel = add(mul(group, integer(group_inputs)), ic)
-            filter_channel = binary("mod", oc, integer(group_outputs))
-        positions = taken.positions(others[:rank], tap)
-        turned = [sub(integer(taps - 1), k) for taps, k in zip(windows.kernel, tap, strict=True)]
-        return mul(source[(n, channel, *positions)], weight[(channel, filter_channel, *turned)])
+    def body(n: Expr, channel: Expr, *others: Expr) -> Expr:
+        outputs, steps = others[:rank], others[-rank:]
+        lane, inputs = others[rank : rank + bool(block)], others[rank + bool(block) : -rank]
+        taps = [axis.tap(o, step) for axis, o, step in zip(axes, outputs, steps, strict=True)]
+        guards: list[Expr] = []
+        positions: list[Expr] = []
+        for axis, o, step, begin in zip(axes, outputs, steps, begins, strict=True):
+            guards += axis.guards(o, step)
+            positions.append(add(axis.source(o, step), integer(begin)))
+        oc = add(mul(channel, integer(block)), *lane) if block else channel
+        if depthwise:
+            element = source[(n, channel, *positions, *lane)]
+            factor = weight[(oc, integer(0), *taps)]
+        else:
+            position, inner = inputs[0], inputs[1:]
+            if groups > 1:
+                of_group = group_outputs // block if block else group_outputs
+                group = binary("floordiv", channel, integer(of_group))
+                blocks = group_inputs // block if block else group_inputs
+                position = add(mul(group, integer(blocks)), position)
+                inside = binary("mod", channel, integer(of_group))
+                oc = add(mul(inside, integer(block)), *lane) if block else inside
+            ic = add(mul(position, integer(block)), *inner) if block else position
+            element = source[(n, position, *positions, *inner)]
+            factor = weight[(ic, oc, *taps)]
+        if guards:
+            factor = select(all_of(*guards), factor, const(0, factor.dtype))
+        return mul(element, factor)
 
-    axes = list(zip(("n", "oc", *spatial_names(rank, "o")), use.shape, strict=True))
-    reduce = [("ic", group_inputs), *windows.taps()]
-    result = use.builder.stage("conv_transpose", axes, body, reduce=reduce, combiner="sum")
-    return result if bias is None else add_bias(use.builder, result, bias, 0)
+    names = ["n", "ocb" if block else "oc", *spatial_names(rank, "o"), "oci"]
+    channels = [("icb", group_inputs // block), ("ici", block)] if block else [("ic", group_inputs)]
+    steps = list(zip(spatial_names(rank, "k"), (axis.steps for axis in axes), strict=True))
+    result = use.builder.stage(
+        "conv_transpose",
+        list(zip(names[: len(use.shape)], use.shape, strict=True)),
+        body,
+        reduce=steps if depthwise else [*channels, *steps],
+        combiner="sum",
+    )
+    return result if bias is None else add_bias(use.builder, result, bias, block)
+
+
+def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
+    """Multiplications: pairs of an input and a tap that reach the result, channel by channel."""
+    data, weight = types.present(0), types.present(1)
+    windows = read_windows(attributes, weight.shape[2:])
+    pairs = math.prod(axis.products() for axis in _axes(windows, data.shape, result.shape))
+    return data.shape[0] * math.prod(weight.shape[:2]) * pairs
+
+
+# --- on blocked data ----------------------------------------------------------------------------
+
+
+def _blocked_form(use: BlockedUse) -> BlockedForm | None:
+    """Blocked unless channels would be mostly padding."""
+    data, weight = use.types.present(0), use.types.present(1)
+    if data.dtype is not DType.F32 or len(data.shape) != 4 or use.attributes["layout"] != "NCHW":
+        return None
+    if not all(use.constants[1:]):
+        return None
+    groups = use.attributes.integer("groups")
+    inputs, outputs = weight.shape[0] // groups, weight.shape[1]
+    whole = inputs % use.block == 0 and outputs % use.block == 0
+    if groups > 1 and not whole and not _is_depthwise(groups, weight.shape):
+        return None
+    if 2 * outputs * groups < use.block:
+        return None
+    return BlockedForm(BLOCKED, 0.0)
+
+
+def _padded_shapes(
+    attributes: Attributes, shapes: Sequence[Shape], layout: str, block: int
+) -> list[Shape]:
+    """The weight with whole blocks of channels, the bias with as many."""
+    (inputs, group_outputs, *kernel), *bias = shapes
+    groups = attributes.integer("groups")
+    inputs = -(-inputs // block) * block
+    if _is_depthwise(groups, shapes[0]):
+        return [(inputs, 1, *kernel), *((inputs,) for _ in bias)]
+    outputs = -(-group_outputs // block) * block
+    return [(inputs, outputs, *kernel), *((outputs * groups,) for _ in bias)]
 
 
 register(
@@ -100,7 +284,15 @@ register(
         (2, 3),
         _infer_conv_transpose,
         _conv_transpose,
-        {"shape": REQUIRED, "strides": (), "pads": (), "dilations": (), "groups": 1},
-        work=work_by_weight,
+        {
+            "shape": REQUIRED,
+            "strides": (),
+            "pads": (),
+            "dilations": (),
+            "groups": 1,
+            "layout": "NCHW",
+        },
+        work=_work,
+        blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
     )
 )

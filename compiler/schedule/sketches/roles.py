@@ -17,7 +17,8 @@ class Roles:
     The tile is `column` x `block` x `vector`: each step of the reduction loads one vector per block
     and one value per column and multiplies them all. `block` is "" where only the vector axis,
     split, gives several vectors. `row` is the outer axis next to the column ("" if there is none).
-    `window` are those reduce axes that move along the plane.
+    `window` are those reduce axes that move along the plane. `phases` are what is left of rows and
+    columns divided by a stride.
     """
 
     vector: str
@@ -27,6 +28,7 @@ class Roles:
     outer: tuple[str, ...]
     reduce: tuple[str, ...]
     window: tuple[str, ...]
+    phases: tuple[str, ...] = ()
 
 
 def epilogue_is_plain(kernel: FusedKernel) -> bool:
@@ -59,4 +61,5 @@ def roles_of(kernel: FusedKernel) -> Roles | None:
         named(Role.BATCH),
         named(Role.REDUCE, Role.WINDOW),
         named(Role.WINDOW),
+        named(Role.PHASE),
     )

@@ -15,7 +15,7 @@ from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Mask, Numbers, Operand, operands_of
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.space import ChoiceValue
-from compiler.schedule.steps.merge_axes import MergeAxes
+from compiler.schedule.steps.step import Step
 from compiler.schedule.vectors import vector_lanes, vector_type
 from compiler.target import Target
 
@@ -60,7 +60,7 @@ class TileContext:
     """What all candidates have in common; what is worked out is kept."""
 
     kernel: FusedKernel  # after merging axes
-    merges: tuple[MergeAxes, ...]
+    merges: tuple[Step, ...]  # of axes merged or split
     roles: Roles
     target: Target
     threads: int

@@ -31,6 +31,7 @@ from compiler.schedule.nest_shape import (
     Numbers,
     aliased_lines,
 )
+from compiler.schedule.sketches.phases import phase_cuts, split_phases
 from compiler.schedule.sketches.roles import roles_of
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps, pieces_and_grains
 from compiler.schedule.sketches.tile_domains import (
@@ -58,6 +59,7 @@ from compiler.schedule.steps.step import Step
 from compiler.schedule.steps.tile import Tile
 from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
 # Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).
@@ -68,7 +70,14 @@ WAYS = 8.0  # lines of equal address modulo a page that a first-level cache hold
 
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
-    """The sketch for this kernel: as it is, and with merged axes where that is possible."""
+    """The sketch for this kernel: as it is, and with merged axes where that is possible.
+
+    Where phases of a stride sum different terms it is only that of one phase after another.
+    """
+    phased, splits = split_phases(kernel, vector_lanes(kernel, target))
+    if splits:
+        sketch = _sketch("tiled_phases", phased, splits, target, threads)
+        return [] if sketch is None else [sketch]
     sketches = []
     merged = _merge_spatial(kernel)
     if merged is not None:
@@ -94,7 +103,7 @@ def _merge_spatial(
 def _sketch(
     name: str,
     kernel: FusedKernel,
-    merges: tuple[MergeAxes, ...],
+    merges: tuple[Step, ...],
     target: Target,
     threads: int,
 ) -> Sketch | None:
@@ -154,6 +163,10 @@ class _Plan:
             Loop(roles.row, roles.row, context.extent(roles.row)),
         )
         self.column = self._column(roles.column, context.extent(roles.column))
+        self.phases = [
+            Loop(axis, axis, extents[axis], cuts=phase_cuts(context.kernel, axis))
+            for axis in roles.phases
+        ]
         spellings = values.domains["loops"]
         self.tiles = [self._tiles(LoopOrder.parse(str(spelling))) for spelling in spellings]
         # The reduction's unrolled steps, halved until the body is small enough.
@@ -185,6 +198,8 @@ class _Plan:
             column = self._column(f"{roles.column}.i", order.columns)
         by_name = {"row": row, "block": self.blocks, "column": column}
         loops += [by_name[name] for name in order.names]
+        inside = loops.index(row if roles.row else column) + bool(roles.row)
+        loops[inside:inside] = self.phases
         parallel = self._parallel([*self.outer, *loops])
         if self.column.name not in [loop.name for loop in parallel]:
             return _Tiles(order, loops, parallel, column)
@@ -223,6 +238,7 @@ class _Plan:
         if self.context.threads == 1:
             return []
         apart = {f"{roles.row}.i"} | ({f"{roles.vector}.o"} if self.context.ragged else set())
+        apart |= {loop.name for loop in self.phases if loop.cuts}
         fused = takewhile(lambda loop: loop.name not in apart, loops[:-1] or loops)
         return list(fused) or loops[:1]
 
@@ -261,6 +277,8 @@ class _Plan:
         steps.append(Vectorize(output, tile_axes[-1]))
         if inline and roles.column:
             steps.append(Partition(output, f"{roles.column}.o"))
+        cuts = ((loop.name, tuple(map(int, loop.cuts))) for loop in self.phases)
+        steps += [Partition(output, name, 0, 0, at) for name, at in cuts if at]
         steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
         steps.append(ComputeAt(anchor, output, loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
@@ -293,7 +311,7 @@ class _Plan:
             steps.append(Tile(anchor, roles.vector, lanes))
             vector = [f"{roles.vector}.o", f"{roles.vector}.i"]
         column = [roles.column] if roles.column else []
-        rest = [axis for axis in (*roles.outer, roles.row) if axis]
+        rest = [axis for axis in (*roles.outer, roles.row, *roles.phases) if axis]
         steps.append(Reorder(anchor, (*rest, *loops, *unrolled, *column, *vector)))
         steps += [Unroll(anchor, axis, False) for axis in unrolled]
         steps += [Unroll(anchor, axis) for axis in (*column, vector[0])]
@@ -323,7 +341,8 @@ class _Plan:
         computed = np.full(values.count, float(context.vectors))
         if not context.ragged:
             computed = np.ceil(blocks) * vectors
-        others = math.prod(extents[axis] for axis in roles.outer) * context.reduction
+        others = math.prod(extents[axis] for axis in (*roles.outer, *roles.phases))
+        others *= context.reduction
         operations = points * computed * others
         repeated = operations / (context.extent(roles.row) * extent * context.vectors * others)
         aliased = self._aliased(nest)

@@ -41,6 +41,19 @@ def _plane(rows: int, columns: int, constant: bool = False) -> FusedKernel:
     return FusedKernel("plane", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _doubled() -> FusedKernel:
+    """y[i] = x[i // 2] * f[i % 2]."""
+    builder = KernelBuilder()
+    x, factors = builder.input(f32(4)), builder.input(f32(2))
+
+    def body(i: Expr) -> Expr:
+        two = integer(2)
+        return binary("mul", x[binary("floordiv", i, two)], factors[binary("mod", i, two)])
+
+    builder.stage("y", [("i", 8)], body)
+    return FusedKernel("doubled", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
 def _padded() -> FusedKernel:
     """pad[i] = select(0 < i, x[i - 1], 0); y[i] = pad[i] * 2."""
     builder = KernelBuilder()
@@ -142,6 +155,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "plane": lambda: _plane(4, 5),
     "weights": lambda: _plane(4, 5, constant=True),
     "turned": lambda: _turned(3, 5),
+    "doubled": _doubled,
     "padded": _padded,
     "row_sum19": lambda: _row_sum(3, 19),
     "row_sum16": lambda: _row_sum(3, 16),

@@ -91,6 +91,38 @@ def blocked_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
 
 
 @st.composite
+def transposed_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
+    """Blocked, with strides that divide the kernel, or not, or have a factor of the dilation."""
+    plane = draw(st.sampled_from([(1, 1), (7, 13), (3, 4), (1, 29), (8, 5)]))
+    kernel = tuple(draw(st.sampled_from([1, 2, 2, 3, 4, 5])) for _ in range(2))
+    strides = draw(st.sampled_from([(2, 2), (2, 2), (1, 2), (3, 2), (4, 4), (8, 1)]))
+    pads = tuple(draw(st.integers(0, max(k - 1, 0))) for k in (*kernel, *kernel))
+    geometry = Geometry(strides, pads, draw(st.sampled_from([(1, 1), (1, 1), (2, 3)])))
+    shape = geometry.transposed_outputs(plane, kernel)
+    if draw(st.booleans()):  # what an output padding adds, so that phases are whole
+        whole = zip(shape, strides, strict=True)
+        shape = tuple(-(-extent // stride) * stride for extent, stride in whole)
+    inputs, outputs = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 3, 5]))
+    form = draw(st.sampled_from(["dense", "dense", "grouped", "depthwise"]))
+    chain = Chain()
+    data = chain.input((draw(st.integers(1, 2)), inputs * 2, *plane, lanes))
+    groups, group_outputs = {
+        "dense": (1, outputs * lanes),
+        "grouped": (2, outputs * lanes),
+        "depthwise": (2 * inputs * lanes, 1),
+    }[form]
+    constant = draw(st.integers(0, 4)) > 0
+    weight = chain.input((2 * inputs * lanes, group_outputs, *kernel), constant=constant)
+    operands = [data, weight]
+    if draw(st.booleans()):
+        operands.append(chain.input((group_outputs * groups,), constant=True))
+    attributes = {"layout": "NCHWc", "groups": groups, "shape": shape, **geometry.attributes()}
+    value = chain.apply("conv_transpose", *operands, **attributes)
+    epilogue(draw, chain, value)
+    return chain.cases()
+
+
+@st.composite
 def stem_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
     plane, kernel = draw(st.sampled_from(_PLANES)), draw(st.sampled_from([*_KERNELS, (7, 7)]))
     geometry = draw(geometries(2))

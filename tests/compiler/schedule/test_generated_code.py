@@ -44,6 +44,7 @@ from tests.compiler.schedule.drawn_windows import (
     plain_convolutions,
     pools,
     stem_convolutions,
+    transposed_convolutions,
 )
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
@@ -61,6 +62,7 @@ WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
 FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] = {
     "blocked_convolutions": (blocked_convolutions, 90),
     "stem_convolutions": (stem_convolutions, 40),
+    "transposed_convolutions": (transposed_convolutions, 80),
     "plain_convolutions": (plain_convolutions, 90),
     "products": (products, 100),
     "pools": (pools, 80),

@@ -72,6 +72,31 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
         ["x1"],
         TARGET,
     ),
+    "phases": (
+        [f32(1, 2, 7, 11, 8), f32(16, 24, 4, 4), f32(24)],
+        [
+            (
+                "conv_transpose",
+                ["x0", "x1", "x2"],
+                {"layout": "NCHWc", "pads": (1, 1, 1, 1), "strides": (2, 2), "shape": (14, 22)},
+            )
+        ],
+        ["x1", "x2"],
+        TARGET,
+    ),
+    "phases without padding": (
+        [f32(2, 2, 7, 11, 8), f32(16, 16, 2, 2)],
+        [
+            (
+                "conv_transpose",
+                ["x0", "x1"],
+                {"layout": "NCHWc", "strides": (2, 2), "shape": (14, 22)},
+            ),
+            ("relu", ["v0"], {}),
+        ],
+        ["x1"],
+        TARGET,
+    ),
     "plain 3x3": (
         [f32(1, 5, 9, 21), f32(6, 5, 3, 3)],
         [("conv", ["x0", "x1"], {"pads": (1, 1, 1, 1)})],
@@ -355,4 +380,5 @@ def test_every_sketch_is_compared() -> None:
         for sketch in schedule_space(kernel, target, 2).sketches
     }
     families = {name.rstrip("0123456789") for name in sketches}
-    assert families == {"tiled", "tiled_merged", "winograd", "row_wise", "window", "transposed"}
+    tiled = {"tiled", "tiled_merged", "tiled_phases"}
+    assert families == {*tiled, "winograd", "row_wise", "window", "transposed"}

@@ -29,6 +29,7 @@ from compiler.schedule.steps.parallelize import Parallelize
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.split_axis import SplitAxis
 from compiler.schedule.steps.split_reduction import SplitReduction
 from compiler.schedule.steps.step import STEPS, Step
 from compiler.schedule.steps.tile import Tile
@@ -64,6 +65,7 @@ EXAMPLES = [
     Example("inline", "padded", Inline("pad")),
     Example("merge_axes", "plane", MergeAxes("i", "j")),
     Example("merge_reduce_axes", "plane_sum", MergeReduceAxes("s", "k", "m")),
+    Example("split_axis", "doubled", SplitAxis("i", 2)),
     Example("hoist", "scaled", Hoist("y", "j", "t")),
     Example("cache_write", "row_sum19", CacheWrite("s", "result")),
     Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
@@ -159,6 +161,14 @@ REFUSALS = [
         (Tile("y", "i", 2),),
     ),
     Refusal("add_broadcast", MergeAxes("i1", "i2"), "relu reads in1 not along i1_i2"),
+    Refusal("plane", SplitAxis("j", 2), "2 does not divide j of extent 5"),
+    Refusal("plane", SplitAxis("k", 2), "k is no axis of y"),
+    Refusal(
+        "plane",
+        SplitAxis("i", 2),
+        "axes are split before all other steps",
+        (Tile("y", "j", 2),),
+    ),
     Refusal(
         "row_sum19",
         CacheWrite("s", "result"),
