@@ -1,0 +1,85 @@
+"""Our build and other engines, bound to arrays beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
+
+from compiler.runtime.buffers import aligned_empty
+from compiler.runtime.executable import Executable
+from compiler.types.tensor_type import Array
+
+Arrays: TypeAlias = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One run of a model by an engine: reads arrays given before, and writes `outputs`."""
+
+    engine: str
+    run: Callable[[], object]
+    outputs: Arrays
+
+
+def aligned(arrays: Arrays) -> dict[str, Array]:
+    """Copies that start at cache lines."""
+    copies = {name: aligned_empty(array.shape, array.dtype) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        np.copyto(copies[name], array)
+    return copies
+
+
+def ours(executable: Executable, inputs: Arrays) -> Bound:
+    """A build of ours. Its inputs and outputs are checked anew in each call."""
+    outputs = {
+        name: aligned_empty(type.shape, type.dtype.numpy)
+        for name, type in executable.outputs.items()
+    }
+    frame, given = executable.new_frame(), dict(inputs)
+    return Bound("ours", lambda: executable.run_in(frame, given, outputs), outputs)
+
+
+def onnxruntime_engine(
+    model: onnx.ModelProto, inputs: Arrays, outputs: Arrays | None, threads: int
+) -> Bound:
+    """onnxruntime; the outputs are like those given, or allocated by a first run if None."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    if outputs is None:
+        names = [output.name for output in session.get_outputs()]
+        outputs = dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    results = aligned(outputs)
+    binding = session.io_binding()
+    for arrays, bind in ((inputs, binding.bind_input), (results, binding.bind_output)):
+        for name, array in arrays.items():
+            bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    return Bound("onnxruntime", lambda: session.run_with_iobinding(binding), results)
+
+
+def openvino_engine(model: onnx.ModelProto, inputs: Arrays, outputs: Arrays, threads: int) -> Bound:
+    """OpenVINO, in full precision; the outputs are like those given."""
+    core = openvino.Core()
+    properties: dict[str, Any] = {
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", properties)
+    request = compiled.create_infer_request()
+    results = aligned(outputs)
+    for ports, arrays in ((compiled.inputs, inputs), (compiled.outputs, results)):
+        for port, array in zip(ports, arrays.values(), strict=True):
+            request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
+    return Bound("openvino", lambda: request.infer(share_outputs=True), results)

@@ -1,0 +1,121 @@
+"""What is read or written where integers say, and recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tests.benchmarks.operator_cases.case import CaseBuilder, OperatorCase, shape_text
+
+_RECURRENT: tuple[tuple[str, int, int, int, int, str], ...] = (
+    # operator, steps, batch, inputs, hidden, direction
+    ("LSTM", 50, 1, 128, 128, "forward"),
+    ("LSTM", 32, 8, 64, 96, "forward"),
+    ("LSTM", 40, 1, 96, 64, "bidirectional"),
+    ("GRU", 50, 1, 128, 128, "forward"),
+    ("GRU", 20, 4, 37, 53, "reverse"),
+    ("RNN", 50, 1, 128, 128, "forward"),
+)
+
+
+def cases() -> Iterator[OperatorCase]:
+    """All cases of the file."""
+    for name, (family, write) in _INDEXED.items():
+        yield OperatorCase(family, name, write)
+    for operator, steps, batch, inputs, hidden, direction in _RECURRENT:
+        yield _recurrent(operator, steps, batch, inputs, hidden, direction)
+
+
+def _recurrent(
+    operator: str, steps: int, batch: int, inputs: int, hidden: int, direction: str
+) -> OperatorCase:
+    def write(net: CaseBuilder) -> str:
+        gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator] * hidden
+        ways = 2 if direction == "bidirectional" else 1
+        return net.node(
+            operator,
+            net.input(steps, batch, inputs),
+            net.weight(ways, gates, inputs, fan_in=inputs),
+            net.weight(ways, gates, hidden, fan_in=hidden),
+            net.weight(ways, 2 * gates, fan_in=100),
+            hidden_size=hidden,
+            direction=direction,
+        )
+
+    shape = shape_text((steps, batch, inputs))
+    return OperatorCase("recurrent", f"{operator} {direction}: {shape} to {hidden}", write)
+
+
+def _embedding(*indices: int) -> Callable[[CaseBuilder], str]:
+    return lambda net: net.node("Gather", net.weight(8000, 256), net.indices(8000, *indices))
+
+
+def _gather(axis: int, indices: Sequence[int], *shape: int) -> Callable[[CaseBuilder], str]:
+    return lambda net: net.node(
+        "Gather", net.input(*shape), net.indices(shape[axis], *indices), axis=axis
+    )
+
+
+def _constant_gather(net: CaseBuilder) -> str:
+    return net.node("Gather", net.input(3, 1, 6, 197, 64), net.constant(np.array(1)), axis=0)
+
+
+def _gather_elements(axis: int, *shape: int) -> Callable[[CaseBuilder], str]:
+    return lambda net: net.node(
+        "GatherElements", net.input(*shape), net.indices(shape[axis], *shape), axis=axis
+    )
+
+
+def _scatter_elements(net: CaseBuilder) -> str:
+    data, updates = net.input(256, 512), net.input(256, 64)
+    return net.node(
+        "ScatterElements", data, net.indices(512, 256, 64), updates, axis=1, reduction="add"
+    )
+
+
+def _scatter_rows(net: CaseBuilder) -> str:
+    """As a key-value cache is written."""
+    rows = net.node("Unsqueeze", net.permutation(64), net.constant(np.array([1])))
+    return net.node("ScatterND", net.input(512, 512), rows, net.input(64, 512))
+
+
+def _one_hot(net: CaseBuilder) -> str:
+    return net.node(
+        "OneHot", net.indices(1000, 64), net.constant(np.array([1000])), net.constant([0.0, 1.0])
+    )
+
+
+def _triangle(net: CaseBuilder) -> str:
+    return net.node("Trilu", net.input(12, 128, 128), upper=0)
+
+
+def _relative_positions(net: CaseBuilder) -> str:
+    """Swin's bias: rows of a table, transposed and added to the scores."""
+    table, where = net.weight(169, 4), net.constant(np.arange(2401) % 169)
+    bias = net.node("Gather", table, where)
+    bias = net.node("Reshape", bias, net.constant(np.array([49, 49, 4])))
+    bias = net.node("Transpose", bias, perm=[2, 0, 1])
+    return net.node("Add", net.input(64, 4, 49, 49), bias)
+
+
+def _reversed_sequences(net: CaseBuilder) -> str:
+    lengths = net.constant(np.array([40, 50, 30, 20]))
+    return net.node("ReverseSequence", net.input(50, 4, 128), lengths, time_axis=0, batch_axis=1)
+
+
+_INDEXED: dict[str, tuple[str, Callable[[CaseBuilder], str]]] = {
+    "embedding: 128 of 8000x256": ("gather", _embedding(1, 128)),
+    "embedding: 1 of 8000x256": ("gather", _embedding(1, 1)),
+    "gather rows: 300 of 400x64": ("gather", _gather(0, (300,), 400, 64)),
+    "gather columns: 300 of 256x400": ("gather", _gather(1, (300,), 256, 400)),
+    "gather one of 3: 3x1x6x197x64": ("gather", _constant_gather),
+    "GatherElements over 1: 256x512": ("gather", _gather_elements(1, 256, 512)),
+    "GatherElements over 0: 256x512": ("gather", _gather_elements(0, 256, 512)),
+    "relative positions: 64x4x49x49": ("gather", _relative_positions),
+    "ScatterElements add: 256x64 to 256x512": ("scatter", _scatter_elements),
+    "ScatterND rows: 64 of 512x512": ("scatter", _scatter_rows),
+    "OneHot: 64 of 1000": ("scatter", _one_hot),
+    "Trilu: 12x128x128": ("gather", _triangle),
+    "ReverseSequence: 50x4x128": ("gather", _reversed_sequences),
+}
