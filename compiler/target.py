@@ -49,6 +49,11 @@ class Target:
         return "fma" in self.features or self.triple.startswith("aarch64")
 
     @property
+    def masks_vectors(self) -> bool:
+        """Some elements of a vector can be loaded or stored without branches: AVX and later."""
+        return self.vector_bytes >= 32 and self.triple.startswith("x86_64")
+
+    @property
     def key(self) -> str:
         """Identifies targets for which the same machine code is best, e.g. `znver3-1a2b3c4d`.
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select, binary
+from compiler.expr.functions import BINARY, UNARY
+from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select, Unary, binary
 from compiler.expr.walk import axes_of, children, loads, postorder
 from compiler.types.dtypes import DType
+
+
+def is_expensive(expr: Expr) -> bool:
+    """Some function in it takes many instructions, or a call."""
+    return any(
+        (isinstance(node, Unary) and UNARY[node.op].expensive)
+        or (isinstance(node, Binary) and BINARY[node.op].expensive)
+        for node in postorder(expr)
+    )
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.expr.affine import simplify_division
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Unary, binary, index
-from compiler.expr.walk import loads, postorder, rewrite
+from compiler.expr.nodes import Binary, Const, Expr, Index, Load, binary, index
+from compiler.expr.parts import is_expensive
+from compiler.expr.walk import loads, rewrite
 from compiler.kernels.accumulate import apart
 from compiler.kernels.count_work import iterations
 from compiler.kernels.kernel import FusedKernel
@@ -88,7 +88,7 @@ def _inlined_names(stages: tuple[Stage, ...]) -> set[str]:
         keep = bool(stage.reduce_axes)
         if not keep and position < anchor:
             again = reads > iterations(stage)
-            keep = _is_padding(stage) or (_is_expensive(stage) and again)
+            keep = _is_padding(stage) or (is_expensive(stage.body) and again)
         evaluations[stage.name] = iterations(stage) if keep else reads
         if not keep:
             inlined.add(stage.name)
@@ -97,14 +97,6 @@ def _inlined_names(stages: tuple[Stage, ...]) -> set[str]:
 
 def _is_padding(stage: Stage) -> bool:
     return stage.name == "pad" or stage.name.startswith("pad_")
-
-
-def _is_expensive(stage: Stage) -> bool:
-    return any(
-        (isinstance(node, Unary) and UNARY[node.op].expensive)
-        or (isinstance(node, Binary) and BINARY[node.op].expensive)
-        for node in postorder(stage.body)
-    )
 
 
 class _Inliner:

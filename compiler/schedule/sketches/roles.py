@@ -43,7 +43,12 @@ def epilogue_is_plain(kernel: FusedKernel) -> bool:
 
 
 def roles_of(kernel: FusedKernel) -> Roles | None:
-    """Roles for the anchor, or None where no axis makes a good vector."""
+    """Roles for the anchor, or None where no axis makes a good vector.
+
+    None too where it reads other reductions: a register tile has no place for them.
+    """
+    if sum(bool(stage.reduce_axes) for stage in kernel.stages) > 1:
+        return None
     anchor = kernel.stage(kernel.anchor)
     axes = (*anchor.axes, *anchor.reduce_axes)
 

@@ -3,6 +3,9 @@
 What is computed for a row before the row is written lies on the stack. Where a row is too long for
 that, its elements are computed again wherever they are used, or all stages are computed one after
 another, each as a whole, in workspace.
+
+Rows are walked in vectors. Where their elements are not adjacent but those of neighbouring rows are
+(softmax over the channels of images), vectors run across rows, a tile of which is computed at once.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.expr.affine import affine
-from compiler.expr.nodes import Index, Load, Select
+from compiler.expr.nodes import Expr, Index, Load, Select
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.steps.inline import Inline
+from compiler.types.dtypes import DType
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
 
@@ -32,9 +36,11 @@ class Arrangement:
     vector: str  # the output axis that is vectorised, or ""
     split: tuple[tuple[str, str], ...]  # (stage, reduce axis) summed in lanes
     cache: bool  # the output itself is a reduction
+    across: bool = False  # the vector runs across rows, and those of a tile are computed at once
+    kept: int = 1  # elements of a row that lie on the stack
 
 
-def recompute_long_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Inline, ...]]:
+def recompute_long_rows(kernel: FusedKernel, lanes: int) -> tuple[FusedKernel, tuple[Inline, ...]]:
     """Compute elements of rows that are too long for the stack anew wherever they are used.
 
     Softmax of long rows takes each exponential twice: for the sum, and for the quotient. Where that
@@ -44,7 +50,9 @@ def recompute_long_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Inline,
     rows = _rows(kernel)
     if rows is None or all(axis.extent == 1 for axis in kernel.output.axes if axis.name in rows):
         return kernel, ()
-    long = [name for name in _too_long(kernel, rows) if not kernel.stage(name).reduce_axes]
+    across = _runs_across(kernel, rows, lanes)
+    side = lanes if across else 1
+    long = [name for name in _too_long(kernel, rows, side) if not kernel.stage(name).reduce_axes]
     inlined = kernel
     for name in reversed(long):
         stage = inlined.stage(name)
@@ -55,12 +63,15 @@ def recompute_long_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Inline,
         ]
         inlined = replace(inlined, stages=tuple(stages))
     changed = [stage for stage in inlined.stages if stage.body != kernel.stage(stage.name).body]
-    if any(stage.reduce_axes and not contiguous_reduce_axis(stage, inlined) for stage in changed):
+    in_vectors = across or all(
+        contiguous_reduce_axis(stage, inlined) for stage in changed if stage.reduce_axes
+    )
+    if not in_vectors:
         return kernel, ()
     return inlined, tuple(Inline(name) for name in reversed(long))
 
 
-def arrangement_of(kernel: FusedKernel) -> Arrangement:
+def arrangement_of(kernel: FusedKernel, lanes: int) -> Arrangement:
     """The arrangement for this kernel: whole rows side by side, as far as its stages allow."""
     output = kernel.output
     names = [axis.name for axis in output.axes]
@@ -70,12 +81,16 @@ def arrangement_of(kernel: FusedKernel) -> Arrangement:
     shared = _rows(kernel)
     if shared is None:
         return Arrangement(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
-    if _too_long(kernel, shared):
-        shared = frozenset()  # each stage as a whole, in workspace
+    across = _runs_across(kernel, shared, lanes)
+    if _too_long(kernel, shared, lanes if across else 1):
+        shared, across = frozenset(), False  # each stage as a whole, in workspace
     rows = tuple(name for name in names if name in shared)
     free = tuple(name for name in names if name not in shared)
     prologue = _prologue(kernel)
     attached = tuple(s.name for s in producers if reductions and s.name not in prologue)
+    if across:
+        kept = max((_kept(kernel.stage(name), shared) for name in attached), default=1)
+        return Arrangement(rows, free, attached, prologue, names[-1], (), cache, True, kept)
     split = tuple(
         (stage.name, axis)
         for stage in (*reductions, *([output] if cache else []))
@@ -98,16 +113,33 @@ def _rows(kernel: FusedKernel) -> frozenset[str] | None:
     return frozenset(rows)
 
 
-def _too_long(kernel: FusedKernel, rows: frozenset[str]) -> tuple[str, ...]:
-    """Stages whose part for one row does not fit the stack."""
+def _runs_across(kernel: FusedKernel, rows: frozenset[str], lanes: int) -> bool:
+    """Elements of rows are strided, and those of neighbouring rows adjacent in all reductions."""
+    output = kernel.output
+    reductions = [stage for stage in kernel.stages if stage.reduce_axes]
+    if not output.axes or not reductions or (output.reduce_axes and len(reductions) == 1):
+        return False
+    across = output.axes[-1]
+    if across.name not in rows or across.extent < max(2, lanes // 2):
+        return False
+    strides = [_stride(load, across.name) for stage in reductions for load in loads(stage.body)]
+    return 1 in strides and all(stride in (0, 1) for stride in strides)
+
+
+def _kept(stage: Stage, rows: frozenset[str]) -> int:
+    """Elements of the stage for one row."""
+    return prod(axis.extent for axis in stage.axes if axis.name not in rows)
+
+
+def _too_long(kernel: FusedKernel, rows: frozenset[str], side: int) -> tuple[str, ...]:
+    """Stages whose part for so many rows side by side does not fit the stack."""
     prologue = _prologue(kernel)
     if not rows or all(not stage.reduce_axes for stage in kernel.stages[:-1]):
         return ()  # nothing is computed for a row
     return tuple(
         stage.name
         for stage in kernel.stages[:-1]
-        if stage.name not in prologue
-        and prod(axis.extent for axis in stage.axes if axis.name not in rows) > STACK_ELEMENTS
+        if stage.name not in prologue and _kept(stage, rows) * side > STACK_ELEMENTS
     )
 
 
@@ -148,15 +180,20 @@ def _row_axes(stage: Stage, output: Stage, kernel: FusedKernel) -> set[str] | No
 
 def contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
     """The reduce axis along which every load that depends on it is contiguous, or ""."""
-    if stage.body.dtype.name == "BOOL" or any(
-        isinstance(node, Select) for node in postorder(stage.body)
-    ):
+    if stage.body.dtype is DType.BOOL or any(map(_reads_on_one_side, postorder(stage.body))):
         return ""
     for axis in reversed(stage.reduce_axes):
         strides = [_stride(load, axis.name) for load in loads(stage.body)]
         if strides and all(stride in (0, 1) for stride in strides) and 1 in strides:
             return axis.name
     return ""
+
+
+def _reads_on_one_side(node: Expr) -> bool:
+    """A select between elements, or what is no element: vectors would load them under masks."""
+    return isinstance(node, Select) and any(
+        isinstance(part, Load) for side in (node.then, node.otherwise) for part in postorder(side)
+    )
 
 
 def _stride(load: Load, axis: str) -> int:

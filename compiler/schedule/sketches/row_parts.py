@@ -8,6 +8,7 @@ from compiler.expr.parts import parts_without
 from compiler.expr.walk import axes_of
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.steps.hoist import Hoist
+from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.reorder import Reorder
 from compiler.schedule.steps.split_reduction import SplitReduction
 from compiler.schedule.steps.step import Step
@@ -46,15 +47,21 @@ def split_widths(lanes: int, accumulators: int) -> tuple[int, ...]:
 
 
 def split_reduction(
-    parts: RowParts, reduction: RowReduction, lanes: int, widths: tuple[int, ...]
+    parts: RowParts,
+    reduction: RowReduction,
+    lanes: int,
+    widths: tuple[int, ...],
+    masked: bool,
 ) -> None:
     """Reduce in widths[0] partial results, combine those in widths[1], and so on.
 
     for k.o: for k.l < 32: s.lanes[k.l] += x[k.o*32 + k.l]     (4 registers of 8)
     for o < 4: for l < 8: s.lanes_1[l] += s.lanes[o*8 + l]
     for o < 2: for l < 4: s.lanes_2[l] += s.lanes_1[o*4 + l] ...
+
+    What whole steps leave over is a last, `masked` step, or reduced likewise on its own.
     """
-    _split(parts, reduction, lanes, widths, combines=False)
+    _split(parts, reduction, lanes, widths, combines=False, masked=masked)
 
 
 def _split(
@@ -63,28 +70,35 @@ def _split(
     lanes: int,
     widths: tuple[int, ...],
     combines: bool,
+    masked: bool,
 ) -> None:
     name, axis, extent = reduction.stage, reduction.axis, reduction.extent
-    fitting = [width for width in widths if width <= extent and (width < extent or not combines)]
-    if not fitting:
+    reached = 2 * extent - 1 if masked and not combines else extent
+    fitting = [width for width in widths if width <= reached and (width < extent or not combines)]
+    if not fitting or extent == 1:
         parts.names.append(name)
         if combines:
             parts.loops.append(Unroll(name, axis))
         return
     width, rest = fitting[0], extent % fitting[0]
-    parts.made.append(SplitReduction(name, axis, width))
+    parts.made.append(SplitReduction(name, axis, width, masked and rest > 0))
     partial, count = f"{name}.lanes", 0
     while partial in parts.names:
         count += 1
         partial = f"{name}.lanes_{count}"
     parts.names.append(partial)
     _partial_loops(parts, reduction, partial, min(lanes, width), combines)
+    if rest and masked:
+        parts.loops.append(Partition(partial, f"{axis}.o", 0, 0, (extent // width,)))
+        rest = 0
     total = f"{name}.sum" if rest else name
     lane = RowReduction(total, f"{axis}.l", width, reduction.axes, ())
-    _split(parts, lane, lanes, tuple(w for w in widths if w < width), combines=True)
+    below = tuple(w for w in widths if w < width)
+    _split(parts, lane, lanes, below, combines=True, masked=False)
     if rest:
         tail = RowReduction(f"{name}.tail", f"{axis}.t", rest, reduction.axes, reduction.others)
-        _split(parts, tail, lanes, tuple(w for w in widths if w <= lanes), combines=False)
+        narrower = tuple(w for w in widths if w <= lanes)
+        _split(parts, tail, lanes, narrower, combines=False, masked=False)
         parts.names.append(name)
 
 

@@ -9,7 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
+from compiler.expr.walk import loads
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import (
     Counts,
     Loop,
@@ -20,6 +22,9 @@ from compiler.schedule.nest_shape import (
     operands_of,
 )
 from compiler.schedule.space import Values
+from compiler.target import Target
+
+MASKED_BYTES = (4, 8)  # of elements that vectors are masked by
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,13 @@ class KernelFacts:
     kernel: FusedKernel
     lanes: int
     threads: int
+    target: Target
+
+    def masks(self, stage: Stage) -> bool:
+        """Vectors of the stage's operands can be loaded in part, in one instruction each."""
+        return self.target.masks_vectors and all(
+            load.dtype.bytes in MASKED_BYTES for load in loads(stage.body)
+        )
 
     @cached_property
     def extents(self) -> dict[str, int]:

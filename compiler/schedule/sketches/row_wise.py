@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from compiler.expr.nodes import Expr, index
+from compiler.expr.parts import is_expensive
 from compiler.expr.walk import loads
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
@@ -23,6 +24,7 @@ from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_arrangement import (
+    STACK_ELEMENTS,
     Arrangement,
     arrangement_of,
     contiguous_reduce_axis,
@@ -58,6 +60,7 @@ from compiler.target import Target
 
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
 UNROLLS = (1, 2, 4, 8)
+SHORT_ROW = 4  # elements that are worth a vector of which the rest is masked
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 
 
@@ -65,13 +68,17 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     """The sketch for this kernel; always one."""
     merged, output_merges = merge_all(kernel)
     merged, reduce_merges = merge_reductions(merged)
-    merged, recomputed = recompute_long_rows(merged)
-    rows = arrangement_of(merged)
-    unrolls = UNROLLS if rows.vector else UNROLLS[:1]
-    choices: list[tuple[Choice, ChoiceValue]] = [(Choice("unroll", unrolls), unrolls[:2][-1])]
-    if rows.vector and _computed_per_row(merged, rows):
+    lanes = vector_lanes(merged, target)
+    merged, recomputed = recompute_long_rows(merged, lanes)
+    rows = arrangement_of(merged, lanes)
+    unrolls: tuple[int, ...] = UNROLLS if rows.vector else UNROLLS[:1]
+    preferred = unrolls[:2][-1]
+    if rows.across:
+        unrolls, preferred = _side_by_side(merged, rows, target)
+    choices: list[tuple[Choice, ChoiceValue]] = [(Choice("unroll", unrolls), preferred)]
+    if rows.vector and (rows.across or _computed_per_row(merged, rows)):
         # Polynomials side by side need more registers than there are: by rule one.
-        choices.append((Choice("unroll_parts", unrolls), 1))
+        choices.append((Choice("unroll_parts", UNROLLS), 1))
     for number, reduction in enumerate(rows.split):
         accumulators, preferred = _accumulators(merged, reduction, target)
         choices.append((Choice(_accumulator_choice(number), accumulators), preferred))
@@ -81,7 +88,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     if rows.inlinable:
         choices.append((Choice("padding", ("inline", "copy")), "inline"))
     choices += chunk_choices(merged, threads)
-    facts = KernelFacts(merged, vector_lanes(merged, target), threads)
+    facts = KernelFacts(merged, lanes, threads, target)
     first = (*output_merges, *reduce_merges, *recomputed)
 
     def plan(values: Values) -> _Plan:
@@ -93,6 +100,25 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
 def reduced_row_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The same, if the anchor reduces whole rows of one tensor, whose elements lie side by side."""
     return row_wise_sketches(kernel, target, threads) if _reduces_rows(kernel) else []
+
+
+def _side_by_side(
+    kernel: FusedKernel, rows: Arrangement, target: Target
+) -> tuple[tuple[int, ...], int]:
+    """Vectors of neighbouring rows that are computed at once, and how many by rule.
+
+    Each step along a row reads so many adjacent vectors; what is kept of them should stay in the
+    first-level cache.
+    """
+    lanes = vector_lanes(kernel, target)
+    extent = kernel.output.axes[-1].extent
+    held = tuple(
+        count
+        for count in UNROLLS
+        if count == 1 or (count * lanes <= extent and count * lanes * rows.kept <= STACK_ELEMENTS)
+    )
+    element = kernel.output.dtype.bytes * max(rows.kept, 1)
+    return held, max(c for c in held if c == 1 or c * lanes * element <= target.l1_bytes)
 
 
 def _streams(kernel: FusedKernel, arrangement: Arrangement, target: Target) -> dict[str, int]:
@@ -203,14 +229,15 @@ class _Plan:
                 cuts[tiles[0].name] = tile_cuts(at, width)
         outer = [Loop(axis, axis, extents[axis]) for axis in rows.rows if axis != rows.vector]
         free = [Loop(axis, axis, extents[axis]) for axis in rows.free if axis != rows.vector]
-        attached = outer if rows.free else [*outer, *tiles]
+        attached = outer if rows.free and not rows.across else [*outer, *tiles]
         parallel: list[Loop] = []
         if attached and "chunks" in self.values.domains:
             uncut = self._uncut(attached, cuts)
             parallel = parallel_loops(self.values, uncut or attached)
             if not uncut:
                 cuts = {tile.name: cuts[tile.name] for tile in tiles if tile.name in cuts}
-        loops = [replace(loop, cuts=cuts.get(loop.name, ())) for loop in (*outer, *free, *tiles)]
+        order = (*outer, *tiles, *free) if rows.across else (*outer, *free, *tiles)
+        loops = [replace(loop, cuts=cuts.get(loop.name, ())) for loop in order]
         return _Output(body, loops, attached, parallel, cuts)
 
     def _uncut(self, loops: list[Loop], cuts: Mapping[str, object]) -> list[Loop]:
@@ -279,10 +306,13 @@ class _Plan:
             axis = axis_of.get(stage.name, "")
             extent = next((a.extent for a in stage.reduce_axes if a.name == axis), 0)
             names = tuple(a.name for a in stage.axes)
-            if axis and extent >= lanes and (rows.free or not rows.vector):
+            masked = self.facts.masks(stage)
+            least = SHORT_ROW if masked else lanes
+            if axis and extent >= least and (rows.free or not rows.vector):
                 others = tuple(a.name for a in stage.reduce_axes if a.name != axis)
                 reduction = RowReduction(name, axis, extent, names, others)
-                split_reduction(parts, reduction, lanes, split_widths(lanes, held[stage.name]))
+                widths = split_widths(lanes, held[stage.name])
+                split_reduction(parts, reduction, lanes, widths, masked)
                 continue
             parts.names.append(name)
             if rows.vector in names:
@@ -294,8 +324,14 @@ class _Plan:
         vector, lanes = self.arrangement.vector, self.facts.lanes
         unroll = self.values.integers("unroll_parts", 1).item()
         reduce = [axis.name for axis in stage.reduce_axes]
+        if self.arrangement.across and reduce:
+            unroll = self.vectors.item()
+            if is_expensive(stage.body):
+                unroll = min(unroll, 2)  # registers are scarce in polynomials
+        elif reduce:
+            unroll = 1
         width = next(axis.extent for axis in stage.axes if axis.name == vector)
-        factor = lanes * unroll if not reduce and width >= lanes * unroll else lanes
+        factor = lanes * unroll if width >= lanes * unroll else lanes
         outer = [axis.name for axis in stage.axes if axis.name != vector]
         tile = f"{vector}.i"
         return [

@@ -65,7 +65,7 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     turn = _turn(merged, lanes)
     if turn is None:
         return []
-    facts = KernelFacts(merged, lanes, threads)
+    facts = KernelFacts(merged, lanes, threads, target)
     extents = facts.extents
     line = max(1, CACHE_LINE // (lanes * merged.output.dtype.bytes))
     # A few long streams along the longer axis, each of whole cache lines of the other side.

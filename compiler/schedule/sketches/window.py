@@ -80,7 +80,7 @@ def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[S
     if source is not None and source.type.bytes > target.l2_bytes:
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), PREFETCH_DISTANCES[-2]))
     choices += chunk_choices(merged, threads)
-    facts = KernelFacts(merged, lanes, threads)
+    facts = KernelFacts(merged, lanes, threads, target)
     name = "" if source is None else source.name
 
     def plan(values: Values) -> _Plan:

@@ -4,8 +4,8 @@ import itertools
 from dataclasses import dataclass
 
 from compiler.errors import ScheduleError
-from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import Expr, Load, add, binary, cast, index, integer, mul
+from compiler.expr.combiners import COMBINERS, neutral_element
+from compiler.expr.nodes import Expr, Load, add, binary, cast, index, integer, mul, select
 from compiler.expr.walk import substitute
 from compiler.kernels.accumulate import widened
 from compiler.kernels.stage import Axis, Stage
@@ -27,11 +27,17 @@ class SplitReduction(Step):
     Without a tail `s` itself combines the lanes, unless it has an accumulator: all but `s` are of
     that type. Needs extent >= lanes. Where there is a stage `s.lanes` already, the partial results
     are called `s.lanes_1`, and so on.
+
+    With `masked`, nothing is left over: the last step combines nothing in the lanes beyond the end.
+
+    for i: for k.o < 3: for k.l < 8: s.lanes[i, k.l] += x[i, k.o*8 + k.l] if k.o*8 + k.l < 19
+    for i: for k.l < 8: s[i] += s.lanes[i, k.l]
     """
 
     stage: str
     axis: str
     lanes: int
+    masked: bool = False
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         stage = scheduled.untouched_stage(
@@ -42,9 +48,13 @@ class SplitReduction(Step):
             raise ScheduleError(f"{self.axis} is no reduce axis of {stage.name}")
         if self.lanes < 1:
             raise ScheduleError("there must be at least 1 lane")
-        blocks, rest = divmod(extents[self.axis], self.lanes)
+        extent = extents[self.axis]
+        blocks, rest = divmod(extent, self.lanes)
+        beyond = rest > 0 and self.masked
+        if beyond:
+            blocks, rest = blocks + 1, 0
         if blocks == 0:
-            raise ScheduleError(f"extent {extents[self.axis]} is below {self.lanes} lanes")
+            raise ScheduleError(f"extent {extent} is below {self.lanes} lanes")
         others = tuple(axis for axis in stage.reduce_axes if axis.name != self.axis)
         spatial = tuple(index(item.name) for item in stage.axes)
         outer, lane, tail = f"{self.axis}.o", f"{self.axis}.l", f"{self.axis}.t"
@@ -54,6 +64,11 @@ class SplitReduction(Step):
         def at(value: Expr) -> Expr:
             return substitute(term, {self.axis: value})
 
+        position = add(mul(index(outer), integer(self.lanes)), index(lane))
+        part = at(position)
+        if beyond:
+            neutral = neutral_element(stage.combiner, term.dtype)
+            part = select(binary("lt", position, integer(extent)), part, neutral)
         taken = {other.name for other in scheduled.stages}
         names = (f"{stage.name}.lanes{f'_{count}' if count else ''}" for count in itertools.count())
         partial = Stage(
@@ -61,7 +76,7 @@ class SplitReduction(Step):
             (*stage.axes, Axis(lane, self.lanes)),
             (*others, Axis(outer, blocks)),
             stage.combiner,
-            at(add(mul(index(outer), integer(self.lanes)), index(lane))),
+            part,
         )
         total = Stage(
             stage.name if whole else f"{stage.name}.sum",

@@ -5,8 +5,21 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from compiler.types.dtypes import DType
-from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, epilogue
+from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, epilogue, extents
 
+_ANY_AXES = [
+    "softmax",
+    "log_softmax",
+    "arg_max",
+    "arg_min",
+    "rms_norm",
+    "lp_norm",
+    "mean_variance_norm",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_prod",
+]
 _FLOATS = st.sampled_from([DType.F32] * 4 + [DType.F64])
 
 
@@ -28,6 +41,39 @@ def reduced_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
     else:
         axes, keep = tuple(range(axis, 4)), draw(st.booleans())
         value = chain.apply(f"reduce_{kind}", value, axes=axes, keepdims=keep)
+    epilogue(draw, chain, value)
+    return chain.cases()
+
+
+@st.composite
+def rows_of_any_axes(draw: st.DrawFn, lanes: int) -> list[Case]:
+    """Rows along any axes, adjacent or not: reduced, normalised, searched."""
+    chain = Chain(special=draw(SPECIAL))
+    dtype = draw(_FLOATS)
+    shape = (
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from([1, 2, 7, 13, 40])),
+        draw(extents(lanes)),
+    )
+    value = chain.input(shape, dtype)
+    axis, flag = draw(st.integers(0, 2)), draw(st.booleans())
+    axes = tuple(sorted(draw(st.sets(st.integers(0, 2), min_size=1))))
+    match draw(st.sampled_from(_ANY_AXES)):
+        case "softmax" | "log_softmax" as kind:
+            value = chain.apply(kind, value, axis=axis)
+        case "arg_max" | "arg_min" as kind:
+            last = draw(st.booleans())
+            chain.apply(kind, value, axis=axis, keepdims=flag, select_last_index=last)
+            return chain.cases()
+        case "rms_norm":
+            value = chain.apply("rms_norm", value, axis=axis)
+        case "lp_norm":
+            value = chain.apply("lp_norm", value, axis=axis, p=draw(st.sampled_from([1, 2])))
+        case "mean_variance_norm":
+            # Where a row has one value, its deviations are roundings over a tiny deviation.
+            value = chain.apply("mean_variance_norm", value, axes=axes, epsilon=1e-2)
+        case kind:
+            value = chain.apply(kind, value, axes=axes, keepdims=flag)
     epilogue(draw, chain, value)
     return chain.cases()
 

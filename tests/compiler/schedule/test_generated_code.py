@@ -37,7 +37,7 @@ from tests.compiler.schedule.drawn_kernels import (
     products,
     reductions,
 )
-from tests.compiler.schedule.drawn_rows import pieced_rows, reduced_rows
+from tests.compiler.schedule.drawn_rows import pieced_rows, reduced_rows, rows_of_any_axes
 from tests.compiler.schedule.drawn_turns import rows_of_windows, turns
 from tests.compiler.schedule.drawn_windows import (
     blocked_convolutions,
@@ -72,6 +72,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "movements": (movements, 200),
     "turns": (turns, 120),
     "reduced_rows": (reduced_rows, 100),
+    "rows_of_any_axes": (rows_of_any_axes, 150),
     "pieced_rows": (pieced_rows, 120),
     "rows_of_windows": (rows_of_windows, 90),
 }

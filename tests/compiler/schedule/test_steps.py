@@ -70,6 +70,7 @@ EXAMPLES = [
     Example("cache_write", "row_sum19", CacheWrite("s", "result")),
     Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
     Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
+    Example("split_reduction_masked", "row_sum19", SplitReduction("s", "k", 8, masked=True)),
     Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
     Example(
         "split_reduction_again",
