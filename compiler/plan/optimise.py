@@ -12,13 +12,15 @@ from compiler.graph.passes import (
     run_passes,
 )
 from compiler.limits import Allowance
-from compiler.plan import choose_layouts
+from compiler.plan import choose_layouts, transposed_convolutions
 
 
 def passes(block: int | None) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements."""
+    transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     layouts = plain(lambda graph: choose_layouts.run(graph, block))
-    return *BEFORE_LAYOUTS, ("choose_layouts", layouts), *AFTER_LAYOUTS
+    planned = (("transposed_convolutions", transposed), ("choose_layouts", layouts))
+    return *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))
