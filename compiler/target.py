@@ -54,6 +54,11 @@ class Target:
         return self.vector_bytes >= 32 and self.triple.startswith("x86_64")
 
     @property
+    def has_gather(self) -> bool:
+        """Whether one instruction loads a vector of elements from anywhere."""
+        return "avx2" in self.features
+
+    @property
     def key(self) -> str:
         """Identifies targets for which the same machine code is best, e.g. `znver3-1a2b3c4d`.
 

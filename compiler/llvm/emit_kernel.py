@@ -89,6 +89,7 @@ class _FunctionEmitter:
             self.addresses,
             self.registers,
             dict(kernel.nest.prefetches),
+            kernel.target.has_gather,
         )
         self.lane: Lane | None = None
         self._reduce_only: dict[int, bool] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from compiler.expr.affine import affine, decide
+from compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
 from compiler.expr.instructions import literal, type_of
 from compiler.expr.nodes import (
     Binary,
@@ -16,8 +16,9 @@ from compiler.expr.nodes import (
     Load,
     Select,
     Unary,
+    index,
 )
-from compiler.expr.walk import axes_of
+from compiler.expr.walk import axes_of, loads
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.loads import Lane, LoadEmitter
@@ -40,8 +41,10 @@ class ExpressionEmitter(LoadEmitter):
         addresses: Addresses,
         registers: Registers,
         prefetches: Mapping[str, int],
+        has_gather: bool,
     ) -> None:
         super().__init__(writer, addresses, registers, prefetches)
+        self.has_gather = has_gather
         # By identity, with the expression itself so that no identity is used again.
         self._memo: dict[int, tuple[Expr, Value]] = {}
         self._axes: dict[int, tuple[Expr, frozenset[str]]] = {}
@@ -101,19 +104,43 @@ class ExpressionEmitter(LoadEmitter):
             return self.load_scalar(node, form)
         stride = form.coefficient(self.lane.variable)
         if any(self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)):
-            return self._per_lane(node)
+            return self.load_pattern(node) or self._load_scattered(node, form)
         if stride == 0:
             if self.mask is not None and self.mask.width:
                 return self.load_any_lane(node, form)
             return self.load_scalar(node, form)
-        if node.dtype is DType.BOOL:
+        if stride == 1:
+            return self.load_contiguous(node, form, self.lane)
+        rearranged = self.load_column(node, form, stride) or self.load_pattern(node)
+        return rearranged or self._load_scattered(node, form)
+
+    def _load_scattered(self, node: Load, form: Affine) -> Value:
+        """Elements anywhere: by the positions of all lanes at once, if the target can."""
+        assert self.lane is not None
+        loose = [
+            (atom, c)
+            for atom, c in form.terms
+            if not isinstance(atom, str) and self.depends_on_lane(atom)
+        ]
+        if not loose or not self.has_gather or not self.can_gather(node):
             return self._per_lane(node)
-        if stride != 1:
-            rearranged = self.load_column(node, form, stride) or self.load_strided(
-                node, form, stride
-            )
-            return rearranged or self._per_lane(node)
-        return self.load_contiguous(node, form, self.lane)
+        lane = self.lane
+        stride = form.coefficient(lane.variable)
+        outer = tuple(t for t in form.terms if t not in loose and t[0] != lane.variable)
+        positions = self.vector(index(lane.variable))
+        total = self._times(positions, stride) if stride else None
+        for atom, coefficient in loose:
+            term = self._times(self.vector(atom), coefficient)
+            total = term if total is None else scalar_ops.binary(self.writer, "add", total, term)
+        assert total is not None
+        pointer = self.addresses.pointer(node.buffer, Affine(form.constant, outer))
+        return self.gather(node, pointer, total)
+
+    def _times(self, value: Value, factor: int) -> Value:
+        if factor == 1:
+            return value
+        other = Value(literal(factor, DType.I64, value.width), DType.I64, value.width)
+        return scalar_ops.binary(self.writer, "mul", value, other)
 
     def _per_lane(self, node: Expr) -> Value:
         """Evaluate the node once per lane as a scalar and collect the results."""
@@ -146,8 +173,24 @@ class ExpressionEmitter(LoadEmitter):
             form = affine(node, self.addresses.ranges)
             if form.is_constant:
                 return Value(str(form.constant), DType.I64, 0)
+            if node.op in ("floordiv", "mod") and isinstance(node.right, Const):
+                return self._divided(node)
         left, right = self.common(self.value(node.left), self.value(node.right))
         return scalar_ops.binary(self.writer, node.op, left, right)
+
+    def _divided(self, node: Binary) -> Value:
+        """An index divided by a literal: in 32 bits, without signs, where its range allows it.
+
+        Vectors of 64-bit integers have no division on any CPU, and no product's upper half.
+        """
+        left, right = self.common(self.value(node.left), self.value(node.right))
+        low, high = expr_range(node.left, self.addresses.ranges)
+        if not left.width or low < 0 or high >= 1 << 31:
+            return scalar_ops.binary(self.writer, node.op, left, right)
+        narrow = (scalar_ops.cast(self.writer, side, DType.U32) for side in (left, right))
+        return scalar_ops.cast(
+            self.writer, scalar_ops.binary(self.writer, node.op, *narrow), DType.I64
+        )
 
     def _cast(self, node: Cast) -> Value:
         return scalar_ops.cast(self.writer, self.value(node.operand), node.dtype)
@@ -168,9 +211,20 @@ class ExpressionEmitter(LoadEmitter):
         name = self.writer.emit(f"select {condition.typed}, {then.typed}, {other.typed}")
         return Value(name, node.dtype, then.width)
 
+    def _is_safe(self, expr: Expr) -> bool:
+        """Whether all loads of `expr` are within their buffers wherever the loops are."""
+        ranges, storages = self.addresses.ranges, self.addresses.storages
+        for load in loads(expr):
+            shape = storages[load.buffer].memory.shape
+            for item, extent in zip(load.indices, shape, strict=True):
+                low, high = affine_range(affine(item, ranges), ranges)
+                if low < 0 or high >= extent:
+                    return False
+        return True
+
     def _under(self, condition: Value, expr: Expr) -> Value:
-        """The value of `expr` where `condition` holds; its loads are guarded by it."""
-        if isinstance(expr, Const):
+        """The value of `expr` where `condition` holds; its loads are guarded by it if need be."""
+        if isinstance(expr, Const) or self._is_safe(expr):
             return self.value(expr)
         outer = self.mask
         if outer is not None:

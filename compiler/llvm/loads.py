@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 from compiler.expr.affine import Affine, Atom
-from compiler.expr.instructions import suffix_of, type_of
+from compiler.expr.instructions import literal, suffix_of, type_of
 from compiler.expr.nodes import Index, Load
+from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
+from compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
 from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import (
-    gather_strided,
-    piece_lanes,
-    shuffle,
-    strided_pieces,
-    transpose,
-)
+from compiler.llvm.shuffles import shuffle, transpose
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.types.dtypes import DType
 
 CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
-MAX_STRIDE = 4  # up to here loading what lies between is cheaper than one load per element
+
+
+def _stored(dtype: DType) -> DType:
+    """The type of an element in memory."""
+    return DType.U8 if dtype is DType.BOOL else dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +139,27 @@ class LoadEmitter:
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         pointer = self.addresses.pointer(node.buffer, first)
-        type_name = type_of(node.dtype, lane.width)
+        dtype = _stored(node.dtype)
         mask = self._lanes_of(node)
         if mask is None:
-            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
-            result = Value(name, node.dtype, lane.width)
+            type_name = type_of(dtype, lane.width)
+            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {dtype.bytes}")
+            result = Value(name, dtype, lane.width)
+            if node.dtype is DType.BOOL:
+                result = self._truth(result)
             if node.buffer in self.prefetches:
                 self._prefetch(node, pointer, form.constant)
             if keeps:
                 self.addresses.keep(node.buffer, key, result)
                 self.registers.keep(node.buffer, first, result)
             return result
-        return self.masked_load(pointer, self.widen(mask, lane.width), node.dtype)
+        result = self.masked_load(pointer, self.widen(mask, lane.width), dtype)
+        return self._truth(result) if node.dtype is DType.BOOL else result
+
+    def _truth(self, stored: Value) -> Value:
+        """Bools from the bytes that they are stored as."""
+        name = self.writer.emit(f"icmp ne {stored.typed}, zeroinitializer")
+        return Value(name, DType.BOOL, stored.width)
 
     def masked_load(self, pointer: str, mask: Value, dtype: DType) -> Value:
         """A vector of the elements whose mask is set, 0 for the others."""
@@ -206,37 +216,97 @@ class LoadEmitter:
                 self.addresses.remember((key, i), value)
         return self.writer.lookup_value((key, column))
 
-    def load_strided(self, node: Load, form: Affine, stride: int) -> Value | None:
-        """Elements a few apart: whole vectors, of which some elements are taken."""
+    def load_pattern(self, node: Load) -> Value | None:
+        """Elements whose distances the lanes alone decide: whole vectors, rearranged.
+
+        None where that is not so, or where one load for each is cheaper.
+        """
         assert self.lane is not None
         variable, width = self.lane.variable, self.lane.width
-        if not 1 < stride <= MAX_STRIDE or width < 4 or self.registers.holds(node.buffer):
+        if width < 2 or self.registers.holds(node.buffer):
             return None
-        rest = tuple(term for term in form.terms if term[0] != variable)
-        first = form.constant + stride * self.addresses.ranges[variable][0]
-        wanted = piece_lanes(width, stride)
-        pieces = [
-            self._load_piece(node, Affine(first + start, rest), lanes)
-            for start, lanes in zip(strided_pieces(width, stride), wanted, strict=True)
-        ]
-        return gather_strided(self.writer, pieces)
-
-    def _load_piece(self, node: Load, form: Affine, lanes: list[int | None]) -> Value:
-        """A vector of which only some elements are wanted, each under its own lane's mask."""
-        width = len(lanes)
+        start = self.addresses.ranges[variable][0]
+        forms: list[Affine] = []
+        for i in range(width):
+            with self.addresses.fixed(variable, start + i):
+                forms.append(self.addresses.of(node))
+            if forms[i].terms != forms[0].terms:
+                return None
+        if any(
+            variable in axes_of(atom) for atom, _ in forms[0].terms if not isinstance(atom, str)
+        ):
+            return None  # a table's element
+        pieces = pieces_of([form.constant for form in forms])
+        if pieces is None:
+            return None
         mask = self.both(self.mask, self.active)
-        if mask is not None:
-            outside: list[int | None] = [width if i is None else i for i in lanes]
-            none = Value("zeroinitializer", DType.BOOL, width)
-            mask = shuffle(self.writer, self.widen(mask, width), none, outside)
+        if mask is not None and any(len(readers(pieces, i)) > 2 for i in range(len(pieces.starts))):
+            return None
+        vectors = [
+            self._load_piece(node, Affine(first, forms[0].terms), pieces, number, mask)
+            for number, first in enumerate(pieces.starts)
+        ]
+        if node.dtype is not DType.BOOL:
+            return collect(self.writer, pieces, vectors)
+        return self._truth(collect(self.writer, pieces, vectors))
+
+    def _load_piece(
+        self, node: Load, form: Affine, pieces: Pieces, number: int, mask: Value | None
+    ) -> Value:
+        """A vector that some lanes read elements of, each under its own lane's mask."""
+        dtype, width = _stored(node.dtype), pieces.width
+        key = (node.buffer, form.constant, form.terms, width)
+        keeps = mask is None and all(isinstance(atom, str) for atom, _ in form.terms)
+        if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
+            return known
         pointer = self.addresses.pointer(node.buffer, form)
-        type_name = type_of(node.dtype, width)
-        if mask is None:
-            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {node.dtype.bytes}")
-            if node.buffer in self.prefetches:
-                self._prefetch(node, pointer, form.constant)
-            return Value(name, node.dtype, width)
-        return self.masked_load(pointer, mask, node.dtype)
+        if mask is not None:
+            return self.masked_load(pointer, self._mask_of_piece(mask, pieces, number), dtype)
+        name = self.writer.emit(f"load {type_of(dtype, width)}, ptr {pointer}, align {dtype.bytes}")
+        if node.buffer in self.prefetches:
+            self._prefetch(node, pointer, form.constant)
+        result = Value(name, dtype, width)
+        if keeps:
+            self.addresses.keep(node.buffer, key, result)
+        return result
+
+    def _mask_of_piece(self, mask: Value, pieces: Pieces, number: int) -> Value:
+        """The elements of a piece that a lane reads whose mask is set."""
+        lanes = len(pieces.lanes)
+        mask = self.widen(mask, lanes)
+        none = Value("zeroinitializer", DType.BOOL, lanes)
+        parts = [
+            shuffle(self.writer, mask, none, [lanes if lane is None else lane for lane in read])
+            for read in readers(pieces, number)
+        ]
+        return reduce(lambda one, other: scalar_ops.binary(self.writer, "or", one, other), parts)
+
+    def can_gather(self, node: Load) -> bool:
+        """Whether the buffer's elements have a gathering load, by 32-bit positions."""
+        memory = self.addresses.storages[node.buffer].memory
+        return node.dtype.bytes in (4, 8) and memory.type.size < 1 << 31
+
+    def gather(self, node: Load, pointer: str, positions: Value) -> Value:
+        """The elements at `positions`, i64, from the pointer on."""
+        width, type_name = positions.width, type_of(node.dtype, positions.width)
+        narrow = scalar_ops.cast(self.writer, positions, DType.I32)
+        pointers = self.writer.emit(
+            f"getelementptr inbounds {type_of(node.dtype, 0)}, ptr {pointer}, {narrow.typed}"
+        )
+        mask = self.both(self.mask, self.active)
+        every = Value(literal(True, DType.BOOL, width), DType.BOOL, width)
+        mask = every if mask is None else self.widen(mask, width)
+        name = self.writer.intrinsic(
+            f"llvm.masked.gather.{suffix_of(node.dtype, width)}.v{width}p0",
+            type_name,
+            [
+                f"<{width} x ptr> {pointers}",
+                f"i32 {node.dtype.bytes}",
+                mask.typed,
+                f"{type_name} zeroinitializer",
+            ],
+        )
+        return Value(name, node.dtype, width)
 
     def load_any_lane(self, node: Load, form: Affine) -> Value:
         """A load whose address is the same for all lanes, needed if any lane's mask is set."""

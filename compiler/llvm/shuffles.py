@@ -1,4 +1,4 @@
-"""Vectors rearranged in registers: transposed blocks, and elements that lie `stride` apart."""
+"""Vectors rearranged in registers: elements of two of them, and transposed blocks."""
 
 from __future__ import annotations
 
@@ -58,36 +58,3 @@ def _within_groups(writer: FunctionWriter, rows: list[Value]) -> list[Value]:
                 following.append(shuffle(writer, rows[i], rows[i + half], lanes))
         rows = following
     return rows
-
-
-def strided_pieces(width: int, stride: int) -> list[int]:
-    """Where to load vectors that cover `width` elements `stride` apart, and nothing beyond them."""
-    return [*(k * width for k in range(stride - 1)), (stride - 1) * (width - 1)]
-
-
-def piece_lanes(width: int, stride: int) -> list[list[int | None]]:
-    """For each piece and each of its elements: the element of the result that it is, or None."""
-    starts = strided_pieces(width, stride)
-    result: list[list[int | None]] = [[None] * width for _ in starts]
-    for i in range(width):
-        piece = min(i * stride // width, stride - 1)
-        result[piece][i * stride - starts[piece]] = i
-    return result
-
-
-def gather_strided(writer: FunctionWriter, pieces: Sequence[Value]) -> Value:
-    """Collect the elements from the vectors loaded at `strided_pieces`."""
-    width, stride = pieces[0].width, len(pieces)
-    lanes = piece_lanes(width, stride)
-    result = pieces[0]
-    chosen: list[int | None] = [None] * width
-    for position, i in enumerate(lanes[0]):
-        if i is not None:
-            chosen[i] = position
-    for k in range(1, stride):
-        for position, i in enumerate(lanes[k]):
-            if i is not None:
-                chosen[i] = width + position
-        result = shuffle(writer, result, pieces[k], chosen)
-        chosen = [i if lane is not None else None for i, lane in enumerate(chosen)]
-    return result

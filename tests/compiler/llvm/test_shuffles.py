@@ -10,7 +10,7 @@ import pytest
 
 from compiler.expr.instructions import type_of
 from compiler.llvm.machine import object_code
-from compiler.llvm.shuffles import gather_strided, piece_lanes, strided_pieces, transpose
+from compiler.llvm.shuffles import transpose
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import host_target
@@ -26,8 +26,13 @@ def run(
     starts: Sequence[int],
     width: int,
     outputs: int,
+    lanes: int = 0,
 ) -> Array:
-    """Load vectors of `data` at `starts`, rearrange them, and return what comes out."""
+    """Load vectors of `data` at `starts`, rearrange them, and return what comes out.
+
+    What comes out has `lanes` elements, 0 for as many as what is loaded.
+    """
+    lanes = lanes or width
     dtype = DType.from_numpy(data.dtype)
     declarations: set[str] = set()
     writer = FunctionWriter(declarations, has_fma=False)
@@ -40,11 +45,11 @@ def run(
         name = writer.emit(f"load {type_of(dtype, width)}, ptr {pointer('%x', start)}, align 1")
         vectors.append(Value(name, dtype, width))
     for i, value in enumerate(rearrange(writer, vectors)):
-        writer.line(f"store {value.typed}, ptr {pointer('%y', i * width)}, align 1")
+        writer.line(f"store {value.typed}, ptr {pointer('%y', i * lanes)}, align 1")
     writer.line("ret void")
     text = f"define void @f(ptr %x, ptr %y) {{\nentry:\n{writer.text()}\n}}"
     code = LoadedCode([object_code("\n".join([*declarations, text]), host_target())], ["f"])
-    result = np.zeros((outputs, width), data.dtype)
+    result = np.zeros((outputs, lanes), data.dtype)
     _ABI(code.address("f"))(data.ctypes.data, result.ctypes.data)
     return result
 
@@ -55,17 +60,3 @@ def test_a_block_is_transposed(side: int, dtype: str) -> None:
     block = np.arange(side * side).astype(dtype).reshape(side, side)
     columns = run(transpose, block, range(0, side * side, side), side, side)
     np.testing.assert_array_equal(columns, block.T)
-
-
-@pytest.mark.parametrize("stride", [2, 3, 4])
-@pytest.mark.parametrize("width", [4, 8, 16])
-def test_strided_elements_are_gathered_from_what_lies_between_them(width: int, stride: int) -> None:
-    reach = stride * (width - 1) + 1
-    data = np.arange(reach, dtype=np.float32)
-    starts = strided_pieces(width, stride)
-    assert max(starts) + width == reach
-    assert sorted(i for lanes in piece_lanes(width, stride) for i in lanes if i is not None) == [
-        *range(width)
-    ]
-    gathered = run(lambda writer, pieces: [gather_strided(writer, pieces)], data, starts, width, 1)
-    np.testing.assert_array_equal(gathered[0], data[::stride])
