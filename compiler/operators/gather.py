@@ -10,7 +10,7 @@ from functools import partial
 
 from compiler.expr.nodes import Expr, add, binary, cast, integer, select
 from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED
+from compiler.operators.registry import REQUIRED, Positions
 from compiler.operators.rules import INDICES, check, check_dtype
 from compiler.operators.shape import register_move
 from compiler.operators.use import Attributes, Types, Use
@@ -135,8 +135,10 @@ def _one_hot(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("one_hot", value)
 
 
-_register = partial(register_move, inputs=2, cheap=False)
+_register = partial(register_move, inputs=2, cheap=False, positions=Positions.LOOKED_UP)
 _register("gather", _infer_gather, _gather, axis=0)
 _register("gather_elements", _infer_gather_elements, _gather_elements, axis=0)
 _register("gather_nd", _infer_gather_nd, _gather_nd, batch_dims=0)
-_register("one_hot", _infer_one_hot, _one_hot, depth=REQUIRED, axis=REQUIRED)
+register_move(
+    "one_hot", _infer_one_hot, _one_hot, inputs=2, cheap=False, depth=REQUIRED, axis=REQUIRED
+)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
 from compiler.kernels.kernel import Tensor
 from compiler.operators.registry import REQUIRED
@@ -59,5 +61,6 @@ def _from_blocked(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("from_blocked", value)
 
 
-register_move("to_blocked", _infer_to_blocked, _to_blocked, passes=1, block=REQUIRED)
-register_move("from_blocked", _infer_from_blocked, _from_blocked, passes=1, channels=REQUIRED)
+_register = partial(register_move, passes=1, turns=lambda attributes: True)
+_register("to_blocked", _infer_to_blocked, _to_blocked, block=REQUIRED)
+_register("from_blocked", _infer_from_blocked, _from_blocked, channels=REQUIRED)

@@ -21,6 +21,7 @@ MAXIMUM_BYTES = 2**40
 TypeRule: TypeAlias = Callable[[Attributes, Types], TensorType]
 ExpressionRule: TypeAlias = Callable[[Attributes, Use], Tensor]
 PassRule: TypeAlias = Callable[[Attributes], "int | None"]
+PositionRule: TypeAlias = Callable[[Attributes], "Positions"]
 WorkRule: TypeAlias = Callable[[Attributes, Types, TensorType], int]
 
 
@@ -33,6 +34,14 @@ class Pattern(StrEnum):
     CONTRACTION = "contraction"
     OPAQUE = "opaque"  # a kernel of its own, nothing is fused with it
     VIEW = "view"  # the same memory under another shape: no code
+
+
+class Positions(StrEnum):
+    """Where an injective operator's elements are read."""
+
+    PLAIN = "plain"  # sums of indices and their multiples
+    DIVIDED = "divided"  # divided, mirrored or clamped: known of a vector's lanes when compiling
+    LOOKED_UP = "looked up"  # in a table, or several of them: worth doing once per element
 
 
 class Required(Enum):
@@ -72,6 +81,12 @@ class OperatorDefinition:
     """Elements along the attribute `axes` become one, and a single one is itself; `keepdims`."""
     passes: int | PassRule | None = None
     """How often it reads each element of its data; None: as often as the shapes say."""
+    positions: Positions | PositionRule = Positions.PLAIN
+    """Where it reads its data."""
+    turns: Callable[[Attributes], bool] | None = None
+    """Whether elements that lie side by side are read far apart; None: they are not."""
+    pieced: bool = False
+    """Which operand an element is of follows from its position."""
     work: WorkRule | None = None
     """The multiplications of a contraction."""
     outside: Callable[[DType], float] | None = None
@@ -173,6 +188,18 @@ def passes_over_data(node: Node) -> int | None:
     """How often the node reads each element of its data; None: as often as the shapes say."""
     passes = operator(node.operator).passes
     return passes(complete_attributes(node)) if callable(passes) else passes
+
+
+def positions_of(node: Node) -> Positions:
+    """Where the node reads its data."""
+    rule = operator(node.operator).positions
+    return rule if isinstance(rule, Positions) else rule(complete_attributes(node))
+
+
+def turns(node: Node) -> bool:
+    """Whether the node reads far apart what it writes side by side."""
+    rule = operator(node.operator).turns
+    return rule is not None and rule(complete_attributes(node))
 
 
 def multiplications(node: Node, types: Mapping[str, TensorType]) -> int:

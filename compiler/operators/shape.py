@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from compiler.errors import ShapeError
 from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
 from compiler.kernels.kernel import Tensor
@@ -11,6 +13,8 @@ from compiler.operators.registry import (
     ExpressionRule,
     OperatorDefinition,
     Pattern,
+    PositionRule,
+    Positions,
     Required,
     TypeRule,
     register,
@@ -32,6 +36,9 @@ def register_move(
     passes: int | None = None,
     identity_if_same_type: bool = False,
     blocked: BlockedRule | None = None,
+    positions: Positions | PositionRule = Positions.PLAIN,
+    turns: Callable[[Attributes], bool] | None = None,
+    pieced: bool = False,
     **attributes: Attribute | Required,
 ) -> None:
     """Register an operator whose result's elements are those of its data, moved."""
@@ -47,6 +54,9 @@ def register_move(
             passes=passes,
             identity_if_same_type=identity_if_same_type,
             blocked=blocked,
+            positions=positions,
+            turns=turns,
+            pieced=pieced,
         )
     )
 
@@ -86,6 +96,11 @@ def _transpose(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise(
         "transpose", lambda indices: data[tuple(indices[position] for position in source)]
     )
+
+
+def _turns_rows(attributes: Attributes) -> bool:
+    perm = attributes.integers("perm")
+    return bool(perm) and perm[-1] != len(perm) - 1
 
 
 def _infer_concat(attributes: Attributes, types: Types) -> TensorType:
@@ -268,6 +283,10 @@ def _pad(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("pad", value)
 
 
+def _pad_positions(attributes: Attributes) -> Positions:
+    return Positions.PLAIN if attributes["mode"] == "constant" else Positions.DIVIDED
+
+
 def _inside(position: Expr, extent: int, mode: str) -> Expr:
     """`position`, which may lie outside of 0..extent-1, mapped inside as `mode` says."""
     last = integer(extent - 1)
@@ -300,7 +319,14 @@ register(
         identity_if_same_type=True,
     ),
 )
-register_move("transpose", _infer_transpose, _transpose, passes=1, perm=REQUIRED)
+register_move(
+    "transpose",
+    _infer_transpose,
+    _transpose,
+    passes=1,
+    turns=_turns_rows,
+    perm=REQUIRED,
+)
 register_move(
     "concat",
     _infer_concat,
@@ -308,12 +334,30 @@ register_move(
     inputs=(1, None),
     passes=1,
     blocked=BlockedRule(_blocked_concat, joins=True),
+    pieced=True,
     axis=REQUIRED,
 )
 register_move(
     "slice", _infer_slice, _slice, passes=1, starts=REQUIRED, steps=REQUIRED, shape=REQUIRED
 )
 register_move("expand", _infer_expand, _expand, identity_if_same_type=True, shape=REQUIRED)
-register_move("tile", _infer_tile, _tile, identity_if_same_type=True, repeats=REQUIRED)
-register_move("trilu", _infer_trilu, _trilu, passes=1, upper=True, k=0)
-register_move("pad", _infer_pad, _pad, inputs=(1, 2), pads=REQUIRED, mode="constant", value=0.0)
+register_move(
+    "tile",
+    _infer_tile,
+    _tile,
+    identity_if_same_type=True,
+    positions=Positions.DIVIDED,
+    repeats=REQUIRED,
+)
+register_move("trilu", _infer_trilu, _trilu, passes=1, pieced=True, upper=True, k=0)
+register_move(
+    "pad",
+    _infer_pad,
+    _pad,
+    inputs=(1, 2),
+    positions=_pad_positions,
+    pieced=True,
+    pads=REQUIRED,
+    mode="constant",
+    value=0.0,
+)

@@ -13,6 +13,9 @@ Contractions, reductions, pools and kernels of several stages (softmax, layer_no
 
 What remains is fused among itself: pointwise and injective nodes along edges whose values nobody
 else needs. Nothing expensive (exp, division, …) is ever computed more often than once per element.
+A node that looks its elements up, or sums several, is computed in rows: pointwise nodes join it,
+moves of what it gives do not. A turn (transpose, change of layout) takes blocks of one tensor: it
+shares no kernel with what pieces rows together or reads them at divided positions.
 Views are groups of their own.
 
 A group has one output, and its other values are read inside it only; so contracting groups cannot
@@ -29,9 +32,12 @@ from compiler.graph.rewriter import consumers
 from compiler.limits import Allowance
 from compiler.operators.registry import (
     Pattern,
+    Positions,
     multiplications,
     operator,
     passes_over_data,
+    positions_of,
+    turns,
 )
 from compiler.types.node import Node
 
@@ -135,6 +141,8 @@ class _Fuser:
             one_reader = len(self.readers[value]) == 1 and node.inputs.count(value) == 1
             if len(open_values) > 1 or not one_reader:
                 return False
+            if value not in _tables(node) and not self._reads_well(node, members):
+                return False
         return not self._recomputes([*members, node])
 
     def _grow(
@@ -230,9 +238,33 @@ class _Fuser:
         several = sum(member.inputs.count(node.output) for member in part) > 1
         if several and any(_pattern(member) is Pattern.INJECTIVE for member in part):
             return False
+        readers = [member for member in part if node.output not in _tables(member)]
+        if not all(self._reads_well(reader, [node]) for reader in readers):
+            return False
         return not self._recomputes([node, *part])
 
     # --- cost -----------------------------------------------------------------------------------
+
+    def _reads_well(self, reader: Node, members: Sequence[Node]) -> bool:
+        """Is what the members compute read by rows, and no more often than it is worth?
+
+        What is looked up, or the sum of several elements, is computed in rows and then moved. What
+        turns rows into columns does so in blocks of one tensor, whose elements lie at plain
+        positions. Of what a table picks, only what is picked is computed.
+        """
+        moves = _pattern(reader) is Pattern.INJECTIVE
+        if _pattern(reader) not in _FREE:
+            return all(positions_of(member) is Positions.PLAIN for member in members)
+        for member in members:
+            if moves and positions_of(member) is Positions.LOOKED_UP:
+                return False
+            if (turns(reader) and _is_uneven(member)) or (turns(member) and _is_uneven(reader)):
+                return False
+            if positions_of(reader) is Positions.LOOKED_UP and member.output in reader.inputs:
+                pieced = operator(member.operator).pieced
+                if pieced or self._size(reader) >= self._size(member):
+                    return False
+        return True
 
     def _recomputes(self, members: Sequence[Node]) -> bool:
         """Would something that is not cheap be computed more than once per element?
@@ -247,7 +279,7 @@ class _Fuser:
                 if node.output in reader.inputs:
                     most = max(most, times[reader.output] * self._reads_per_element(reader, node))
             times[node.output] = most
-            if most > 1 and not operator(node.operator).cheap and _pattern(node) in _FREE:
+            if most > 1 and not _is_cheap(node) and _pattern(node) in _FREE:
                 return True
         return False
 
@@ -258,3 +290,17 @@ class _Fuser:
 
 def _pattern(node: Node) -> Pattern:
     return operator(node.operator).pattern
+
+
+def _tables(node: Node) -> tuple[str, ...]:
+    """The operands that say where a node's data is read: as plainly as anything is."""
+    return node.inputs[1:] if positions_of(node) is Positions.LOOKED_UP else ()
+
+
+def _is_cheap(node: Node) -> bool:
+    return operator(node.operator).cheap and positions_of(node) is not Positions.LOOKED_UP
+
+
+def _is_uneven(node: Node) -> bool:
+    """Are elements of one row read from different places, or not one beside the other?"""
+    return operator(node.operator).pieced or positions_of(node) is not Positions.PLAIN

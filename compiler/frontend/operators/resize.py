@@ -1,10 +1,11 @@
-"""Resize and Upsample: separable interpolation, each axis a weighted sum of gathers."""
+"""Resize and Upsample: separable interpolation, axis by axis."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dtypes import DType
 
 _COORDINATES = (
     "half_pixel",
@@ -24,6 +26,7 @@ _COORDINATES = (
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _MAX_TAPS = 128
+_MAX_DIVISOR = 16  # of positions: beyond it a table is as fast
 _TAP_BYTES = 32  # of a tap at one position, while it is computed
 
 Floats = npt.NDArray[np.float64]
@@ -154,7 +157,7 @@ def _resize(
     graph.check_array(shape, data.dtype.bytes)
     result = data
     outside: list[tuple[int, npt.NDArray[np.bool_]]] = []
-    for axis in plan:
+    for axis in sorted(plan, key=_cheapest_first):
         if axis.size < 1:
             raise node.bad_shape(f"axis {axis.axis} of {data.type} shrinks to nothing")
         graph.check_array((_tap_count(axis, how), axis.size), _TAP_BYTES)
@@ -168,7 +171,7 @@ def _resize(
         indices, weights = _taps(axis, positions, how)
         if len(indices) > _MAX_TAPS:
             raise node.unsupported(f"interpolation of {len(indices)} elements")
-        result = _weighted_gathers(result, axis.axis, indices, weights, graph)
+        result = _resampled(result, axis, np.stack(indices), weights, graph)
     for position, beyond in outside:
         mask = graph.constant(beyond.reshape(-1, *(1,) * (data.rank - position - 1)))
         fill = graph.scalar(how.extrapolation, data.dtype)
@@ -310,18 +313,85 @@ def _kernel(how: Interpolation) -> tuple[Callable[[Floats], Floats], int]:
     return cubic, 2
 
 
+def _cheapest_first(axis: Axis) -> tuple[float, int]:
+    """Axes that shrink before axes that grow; of the latter the last, whose vectors cost most."""
+    ratio = axis.size / axis.extent
+    return ratio, axis.axis if ratio < 1 else -axis.axis
+
+
+def _resampled(
+    data: Value, axis: Axis, indices: Integers, weights: list[Floats] | None, graph: GraphBuilder
+) -> Value:
+    """The data along one axis; `indices` are [taps, positions]."""
+    if weights is not None and not data.dtype.is_float:
+        return _weighted_gathers(data, axis.axis, indices, weights, graph)
+    tables: list[Value] = []
+    form = _divided_positions(axis, indices)
+    if form is None:
+        form = _Division(1, 1, (0,) * len(indices))
+        tables.append(graph.constant(indices, DType.I32))
+    if weights is not None:
+        tables.append(graph.constant(np.stack(weights), data.dtype))
+    return graph.emit(
+        "resample",
+        data,
+        *tables,
+        axis=axis.axis,
+        size=axis.size,
+        step=form.step,
+        divisor=form.divisor,
+        offsets=form.offsets,
+        tabled=len(tables) > (weights is not None),
+        weighted=weights is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """Tap t of position i reads the element (i * step + offsets[t]) // divisor, or the nearest."""
+
+    step: int
+    divisor: int
+    offsets: tuple[int, ...]
+
+
+def _divided_positions(axis: Axis, indices: Integers) -> _Division | None:
+    """The division that gives all `indices`, [taps, positions]; None where a table has to."""
+    for scale in dict.fromkeys((axis.size / axis.extent, axis.scale)):
+        ratio = Fraction(1 / scale).limit_denominator(_MAX_DIVISOR)
+        if abs(ratio * axis.size - axis.size / scale) > 1:
+            continue
+        step, divisor = ratio.numerator, ratio.denominator
+        offsets = [_offset(row, step, divisor, axis.extent) for row in indices]
+        found = tuple(offset for offset in offsets if offset is not None)
+        if step and len(found) == len(offsets):
+            return _Division(step, divisor, found)
+    return None
+
+
+def _offset(row: Integers, step: int, divisor: int, extent: int) -> int | None:
+    """The number o with clamp((i * step + o) // divisor) == row[i] for all i, the least one."""
+    moved = np.arange(len(row)) * step
+    least, most = row * divisor - moved, (row + 1) * divisor - 1 - moved
+    above, below = row > 0, row < extent - 1
+    if not above.any():
+        return int(most.min()) if below.any() else 0
+    low = int(least[above].max())
+    return None if below.any() and low > most[below].min() else low
+
+
 def _weighted_gathers(
     data: Value,
     axis: int,
-    indices: list[Integers],
-    weights: list[Floats] | None,
+    indices: Integers,
+    weights: list[Floats],
     graph: GraphBuilder,
 ) -> Value:
+    """Of integers, whose weights are integers too."""
     parts: list[Value] = []
     for tap, index in enumerate(indices):
         part = graph.emit("gather", data, graph.constant(index), axis=axis)
-        if weights is not None:
-            column = weights[tap].reshape(-1, *(1,) * (data.rank - axis - 1))
-            part = graph.emit("mul", part, graph.constant(column, data.dtype))
+        column = weights[tap].reshape(-1, *(1,) * (data.rank - axis - 1))
+        part = graph.emit("mul", part, graph.constant(column, data.dtype))
         parts.append(part)
     return graph.fold("add", parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,54 @@ def _gathers() -> Iterator[Case]:
     yield case("outside", "gather", [x, outside], lambda: x[:, [6, 0]], axis=1)
 
 
+def _resamplings() -> Iterator[Case]:
+    x = array(12, (3, 7, 5))
+    for axis in range(3):
+        for step, divisor, offset in ((1, 2, 0), (1, 3, -1), (2, 1, 1), (3, 5, -4)):
+            size = 2 * x.shape[axis] + 1
+            positions = (np.arange(size) * step + offset) // divisor
+            expected = x.take(np.clip(positions, 0, x.shape[axis] - 1), axis)
+            yield case(
+                f"{axis}-{step}/{divisor}",
+                "resample",
+                [x],
+                partial(np.asarray, expected),
+                axis=axis,
+                size=size,
+                step=step,
+                divisor=divisor,
+                offsets=(offset,),
+            )
+        yield from _weighted(x, axis)
+
+
+def _weighted(x: Values, axis: int) -> Iterator[Case]:
+    extent, size, taps = x.shape[axis], 9, 3
+    rng = np.random.default_rng(axis)
+    weights = rng.uniform(0, 1, (taps, size)).astype(x.dtype)
+    column = (taps, size, *(1,) * (x.ndim - axis - 1))
+    for tabled in (False, True):
+        if tabled:
+            positions = rng.integers(-2, extent + 2, (taps, size))
+        else:
+            positions = (np.arange(size) + np.array([[-1], [0], [2]])) // 2
+        picked = [x.take(np.clip(row, 0, extent - 1), axis) for row in positions]
+        expected = sum(part * w for part, w in zip(picked, weights.reshape(column), strict=True))
+        tables = [positions.astype(np.int32)] if tabled else []
+        yield case(
+            f"{axis}-weighted-{tabled}",
+            "resample",
+            [x, *tables, weights],
+            partial(np.asarray, expected),
+            axis=axis,
+            size=size,
+            divisor=2,
+            offsets=(-1, 0, 2),
+            tabled=tabled,
+            weighted=True,
+        )
+
+
 def _one_hots() -> Iterator[Case]:
     for dtype in ("int64", "int32", "float32", "uint8"):
         picks = array(10, (2, 7), dtype)
@@ -155,6 +204,7 @@ def movement_cases() -> list[Case]:
         *_repeats(),
         *_pads(),
         *_gathers(),
+        *_resamplings(),
         *_one_hots(),
         *_blocks(),
     ]

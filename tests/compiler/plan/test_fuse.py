@@ -221,3 +221,67 @@ def test_gather_of_indices_is_fused_only_where_nothing_is_repeated() -> None:
     whole = maker.node("cast", bounded, to="i64")
     rows = maker.node("gather", maker.node("exp", table), whole, axis=0)
     assert groups(maker.graph(rows)) == ["exp", "cast_clip_cast_gather"]
+
+
+# --- what reads at computed positions ------------------------------------------------------------
+
+
+def resized(maker: GraphMaker, x: str, axis: int, weighted: bool) -> str:
+    size = 2 * maker.types[x].shape[axis]
+    tables = [maker.weights(2, size)] if weighted else []
+    offsets = (-1, 1) if weighted else (0,)
+    window = {"size": size, "divisor": 2, "offsets": offsets, "weighted": weighted}
+    return maker.node("resample", x, *tables, axis=axis, **window)
+
+
+def test_nearest_positions_along_two_axes_are_one_kernel() -> None:
+    maker = GraphMaker()
+    y = resized(maker, resized(maker, maker.input(1, 4, 5, 6), 3, False), 2, False)
+    y = maker.node("add", y, maker.input(1, 4, 10, 12))
+    assert groups(maker.graph(y)) == ["resample_resample_add"]
+
+
+def test_weighted_sums_along_two_axes_are_two_kernels() -> None:
+    maker = GraphMaker()
+    y = resized(maker, resized(maker, maker.input(1, 4, 5, 6), 3, True), 2, True)
+    y = maker.node("relu", maker.node("add", y, maker.input(1, 4, 10, 12)))
+    assert groups(maker.graph(y)) == ["resample", "resample_add_relu"]
+
+
+@pytest.mark.parametrize("mover", ["transpose", "concat", "to_blocked", "slice"])
+def test_weighted_sums_are_computed_in_rows_and_then_moved(mover: str) -> None:
+    maker = GraphMaker()
+    y = maker.node("relu", resized(maker, maker.input(1, 4, 5, 6), 3, True))
+    if mover == "concat":
+        y = maker.node("concat", y, maker.input(1, 4, 5, 12), axis=1)
+    elif mover == "slice":
+        y = maker.node("slice", y, starts=(0,) * 4, steps=(1,) * 4, shape=(1, 4, 5, 3))
+    elif mover == "transpose":
+        y = maker.node("transpose", y, perm=(0, 2, 3, 1))
+    else:
+        y = maker.node("to_blocked", y, block=8)
+    assert groups(maker.graph(y)) == ["resample_relu", mover]
+
+
+def test_softmax_and_reductions_take_no_weighted_sum() -> None:
+    for reader in ("softmax", "reduce_sum"):
+        maker = GraphMaker()
+        y = resized(maker, maker.input(1, 4, 5, 6), 3, True)
+        attributes = {"axis": 1} if reader == "softmax" else {"axes": (3,), "keepdims": False}
+        y = maker.node(reader, maker.node("relu", y), **attributes)
+        assert groups(maker.graph(y)) == ["resample", f"relu_{reader}"]
+
+
+def test_turns_share_no_kernel_with_pieces() -> None:
+    maker = GraphMaker()
+    x, z = maker.input(1, 4, 5, 6), maker.input(1, 3, 5, 6)
+    y = maker.node("to_blocked", maker.node("concat", x, z, axis=1), block=8)
+    assert groups(maker.graph(y)) == ["concat", "to_blocked"]
+    maker = GraphMaker()
+    turned = maker.node("transpose", maker.input(6, 4), perm=(1, 0))
+    y = maker.node("concat", turned, maker.input(3, 6), axis=0)
+    assert groups(maker.graph(y)) == ["transpose", "concat"]
+    maker = GraphMaker()
+    kept = maker.node("transpose", maker.input(6, 4, 5), perm=(1, 0, 2))
+    y = maker.node("concat", kept, maker.input(3, 6, 5), axis=0)
+    assert groups(maker.graph(y)) == ["transpose_concat"]
