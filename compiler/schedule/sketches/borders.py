@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd, lcm
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Binary, Expr
-from compiler.expr.walk import postorder
+import numpy as np
+
+from compiler.expr.affine import affine, linear
+from compiler.expr.functions import BINARY
+from compiler.expr.nodes import Binary, Const, Expr, Index
+from compiler.expr.walk import axes_of, postorder
 from compiler.kernels.stage import Axis
 from compiler.schedule.nest_shape import Counts
 from compiler.types.dtypes import DType
@@ -14,19 +18,34 @@ from compiler.types.dtypes import DType
 MAX_BORDERS = 8  # the body is repeated between them: beyond, its code costs more than the choice
 
 
-def borders(body: Expr, axis: Axis) -> tuple[int, ...]:
+def borders(body: Expr, axis: Axis, in_lanes: bool = False) -> tuple[int, ...]:
     """Positions 0 < p < extent at which a comparison of indices along `axis` flips, in order.
 
-    Where more than `MAX_BORDERS` do, none.
+    With `in_lanes`, where vectors lie along the axis, comparisons of divided positions count, and
+    divisions whose results change: between them a vector's elements lie in a pattern. Where more
+    than `MAX_BORDERS` do, none.
     """
     found = {
         position
         for node in postorder(body)
         if isinstance(node, Binary) and node.left.dtype is DType.I64
-        for position in _flips(node, axis.name)
+        for position in (*_flips(node, axis.name), *(_steps(node, axis) if in_lanes else ()))
         if 0 < position < axis.extent
     }
     return tuple(sorted(found)) if len(found) <= MAX_BORDERS else ()
+
+
+def period(body: Expr, axis: Axis) -> int:
+    """After how many positions along `axis` divided indices lie in the same pattern again."""
+    repeats = 1
+    for node in postorder(body):
+        if not isinstance(node, Binary) or node.op not in ("floordiv", "mod"):
+            continue
+        if isinstance(node.right, Const) and axis.name in axes_of(node.left):
+            divisor, slope = int(node.right.value), linear(node.left).coefficient(axis.name)
+            if slope and 1 < divisor < axis.extent * abs(slope):
+                repeats = lcm(repeats, divisor // gcd(divisor, slope))
+    return repeats
 
 
 def tile_cuts(positions: tuple[int, ...], factor: Counts) -> tuple[Counts, ...]:
@@ -39,7 +58,7 @@ def tile_cuts(positions: tuple[int, ...], factor: Counts) -> tuple[Counts, ...]:
 
 def _flips(node: Binary, axis: str) -> Iterator[int]:
     """The first position at which `left - right`, linear in the axis, changes its sign."""
-    if node.op not in ("lt", "le", "gt", "ge", "min", "max"):
+    if node.op not in (*_STRICT, *_LOOSE):
         return
     form = affine(node.left, {}).plus(affine(node.right, {}), -1)
     slope = form.coefficient(axis)
@@ -47,5 +66,42 @@ def _flips(node: Binary, axis: str) -> Iterator[int]:
         return
     reached = -(form.constant // slope)  # the first position with left >= right, if slope > 0
     passed = -form.constant // slope + 1  # the first position with left > right, if slope > 0
-    strict = node.op in ("lt", "ge", "min", "max")
-    yield reached if strict == (slope > 0) else passed
+    yield reached if (node.op in _STRICT) == (slope > 0) else passed
+
+
+def _steps(node: Binary, axis: Axis) -> Iterator[int]:
+    """Where the outcome of a comparison, or of a division with few outcomes, is another one."""
+    if node.op not in (*_STRICT, *_LOOSE, "floordiv", "mod") or axes_of(node) != {axis.name}:
+        return
+    positions = np.arange(axis.extent)
+    left, right = _along(node.left, positions), _along(node.right, positions)
+    if left is None or right is None:
+        return
+    if node.op in ("floordiv", "mod"):
+        if np.any(right < 1):
+            return
+        outcome = left // right
+    else:
+        outcome = (left >= right if node.op in _STRICT else left > right).astype(np.int64)
+    changes = np.flatnonzero(outcome[1:] != outcome[:-1]) + 1
+    if len(changes) <= MAX_BORDERS:
+        yield from changes.tolist()
+
+
+def _along(expr: Expr, positions: Counts) -> Counts | None:
+    """The values of an index expression along its only axis; None where they are not known."""
+    if isinstance(expr, Const):
+        return np.full(len(positions), int(expr.value))
+    if isinstance(expr, Index):
+        return positions
+    if not isinstance(expr, Binary) or expr.op not in _INDEX_OPS or expr.dtype is not DType.I64:
+        return None
+    left, right = _along(expr.left, positions), _along(expr.right, positions)
+    if left is None or right is None or (expr.op in ("floordiv", "mod") and np.any(right < 1)):
+        return None
+    return np.asarray(BINARY[expr.op].evaluate(left, right), np.int64)
+
+
+_STRICT = ("lt", "ge", "min", "max")
+_LOOSE = ("gt", "le")
+_INDEX_OPS = ("add", "sub", "mul", "floordiv", "mod", "min", "max")

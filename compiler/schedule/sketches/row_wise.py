@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Counts, Loop, NestShape
-from compiler.schedule.sketches.borders import borders, tile_cuts
+from compiler.schedule.sketches.borders import borders, period, tile_cuts
 from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_arrangement import (
@@ -61,6 +61,7 @@ from compiler.target import Target
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
 UNROLLS = (1, 2, 4, 8)
 SHORT_ROW = 4  # elements that are worth a vector of which the rest is masked
+MOST_PATTERNS = 16  # vectors that hold one pattern: beyond, their code costs more than divisions
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 
 
@@ -71,8 +72,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     lanes = vector_lanes(merged, target)
     merged, recomputed = recompute_long_rows(merged, lanes)
     rows = arrangement_of(merged, lanes)
-    unrolls: tuple[int, ...] = UNROLLS if rows.vector else UNROLLS[:1]
-    preferred = unrolls[:2][-1]
+    unrolls, preferred = _unrolls(merged, rows, lanes)
     if rows.across:
         unrolls, preferred = _side_by_side(merged, rows, target)
     choices: list[tuple[Choice, ChoiceValue]] = [(Choice("unroll", unrolls), preferred)]
@@ -95,6 +95,21 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         return _Plan(facts, rows, first, streams, values)
 
     return [Sketch.planned("row_wise", choices, plan)]
+
+
+def _unrolls(kernel: FusedKernel, rows: Arrangement, lanes: int) -> tuple[tuple[int, ...], int]:
+    """Vectors along the row at once, and how many by rule.
+
+    As many as hold a whole pattern of divided positions: each then is one of fixed shuffles.
+    """
+    if not rows.vector:
+        return UNROLLS[:1], 1
+    axis = next(axis for axis in kernel.output.axes if axis.name == rows.vector)
+    pattern = period(kernel.output.body, axis)
+    whole = pattern // gcd(pattern, lanes)
+    if whole == 1 or whole > MOST_PATTERNS or whole * lanes > axis.extent:
+        return UNROLLS, UNROLLS[1]
+    return tuple(sorted({*UNROLLS, whole, 2 * whole})), whole
 
 
 def reduced_row_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -217,7 +232,9 @@ class _Plan:
         body = kernel.output.body
         for name in reversed(rows.inlinable if inline_prologue else ()):
             body = inline(body, kernel.stage(name))
-        positions = {axis.name: borders(body, axis) for axis in kernel.output.axes}
+        positions = {
+            axis.name: borders(body, axis, axis.name == rows.vector) for axis in kernel.output.axes
+        }
         cuts: dict[str, tuple[Counts | int, ...]] = {
             axis: at for axis, at in positions.items() if at and axis != rows.vector
         }

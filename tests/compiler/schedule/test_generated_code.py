@@ -37,6 +37,7 @@ from tests.compiler.schedule.drawn_kernels import (
     products,
     reductions,
 )
+from tests.compiler.schedule.drawn_moves import resampled_rows
 from tests.compiler.schedule.drawn_rows import pieced_rows, reduced_rows, rows_of_any_axes
 from tests.compiler.schedule.drawn_turns import rows_of_windows, turns
 from tests.compiler.schedule.drawn_windows import (
@@ -74,6 +75,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "reduced_rows": (reduced_rows, 100),
     "rows_of_any_axes": (rows_of_any_axes, 150),
     "pieced_rows": (pieced_rows, 120),
+    "resampled_rows": (resampled_rows, 120),
     "rows_of_windows": (rows_of_windows, 90),
 }
 

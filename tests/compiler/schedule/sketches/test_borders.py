@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compiler.expr.affine import decide
 from compiler.expr.nodes import Expr, add, binary, index, integer, mul, select
 from compiler.kernels.stage import Axis
-from compiler.schedule.sketches.borders import MAX_BORDERS, borders, tile_cuts
+from compiler.schedule.sketches.borders import MAX_BORDERS, borders, period, tile_cuts
 
 AXIS = Axis("i", 40)
 
@@ -47,6 +47,31 @@ def test_a_clamped_index_is_linear_between_its_borders(
     below = binary("lt", line(slope, constant), integer(6))
     for first, stop in pairwise(ends):
         assert len({decide(below, {"i": (i, i)}) for i in range(first, stop)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "positions"),
+    [
+        (binary("max", binary("floordiv", line(1, -3), integer(2)), integer(0)), (3,)),
+        (binary("floordiv", line(1, 0), integer(20)), (20,)),
+        (binary("mod", line(1, 5), integer(20)), (15, 35)),
+        (binary("floordiv", line(1, 0), integer(2)), ()),
+    ],
+)
+def test_divided_positions_have_borders_where_vectors_lie_along_them(
+    body: Expr, positions: tuple[int, ...]
+) -> None:
+    assert borders(body, AXIS, in_lanes=True) == positions
+    assert borders(body, AXIS) == ()
+
+
+@pytest.mark.parametrize(
+    ("slope", "divisor", "positions"), [(1, 3, 3), (2, 6, 3), (4, 2, 1), (1, 99, 1)]
+)
+def test_divided_positions_repeat_their_pattern(slope: int, divisor: int, positions: int) -> None:
+    divided = binary("floordiv", line(slope, 1), integer(divisor))
+    assert period(divided, AXIS) == positions
+    assert period(binary("floordiv", index("j"), integer(3)), AXIS) == 1
 
 
 def test_what_depends_on_other_axes_or_on_data_has_no_border() -> None:
