@@ -59,6 +59,11 @@ class Target:
         return "avx2" in self.features
 
     @property
+    def has_avx512(self) -> bool:
+        """AVX-512 as all CPUs but the first have it: short vectors, and integers of 64 bits too."""
+        return {"avx512f", "avx512vl", "avx512dq"} <= set(self.features)
+
+    @property
     def key(self) -> str:
         """Identifies targets for which the same machine code is best, e.g. `znver3-1a2b3c4d`.
 

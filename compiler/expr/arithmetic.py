@@ -45,6 +45,13 @@ def sigmoid(m: Instructions, x: str) -> str:
     return reciprocal(m, m.emit("fadd", exponential, m.constant(1)))
 
 
+def softplus(m: Instructions, x: str) -> str:
+    """max(x, 0) + log(1 + e^-|x|), which does not overflow."""
+    zero = m.constant(0)
+    tail = m.libm("log1p", m.libm("exp", m.emit("fneg", m.call("llvm.fabs", x))))
+    return m.emit("fadd", m.select(m.compare("gt", x, zero), x, zero), tail)
+
+
 def extreme(intrinsic: str, relation: str) -> Emit:
     """The operand that is `relation` than the other; a NaN on either side stays.
 
@@ -67,9 +74,34 @@ def floor_quotient(m: Instructions, a: str, b: str) -> str:
     return m.call("llvm.floor", m.emit("fdiv", a, b))
 
 
+def float_remainder(m: Instructions, a: str, b: str) -> str:
+    """The remainder with the dividend's sign, which is exact.
+
+    A quotient may be rounded up to the next integer, so that the remainder has the wrong sign; one
+    that is too large for its integer part to be known goes through libm.
+    """
+    if not m.has_fma:
+        return m.libm("fmod", a, b)
+    quotient = m.emit("fdiv", a, b)
+    whole = m.call("llvm.trunc", quotient)
+    remainder = m.call("llvm.fma", m.emit("fneg", whole), b, a)
+    zero, step = m.constant(0), m.call("llvm.copysign", b, a)
+    towards_a = m.call("llvm.copysign", m.constant(1), a)
+    is_beyond = m.compare("lt", m.emit("fmul", remainder, towards_a), zero)
+    remainder = m.select(is_beyond, m.emit("fadd", remainder, step), remainder)
+    remainder = m.call("llvm.copysign", remainder, a)
+    limit = m.constant(2.0 ** (22 if m.dtype is DType.F32 else 51))
+    unknown = m.of(DType.BOOL).emit(
+        "or",
+        m.compare("uge", m.call("llvm.fabs", quotient), limit),
+        m.compare("uno", remainder, b),  # a product of 0 and infinity
+    )
+    return m.rarely(unknown, remainder, lambda: m.libm("fmod", a, b))
+
+
 def float_modulo(m: Instructions, a: str, b: str) -> str:
     """The remainder with the divisor's sign."""
-    remainder = m.libm("fmod", a, b)
+    remainder = float_remainder(m, a, b)
     zero, truth = m.constant(0), m.of(DType.BOOL)
     below = m.compare("lt", remainder, zero)
     above = m.compare("gt", remainder, zero)
@@ -83,13 +115,13 @@ def float_modulo(m: Instructions, a: str, b: str) -> str:
 
 def truncated_quotient(m: Instructions, a: str, b: str) -> str:
     """Of integers, rounded toward zero."""
-    quotient = m.emit("sdiv" if m.dtype.is_signed else "udiv", a, _divisor(m, a, b))
-    return _zero_where_undefined(m, quotient, b)
+    return _zero_where_undefined(m, _quotient(m, a, _divisor(m, a, b)), b)
 
 
 def truncated_remainder(m: Instructions, a: str, b: str) -> str:
     """The remainder of integers with the dividend's sign."""
-    return m.emit("srem" if m.dtype.is_signed else "urem", a, _divisor(m, a, b))
+    divisor = _divisor(m, a, b)
+    return _rest(m, a, divisor, _quotient(m, a, divisor))
 
 
 def integer_floor_quotient(m: Instructions, a: str, b: str) -> str:
@@ -97,8 +129,8 @@ def integer_floor_quotient(m: Instructions, a: str, b: str) -> str:
     if not m.dtype.is_signed:
         return truncated_quotient(m, a, b)
     divisor = _divisor(m, a, b)
-    _, differs = _remainder(m, a, divisor)
-    quotient = m.emit("sdiv", a, divisor)
+    quotient = _quotient(m, a, divisor)
+    differs = _differs(m, _rest(m, a, divisor, quotient), divisor)
     lower = m.emit("sub", quotient, m.constant(1))
     return _zero_where_undefined(m, m.select(differs, lower, quotient), b)
 
@@ -108,17 +140,55 @@ def integer_modulo(m: Instructions, a: str, b: str) -> str:
     if not m.dtype.is_signed:
         return truncated_remainder(m, a, b)
     divisor = _divisor(m, a, b)
-    remainder, differs = _remainder(m, a, divisor)
+    remainder = _rest(m, a, divisor, _quotient(m, a, divisor))
+    differs = _differs(m, remainder, divisor)
     return m.select(differs, m.emit("add", remainder, divisor), remainder)
 
 
-def _remainder(m: Instructions, a: str, divisor: str) -> tuple[str, str]:
-    """The remainder of a truncated division, and whether that of a floored one differs."""
+def _differs(m: Instructions, remainder: str, divisor: str) -> str:
+    """Whether the remainder of a truncated division is not that of a floored one."""
     zero = m.constant(0)
-    remainder = m.emit("srem", a, divisor)
     signs_differ = m.compare("lt", m.emit("xor", remainder, divisor), zero)
     inexact = m.compare("ne", remainder, zero)
-    return remainder, m.of(DType.BOOL).emit("and", signs_differ, inexact)
+    return m.of(DType.BOOL).emit("and", signs_differ, inexact)
+
+
+def _rest(m: Instructions, a: str, divisor: str, quotient: str) -> str:
+    return m.emit("sub", a, m.emit("mul", quotient, divisor))
+
+
+def _quotient(m: Instructions, a: str, divisor: str) -> str:
+    """Rounded toward zero; the divisor is neither 0 nor -1 below the smallest integer.
+
+    CPUs divide vectors of floats only, which is exact where those have more digits than integers.
+    """
+    division = "sdiv" if m.dtype.is_signed else "udiv"
+    if not m.is_vector or m.literal(divisor) is not None:
+        return m.emit(division, a, divisor)
+    if m.dtype.bytes < 8:
+        return _quotient_of_floats(m, a, divisor)
+    half = 1 << 30
+    narrow = m.of(DType.I32)
+    parts = [m.convert("trunc", operand, DType.I32) for operand in (a, divisor)]
+    quotient = narrow.convert("sext", _quotient_of_floats(narrow, *parts), m.dtype)
+    offset = m.constant(half if m.dtype.is_signed else 0)
+    large = [
+        m.compare("uge", m.emit("add", operand, offset), m.constant(2 * half))
+        for operand in (a, divisor)
+    ]
+    is_large = m.of(DType.BOOL).emit("or", *large)
+    return m.rarely(is_large, quotient, lambda: m.emit(division, a, divisor))
+
+
+def _quotient_of_floats(m: Instructions, a: str, divisor: str) -> str:
+    wide = m.of(DType.F32 if m.dtype.bytes <= 2 else DType.F64)
+    kind = "s" if m.dtype.is_signed else "u"
+    operands = [m.convert(f"{kind}itofp", operand, wide.dtype) for operand in (a, divisor)]
+    quotient = wide.emit("fdiv", *operands)
+    if m.dtype.bytes == 4:
+        return wide.convert(f"fpto{kind}i", quotient, m.dtype)
+    whole = wide.convert("fptosi", quotient, DType.I32)
+    return m.of(DType.I32).convert("trunc", whole, m.dtype)
 
 
 def _is_safe_divisor(m: Instructions, b: str) -> bool:

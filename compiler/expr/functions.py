@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr import arithmetic, polynomials
+from compiler.expr import arithmetic, exponentials, logarithms, powers, trigonometry
 from compiler.expr.instructions import (
     Emit,
     Instructions,
@@ -126,26 +126,32 @@ UNARY: Mapping[str, Function] = {
     "reciprocal": Function(
         FLOATS, lambda x: np.asarray(_one(x) / x), arithmetic.reciprocal, domains=(_POSITIVE,)
     ),
-    "exp": _expensive(np.exp, in_f32(polynomials.exp, libm("exp")), positive=True),
-    "log": _expensive(np.log, in_f32(polynomials.log, libm("log")), _POSITIVE),
-    "tanh": _expensive(np.tanh, in_f32(polynomials.tanh, libm("tanh"))),
-    "erf": _expensive(_erf, in_f32(polynomials.erf, libm("erf"))),
+    "exp": _expensive(np.exp, in_f32(exponentials.exp, libm("exp")), positive=True),
+    "expm1": _expensive(np.expm1, in_f32(exponentials.exp_minus_one, libm("expm1"))),
+    "log": _expensive(np.log, in_f32(logarithms.log, libm("log")), _POSITIVE),
+    "tanh": _expensive(np.tanh, in_f32(exponentials.tanh, libm("tanh"))),
+    "erf": _expensive(_erf, in_f32(exponentials.erf, libm("erf"))),
     "sigmoid": _expensive(
         lambda x: np.asarray(_one(x) / (_one(x) + np.exp(-x))),
-        in_f32(polynomials.sigmoid, arithmetic.sigmoid),
+        in_f32(exponentials.sigmoid, arithmetic.sigmoid),
         positive=True,
     ),
-    "sin": _expensive(np.sin, libm("sin")),
-    "cos": _expensive(np.cos, libm("cos")),
-    "tan": _expensive(np.tan, libm("tan")),
-    "asin": _expensive(np.arcsin, libm("asin"), _INSIDE_ONE),
-    "acos": _expensive(np.arccos, libm("acos"), _INSIDE_ONE),
-    "atan": _expensive(np.arctan, libm("atan")),
-    "sinh": _expensive(np.sinh, libm("sinh")),
-    "cosh": _expensive(np.cosh, libm("cosh"), positive=True),
-    "asinh": _expensive(np.arcsinh, libm("asinh")),
-    "acosh": _expensive(np.arccosh, libm("acosh"), Domain((1.0, 2.0))),
-    "atanh": _expensive(np.arctanh, libm("atanh"), _INSIDE_ONE),
+    "softplus": _expensive(
+        lambda x: np.asarray(np.logaddexp(x, np.zeros((), x.dtype))),
+        in_f32(exponentials.softplus, arithmetic.softplus),
+        positive=True,
+    ),
+    "sin": _expensive(np.sin, in_f32(trigonometry.sin, libm("sin"))),
+    "cos": _expensive(np.cos, in_f32(trigonometry.cos, libm("cos"))),
+    "tan": _expensive(np.tan, in_f32(trigonometry.tan, libm("tan"))),
+    "asin": _expensive(np.arcsin, in_f32(trigonometry.asin, libm("asin")), _INSIDE_ONE),
+    "acos": _expensive(np.arccos, in_f32(trigonometry.acos, libm("acos")), _INSIDE_ONE),
+    "atan": _expensive(np.arctan, in_f32(trigonometry.atan, libm("atan"))),
+    "sinh": _expensive(np.sinh, in_f32(exponentials.sinh, libm("sinh"))),
+    "cosh": _expensive(np.cosh, in_f32(exponentials.cosh, libm("cosh")), positive=True),
+    "asinh": _expensive(np.arcsinh, in_f32(logarithms.asinh, libm("asinh"))),
+    "acosh": _expensive(np.arccosh, in_f32(logarithms.acosh, libm("acosh")), Domain((1.0, 2.0))),
+    "atanh": _expensive(np.arctanh, in_f32(logarithms.atanh, libm("atanh")), _INSIDE_ONE),
 }
 
 _DIVISION = (None, Domain((0.25, 1.0), (1, 8)))
@@ -195,7 +201,7 @@ BINARY: Mapping[str, Function] = {
     "fmod": Function(
         NUMBERS,
         np.fmod,
-        by_kind(libm("fmod"), arithmetic.truncated_remainder),
+        by_kind(arithmetic.float_remainder, arithmetic.truncated_remainder),
         domains=_DIVISION,
     ),
     "max": Function(NUMBERS, np.maximum, arithmetic.extreme("llvm.maximum", "gt")),
@@ -203,7 +209,7 @@ BINARY: Mapping[str, Function] = {
     "pow": Function(
         NUMBERS,
         _power,
-        by_kind(libm("pow"), arithmetic.integer_power),
+        by_kind(powers.power, arithmetic.integer_power),
         expensive=True,
         domains=(_POSITIVE, None),
     ),

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from compiler.types.dtypes import DType
 
 _LITERAL = re.compile(r"(?:splat \(i\d+ )?(-?\d+)\)?")
+_FLOAT_LITERAL = re.compile(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?")
 
 _TYPES = {
     DType.F32: "float",
@@ -24,6 +25,9 @@ _TYPES = {
     DType.U64: "i64",
     DType.BOOL: "i1",
 }
+_AVX512_MASKS = {16: "i8", 32: "i8", 64: "i16"}
+"""The types of AVX-512's masks for vectors of so many bytes."""
+
 _SUFFIXES = {DType.F32: "f32", DType.F64: "f64"}
 
 
@@ -67,6 +71,7 @@ class Writer(Protocol):
     """Where instructions go: the code of one function."""
 
     has_fma: bool
+    has_avx512: bool
 
     def emit(self, operation: str) -> str:
         """Append `%fresh = operation` and return the name."""
@@ -74,6 +79,10 @@ class Writer(Protocol):
 
     def intrinsic(self, name: str, result: str, arguments: list[str], flags: str = "") -> str:
         """Call an intrinsic or library function; `arguments` are typed operands."""
+        ...
+
+    def rarely(self, condition: str, usual: str, rare: Callable[[], str], type: str) -> str:
+        """`usual`, or what `rare` emits, in a branch of its own, where a scalar condition holds."""
         ...
 
 
@@ -93,9 +102,19 @@ class Instructions:
         self._type = type_of(dtype, width)
 
     @property
+    def is_vector(self) -> bool:
+        return self._width > 0
+
+    @property
     def has_fma(self) -> bool:
         """Whether the target multiplies and adds in one instruction."""
         return self._writer.has_fma
+
+    @property
+    def has_avx512(self) -> bool:
+        """Whether the target has AVX-512's instructions for vectors of this type and width."""
+        bytes = self.dtype.bytes * (self._width or 1)
+        return self._writer.has_avx512 and (not self._width or bytes in _AVX512_MASKS)
 
     def of(self, dtype: DType) -> Instructions:
         """Instructions on as many elements of another type."""
@@ -109,6 +128,11 @@ class Instructions:
         """The value of an integer literal, None for anything else."""
         found = _LITERAL.fullmatch(operand)
         return int(found[1]) if found else None
+
+    def number(self, operand: str) -> float | None:
+        """The value of a float literal, None for anything else."""
+        found = _FLOAT_LITERAL.fullmatch(operand)
+        return float(unpack("<d", pack("<Q", int(found[1], 16)))[0]) if found else None
 
     def is_computed(self, operand: str) -> bool:
         """Whether an operand is no literal."""
@@ -140,6 +164,55 @@ class Instructions:
         typed = [f"{self._type} {operand}" for operand in operands]
         mangled = f"{name}.{suffix_of(self.dtype, self._width)}"
         return self._writer.intrinsic(mangled, self._type, typed, flags)
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """a b + c, rounded once where the target can."""
+        if self.has_fma:
+            return self.call("llvm.fma", a, b, c)
+        return self.emit("fadd", self.emit("fmul", a, b), c)
+
+    def avx512(self, name: str, *operands: str, immediate: int | None = None) -> str:
+        """An AVX-512 instruction on floats ("scalef"), if the target `has_avx512`.
+
+        A scalar goes through the first element of a vector, so that it is rounded as vectors are.
+        """
+        if not self._width:
+            wide = Instructions(self._writer, self.dtype, 16 // self.dtype.bytes)
+            vectors = [wide.first_element(operand) for operand in operands]
+            result = wide.avx512(name, *vectors, immediate=immediate)
+            return self._writer.emit(f"extractelement {wide._type} {result}, i64 0")
+        bytes = self.dtype.bytes * self._width
+        typed = [f"{self._type} {operand}" for operand in operands]
+        if immediate is not None:
+            typed.append(f"i32 {immediate}")
+        typed += [f"{self._type} zeroinitializer", f"{_AVX512_MASKS[bytes]} -1"]
+        if bytes == 64:
+            typed.append("i32 4")  # rounding as elsewhere
+        kind = "ps" if self.dtype is DType.F32 else "pd"
+        mangled = f"llvm.x86.avx512.mask.{name}.{kind}.{8 * bytes}"
+        return self._writer.intrinsic(mangled, self._type, typed)
+
+    def first_element(self, operand: str) -> str:
+        """A vector whose first element is this scalar; the others are 1."""
+        scalar = type_of(self.dtype, 0)
+        ones = self.constant(1)
+        return self._writer.emit(f"insertelement {self._type} {ones}, {scalar} {operand}, i64 0")
+
+    def rarely(self, condition: str, usual: str, rare: Callable[[], str]) -> str:
+        """`usual`, but what `rare` emits for elements of which the condition holds.
+
+        A branch leaves that out where it holds for none.
+        """
+
+        def emit() -> str:
+            return self.select(condition, rare(), usual)
+
+        if not self._width:
+            return self._writer.rarely(condition, usual, rare, self._type)
+        truths = type_of(DType.BOOL, self._width)
+        reduction = f"llvm.vector.reduce.or.v{self._width}i1"
+        any_holds = self._writer.intrinsic(reduction, "i1", [f"{truths} {condition}"])
+        return self._writer.rarely(any_holds, usual, emit, self._type)
 
     def libm(self, name: str, *operands: str) -> str:
         """The C library's function of f64 operands, or its f32 variant, once per element."""

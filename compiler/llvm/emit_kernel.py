@@ -70,7 +70,7 @@ class _KernelEmitter:
         return "\n".join([*sorted(self.declarations), *self.functions])
 
     def new_writer(self) -> FunctionWriter:
-        return FunctionWriter(self.declarations, self.target.has_fma)
+        return FunctionWriter(self.declarations, self.target.has_fma, self.target.has_avx512)
 
 
 class _FunctionEmitter:

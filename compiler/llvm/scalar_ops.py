@@ -59,11 +59,35 @@ def _float_to_integer(writer: FunctionWriter, x: Value, to: DType) -> Value:
     if to is DType.U64:
         wide, kind = DType.U64, "fptoui"
     else:
-        wide, kind = (DType.I32 if to is DType.I32 else DType.I64), "fptosi"
-    wide_type = type_of(wide, x.width)
-    name = writer.intrinsic(
-        f"llvm.{kind}.sat.{suffix_of(wide, x.width)}.{suffix_of(x.dtype, x.width)}",
-        wide_type,
-        [x.typed],
-    )
+        wide, kind = (DType.I64 if to in (DType.I64, DType.U32) else DType.I32), "fptosi"
+    if not x.width or wide is DType.U64:
+        wide_type = type_of(wide, x.width)
+        name = writer.intrinsic(
+            f"llvm.{kind}.sat.{suffix_of(wide, x.width)}.{suffix_of(x.dtype, x.width)}",
+            wide_type,
+            [x.typed],
+        )
+        return cast(writer, Value(name, wide, x.width), to)
+    m = Instructions(writer, x.dtype, x.width)
+    if wide is DType.I32 or writer.has_avx512:
+        return cast(writer, Value(_saturated(m, x.text, wide), wide, x.width), to)
+    # Most CPUs convert vectors of floats to 32 bits only, which are enough for most of them.
+    narrow = Value(m.convert("fptosi", x.text, DType.I32), DType.I32, x.width)
+    usual = m.of(DType.I32).convert("sext", m.of(DType.I32).emit("freeze", narrow.text), wide)
+    beyond = m.compare("uge", m.call("llvm.fabs", x.text), m.constant(2.0**31))
+    name = m.of(wide).rarely(beyond, usual, lambda: _saturated(m, x.text, wide))
     return cast(writer, Value(name, wide, x.width), to)
+
+
+def _saturated(m: Instructions, x: str, to: DType) -> str:
+    """A vector of floats as signed integers: LLVM takes its elements one by one otherwise."""
+    integers, end = m.of(to), 2.0 ** (8 * to.bytes - 1)
+    digits = 24 if m.dtype is DType.F32 else 53
+    last = end - max(1.0, end / 2**digits)  # the largest float that is an integer of that type
+    low, high = m.constant(-end), m.constant(last)
+    inside = m.select(m.compare("gt", low, x), low, x)
+    inside = m.select(m.compare("lt", high, inside), high, inside)
+    result = integers.emit("freeze", m.convert("fptosi", inside, to))
+    largest = integers.constant((1 << (8 * to.bytes - 1)) - 1)
+    result = integers.select(m.compare("ge", x, m.constant(end)), largest, result)
+    return integers.select(m.compare("uno", x, x), integers.constant(0), result)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compiler.expr.instructions import type_of
 from compiler.types.dtypes import DType
+
+_SELDOM = '!0 = !{!"branch_weights", i32 1, i32 1048575}'
 
 
 class Value(NamedTuple):
@@ -44,9 +46,12 @@ class FunctionWriter:
     lines define.
     """
 
-    def __init__(self, declarations: set[str], has_fma: bool) -> None:
+    def __init__(
+        self, declarations: set[str], has_fma: bool = False, has_avx512: bool = False
+    ) -> None:
         self.declarations = declarations
         self.has_fma = has_fma
+        self.has_avx512 = has_avx512
         self.entry: list[object] = []
         self._out: list[object] = []
         self._next = 0
@@ -138,6 +143,18 @@ class FunctionWriter:
         types = ", ".join(_type_part(argument) for argument in arguments)
         self.declarations.add(f"declare {result} @{name}({types})")
         return self.emit(f"call {flags}{result} @{name}({', '.join(arguments)})")
+
+    def rarely(self, condition: str, usual: str, rare: Callable[[], str], type: str) -> str:
+        """`usual`, or what `rare` emits, in a branch of its own, where the condition holds."""
+        before, branch, done = self.block, self.label("rare"), self.label("usual")
+        self.declarations.add(_SELDOM)
+        self.line(f"br i1 {condition}, label %{branch}, label %{done}, !prof !0")
+        self.begin_block(branch)
+        value = rare()
+        after = self.block
+        self.line(f"br label %{done}")
+        self.begin_block(done)
+        return self.emit(f"phi {type} [ {usual}, %{before} ], [ {value}, %{after} ]")
 
     def call(self, name: str, arguments: list[str]) -> None:
         """Call an intrinsic without a result."""

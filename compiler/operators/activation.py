@@ -40,12 +40,8 @@ def _leaky_relu(attributes: Attributes, x: Expr) -> Expr:
     return select(binary("lt", x, const(0, x.dtype)), scaled, x)
 
 
-def _exp_minus_one(x: Expr) -> Expr:
-    return sub(unary("exp", x), const(1, x.dtype))
-
-
 def _elu(attributes: Attributes, x: Expr) -> Expr:
-    negative = mul(_constant(attributes, "alpha", x), _exp_minus_one(x))
+    negative = mul(_constant(attributes, "alpha", x), unary("expm1", x))
     return select(binary("lt", x, const(0, x.dtype)), negative, x)
 
 
@@ -56,14 +52,12 @@ def _selu(attributes: Attributes, x: Expr) -> Expr:
 def _celu(attributes: Attributes, x: Expr) -> Expr:
     alpha = attributes.floating("alpha")
     zero = const(0, x.dtype)
-    negative = mul(const(alpha, x.dtype), _exp_minus_one(mul(x, const(1 / alpha, x.dtype))))
+    negative = mul(const(alpha, x.dtype), unary("expm1", mul(x, const(1 / alpha, x.dtype))))
     return add(_max(x, zero), _min(negative, zero))
 
 
 def _softplus(attributes: Attributes, x: Expr) -> Expr:
-    # log(1 + e^x) = max(x, 0) + log(1 + e^-|x|) does not overflow.
-    tail = unary("log", add(unary("exp", unary("neg", unary("abs", x))), const(1, x.dtype)))
-    return add(_max(x, const(0, x.dtype)), tail)
+    return unary("softplus", x)
 
 
 def _softsign(attributes: Attributes, x: Expr) -> Expr:
@@ -102,7 +96,10 @@ def _gelu(attributes: Attributes, x: Expr) -> Expr:
 
 
 def _mish(attributes: Attributes, x: Expr) -> Expr:
-    return mul(x, unary("tanh", _softplus(attributes, x)))
+    """x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2), which is x for large x."""
+    exponential = unary("exp", _min(x, const(40, x.dtype)))
+    n = mul(exponential, add(exponential, const(2, x.dtype)))
+    return mul(x, binary("div", n, add(n, const(2, x.dtype))))
 
 
 def _thresholded_relu(attributes: Attributes, x: Expr) -> Expr:

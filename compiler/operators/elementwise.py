@@ -195,30 +195,6 @@ def _plain_binary(op: str) -> Body:
     return lambda attributes, left, right: binary(op, left, right)
 
 
-def _division(op: str) -> Body:
-    """div, mod or fmod. Integer division by zero gives 0, and by -1 wraps, as NumPy has it.
-
-    The machine's division traps in both cases, so that it gets the divisor 1 instead.
-    """
-
-    def body(attributes: Attributes, left: Expr, right: Expr) -> Expr:
-        dtype = left.dtype
-        if dtype.is_float:
-            return binary(op, left, right)
-        zero, one = const(0, dtype), const(1, dtype)
-        is_zero = binary("eq", right, zero)
-        if not dtype.is_signed:
-            return select(is_zero, zero, binary(op, left, select(is_zero, one, right)))
-        is_minus_one = binary("eq", right, const(-1, dtype))
-        special = binary("or", is_zero, is_minus_one)
-        result = binary(op, left, select(special, one, right))
-        if op == "div":
-            return select(is_zero, zero, select(is_minus_one, unary("neg", left), result))
-        return select(special, zero, result)
-
-    return body
-
-
 def _infer_pow(attributes: Attributes, types: Types) -> TensorType:
     base, exponent = types.present(0), types.present(1)
     check_dtype(base, NUMBERS, "the base")
@@ -290,9 +266,9 @@ _register_binary("sub", NUMBERS, neutral=0)
 _register_binary("mul", NUMBERS, commutes=True, neutral=1)
 _register_binary("max", NUMBERS, commutes=True)
 _register_binary("min", NUMBERS, commutes=True)
-_register_binary("div", NUMBERS, _division("div"), cheap=False, neutral=1)
-_register_binary("mod", NUMBERS, _division("mod"), cheap=False)
-_register_binary("fmod", NUMBERS, _division("fmod"), cheap=False)
+_register_binary("div", NUMBERS, cheap=False, neutral=1)
+_register_binary("mod", NUMBERS, cheap=False)
+_register_binary("fmod", NUMBERS, cheap=False)
 for _name in ("and", "or", "xor"):
     _register_binary(_name, BOOLS, commutes=True)
     _register_binary(f"bitwise_{_name}", INTEGERS, _plain_binary(_name))

@@ -46,8 +46,9 @@ def run_pointwise(
 def float32_samples() -> Values:
     """Every 8191st bit pattern, which covers all exponents; dense where the functions bend."""
     patterns = np.arange(0, 1 << 32, 8191, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    dense = [(-12, 12, 300_001), (-105, 95, 100_001), (0.5, 2, 100_001)]
-    lines = [np.linspace(low, high, count) for low, high, count in dense]
+    dense = [(-12, 12, 300_001), (-105, 95, 100_001), (0.5, 2, 100_001), (-1, 1, 100_001)]
+    lines: list[Values] = [np.linspace(low, high, count) for low, high, count in dense]
+    lines.append(np.arange(-3000, 3000) * (np.pi / 4))
     return np.concatenate([np.array(SPECIAL, np.float32), patterns, *map(np.float32, lines)])
 
 
@@ -65,11 +66,24 @@ def error_in_ulps(actual: Values, exact: Values) -> tuple[float, Values]:
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 FUNCTIONS: dict[str, tuple[Callable[[Values], Values], float]] = {
-    "exp": (np.exp, 1.1),
-    "log": (np.log, 0.9),
-    "tanh": (np.tanh, 1.4),
+    "exp": (np.exp, 1.2),
+    "expm1": (np.expm1, 1.5),
+    "log": (np.log, 1.0),
+    "tanh": (np.tanh, 2.4),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 2.4),
+    "softplus": (lambda x: np.logaddexp(x, 0), 2.4),
     "erf": (lambda x: np.asarray(_erf(x)).astype(np.float64), 2.5),
+    "sin": (np.sin, 2.0),
+    "cos": (np.cos, 2.0),
+    "tan": (np.tan, 3.0),
+    "asin": (np.arcsin, 2.4),
+    "acos": (np.arccos, 1.3),
+    "atan": (np.arctan, 1.5),
+    "sinh": (np.sinh, 1.8),
+    "cosh": (np.cosh, 1.6),
+    "asinh": (np.arcsinh, 3.5),
+    "acosh": (np.arccosh, 2.5),
+    "atanh": (np.arctanh, 1.4),
 }
 
 
@@ -100,9 +114,11 @@ NUMPY_UNARY: dict[str, Callable[[Values], Values]] = {
     "sign": np.sign,
     "isnan": np.isnan,
     "exp": np.exp,
+    "expm1": np.expm1,
     "log": np.log,
     "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(x, 0),
     "erf": lambda x: np.asarray(_erf(x)).astype(x.dtype),
     "sin": np.sin,
     "cos": np.cos,
@@ -116,6 +132,82 @@ NUMPY_UNARY: dict[str, Callable[[Values], Values]] = {
     "acosh": np.arccosh,
     "atanh": np.arctanh,
 }
+
+
+def largest_power_error(actual: Values, x: Values, y: Values) -> float:
+    """In ulp; the kinds of all results are right, and the signs of zeros."""
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), y.astype(np.float64))
+        error, wrong = error_in_ulps(actual, exact)
+        zeros = exact.astype(np.float32) == 0
+    assert not wrong.any(), (x[wrong][:5], y[wrong][:5], actual[wrong][:5])
+    np.testing.assert_array_equal(np.signbit(actual[zeros]), np.signbit(exact[zeros]))
+    return error
+
+
+@pytest.mark.parametrize("target", ["host", "narrow"])
+def test_any_power_is_within_its_documented_error(target: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 1 << 32, 100_000, np.uint32).view(np.float32)
+    near_one = np.exp2(rng.uniform(-126, 127, 100_000)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        y = (rng.uniform(-151, 129, 100_000) / np.log2(np.abs(x))).astype(np.float32)
+    y_near = (rng.uniform(-150, 128, 100_000) / np.log2(near_one)).astype(np.float32)
+    whole = np.round(rng.uniform(-9, 9, 100_000)).astype(np.float32)
+    signed = rng.uniform(-9, 9, 100_000).astype(np.float32)
+    edges = np.array([*SPECIAL, 0.5, -0.5, 2, -2, 3, -3, 1e9, 2**25, 1 + 2**-23], np.float32)
+    left, right = pairs(edges)
+    base = np.concatenate([x, near_one, signed, left])
+    exponent = np.concatenate([y, y_near, whole, right])
+    actual = run_pointwise([base, exponent], lambda a, b: binary("pow", a, b), target)
+    assert largest_power_error(actual, base, exponent) <= 1.2
+
+
+CONSTANT_POWERS = [-3, -2, -1.5, -1, -0.75, -0.5, 0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.2, 3, 4, 7, 9]
+
+
+@pytest.mark.parametrize("exponent", CONSTANT_POWERS)
+def test_constant_powers_need_no_logarithm_and_are_powers_all_the_same(exponent: float) -> None:
+    x = float32_samples()[:700_000:3]
+    literal = const(exponent, DType.F32)
+    actual = run_pointwise([x], lambda v: binary("pow", v, literal))
+    bound = 0.51 if exponent in (-1, 0, 0.5, 1, 2) else 5.0
+    power = np.full_like(x, exponent)
+    assert largest_power_error(actual, x, power) <= bound
+
+
+@pytest.mark.parametrize("op", ["fmod", "mod"])
+def test_remainders_of_floats_are_exact(op: str) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 1 << 32, 50_000, np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):
+        b = (a * np.exp2(rng.uniform(-30, 3, a.shape))).astype(np.float32)
+    near = rng.uniform(-100, 100, 50_000).astype(np.float32)
+    left = np.concatenate([a, near, np.round(near)])
+    right = np.concatenate([b, rng.uniform(-5, 5, 50_000), rng.integers(-9, 9, 50_000)])
+    right = right.astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected = FLOAT_BINARY[op](left, right)
+    actual = run_pointwise([left, right], lambda x, y: binary(op, x, y))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6 if op == "mod" else 0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op", ["div", "mod", "fmod"])
+def test_division_of_many_integers(op: str, dtype: DType) -> None:
+    """Quotients next to a whole number, which floats must not round up to it."""
+    limits = np.iinfo(dtype.numpy)
+    rng = np.random.default_rng(0)
+    b = rng.integers(limits.min, limits.max, 3000, dtype.numpy)
+    b[::2] = rng.integers(1, 12, b[::2].shape)
+    whole = rng.integers(limits.min, limits.max, b.shape, dtype.numpy) // np.where(b == 0, 1, b)
+    a = whole * b + rng.integers(0, 3, b.shape, dtype.numpy)
+    exact = [
+        _wrapped(INTEGER_BINARY[op](int(x), int(y), 8 * dtype.bytes), dtype)
+        for x, y in zip(a, b, strict=True)
+    ]
+    actual = run_pointwise([a, b], lambda x, y: binary(op, x, y))
+    np.testing.assert_array_equal(actual, np.array(exact, dtype.numpy))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
