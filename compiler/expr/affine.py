@@ -23,7 +23,7 @@ from compiler.expr.nodes import (
     integer,
     mul,
 )
-from compiler.expr.walk import axes_of
+from compiler.expr.walk import axes_of, rewrite
 from compiler.types.dtypes import DType
 
 Ranges = Mapping[str, tuple[int, int]]  # inclusive
@@ -196,6 +196,20 @@ def simplify_division(op: str, dividend: Expr, divisor: int, ranges: Ranges) -> 
     if small:
         return quotient.to_expr()
     return add(quotient.to_expr(), binary("floordiv", rest.to_expr(), integer(divisor)))
+
+
+def simplify_divisions(expr: Expr, ranges: Ranges) -> Expr:
+    """`expr` with every division of an index by a literal simplified, as `simplify_division`."""
+
+    def rule(node: Expr) -> Expr:
+        if not isinstance(node, Binary) or node.op not in ("floordiv", "mod"):
+            return node
+        divisor = node.right
+        if node.dtype is not DType.I64 or not isinstance(divisor, Const) or divisor.value < 1:
+            return node
+        return simplify_division(node.op, node.left, int(divisor.value), ranges)
+
+    return rewrite(expr, rule)
 
 
 def _extreme(op: str, left: Affine, right: Affine, ranges: Ranges) -> Affine:

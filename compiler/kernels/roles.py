@@ -7,10 +7,11 @@ same schedules as those that come from a model. This is the one place that finds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.expr.affine import affine
-from compiler.expr.nodes import Load
+from compiler.expr.nodes import Load, binary, index, integer
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Axis, Role, Stage
@@ -27,25 +28,13 @@ def with_roles(kernel: FusedKernel, lanes: int) -> FusedKernel:
     if not anchor.reduce_axes or not anchor.axes:
         return kernel
     phases = {axis.name: Role.PHASE for axis in anchor.axes if axis.role is Role.PHASE}
-    names = [axis.name for axis in anchor.axes if axis.name not in phases]
-    vector = names[-1]
-    if any(vector_stride(kernel, load, vector) > 1 for load in loads(anchor.body)):
+    axes = [axis for axis in anchor.axes if axis.name not in phases]
+    vector = axes[-1].name
+    if any(vector_stride(kernel, load, vector, lanes) > 1 for load in loads(anchor.body)):
         return kernel
-    roles = dict.fromkeys(names, Role.BATCH) | phases | {vector: Role.LANE}
-    blocked = anchor.axes[-1].name == vector and anchor.axes[-1].extent == lanes
-    if blocked and len(names) >= 4:
-        # Blocked data: [n, block, ..., row, column, lane].
-        roles |= {names[1]: Role.BLOCK, names[-2]: Role.COLUMN}
-        if len(names) >= 5:
-            roles[names[-3]] = Role.ROW
-    elif len(names) > 1:
-        # Plain data: the column is an axis that some operand does not depend on.
-        columns = [name for name in names[:-1] if _is_shared(anchor, name)]
-        column = columns[-1] if columns else names[-2]
-        rest = [name for name in names[:-1] if name != column]
-        roles[column] = Role.COLUMN
-        if len(names) >= 4:
-            roles[rest[-1]] = Role.ROW
+    behind = anchor.axes[-1].name == vector
+    blocked = _blocked_roles(anchor, axes, lanes) if behind else None
+    roles = phases | (blocked or _plain_roles(anchor, axes, lanes))
     for axis in anchor.reduce_axes:
         roles[axis.name] = Role.WINDOW if _is_window(anchor, axis.name) else Role.REDUCE
 
@@ -57,11 +46,55 @@ def with_roles(kernel: FusedKernel, lanes: int) -> FusedKernel:
     return replace(kernel, stages=stages)
 
 
-def _is_shared(anchor: Stage, axis: str) -> bool:
-    """Some load does not depend on the axis, so that tiling it reuses what was loaded."""
-    return any(
-        all(axis not in axes_of(item) for item in load.indices) for load in loads(anchor.body)
-    )
+def _blocked_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str, Role] | None:
+    """Of [n, block, ..., row, column, lane], where the last axis is a block of channels."""
+    names = [axis.name for axis in axes]
+    if axes[-1].extent != lanes or len(names) < 4:
+        return None
+    block = _block_of(anchor, axes, lanes)
+    roles = dict.fromkeys(names, Role.BATCH) | {names[-1]: Role.LANE, names[-2]: Role.COLUMN}
+    if names[-3] != block:
+        roles[names[-3]] = Role.ROW
+    return roles | {block: Role.BLOCK}
+
+
+def _block_of(anchor: Stage, axes: Sequence[Axis], lanes: int) -> str:
+    """The axis that runs over blocks: an operand knows its channels by one number."""
+    lane = axes[-1].name
+    for load in loads(anchor.body):
+        for item in load.indices:
+            form = affine(item, {})
+            blocks = [a.name for a in axes[:-2] if form.coefficient(a.name) == lanes]
+            if form.coefficient(lane) == 1 and blocks:
+                return blocks[0]
+    return axes[1].name
+
+
+def _plain_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str, Role]:
+    """Of plain data, whose last axis fills vectors.
+
+    The column is an axis that the operands with vectors do not depend on, so that each vector
+    serves several columns; else one that another operand does not depend on. Where a row is no
+    more than a vector, a tile has several rows.
+    """
+    *names, vector = (axis.name for axis in axes)
+    roles = dict.fromkeys(names, Role.BATCH) | {vector: Role.LANE}
+    if not names:
+        return roles
+    read = [
+        {name for item in load.indices for name in axes_of(item)} for load in loads(anchor.body)
+    ]
+    moving = [axes for axes in read if vector in axes]
+    reused = [name for name in names if not any(name in axes for axes in moving)]
+    shared = [name for name in names if any(name not in axes for axes in read)]
+    column = (reused or shared or names)[-1]
+    roles[column] = Role.COLUMN
+    rest = [name for name in names if name != column]
+    rows = rest[-1:] if column in reused and rest and rest[-1] in shared else []
+    if rows:
+        short = axes[-1].extent <= lanes
+        roles[rows[0]] = Role.BLOCK if short else Role.ROW
+    return roles
 
 
 def _is_window(anchor: Stage, axis: str) -> bool:
@@ -71,17 +104,21 @@ def _is_window(anchor: Stage, axis: str) -> bool:
     return any(axis in found and found & plane for found in indices)
 
 
-def vector_stride(kernel: FusedKernel, load: Load, vector: str) -> int:
+def vector_stride(kernel: FusedKernel, load: Load, vector: str, lanes: int) -> int:
     """Elements between neighbours along `vector`: 0 the same element, 1 adjacent, else gathered.
 
-    A constant can be packed so that the dimension which holds the vector axis comes last: 1.
+    A constant can be packed so that the dimension which holds the vector axis comes last: 1. So is
+    what was packed in vectors, [..., v // lanes, ..., v % lanes].
     """
     holding = [dimension for dimension, item in enumerate(load.indices) if vector in axes_of(item)]
     if not holding:
         return 0
-    coefficients = [affine(load.indices[d], {}).coefficient(vector) for d in holding]
-    if len(holding) != 1 or coefficients[0] != 1:
+    last = holding[-1] == len(load.indices) - 1
+    if last and len(holding) == 2:
+        own = [binary(op, index(vector), integer(lanes)) for op in ("floordiv", "mod")]
+        return 1 if own == [load.indices[dimension] for dimension in holding] else _GATHERED
+    coefficient = affine(load.indices[holding[0]], {}).coefficient(vector)
+    if len(holding) != 1 or coefficient < 1:
         return _GATHERED
-    last = holding[0] == len(load.indices) - 1
     constant = any(buffer.name == load.buffer and buffer.constant for buffer in kernel.inputs)
-    return 1 if last or constant else _GATHERED
+    return coefficient if last or (constant and coefficient == 1) else _GATHERED

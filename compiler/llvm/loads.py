@@ -15,7 +15,7 @@ from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
 from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import shuffle, transpose
+from compiler.llvm.shuffles import shuffle, transpose_block
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.types.dtypes import DType
 
@@ -196,25 +196,34 @@ class LoadEmitter:
         self.writer.call("llvm.prefetch.p0", [f"ptr {target}", "i32 0", "i32 3", "i32 1"])
 
     def load_column(self, node: Load, form: Affine, stride: int) -> Value | None:
-        """A column of a square block of a local buffer whose rows are known vectors."""
+        """A column of a block of a local buffer whose rows are vectors of a known width."""
         assert self.lane is not None
-        variable, width = self.lane.variable, self.lane.width
-        aligned = stride % width == 0 and width & (width - 1) == 0
-        if not aligned or any(atom != variable for atom, _ in form.terms):
+        variable, count = self.lane.variable, self.lane.width
+        width = self.registers.width(node.buffer)
+        if width < 2 or stride % width or any(atom != variable for atom, _ in form.terms):
             return None
         first = form.constant + stride * self.addresses.ranges[variable][0]
         column = first % width
-        rows: list[Value] = []
-        for i in range(width):
-            row = self.registers.peek(node.buffer, first - column + i * stride, width)
-            if row is None:
-                return None
-            rows.append(row)
+        begins = [first - column + i * stride for i in range(count)]
+        if begins[-1] + width > self.addresses.storages[node.buffer].memory.type.size:
+            return None
+        rows = [self._row(node, begin, width) for begin in begins]
         key = ("columns", tuple(row.text for row in rows))
         if self.writer.lookup_value((key, 0)) is None:
-            for i, value in enumerate(transpose(self.writer, rows)):
+            for i, value in enumerate(transpose_block(self.writer, rows)):
                 self.addresses.remember((key, i), value)
         return self.writer.lookup_value((key, column))
+
+    def _row(self, node: Load, begin: int, width: int) -> Value:
+        """A vector of a local buffer; memory holds what is not known."""
+        known = self.registers.peek(node.buffer, begin, width)
+        if known is None:
+            pointer = self.addresses.pointer(node.buffer, Affine(begin, ()))
+            type_name, align = type_of(node.dtype, width), node.dtype.bytes
+            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {align}")
+            known = Value(name, node.dtype, width)
+            self.registers.keep(node.buffer, Affine(begin, ()), known)
+        return known
 
     def load_pattern(self, node: Load) -> Value | None:
         """Elements whose distances the lanes alone decide: whole vectors, rearranged.

@@ -56,6 +56,11 @@ class Registers:
             return None
         return file.values.get(offset)
 
+    def width(self, buffer: str) -> int:
+        """The one width of the buffer's elements; -1 where there is none, or not known yet."""
+        file = self._files.get(buffer)
+        return file.width if file is not None and file.usable else -1
+
     def holds(self, buffer: str) -> bool:
         """Some of the buffer may be here rather than in memory."""
         return buffer in self._files

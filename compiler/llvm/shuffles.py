@@ -40,6 +40,23 @@ def transpose(writer: FunctionWriter, rows: Sequence[Value]) -> list[Value]:
     return columns
 
 
+def transpose_block(writer: FunctionWriter, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a block of vectors of any width, as vectors of len(rows) elements."""
+    count, width = len(rows), rows[0].width
+    side = 1 << (max(count, width) - 1).bit_length()
+    if count == width == side:
+        return transpose(writer, rows)
+    whole: list[int | None] = [i if i < width else None for i in range(side)]
+    square = list(rows)
+    if width < side:
+        square = [shuffle(writer, row, row, whole) for row in rows]
+    none = Value("poison", rows[0].dtype, side)
+    columns = transpose(writer, [*square, *[none] * (side - count)])[:width]
+    if count == side:
+        return columns
+    return [shuffle(writer, column, column, range(count)) for column in columns]
+
+
 def _within_groups(writer: FunctionWriter, rows: list[Value]) -> list[Value]:
     """Transpose each group of len(rows) elements, by interleaving rows half of them apart."""
     size = len(rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.roles import with_roles
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
@@ -12,7 +11,6 @@ from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
 from compiler.schedule.sketches.winograd_conv import winograd_sketches
 from compiler.schedule.space import ScheduleSpace, Sketch
-from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
@@ -41,7 +39,6 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    kernel = with_roles(kernel, vector_lanes(kernel, target))
     for families in (REDUCING, MOVING):
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]

@@ -42,10 +42,11 @@ def epilogue_is_plain(kernel: FusedKernel) -> bool:
     return all(load.indices == own for load in loads(output.body) if load.buffer == anchor.name)
 
 
-def roles_of(kernel: FusedKernel) -> Roles | None:
+def roles_of(kernel: FusedKernel, turned: bool = False) -> Roles | None:
     """Roles for the anchor, or None where no axis makes a good vector.
 
-    None too where it reads other reductions: a register tile has no place for them.
+    None too where it reads other reductions: a register tile has no place for them. The output has
+    the anchor's axes, unless the tile is `turned` before it is stored.
     """
     if sum(bool(stage.reduce_axes) for stage in kernel.stages) > 1:
         return None
@@ -55,7 +56,7 @@ def roles_of(kernel: FusedKernel) -> Roles | None:
     def named(*roles: Role) -> tuple[str, ...]:
         return tuple(axis.name for axis in axes if axis.role in roles)
 
-    if not named(Role.LANE) or not epilogue_is_plain(kernel):
+    if not named(Role.LANE) or not (turned or epilogue_is_plain(kernel)):
         return None
     one = {role: "".join(named(role)) for role in (Role.LANE, Role.BLOCK, Role.COLUMN, Role.ROW)}
     return Roles(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Mask, Numbers, Operand, operands_of
 from compiler.schedule.sketches.roles import Roles
+from compiler.schedule.sketches.tile_forms import TileForm
 from compiler.schedule.space import ChoiceValue
-from compiler.schedule.steps.step import Step
 from compiler.schedule.vectors import vector_lanes, vector_type
 from compiler.target import Target
 
@@ -24,6 +25,8 @@ ROW_TILES = (4, 8)
 MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
 BORDER_COST = 0.5  # of a tile at the border of its row, over one inside, if padding is inline
 STREAM_COST = 0.05  # of one more vector along a tile, each from another place in memory
+TURN_CYCLES = 6.0  # a vector that is turned and stored
+COPY_CYCLES = 3.0  # a vector of an operand that is copied
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
@@ -59,12 +62,24 @@ class LoopOrder:
 class TileContext:
     """What all candidates have in common; what is worked out is kept."""
 
-    kernel: FusedKernel  # after merging axes
-    merges: tuple[Step, ...]  # of axes merged or split
-    roles: Roles
+    form: TileForm
     target: Target
     threads: int
-    prologue: tuple[str, ...]
+
+    @property
+    def kernel(self) -> FusedKernel:
+        """As the form's steps leave it."""
+        return self.form.kernel
+
+    @property
+    def roles(self) -> Roles:
+        return self.form.roles
+
+    @cached_property
+    def prologue(self) -> tuple[str, ...]:
+        """What is computed before the anchor, copies of operands among it."""
+        kernel = self.kernel
+        return tuple(stage.name for stage in kernel.stages[:-1] if stage.name != kernel.anchor)
 
     @cached_property
     def lanes(self) -> int:
@@ -91,6 +106,8 @@ class TileContext:
     @cached_property
     def ragged(self) -> bool:
         """The last vector is not full: plain data whose extent is no multiple of the lanes."""
+        if self.form.turned:
+            return self.channels % self.lanes != 0
         extent = self.extents[self.roles.vector]
         return not self.roles.block and extent > self.lanes and extent % self.lanes != 0
 
@@ -121,6 +138,12 @@ class TileContext:
         return -(-self.extents[self.roles.vector] // self.lanes)
 
     @cached_property
+    def channels(self) -> int:
+        """Points of the output's axis that runs along the vectors of a tile that is turned."""
+        axes = {axis.name: axis.extent for axis in self.kernel.output.axes}
+        return axes[self.form.turned]
+
+    @cached_property
     def reduction(self) -> int:
         """Steps of the reduction of an element."""
         return math.prod(self.extents[axis] for axis in self.roles.reduce)
@@ -130,7 +153,16 @@ class TileContext:
         """What anchor and output read and write, axes by their number in `extents`."""
         stages = list({stage.name: stage for stage in (self.anchor, self.kernel.output)}.values())
         numbers = {name: number for number, name in enumerate(self.extents)}
-        return operands_of(self.kernel, stages, numbers)
+        operands = operands_of(self.kernel, stages, numbers)
+        if not self.form.turned:
+            return operands
+        *read, written = operands
+        moving = ((numbers[self.roles.block], self.lanes), (numbers[self.roles.vector], 1))
+        dimensions = tuple(
+            moving if axis.name == self.form.turned else dimension
+            for axis, dimension in zip(self.kernel.output.axes, written.dimensions, strict=True)
+        )
+        return (*read, replace(written, dimensions=dimensions))
 
     @cached_property
     def copied(self) -> int:
@@ -142,11 +174,15 @@ class TileContext:
 def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
     """(columns, vectors) pairs whose accumulators and operands fit the registers."""
     columns = context.extent(context.roles.column)
+    if context.form.turned:
+        columns = min(columns, context.lanes)
     budget = context.target.vector_registers - 1
     pairs: list[tuple[int, int]] = []
     for vectors in (1, 2, 3, 4, 6, 8, 12):
         if vectors > context.vectors:
             break
+        if context.form.turned and not context.ragged and context.vectors % vectors:
+            continue  # a tile of the output begins with a vector
         most = min((budget - vectors) // vectors, columns)
         if vectors > 1 and most < 1:
             break
@@ -215,6 +251,25 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     return np.asarray(np.maximum(np.maximum(arithmetic, streamed), 4.0) + 0.3, np.float64)
 
 
+def form_cycles(context: TileContext) -> float:
+    """Cycles of the best tile over the whole kernel, with what its form moves beside.
+
+    A copy loads, arranges and stores; a tile that is turned takes four shuffles a vector more.
+    """
+    tiles = tiles_of(context)
+    best: Any = best_tile(context, tiles)
+    columns, vectors = map(float, best)
+    none = np.zeros(1, np.bool_)
+    row = row_cycles(context, np.array([columns]), np.array([vectors]), none, none).item()
+    outer = math.prod(context.extents[axis] for axis in context.roles.outer)
+    blocks = math.ceil(context.vectors / vectors)
+    total = row * blocks * outer * context.extent(context.roles.row) * context.reduction
+    width = context.lanes * context.element_bytes
+    if context.form.turned:
+        total += math.prod(context.kernel.output.shape) / context.lanes * TURN_CYCLES
+    return total + context.copied / width * COPY_CYCLES
+
+
 def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     """Orders of the reduce axes, outermost first: channels inside or outside of the window.
 
@@ -225,6 +280,8 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     channels = [axis for axis in axes if axis not in window]
     if not window or not channels:
         return (tuple(axes),)
+    if len(channels) == 1 and context.form.turned:
+        return ((*channels, *window), (*window, *channels))
     if len(channels) == 1:
         return ((*window, *channels), (*channels, *window))
     return (

@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.merge_axes import merge_axes
 from compiler.schedule.nest_shape import (
     Counts,
     Level,
@@ -31,14 +29,16 @@ from compiler.schedule.nest_shape import (
     Numbers,
     aliased_lines,
 )
-from compiler.schedule.sketches.phases import phase_cuts, split_phases
-from compiler.schedule.sketches.roles import roles_of
+from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
+from compiler.schedule.sketches.phases import phase_cuts
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps, pieces_and_grains
 from compiler.schedule.sketches.tile_domains import (
+    COPY_CYCLES,
     MAX_UNROLLED,
     LoopOrder,
     TileContext,
     best_tile,
+    form_cycles,
     leaves_rest,
     loop_orders,
     reduce_orders,
@@ -46,12 +46,12 @@ from compiler.schedule.sketches.tile_domains import (
     tiles_of,
     unrolls,
 )
-from compiler.schedule.sketches.tile_operands import can_inline, pack_constants
+from compiler.schedule.sketches.tile_forms import tile_forms
+from compiler.schedule.sketches.tile_operands import can_inline, packed_along
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
@@ -65,56 +65,24 @@ from compiler.target import Target
 # Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).
 PARALLEL_WORK = 1 << 17
 PREFETCH_DISTANCES = (0, 1024)  # elements
-COPY_CYCLES = 2.0  # a byte, to decide and copy padding element by element
 WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
-    """The sketch for this kernel: as it is, and with merged axes where that is possible.
-
-    Where phases of a stride sum different terms it is only that of one phase after another.
-    """
-    phased, splits = split_phases(kernel, vector_lanes(kernel, target))
-    if splits:
-        sketch = _sketch("tiled_phases", phased, splits, target, threads)
-        return [] if sketch is None else [sketch]
-    sketches = []
-    merged = _merge_spatial(kernel)
-    if merged is not None:
-        sketches.append(_sketch("tiled_merged", *merged, target, threads))
-    sketches.append(_sketch("tiled", kernel, (), target, threads))
-    return [sketch for sketch in sketches if sketch is not None]
+    """A sketch for each form of the kernel that has vectors, the fastest by rule first."""
+    contexts = [
+        TileContext(form, target, threads)
+        for form in tile_forms(kernel, vector_lanes(kernel, target))
+    ]
+    if any(context.form.turned for context in contexts):
+        contexts.sort(key=form_cycles)
+    return [_sketch(context) for context in contexts]
 
 
-def _merge_spatial(
-    kernel: FusedKernel,
-) -> tuple[FusedKernel, tuple[MergeAxes, ...]] | None:
-    """Row and column as one axis, where the kernel never tells them apart (1x1 convolution)."""
-    roles = roles_of(kernel)
-    if roles is None or not roles.row or not roles.block or len(kernel.stages) > 2:
-        return None
-    try:
-        merged = merge_axes(kernel, roles.row, roles.column)
-    except ScheduleError:
-        return None
-    return merged, (MergeAxes(roles.row, roles.column),)
-
-
-def _sketch(
-    name: str,
-    kernel: FusedKernel,
-    merges: tuple[Step, ...],
-    target: Target,
-    threads: int,
-) -> Sketch | None:
-    roles = roles_of(kernel)
-    if roles is None:
-        return None
-    prologue = tuple(stage.name for stage in kernel.stages[:-1] if stage.name != kernel.anchor)
-    anchor = kernel.stage(kernel.anchor)
+def _sketch(context: TileContext) -> Sketch:
+    anchor, roles, prologue = context.anchor, context.roles, context.prologue
     if math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)) < PARALLEL_WORK:
-        threads = 1
-    context = TileContext(kernel, merges, roles, target, threads, prologue)
+        context = replace(context, threads=1)
     tiles = tiles_of(context)
     orders = reduce_orders(context)
     steps = unrolls(context, orders)
@@ -125,18 +93,20 @@ def _sketch(
         (Choice("reduce", orders), orders[0]),
         (Choice("unroll", steps), steps[-1]),
     ]
-    if context.ragged:
+    if context.ragged and not context.form.turned:
         choices.append((Choice("tail", ("peel", "mask")), "peel"))
     if roles.column and leaves_rest(context, tiles):
         choices.append((Choice("rest", ("peel", "shift")), "peel"))
     if context.streamed:
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), 0))
-    if prologue:
-        paddings = ("inline", "copy") if can_inline(context) else ("copy",)
+    if prologue and not context.form.copies:
+        paddings = (
+            ("inline", "copy") if can_inline(context.kernel, prologue, roles.vector) else ("copy",)
+        )
         choices.append((Choice("padding", paddings), paddings[0]))
-    if threads > 1:
+    if context.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
-    return Sketch.planned(name, choices, lambda values: _Plan(context, values))
+    return Sketch.planned(context.form.name, choices, lambda values: _Plan(context, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +126,7 @@ class _Plan:
         self.context, self.values = context, values
         self.columns, self.vectors = values.pairs("tile")
         self.inline = values.are("padding", "inline")
+        self.attached = attached_axis(context)
         roles, extents = context.roles, context.extents
         self.outer = [Loop(axis, axis, extents[axis]) for axis in roles.outer]
         self.blocks, self.row = (
@@ -198,8 +169,9 @@ class _Plan:
             column = self._column(f"{roles.column}.i", order.columns)
         by_name = {"row": row, "block": self.blocks, "column": column}
         loops += [by_name[name] for name in order.names]
-        inside = loops.index(row if roles.row else column) + bool(roles.row)
-        loops[inside:inside] = self.phases
+        if self.phases:
+            inside = loops.index(row if roles.row else column) + bool(roles.row)
+            loops[inside:inside] = self.phases
         parallel = self._parallel([*self.outer, *loops])
         if self.column.name not in [loop.name for loop in parallel]:
             return _Tiles(order, loops, parallel, column)
@@ -219,7 +191,11 @@ class _Plan:
 
     def _blocks(self) -> Loop:
         """The loop over tiles of vectors."""
-        roles, lanes = self.context.roles, self.context.lanes
+        roles, lanes, turned = self.context.roles, self.context.lanes, self.context.form.turned
+        if turned:
+            whole = not self.context.ragged
+            channels, tile = self.context.channels, self.vectors * lanes
+            return Loop(f"{turned}.o", roles.block, channels, tile, whole=whole)
         if roles.block:
             name, extent = f"{roles.block}.o", self.context.vectors
             return Loop(name, roles.block, extent, self.vectors, whole=True)
@@ -237,7 +213,9 @@ class _Plan:
         roles = self.context.roles
         if self.context.threads == 1:
             return []
-        apart = {f"{roles.row}.i"} | ({f"{roles.vector}.o"} if self.context.ragged else set())
+        if self.attached:
+            return loops[: roles.outer.index(self.attached) + 1]
+        apart = {f"{roles.row}.i"} | ({self.blocks.name} if self.context.ragged else set())
         apart |= {loop.name for loop in self.phases if loop.cuts}
         fused = takewhile(lambda loop: loop.name not in apart, loops[:-1] or loops)
         return list(fused) or loops[:1]
@@ -247,15 +225,17 @@ class _Plan:
         (tiles,) = self.tiles
         output, anchor = context.kernel.output.name, context.kernel.anchor
         inline = self.inline.item()
-        steps: list[Step] = list(context.merges)
+        steps: list[Step] = list(context.form.steps)
         if inline:
             steps += [Inline(stage) for stage in reversed(context.prologue)]
-        packed = pack_constants(context)
+        packed = (
+            [] if context.form.turned else packed_along(context.kernel, roles.vector, context.lanes)
+        )
         steps += packed
         if distance := values.integers("prefetch").item():
             streamed = [pack.buffer for pack in packed if pack.buffer in context.streamed]
             steps += [Prefetch(buffer, distance) for buffer in streamed]
-        if output == anchor:
+        if output == anchor:  # a turned form has seen to it
             anchor = f"{output}.sum"
             steps.append(CacheWrite(output, anchor))
         tile_axes, made = self._vector_steps(output)
@@ -271,22 +251,38 @@ class _Plan:
             tail = "shift" if np.all(tiles.column.whole) else "peel"
             steps.append(Tile(output, inside, self.columns.item(), tail))
         loops = [loop.name for loop in (*self.outer, *tiles.loops)]
-        inner = [f"{inside}.i"] if roles.column else []
-        steps.append(Reorder(output, (*loops, *inner, *tile_axes)))
-        steps += [Unroll(output, axis) for axis in (*inner, *tile_axes[:-1])]
-        steps.append(Vectorize(output, tile_axes[-1]))
+        inner = (f"{inside}.i",) if roles.column else ()
+        body = (*tile_axes, *inner) if context.form.turned else (*inner, *tile_axes)
+        steps.append(Reorder(output, (*loops, *body)))
+        steps += [Unroll(output, axis) for axis in body[:-1]]
+        steps.append(Vectorize(output, body[-1]))
         if inline and roles.column:
             steps.append(Partition(output, f"{roles.column}.o"))
         cuts = ((loop.name, tuple(map(int, loop.cuts))) for loop in self.phases)
         steps += [Partition(output, name, 0, 0, at) for name, at in cuts if at]
         steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
+        if not inline:
+            steps += self._copies(tiles)
         steps.append(ComputeAt(anchor, output, loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
+
+    def _copies(self, tiles: _Tiles) -> list[Step]:
+        """How operands are copied: as a whole, or each part where it is read."""
+        kernel, lanes = self.context.kernel, self.context.lanes
+        steps: list[Step] = []
+        for name in self.context.prologue:
+            steps += copying_steps(kernel, kernel.stage(name), lanes)
+            if self.attached:
+                loop = "parallel" if len(tiles.parallel) > 1 else self.attached
+                steps.append(ComputeAt(name, kernel.output.name, loop))
+        return steps
 
     def _vector_steps(self, output: str) -> tuple[tuple[str, ...], list[Step]]:
         """The axes inside of a tile of vectors, and the steps that make it."""
         roles, lanes, vectors = self.context.roles, self.context.lanes, self.vectors.item()
         axis = roles.vector
+        if turned := self.context.form.turned:
+            return (f"{turned}.i",), [Tile(output, turned, lanes * vectors)]
         if roles.block:
             return (f"{roles.block}.i", axis), [Tile(output, roles.block, vectors, "shift")]
         if self.context.extents[axis] % lanes == 0:
@@ -350,8 +346,9 @@ class _Plan:
             context, columns, vectors, shifted & (whole * columns < extent), self.inline
         )
         row = row * np.maximum(1.0, aliased / WAYS) ** 2
-        copied = np.where(self.inline, 0.0, context.copied)
-        cycles = np.ceil(blocks) * context.extent(roles.row) * others * row + copied * COPY_CYCLES
+        width = context.lanes * context.element_bytes
+        copied = np.where(self.inline, 0.0, context.copied) / width * COPY_CYCLES
+        cycles = np.ceil(blocks) * context.extent(roles.row) * others * row + copied
         useful = extents[roles.vector] / (-(-extents[roles.vector] // lanes) * lanes)
         step = columns * vectors
         return NestShape(
@@ -397,9 +394,11 @@ class _Plan:
     def _reduction_loops(self, nest: Nest) -> Counts:
         """Add the body and the loops of the reduction; the unrolled steps, as straight code."""
         context, roles, which = self.context, self.context.roles, self.values.positions["reduce"]
+        extents = context.extents
         if roles.block:
             nest.inside[nest.numbers[roles.block]] = self.vectors
-            nest.inside[nest.numbers[roles.vector]] = context.lanes
+            points = context.channels if context.form.turned else extents[roles.vector]
+            nest.inside[nest.numbers[roles.vector]] = min(context.lanes, points)
         else:
             lanes = self.vectors * context.lanes
             within = np.minimum(lanes, context.extents[roles.vector])

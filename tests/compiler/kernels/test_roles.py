@@ -33,9 +33,9 @@ def plain(operator: str, inputs: list[TensorType], attributes: dict[str, Attribu
         (CONV, "n=batch ocb=block oh=row ow=column oci=lane icb=reduce ici=reduce "
          "kh=window kw=window"),
         (plain("conv", [f32(1, 4, 7, 9), f32(6, 2, 3, 3)], {"groups": 2}),
-         "n=batch oc=row oh=column ow=lane ic=reduce kh=window kw=window"),
+         "n=batch oc=batch oh=column ow=lane ic=reduce kh=window kw=window"),
         (plain("conv_transpose", [f32(1, 4, 7, 9), f32(4, 5, 3, 3)], {"shape": (9, 11)}),
-         "n=batch oc=row oh=column ow=lane ic=reduce kh=window kw=window"),
+         "n=batch oc=column oh=row ow=lane ic=reduce kh=window kw=window"),
         (plain("matmul", [f32(13, 19), f32(19, 40)], {}), "m=column n=lane k=reduce"),
         (plain("matmul", [f32(3, 13, 19), f32(3, 19, 40)], {}),
          "b0=batch m=column n=lane k=reduce"),

@@ -148,6 +148,21 @@ def _running_maximum() -> FusedKernel:
     return FusedKernel("running_maximum", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _grouped() -> FusedKernel:
+    """s[i] = sum over k of x[i // 4, k]; y[i] = s[i] + 1."""
+    builder = KernelBuilder()
+    x = builder.input(f32(3, 5))
+    s = builder.stage(
+        "s",
+        [("i", 12)],
+        lambda i, k: x[binary("floordiv", i, integer(4)), k],
+        reduce=[("k", 5)],
+        combiner="sum",
+    )
+    builder.stage("y", [("i", 12)], lambda i: binary("add", s[i], f(1)))
+    return FusedKernel("grouped", tuple(builder.inputs), tuple(builder.stages), "s")
+
+
 STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "vector8": lambda: _vector(8),
     "vector9": lambda: _vector(9),
@@ -165,6 +180,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "window": _window,
     "filter": _filter,
     "running_maximum": _running_maximum,
+    "grouped": _grouped,
 }
 
 

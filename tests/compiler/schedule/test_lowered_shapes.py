@@ -103,6 +103,30 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
         ["x1"],
         TARGET,
     ),
+    "plain strided": (
+        [f32(2, 3, 9, 43), f32(6, 3, 3, 3)],
+        [("conv", ["x0", "x1"], {"pads": (1, 1, 1, 1), "strides": (2, 2)})],
+        ["x1"],
+        TARGET,
+    ),
+    "plain channels": (
+        [f32(1, 5, 9, 21), f32(40, 5, 3, 3), f32(40)],
+        [("conv", ["x0", "x1", "x2"], {"pads": (1, 1, 1, 1)}), ("relu", ["v0"], {})],
+        ["x1", "x2"],
+        TARGET,
+    ),
+    "plain groups": (
+        [f32(2, 12, 9, 13), f32(60, 4, 3, 3)],
+        [("conv", ["x0", "x1"], {"groups": 3, "strides": (1, 2)})],
+        ["x1"],
+        TARGET,
+    ),
+    "plain depthwise": (
+        [f32(2, 12, 9, 43), f32(12, 1, 3, 3)],
+        [("conv", ["x0", "x1"], {"groups": 12, "pads": (1, 1, 1, 1), "strides": (2, 2)})],
+        ["x1"],
+        TARGET,
+    ),
     "1x1": (
         [f32(1, 8, 9, 11, 8), f32(40, 64, 1, 1), f32(40)],
         [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc"}), ("relu", ["v0"], {})],
@@ -116,6 +140,12 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
         LITTLE_CACHE,
     ),
     "products": ([f32(2, 7, 19), f32(2, 19, 48)], [("matmul", ["x0", "x1"], {})], [], TARGET),
+    "product with a turned operand": (
+        [f32(2, 17, 19), f32(2, 43, 19)],
+        [("matmul", ["x0", "x1"], {"transpose_b": True})],
+        [],
+        TARGET,
+    ),
     "narrow product": ([f32(13, 19), f32(19, 5)], [("matmul", ["x0", "x1"], {})], [], TARGET),
     "vector": ([f32(1, 640), f32(640, 44)], [("matmul", ["x0", "x1"], {})], ["x1"], TARGET),
     "pool": (
@@ -307,7 +337,7 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
     names: Mapping[str, str] = {}
     if sketch.name.startswith("winograd"):
         buffer, names = "products.sum", WINOGRAD_AXES
-    elif sketch.name.startswith(("tiled", "window")):
+    elif sketch.name.startswith(("tiled", "channels", "window")):
         buffer = f"{output}.sum" if anchor == output else anchor
     else:
         buffer, kind = output, Store
@@ -319,15 +349,15 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
     body = [leaf for leaf in found if leaf.inside == main.inside] if kind is Update else [main]
     assert sum(leaf.operations for leaf in body) == shape.body.item()
     levels = list(reversed(shape.nest.levels))
-    own = {loop.axis for level in levels for loop in level.loops}
+    own = {_root(loop.axis) for level in levels for loop in level.loops}
     if kind is Update:
         stage = kernel.stage(anchor)
         own |= {axis.name for axis in (*stage.axes, *stage.reduce_axes)}
-    inside = {
-        axis: int(points)
-        for axis, points in zip(shape.nest.axes, shape.nest.inside[:, 0], strict=True)
-        if points > 1 and (names or axis in own)
-    }
+    inside: dict[str, int] = {}
+    for name, points in zip(shape.nest.axes, shape.nest.inside[:, 0], strict=True):
+        axis = _root(name)
+        if points > 1 and (names or axis in own):
+            inside[axis] = inside.get(axis, 1) * int(points)
     assert sum(leaf.points for leaf in body) == math.prod(inside.values())
     assert main.body.keys() == inside.keys()
     assert all(inside[axis] - points < points for axis, points in main.body.items())
@@ -336,12 +366,17 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
     expected: list[tuple[str, int]] = []
     for level in levels:
         loop = level.loops[0 if level.which is None else level.which.item()]
-        axis = "parallel" if fuses and loop.name in fuses[0].axes else loop.axis
+        axis = "parallel" if fuses and loop.name in fuses[0].axes else _root(loop.axis)
         expected.append((axis, int(np.asarray(loop.turns).item())))
     actual = ((main.axis_of(loop), turns_of(loop)) for loop in main.turning)
     assert _merged(actual) == _merged(expected)
     shared = [turns_of(loop) for loop in main.turning if loop.kind is LoopKind.PARALLEL]
     assert shared == [shape.pieces.item()] or (not shared and shape.pieces.item() == 1)
+
+
+def _root(axis: str) -> str:
+    """The axis that this one was split off."""
+    return axis.split(".")[0]
 
 
 def _merged(loops: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -380,5 +415,5 @@ def test_every_sketch_is_compared() -> None:
         for sketch in schedule_space(kernel, target, 2).sketches
     }
     families = {name.rstrip("0123456789") for name in sketches}
-    tiled = {"tiled", "tiled_merged", "tiled_phases"}
+    tiled = {"tiled", "tiled_merged", "tiled_phases", "channels"}
     assert families == {*tiled, "winograd", "row_wise", "window", "transposed"}

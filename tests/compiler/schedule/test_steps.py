@@ -19,12 +19,14 @@ from compiler.schedule.schedule import Schedule
 from compiler.schedule.steps.cache_read import CacheRead
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.copy_input import CopyInput
 from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.hoist import Hoist
 from compiler.schedule.steps.inline import Inline
 from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
 from compiler.schedule.steps.pack_layout import PackLayout
+from compiler.schedule.steps.pack_stage import PackStage
 from compiler.schedule.steps.parallelize import Parallelize
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
@@ -105,6 +107,16 @@ EXAMPLES = [
         (CacheWrite("s", "result"),),
     ),
     Example("pack_layout", "filter", PackLayout("in0", ((0, 4),), (0, 2, 1))),
+    Example("pack_stage", "window", PackStage("t", ((0, 4),), (1, 0))),
+    Example("pack_stage_of_a_reduction", "grouped", PackStage("s", ((0, 5),), (0, 1))),
+    Example(
+        "pack_stage_without_a_test",
+        "filter",
+        PackStage("t", ((0, 4),), (1, 0)),
+        (CacheWrite("y", "t"), PackLayout("in0", ((0, 4),), (0, 2, 1))),
+    ),
+    Example("copy_input", "row_sum19", CopyInput("s", "in0", "t")),
+    Example("split_axis_of_groups", "grouped", SplitAxis("i", 4)),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
 ]
 
@@ -328,6 +340,32 @@ REFUSALS = [
         "axes of in0 are merged: it cannot be packed",
         (MergeAxes("i", "j"),),
     ),
+    Refusal("window", PackStage("y", (), (0,)), "the layout of the output is not ours to choose"),
+    Refusal("window", PackStage("t", ((1, 4),), (0, 1)), "t has 1 axes"),
+    Refusal("window", PackStage("t", ((0, 0),), (0, 1)), "the factors must be at least 1"),
+    Refusal(
+        "window",
+        PackStage("t", ((0, 4),), (0,)),
+        "(0,) is no permutation of the split axes",
+    ),
+    Refusal(
+        "window",
+        PackStage("t", ((0, 4),), (0, 1)),
+        "a stage is packed before other steps touch it",
+        (Tile("t", "i", 2),),
+    ),
+    Refusal(
+        "row_sum19",
+        CopyInput("s", "in0", "t"),
+        "an input is copied before other steps touch the stage that reads it",
+        (Tile("s", "i", 2),),
+    ),
+    Refusal(
+        "filter",
+        CopyInput("y", "in0", "t"),
+        "in0 is a constant: PackLayout arranges it for nothing",
+    ),
+    Refusal("window", CopyInput("y", "in0", "copy"), "y does not read in0"),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),

@@ -1,0 +1,133 @@
+"""How operands are copied before a register tile reads them: padding, phases, turned blocks.
+
+In vectors along the copy's last axis. Where an input is contiguous along another axis, as in a
+turned copy, square blocks go through registers.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from compiler.expr.affine import affine, affine_range
+from compiler.expr.parts import parts_that_read
+from compiler.expr.walk import axes_of, loads
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Stage
+from compiler.schedule.sketches.borders import borders
+from compiler.schedule.sketches.tile_domains import TileContext
+from compiler.schedule.sketches.tile_operands import guarded_axes
+from compiler.schedule.steps.cache_read import CacheRead
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.partition import Partition
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
+
+STACK_BYTES = 128 * 1024  # of a copy that is made where it is read
+
+
+def copying_steps(kernel: FusedKernel, stage: Stage, lanes: int) -> list[Step]:
+    """The steps that compute the stage, which holds an operand, in vectors."""
+    if stage.reduce_axes or not stage.axes:
+        return []
+    turned = _contiguous(kernel, stage)
+    last = stage.axes[-1]
+    if turned in ("", last.name):
+        return _in_rows(stage, lanes)
+    return _in_blocks(kernel, stage, turned, lanes)
+
+
+def _contiguous(kernel: FusedKernel, stage: Stage) -> str:
+    """The axis along which the input that the stage copies lies in memory, "" if there is none."""
+    inputs = {buffer.name for buffer in kernel.inputs}
+    read = [load for load in loads(stage.body) if load.buffer in inputs and load.indices]
+    if len(read) != 1 or len(parts_that_read(stage.body, read[0].buffer)) != 1:
+        return ""
+    form = affine(read[0].indices[-1], {})
+    axes = [axis.name for axis in stage.axes if form.coefficient(axis.name) == 1]
+    elsewhere = {name for item in read[0].indices[:-1] for name in axes_of(item)}
+    return axes[-1] if axes and axes[-1] not in elsewhere else ""
+
+
+def _in_rows(stage: Stage, lanes: int) -> list[Step]:
+    last = stage.axes[-1]
+    guarded = guarded_axes(stage)
+    name = stage.name
+    steps: list[Step] = []
+    if last.extent > lanes:
+        steps = [Tile(name, last.name, lanes, "shift"), Vectorize(name, f"{last.name}.i")]
+        if last.name in guarded:
+            steps.append(Partition(name, f"{last.name}.o"))
+    else:
+        steps = [Vectorize(name, last.name)]
+    for axis in stage.axes[:-1]:
+        cuts = borders(stage.body, axis) if axis.name in guarded else ()
+        if cuts:
+            steps.append(Partition(name, axis.name, 0, 0, cuts))
+    return steps
+
+
+def _in_blocks(kernel: FusedKernel, stage: Stage, read: str, lanes: int) -> list[Step]:
+    name, rows = stage.name, f"{stage.name}.rows"
+    inputs = {buffer.name for buffer in kernel.inputs}
+    (buffer,) = (load.buffer for load in loads(stage.body) if load.buffer in inputs)
+    extents = {axis.name: axis.extent for axis in stage.axes}
+    written = stage.axes[-1].name
+    rest = tuple(axis.name for axis in stage.axes[:-1] if axis.name != read)
+    steps: list[Step] = [CacheRead(name, buffer, rows, (*rest, written, read))]
+    block = min(lanes, extents[read])
+    steps.append(Tile(name, read, block, "shift"))
+    outer: tuple[str, ...] = ()
+    inner = written
+    if extents[written] > lanes:
+        steps.append(Tile(name, written, lanes, "shift"))
+        outer, inner = (f"{written}.o",), f"{written}.i"
+    guarded = guarded_axes(stage)
+    steps += [Partition(name, axis, 0, 1) for axis in rest if axis in guarded]
+    return [
+        *steps,
+        Reorder(name, (*rest, *outer, f"{read}.o", f"{read}.i", inner)),
+        Unroll(name, f"{read}.i"),
+        Vectorize(name, inner),
+        ComputeAt(rows, name, f"{read}.o", "register"),
+        Unroll(rows, written),
+        Vectorize(rows, read),
+    ]
+
+
+def attached_axis(context: TileContext) -> str:
+    """The innermost outer axis each point of which reads a part of its own of all copies.
+
+    "" where those parts are too large to stay in the caches, or too few for the threads.
+    """
+    copies = [context.kernel.stage(name) for name in context.prologue]
+    if not copies or any(stage.reduce_axes for stage in copies):
+        return ""
+    deepest, points = "", 1
+    size = sum(prod(stage.shape) * stage.dtype.bytes for stage in copies)
+    for axis in context.roles.outer:
+        extent = context.extents[axis]
+        if not all(_is_parted(context, stage, axis) for stage in copies):
+            break
+        deepest, points, size = axis, points * extent, size // extent
+    shared = context.threads == 1 or points >= 2 * context.threads
+    return deepest if shared and size <= STACK_BYTES else ""
+
+
+def _is_parted(context: TileContext, stage: Stage, axis: str) -> bool:
+    """No two points of the axis read the same of the stage."""
+    ranges = {name: (0, extent - 1) for name, extent in context.extents.items()}
+    for load in loads(context.anchor.body):
+        if load.buffer != stage.name:
+            continue
+        forms = [affine(item, {}) for item in load.indices if axis in axes_of(item)]
+        if not forms:
+            return False
+        for form in forms:
+            step = form.coefficient(axis)
+            low, high = affine_range(form, {**ranges, axis: (0, 0)})
+            if step < 1 or high - low >= step:
+                return False
+    return True

@@ -1,0 +1,265 @@
+"""Forms of a kernel that a register tile can serve: axes merged or split, operands rearranged.
+
+- `tiled`: vectors along the last axis. An operand in which that axis is strided is copied first: by
+  phases of the stride, [..., i] -> [..., i % s, i // s], or turned, so that the axis comes last.
+- `tiled_phases`: phases of a stride that sum different terms, one after another.
+- `channels`: vectors along an axis that only a packed constant depends on, as the output channels
+  of a convolution: all other operands are read element by element, whatever their strides. The
+  register tile is turned before it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from compiler.errors import ScheduleError
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Binary, Const, Load
+from compiler.expr.walk import axes_of, loads, postorder
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.merge_axes import merge_axes
+from compiler.kernels.roles import with_roles
+from compiler.kernels.stage import Axis
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.schedule.sketches.phases import split_phases
+from compiler.schedule.sketches.roles import Roles, epilogue_is_plain, roles_of
+from compiler.schedule.sketches.tile_operands import packed_along
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.copy_input import CopyInput
+from compiler.schedule.steps.merge_axes import MergeAxes
+from compiler.schedule.steps.pack_stage import PackStage
+from compiler.schedule.steps.split_axis import SplitAxis
+from compiler.schedule.steps.step import Step
+
+MAX_PHASES = 4  # a vector of elements further apart is no few loads and shuffles
+FULL_LANES = 0.6  # of the vectors along channels, at least so much is of use
+
+
+@dataclass(frozen=True, slots=True)
+class TileForm:
+    """A form of a kernel: `steps` lead to `kernel`, whose anchor's axes have `roles`.
+
+    `copies` are the stages that hold operands in another layout. Where the tile is turned before it
+    is stored, `turned` is the output's axis that runs along its vectors, else "".
+    """
+
+    name: str
+    kernel: FusedKernel
+    steps: tuple[Step, ...]
+    roles: Roles
+    copies: tuple[str, ...] = ()
+    turned: str = ""
+
+
+def tile_forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:
+    """The forms of this kernel for vectors of so many lanes; none where no axis makes a vector."""
+    if not kernel.stage(kernel.anchor).reduce_axes or not epilogue_is_plain(kernel):
+        return []
+    phased, splits = split_phases(kernel, lanes)
+    roles = roles_of(phased if splits else with_roles(kernel, lanes))
+    if splits:
+        return [] if roles is None else [TileForm("tiled_phases", phased, splits, roles)]
+    if roles is not None and _is_blocked(kernel, roles, lanes):
+        return [*_merged_plane(kernel, roles, lanes), TileForm("tiled", kernel, (), roles)]
+    plain, steps = _split_groups(kernel)
+    plain, merges = _merged(plain)
+    steps = (*steps, *merges)
+    return [*_along_last_axis(plain, steps, lanes), *_along_channels(plain, steps, lanes)]
+
+
+def prepared(kernel: FusedKernel, steps: tuple[Step, ...], anchor: str = "") -> FusedKernel:
+    """The kernel after these steps; `anchor` where the anchor is another stage by then."""
+    scheduled = ScheduledKernel.of(kernel)
+    for step in steps:
+        scheduled = step.apply(scheduled)
+    stages = tuple(state.stage for state in scheduled.stages)
+    inputs = scheduled.kernel.inputs
+    return replace(kernel, inputs=inputs, stages=stages, anchor=anchor or kernel.anchor)
+
+
+# --- blocked data -------------------------------------------------------------------------------
+
+
+def _is_blocked(kernel: FusedKernel, roles: Roles, lanes: int) -> bool:
+    """The last axis is a block of channels, as wide as a vector."""
+    anchor = kernel.stage(kernel.anchor)
+    behind = anchor.axes[-1].extent == lanes and len(anchor.axes) >= 4
+    return bool(roles.block) and behind
+
+
+def _merged_plane(kernel: FusedKernel, roles: Roles, lanes: int) -> Iterator[TileForm]:
+    """Row and column as one axis, where the kernel never tells them apart (1x1 convolution)."""
+    if not roles.row or len(kernel.stages) > 2:
+        return
+    try:
+        merged = with_roles(merge_axes(kernel, roles.row, roles.column), lanes)
+    except ScheduleError:
+        return
+    found = roles_of(merged)
+    if found is not None:
+        yield TileForm("tiled_merged", merged, (MergeAxes(roles.row, roles.column),), found)
+
+
+# --- plain data ---------------------------------------------------------------------------------
+
+
+def _split_groups(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]]:
+    """The groups of channels as an axis of their own, which operands know by a division."""
+    anchor = kernel.stage(kernel.anchor)
+    own = {axis.name: axis.extent for axis in anchor.axes}
+    for load in loads(anchor.body):
+        for item in load.indices:
+            for node in postorder(item):
+                if not isinstance(node, Binary) or node.op != "floordiv":
+                    continue
+                axes, divisor = axes_of(node.left), node.right
+                if len(axes) != 1 or not isinstance(divisor, Const) or not axes <= own.keys():
+                    continue
+                step = SplitAxis(axes.pop(), int(divisor.value))
+                try:
+                    return _without_roles(prepared(kernel, (step,))), (step,)
+                except ScheduleError:
+                    continue
+    return kernel, ()
+
+
+def _without_roles(kernel: FusedKernel) -> FusedKernel:
+    """What the axis of a group is to the others is yet to be found: it is no phase."""
+    stages = tuple(
+        replace(stage, axes=tuple(replace(axis, role=None) for axis in stage.axes))
+        for stage in kernel.stages
+    )
+    return replace(kernel, stages=stages)
+
+
+def _merged(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]]:
+    """Adjacent output axes merged from the right, but none of a constant, which is packed."""
+    constants = {buffer.name: buffer.shape for buffer in kernel.inputs if buffer.constant}
+    merges: list[Step] = []
+    for position in reversed(range(len(kernel.output.axes) - 1)):
+        first, second = kernel.output.axes[position : position + 2]
+        try:
+            merged = merge_axes(kernel, first.name, second.name)
+        except ScheduleError:
+            continue
+        if all(constants.get(item.name, item.shape) == item.shape for item in merged.inputs):
+            kernel = merged
+            merges.append(MergeAxes(first.name, second.name))
+    return kernel, tuple(merges)
+
+
+def _along_last_axis(
+    kernel: FusedKernel, steps: tuple[Step, ...], lanes: int
+) -> Iterator[TileForm]:
+    """Vectors along the last axis."""
+    arranged = _arranged(kernel, lanes)
+    if arranged is None:
+        return
+    copying, copies = arranged
+    copied = with_roles(prepared(kernel, copying), lanes)
+    roles = roles_of(copied)
+    if roles is not None:
+        yield TileForm("tiled", copied, (*steps, *copying), roles, copies)
+
+
+def _arranged(kernel: FusedKernel, lanes: int) -> tuple[tuple[Step, ...], tuple[str, ...]] | None:
+    """Steps that bring the last axis into vectors in all operands, and the stages they make."""
+    anchor = kernel.stage(kernel.anchor)
+    if not anchor.axes:
+        return None
+    vector = anchor.axes[-1].name
+    shapes = {stage.name: stage.shape for stage in kernel.stages}
+    variable = {buffer.name: buffer.shape for buffer in kernel.inputs if not buffer.constant}
+    steps: list[Step] = []
+    copies: dict[str, PackStage] = {}
+    for load in loads(anchor.body):
+        if load.buffer not in variable and load.buffer not in shapes:
+            continue
+        packing = _packing(load, vector, lanes)
+        if packing is None:
+            continue
+        splits, order = packing
+        name = f"{load.buffer}.copy" if load.buffer in variable else load.buffer
+        step = PackStage(name, splits, order)
+        if copies.setdefault(name, step) != step:
+            return None
+        if name in shapes and kernel.stage(name).reduce_axes:
+            return None
+        if step not in steps:
+            made = [CopyInput(anchor.name, load.buffer, name)] if load.buffer in variable else []
+            steps += [*made, step]
+    return tuple(steps), tuple(copies)
+
+
+def _packing(
+    load: Load, vector: str, lanes: int
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]] | None:
+    """Splits and order that make neighbours along `vector` adjacent; None where that is so, or
+    cannot be."""
+    holding = [number for number, item in enumerate(load.indices) if vector in axes_of(item)]
+    if len(holding) != 1:
+        return None
+    (number,) = holding
+    rank = len(load.indices)
+    stride = affine(load.indices[number], {}).coefficient(vector)
+    last = number == rank - 1
+    if last and 1 < stride <= MAX_PHASES:
+        return ((number, stride),), (*range(number), number + 1, number)
+    if not last and load.indices[number].dtype and stride == 1:
+        others = [n if n < number else n + 1 for n in range(rank) if n != number]
+        before = [n for n in others if n < number]
+        behind = [n for n in others if n > number]
+        return ((number, lanes),), (*before, number, *behind, number + 1)
+    return None
+
+
+def _along_channels(kernel: FusedKernel, steps: tuple[Step, ...], lanes: int) -> Iterator[TileForm]:
+    """Vectors along an axis that a constant alone depends on."""
+    anchor = kernel.stage(kernel.anchor)
+    channel = _channel(kernel, lanes)
+    if channel is None:
+        return
+    made: tuple[Step, ...] = ()
+    name = anchor.name
+    if anchor is kernel.output:
+        name = f"{anchor.name}.sum"
+        made = (CacheWrite(anchor.name, name),)
+    position = anchor.axes.index(channel)
+    packed = packed_along(kernel, channel.name, lanes, window_inside=True)
+    rank = len(anchor.axes)
+    order = [n if n < position else n + 1 for n in range(rank) if n != position]
+    order.insert(position, position)
+    packing = PackStage(name, ((position, lanes),), (*order, position + 1))
+    made = (*made, *packed, packing)
+    turned = with_roles(prepared(kernel, made, name), lanes)
+    roles = roles_of(turned, turned=True)
+    if roles is not None and roles.block == f"{channel.name}.b":
+        yield TileForm("channels", turned, (*steps, *made), roles, turned=channel.name)
+
+
+def _begins_vectors(load: Load, axis: str, lanes: int) -> bool:
+    """Whatever else indexes the dimension that the axis runs along, it begins with a vector."""
+    forms = [affine(item, {}) for item in load.indices if axis in axes_of(item)]
+    others = [c for form in forms for atom, c in form.terms if atom != axis]
+    return len(forms) == 1 and not any(c % lanes for c in others)
+
+
+def _channel(kernel: FusedKernel, lanes: int) -> Axis | None:
+    """The axis: it fills vectors, and the last axis, which is another one, has no constant."""
+    anchor = kernel.stage(kernel.anchor)
+    constants = {buffer.name for buffer in kernel.inputs if buffer.constant}
+    read = loads(anchor.body)
+    for axis in reversed(anchor.axes[:-1]):
+        using = [load for load in read if any(axis.name in axes_of(i) for i in load.indices)]
+        vectors = -(-axis.extent // lanes)
+        if (
+            len(using) == 1
+            and _begins_vectors(using[0], axis.name, lanes)
+            and using[0].buffer in constants
+            and len(read) > 1
+            and len(anchor.axes) >= 3
+            and axis.extent >= FULL_LANES * vectors * lanes
+        ):
+            return axis
+    return None
