@@ -7,7 +7,7 @@ from compiler.graph.rewriter import Rewriter, use_counts
 from compiler.kernels.count_work import kernel_iterations
 from compiler.limits import MAXIMUM_RANK, Allowance
 from compiler.operators.evaluate_node import evaluate_node, node_kernel
-from compiler.operators.registry import Pattern, operator
+from compiler.operators.registry import MEMORY, operator
 from compiler.types.node import Node
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
@@ -52,7 +52,7 @@ def _foldable(rewriter: Rewriter, node: Node) -> bool:
     input_bytes = sum(rewriter.types[name].bytes for name in set(given))
     if rewriter.types[node.output].bytes > max(GROWTH_LIMIT_BYTES, input_bytes):
         return False
-    if operator(node.operator).pattern is Pattern.VIEW:
+    if operator(node.operator).pattern in MEMORY:
         return True
     kernel = node_kernel(
         node, tuple(rewriter.types[name] if name else None for name in node.inputs)

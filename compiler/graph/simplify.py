@@ -131,6 +131,8 @@ def _reshape_of_reshape(rewriter: Rewriter, node: Node) -> str | None:
     before = rewriter.producers.get(node.inputs[0])
     if before is None or operator(before.operator).pattern is not Pattern.VIEW:
         return None
+    if rewriter.types[before.inputs[0]].size != rewriter.types[node.output].size:
+        return None
     return _reshaped(rewriter, node, before.inputs[0])
 
 

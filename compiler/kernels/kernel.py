@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from compiler.expr.nodes import Expr, Load, index
 from compiler.kernels.stage import Axis, Stage
@@ -139,20 +140,36 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class ViewCall:
-    """`output` is `input`'s memory under another shape: no code runs."""
+    """`output` is `input`'s memory, from byte `offset` on, under another shape: no code runs."""
 
     input: str
     output: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCall:
+    """`output` is the memory that holds the inputs, one behind the other: no code runs.
+
+    Each input is a kernel's result, or a join's, as a whole; or all of them lie one behind the
+    other because a later join asks for that.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+
+
+Call: TypeAlias = KernelCall | ViewCall | JoinCall
 
 
 @dataclass(frozen=True, slots=True)
 class KernelProgram:
-    """A model after fusion: kernel calls and views in execution order."""
+    """A model after fusion: kernel calls, views and joins in execution order."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    calls: tuple[KernelCall | ViewCall, ...]
+    calls: tuple[Call, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
 

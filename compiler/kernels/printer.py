@@ -18,7 +18,7 @@ from typing import Any
 
 from compiler.expr.functions import BINARY
 from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.kernels.kernel import FusedKernel, JoinCall, KernelCall, KernelProgram
 from compiler.kernels.serialize import ExpressionTable
 from compiler.kernels.stage import Axis, Stage
 
@@ -37,14 +37,18 @@ def format_kernel(kernel: FusedKernel) -> str:
 
 
 def format_kernel_program(program: KernelProgram) -> str:
-    """The calls and views of a model in order, then each distinct kernel."""
+    """The calls, views and joins of a model in order, then each distinct kernel."""
     lines = [f"program {program.name}({', '.join(program.inputs)})"]
     for call in program.calls:
         if isinstance(call, KernelCall):
             arguments = ", ".join(call.inputs)
             lines.append(f"  {call.output} = {call.kernel.name}<{call.key}>({arguments})")
+        elif isinstance(call, JoinCall):
+            lines.append(f"  {call.output} = join {', '.join(call.inputs)}")
         else:
-            lines.append(f"  {call.output} = view {call.input} as {program.types[call.output]}")
+            start = f" from byte {call.offset} on" if call.offset else ""
+            type = program.types[call.output]
+            lines.append(f"  {call.output} = view {call.input} as {type}{start}")
     lines.append(f"  return {', '.join(program.outputs)}")
     for key, (call, *_) in program.kernel_calls().items():
         lines.append(f"\n<{key}>\n{format_kernel(call.kernel)}")

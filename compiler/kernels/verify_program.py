@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.errors import VerifyError
-from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram, ViewCall
+from compiler.kernels.kernel import Call, FusedKernel, JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.kernels.verify import verify_kernel
 from compiler.types.tensor_type import TensorType
 
@@ -12,7 +12,9 @@ def verify_program(program: KernelProgram) -> None:
     """Raise `VerifyError` at the first broken rule.
 
     Values are defined before they are read and only once, calls fit their kernels' buffers, views
-    keep element type and size, equal keys mean equal kernels, every kernel is valid.
+    keep the element type and lie within what they are views of, which is no constant if they are
+    less than the whole, joins are as large as their inputs together, equal keys mean equal kernels,
+    every kernel is valid.
     """
     known = {*program.inputs, *program.constants}
     kernels: dict[str, FusedKernel] = {}
@@ -29,7 +31,7 @@ def verify_program(program: KernelProgram) -> None:
             raise VerifyError(f"program {program.name}: output {name} is never computed")
 
 
-def _call_problem(program: KernelProgram, call: KernelCall | ViewCall, known: set[str]) -> str:
+def _call_problem(program: KernelProgram, call: Call, known: set[str]) -> str:
     """Why a call is wrong, or nothing."""
     inputs = (call.input,) if isinstance(call, ViewCall) else call.inputs
     for name in inputs:
@@ -40,8 +42,16 @@ def _call_problem(program: KernelProgram, call: KernelCall | ViewCall, known: se
     result = program.types[call.output]
     if isinstance(call, ViewCall):
         source = program.types[call.input]
-        if source.dtype is not result.dtype or source.size != result.size:
-            return f"is a view of {call.input}: {source} as {result}"
+        fits = 0 <= call.offset <= source.bytes - result.bytes
+        is_whole = source.bytes == result.bytes or call.input not in program.constants
+        if source.dtype is not result.dtype or not fits or not is_whole:
+            return f"is a view of {call.input}: {source} as {result} from byte {call.offset} on"
+        return ""
+    if isinstance(call, JoinCall):
+        parts = [program.types[name] for name in inputs]
+        same = all(part.dtype is result.dtype for part in parts)
+        if not same or sum(part.size for part in parts) != result.size:
+            return f"joins {', '.join(map(str, parts))} to {result}"
         return ""
     kernel = call.kernel
     if len(inputs) != len(kernel.inputs):

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.operators.registry import Pattern, add_expression, infer_type, operator
+from compiler.operators.registry import (
+    MEMORY,
+    add_expression,
+    complete_attributes,
+    infer_type,
+    operator,
+)
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
@@ -16,7 +24,7 @@ def node_kernel(
     """The kernel of one node alone; `constant` marks the inputs known when the model is built.
 
     Absent inputs are no buffers. The anchor is the last stage that reduces, if there is one.
-    Raises `ShapeError` for illegal types and `ValueError` for a view, which has no kernel.
+    Raises `ShapeError` for illegal types and `ValueError` for a view or join, which has no kernel.
     """
     result = infer_type(node, types)
     builder = KernelBuilder()
@@ -42,12 +50,12 @@ def evaluate_node(node: Node, inputs: tuple[Array | None, ...]) -> Array:
         None if array is None else TensorType(DType.from_numpy(array.dtype), array.shape)
         for array in inputs
     )
-    if operator(node.operator).pattern is Pattern.VIEW:
-        source = inputs[0] if inputs else None
+    if operator(node.operator).pattern in MEMORY:
         type = infer_type(node, types)
-        if source is None:
-            raise ValueError(f"{node.operator} has no input")
-        return source.reshape(type.shape).copy()
+        elements = np.concatenate([array.reshape(-1) for array in inputs if array is not None])
+        offset = complete_attributes(node).get("offset", 0)
+        assert isinstance(offset, int)
+        return elements[offset : offset + type.size].reshape(type.shape).copy()
     kernel = node_kernel(node, types)
     present = [array for array in inputs if array is not None]
     buffers = {buffer.name: array for buffer, array in zip(kernel.inputs, present, strict=True)}

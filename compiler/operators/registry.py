@@ -33,7 +33,12 @@ class Pattern(StrEnum):
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     OPAQUE = "opaque"  # a kernel of its own, nothing is fused with it
-    VIEW = "view"  # the same memory under another shape: no code
+    VIEW = "view"  # the same memory, or a part of it, under another shape: no code
+    JOIN = "join"  # the operands one behind the other, where they were written: no code
+
+
+MEMORY = (Pattern.VIEW, Pattern.JOIN)
+"""Patterns of operators that say where values lie, and compute nothing."""
 
 
 class Positions(StrEnum):
@@ -59,8 +64,8 @@ class OperatorDefinition:
 
     `inputs` is their number, or the least and the most (None: any number) of them, and `attributes`
     names every attribute with its default. `infer` gives the result's type or raises `ShapeError`;
-    `expression` adds the operator's stages to a kernel and returns the result (None for views).
-    Both receive complete attributes, and None for an absent optional input.
+    `expression` adds the operator's stages to a kernel and returns the result (None for views and
+    joins). Both receive complete attributes, and None for an absent optional input.
     """
 
     name: str
@@ -104,13 +109,13 @@ _OPERATORS: dict[str, OperatorDefinition] = {}
 
 
 def register(*definitions: OperatorDefinition) -> None:
-    """Add operators; `ValueError` for a name that is taken, and a view with an expression."""
+    """Add operators; `ValueError` for a name that is taken, and memory with an expression."""
     for definition in definitions:
         name = definition.name
         if name in _OPERATORS:
             raise ValueError(f"operator {name} is registered twice")
-        if (definition.expression is None) != (definition.pattern is Pattern.VIEW):
-            raise ValueError(f"operator {name}: exactly the views have no expression")
+        if (definition.expression is None) != (definition.pattern in MEMORY):
+            raise ValueError(f"operator {name}: exactly views and joins have no expression")
         _OPERATORS[name] = definition
 
 
@@ -176,11 +181,11 @@ def add_expression(
 ) -> Tensor:
     """Add the node's stages to `builder` and return its result; `type` is the inferred type.
 
-    Raises `ValueError` for a view, which has no expression.
+    Raises `ValueError` for a view or join, which has no expression.
     """
     definition = operator(node.operator)
     if definition.expression is None:
-        raise ValueError(f"{node.operator} is a view and has no expression")
+        raise ValueError(f"{node.operator} is a view or join and has no expression")
     return definition.expression(complete_attributes(node), Use(builder, tuple(inputs), type))
 
 

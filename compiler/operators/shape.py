@@ -78,6 +78,30 @@ def _infer_reshape(attributes: Attributes, types: Types) -> TensorType:
     return result
 
 
+def _infer_part(attributes: Attributes, types: Types) -> TensorType:
+    type, offset = types.present(0), attributes.integer("offset")
+    result = TensorType(type.dtype, attributes.integers("shape"))
+    check(
+        0 <= offset <= type.size - result.size,
+        f"{type.size} elements have no part of {result.size} from {offset} on",
+    )
+    return result
+
+
+def _infer_join(attributes: Attributes, types: Types) -> TensorType:
+    parts = [types.present(position) for position in range(len(types))]
+    check_same_dtype(*parts)
+    result = TensorType(parts[0].dtype, attributes.integers("shape"))
+    total = sum(part.size for part in parts)
+    check(result.size == total, f"{total} elements do not fit the shape {list(result.shape)}")
+    return result
+
+
+def _copy(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    return use.pointwise("copy", lambda indices: data[indices])
+
+
 # --- transpose, concat, slice -------------------------------------------------------------------
 
 
@@ -318,7 +342,13 @@ register(
         {"shape": REQUIRED},
         identity_if_same_type=True,
     ),
+    # What `compiler.plan.share_memory` makes of slices and concats.
+    OperatorDefinition(
+        "part", Pattern.VIEW, 1, _infer_part, None, {"offset": REQUIRED, "shape": REQUIRED}
+    ),
+    OperatorDefinition("join", Pattern.JOIN, (1, None), _infer_join, None, {"shape": REQUIRED}),
 )
+register_move("copy", _infer_identity, _copy, passes=1)
 register_move(
     "transpose",
     _infer_transpose,

@@ -9,7 +9,9 @@ from compiler.graph.ir import Graph
 from compiler.kernels.canonicalise import canonicalise, with_literals
 from compiler.kernels.count_work import written_size
 from compiler.kernels.kernel import (
+    Call,
     FusedKernel,
+    JoinCall,
     KernelBuilder,
     KernelCall,
     KernelProgram,
@@ -19,7 +21,7 @@ from compiler.kernels.kernel import (
 from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
-from compiler.operators.registry import Pattern, add_expression, operator
+from compiler.operators.registry import Pattern, add_expression, complete_attributes, operator
 from compiler.plan.fuse import Group, fuse
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
@@ -53,7 +55,7 @@ class _Extractor:
         self.allowance = allowance
         self.types: dict[str, TensorType] = dict(graph.types)
         self.constants: dict[str, Array] = dict(graph.constants)
-        self.calls: list[KernelCall | ViewCall] = []
+        self.calls: list[Call] = []
         self.renamed: dict[str, str] = {}  # values that are read under another name
         self.root: dict[str, str] = {}  # view -> the value whose memory it is
         self.owned = _owners(graph)
@@ -65,8 +67,10 @@ class _Extractor:
                 self._rename_constant(name)
         for group in fuse(self.graph, self.allowance):
             self.allowance.check_time(f"the kernel of node {group.nodes[0].source!r}")
-            if group.is_view:
+            if group.pattern is Pattern.VIEW:
                 self._view(group.nodes[0])
+            elif group.pattern is Pattern.JOIN:
+                self._join(group.nodes[0])
             else:
                 self._kernel(group)
         outputs = self._outputs()
@@ -117,11 +121,21 @@ class _Extractor:
         is_output = node.output in self.graph.outputs
         if is_output and self.owned.get(root) != node.output:
             view = self._fresh(f"{node.output}_view", self.types[node.output])
-            self.calls.append(ViewCall(source, view))
+            self.calls.append(ViewCall(source, view, self._offset(node)))
             self._copy(view, node.output, node)
             return
         self.root[node.output] = root
-        self.calls.append(ViewCall(source, node.output))
+        self.calls.append(ViewCall(source, node.output, self._offset(node)))
+
+    def _offset(self, view: Node) -> int:
+        """The byte of its operand where a view starts."""
+        offset = complete_attributes(view).get("offset", 0)
+        assert isinstance(offset, int)
+        return offset * self.types[view.output].dtype.bytes
+
+    def _join(self, node: Node) -> None:
+        inputs = tuple(self.renamed.get(name, name) for name in node.inputs)
+        self.calls.append(JoinCall(inputs, node.output))
 
     # --- outputs --------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ else needs. Nothing expensive (exp, division, …) is ever computed more often t
 A node that looks its elements up, or sums several, is computed in rows: pointwise nodes join it,
 moves of what it gives do not. A turn (transpose, change of layout) takes blocks of one tensor: it
 shares no kernel with what pieces rows together or reads them at divided positions.
-Views are groups of their own.
+Views and joins are groups of their own.
 
 A group has one output, and its other values are read inside it only; so contracting groups cannot
 create a cycle: a path that leaves a group starts at its output, which depends on all its nodes.
@@ -59,8 +59,9 @@ class Group:
         return self.nodes[-1].output
 
     @property
-    def is_view(self) -> bool:
-        return operator(self.nodes[0].operator).pattern is Pattern.VIEW
+    def pattern(self) -> Pattern:
+        """That of its first node."""
+        return _pattern(self.nodes[0])
 
 
 def fuse(graph: Graph, allowance: Allowance | None = None) -> tuple[Group, ...]:

@@ -12,15 +12,16 @@ from compiler.graph.passes import (
     run_passes,
 )
 from compiler.limits import Allowance
-from compiler.plan import choose_layouts, transposed_convolutions
+from compiler.plan import choose_layouts, share_memory, transposed_convolutions
 
 
 def passes(block: int | None) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements."""
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     layouts = plain(lambda graph: choose_layouts.run(graph, block))
+    sharing = ("share_memory", plain(share_memory.run))
     planned = (("transposed_convolutions", transposed), ("choose_layouts", layouts))
-    return *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS
+    return *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, sharing
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))

@@ -58,8 +58,9 @@ from compiler.runtime.verify_spec import verify_spec
 from compiler.types.tensor_type import Array
 from configs.regular_file import open_regular
 
-FORMAT = 3
-"""Format 1 had one variant, format 2 no seal."""
+FORMAT = 4
+"""Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs."""
+OLDEST_FORMAT = 3
 MAGIC = b"TUNEFARM"
 _HEADER = struct.Struct("<8sIIQQ32s")
 _REBUILD = "build the model again"
@@ -222,12 +223,13 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
             f"{path} has the artefact format {version}, this version reads {FORMAT}",
             hint="update tunefarm, or build the model again",
         )
-    if 0 < version < FORMAT:
+    if 0 < version < OLDEST_FORMAT:
         raise ArtefactError(
-            f"{path} has the older artefact format {version}, this version reads {FORMAT}",
+            f"{path} has the older artefact format {version}, "
+            f"this version reads {OLDEST_FORMAT} to {FORMAT}",
             hint=_REBUILD,
         )
-    if version < FORMAT or reserved:
+    if version < OLDEST_FORMAT or reserved:
         raise ArtefactError(f"{path} is damaged: its header is not valid", hint=_REBUILD)
     if mapped.size < file_bytes:
         raise ArtefactError(

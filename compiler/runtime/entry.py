@@ -82,7 +82,10 @@ def _pointer(body: _Body, location: Location) -> str:
         return body.value(f"getelementptr i8, ptr %arena, i64 {location.number}")
     table = _TABLES[location.place]
     slot = body.value(f"getelementptr ptr, ptr {table}, i64 {location.number}")
-    return body.value(f"load ptr, ptr {slot}")
+    pointer = body.value(f"load ptr, ptr {slot}")
+    if not location.offset:
+        return pointer
+    return body.value(f"getelementptr i8, ptr {pointer}, i64 {location.offset}")
 
 
 def _emit_call(body: _Body, step: CallStep) -> None:

@@ -11,7 +11,8 @@ from compiler.target import Target
 from compiler.types.tensor_type import Array, TensorType
 
 # Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code
-# asks only for whole elements: inputs and outputs of the model may start at any multiple of theirs.
+# asks only for whole elements: inputs and outputs of the model, and parts of values, may start at
+# any multiple of theirs.
 ALIGNMENT = 64
 ENTRY_SYMBOL = "tunefarm_run"
 SEAL_SYMBOL = "tunefarm_seal"
@@ -33,14 +34,21 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A buffer: the n-th input, output or constant, or `number` bytes into the arena."""
+    """A buffer: `offset` bytes into an input, output or constant, or `number` into the arena."""
 
     place: Place
     number: int
+    offset: int = 0
 
     def __str__(self) -> str:
         number = f"+{self.number}" if self.place is Place.ARENA else f"[{self.number}]"
-        return f"{self.place}{number}"
+        return f"{self.place}{number}" + (f"+{self.offset}" if self.offset else "")
+
+    def moved(self, bytes: int) -> Location:
+        """The buffer so many bytes behind the start of this one."""
+        if self.place is Place.ARENA:
+            return Location(self.place, self.number + bytes)
+        return Location(self.place, self.number, self.offset + bytes)
 
 
 @dataclass(frozen=True, slots=True)

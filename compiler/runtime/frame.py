@@ -138,11 +138,11 @@ class Frame:
         """Where a buffer is, once inputs and outputs are bound."""
         match location.place:
             case Place.INPUT:
-                return self.inputs[location.number] or 0
+                return (self.inputs[location.number] or 0) + location.offset
             case Place.OUTPUT:
-                return self.outputs[location.number] or 0
+                return (self.outputs[location.number] or 0) + location.offset
             case Place.CONSTANT:
-                return self.constants[location.number] or 0
+                return (self.constants[location.number] or 0) + location.offset
             case Place.ARENA:
                 return self.arena_address(location.number)
 

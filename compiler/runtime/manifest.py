@@ -128,12 +128,13 @@ def _port_from_json(data: Sequence[Any]) -> tuple[str, TensorType]:
 
 
 def _location_to_json(location: Location) -> list[Any]:
-    return [str(location.place), location.number]
+    offset = [location.offset] if location.offset else []
+    return [str(location.place), location.number, *offset]
 
 
 def _location_from_json(data: Sequence[Any]) -> Location:
-    place, number = data
-    return Location(Place(place), int(number))
+    place, number, *offset = data
+    return Location(Place(place), int(number), *map(int, offset))
 
 
 def _step_to_json(step: RunStep) -> Json:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.limits import Allowance
 from compiler.runtime.executable_spec import ALIGNMENT, Location, Place, aligned
 
@@ -34,11 +34,20 @@ class BufferLife:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """In the memory of the value `root`, `offset` bytes behind its start."""
+
+    root: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Where every value of a program lives.
 
-    `storage` maps each value to the value whose memory it uses (itself unless it is a view).
-    `locations` has the place of every storage that is not a constant. `workspaces` has one arena
+    `storage` has for each value where it lies in which value's memory (in its own unless it is a
+    view, or a part of what was joined). `locations` has the place of every value with memory of its
+    own that is not a constant. `workspaces` has one arena
     offset (or None) per call of the program. `copies` lists (value, output number) for model
     outputs that no kernel can write in place: inputs, constants, and second names of one storage.
     """
@@ -47,10 +56,15 @@ class MemoryPlan:
     lower_bound: int
     buffers: tuple[BufferLife, ...]
     offsets: tuple[int, ...]
-    storage: Mapping[str, str]
+    storage: Mapping[str, Stored]
     locations: Mapping[str, Location]
     workspaces: tuple[int | None, ...]
     copies: tuple[tuple[str, int], ...]
+
+    def location(self, value: str) -> Location:
+        """Where a value that is no constant lives."""
+        stored = self.storage[value]
+        return self.locations[stored.root].moved(stored.offset)
 
     def __str__(self) -> str:
         lines = [
@@ -80,19 +94,22 @@ def plan_memory(
     """
     allowance = allowance or Allowance()
     storage = storage_of(program)
-    made_by = {
-        call.output: step for step, call in enumerate(program.calls) if isinstance(call, KernelCall)
-    }
+    made_by: dict[str, int] = {}  # the first step that writes to the memory
+    for step, call in enumerate(program.calls):
+        if isinstance(call, KernelCall):
+            made_by.setdefault(storage[call.output].root, step)
     locations = {name: Location(Place.INPUT, i) for i, name in enumerate(program.inputs)}
     copies: list[tuple[str, int]] = []
     for number, name in enumerate(program.outputs):
-        root = storage[name]
-        if root in made_by and root not in locations:
+        root = storage[name].root
+        is_whole = program.types[name].bytes == program.types[root].bytes
+        if root in made_by and root not in locations and is_whole:
             locations[root] = Location(Place.OUTPUT, number)
         else:
             copies.append((name, number))
 
     last_read = _last_reads(program, storage)
+    last_read.update((storage[name].root, len(program.calls)) for name, _ in copies)
     inner = [root for root in made_by if root not in locations]
     buffers = [
         BufferLife(
@@ -132,20 +149,66 @@ def _check_run(buffers: Sequence[BufferLife], ports: int, allowance: Allowance) 
     allowance.check_bytes(f"a run of the model{named}", lower_bound(buffers) + ports)
 
 
-def storage_of(program: KernelProgram) -> dict[str, str]:
-    """The value whose memory each value uses: its own, unless it is a view."""
-    storage = {name: name for name in (*program.inputs, *program.constants)}
+def storage_of(program: KernelProgram) -> dict[str, Stored]:
+    """Where each value lies in which value's memory.
+
+    That is its own, unless it is a view, or joined with others. Of joins the last has its way: what
+    it joins lies in its memory, and joins before it of the same values are parts of that.
+    Raises `VerifyError` for values that cannot lie one behind the other.
+    """
+    storage = {name: Stored(name) for name in (*program.inputs, *program.constants)}
     for call in program.calls:
-        storage[call.output] = storage[call.input] if isinstance(call, ViewCall) else call.output
-    return storage
+        storage[call.output] = Stored(call.output)
+        if isinstance(call, ViewCall):
+            source = storage[call.input]
+            storage[call.output] = Stored(source.root, source.offset + call.offset)
+    owned = {call.output for call in program.calls if not isinstance(call, ViewCall)}
+    inside: dict[str, Stored] = {}  # values that lie in another's memory, by their own
+    for call in reversed(program.calls):
+        if isinstance(call, JoinCall):
+            _join(program, call, storage, owned, inside)
+    return {name: _followed(stored, inside) for name, stored in storage.items()}
 
 
-def _last_reads(program: KernelProgram, storage: Mapping[str, str]) -> dict[str, int]:
-    """The last step at which each storage is read."""
+def _join(
+    program: KernelProgram,
+    call: JoinCall,
+    storage: Mapping[str, Stored],
+    owned: set[str],
+    inside: dict[str, Stored],
+) -> None:
+    """Have the inputs lie one behind the other, in the result's memory if they do not yet."""
+    spots = [_followed(storage[name], inside) for name in call.inputs]
+    sizes = [program.types[name].bytes for name in call.inputs]
+    offsets = list(accumulate(sizes, initial=0))
+    first = spots[0]
+    behind = [Stored(first.root, first.offset + offset) for offset in offsets[:-1]]
+    lie_in_order = spots == behind and first.root != storage[call.inputs[0]].root
+    if lie_in_order and call.output not in inside:
+        inside[call.output] = first
+        return
+    for name, size, offset in zip(call.inputs, sizes, offsets, strict=False):
+        root = storage[name].root
+        is_whole = storage[name].offset == 0 and program.types[root].bytes == size
+        if root in inside or root not in owned or not is_whole:
+            raise VerifyError(f"memory plan: {name} cannot be a part of {call.output}")
+        inside[root] = Stored(call.output, offset)
+
+
+def _followed(stored: Stored, inside: Mapping[str, Stored]) -> Stored:
+    """Where it is, once what it lies in lies in others."""
+    while stored.root in inside:
+        outer = inside[stored.root]
+        stored = Stored(outer.root, outer.offset + stored.offset)
+    return stored
+
+
+def _last_reads(program: KernelProgram, storage: Mapping[str, Stored]) -> dict[str, int]:
+    """The last step at which each memory is read."""
     last: dict[str, int] = {}
     for step, call in enumerate(program.calls):
         if isinstance(call, KernelCall):
-            last.update((storage[name], step) for name in call.inputs)
+            last.update((storage[name].root, step) for name in call.inputs)
     return last
 
 

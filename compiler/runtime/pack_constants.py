@@ -69,18 +69,18 @@ def pack_constants(
             zip(call.inputs, call.kernel.inputs, strict=True)
         ):
             layout = layouts.get(buffer.name)
-            if storage[value] in program.constants:
+            if storage[value].root in program.constants:
                 shape = None if layout is None else buffer.shape
-                reads[step, position] = number((storage[value], shape, layout))
+                reads[step, position] = number((storage[value].root, shape, layout))
             elif layout is not None:
                 raise LoweringError(
                     f"kernel {call.kernel.name} wants its input {value} packed, "
                     "but it is known only at run time"
                 )
     outputs = {
-        name: number((storage[name], None, None))
+        name: number((storage[name].root, None, None))
         for name in program.outputs
-        if storage[name] in program.constants
+        if storage[name].root in program.constants
     }
     total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
     (allowance or Allowance()).check_bytes("the packed constants of the model", total)

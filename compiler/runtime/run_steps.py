@@ -28,16 +28,16 @@ def run_steps(
         buffers = [
             Location(Place.CONSTANT, constants.reads[number, position])
             if (number, position) in constants.reads
-            else plan.locations[plan.storage[value]]
+            else plan.location(value)
             for position, value in enumerate(call.inputs)
         ]
-        buffers.append(plan.locations[call.output])
+        buffers.append(plan.location(call.output))
         steps.append(CallStep(compiled[call.key].symbol, tuple(buffers), plan.workspaces[number]))
     for name, output in plan.copies:
         source = (
             Location(Place.CONSTANT, constants.outputs[name])
             if name in constants.outputs
-            else plan.locations[plan.storage[name]]
+            else plan.location(name)
         )
         steps.append(CopyStep(source, Location(Place.OUTPUT, output), program.types[name].bytes))
     return tuple(steps)

@@ -77,7 +77,7 @@ class _Sizes:
             return f"the kernel has {size} bytes of workspace"
         if step.workspace is not None:
             room = self._room(Location(Place.ARENA, step.workspace))
-            if room is None or room < size:
+            if step.workspace % ALIGNMENT or room is None or room < size:
                 return f"its workspace of {size} bytes is not within the arena"
         return ""
 
@@ -92,11 +92,13 @@ class _Sizes:
     def _room(self, location: Location) -> int | None:
         """The bytes from a location to its buffer's or the arena's end; None if it is in none."""
         if location.place is Place.ARENA:
-            inside = 0 <= location.number <= self._arena_bytes
-            aligned = location.number % ALIGNMENT == 0
-            return self._arena_bytes - location.number if inside and aligned else None
+            inside = 0 <= location.number <= self._arena_bytes and location.offset == 0
+            return self._arena_bytes - location.number if inside else None
         sizes = self._places[location.place]
-        return sizes[location.number] if 0 <= location.number < len(sizes) else None
+        if not 0 <= location.number < len(sizes):
+            return None
+        room = sizes[location.number] - location.offset
+        return room if 0 <= room <= sizes[location.number] else None
 
 
 def _bytes_of(ports: tuple[tuple[str, TensorType], ...]) -> list[int]:

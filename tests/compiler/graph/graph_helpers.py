@@ -13,7 +13,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.rewriter import frozen
 from compiler.graph.verify import verify_graph
 from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import KernelCall, KernelProgram
+from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.operators.evaluate_node import evaluate_node
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.types.dtypes import DType
@@ -107,8 +107,19 @@ def evaluate_program(program: KernelProgram, inputs: Mapping[str, Array]) -> lis
             result = evaluate_kernel(call.kernel, dict(zip(names, arrays, strict=True)))
             values[call.output] = np.asarray(result)
         else:
-            values[call.output] = values[call.input].reshape(program.types[call.output].shape)
+            values[call.output] = memory_of(call, program, values)
     return [values[name] for name in program.outputs]
+
+
+def memory_of(
+    call: ViewCall | JoinCall, program: KernelProgram, values: Mapping[str, Array]
+) -> Array:
+    """What a view or join is, from the values before it."""
+    type = program.types[call.output]
+    names = call.inputs if isinstance(call, JoinCall) else (call.input,)
+    elements = np.concatenate([values[name].reshape(-1) for name in names])
+    offset = 0 if isinstance(call, JoinCall) else call.offset // type.dtype.bytes
+    return elements[offset : offset + type.size].reshape(type.shape)
 
 
 def assert_close(found: list[Array], expected: list[Any], tolerance: float = 1e-5) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import VerifyError
-from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.kernels.verify_program import verify_program
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
@@ -52,6 +52,25 @@ def test_value_computed_twice_is_refused() -> None:
 def test_output_that_nothing_computes_is_refused() -> None:
     with pytest.raises(VerifyError, match="output z is never computed"):
         verify_program(replace(a_program(), outputs=("z",)))
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (ViewCall("y", "v", 20), r"view of y: f32\[8\] as f32\[4\] from byte 20 on"),
+        (ViewCall("y", "v", -4), "from byte -4 on"),
+        (ViewCall("w", "v", 4), "view of w"),
+        (JoinCall(("y",), "v"), r"joins f32\[8\] to f32\[4\]"),
+        (JoinCall(("y", "z"), "v"), "reads z, which is not computed before"),
+    ],
+)
+def test_memory_that_is_not_there_is_refused(call: ViewCall | JoinCall, problem: str) -> None:
+    program = a_program()
+    types = {**program.types, "v": TensorType(DType.F32, (4,))}
+    accepted = replace(program, types=types, calls=(program.calls[0], ViewCall("y", "v", 16)))
+    verify_program(accepted)
+    with pytest.raises(VerifyError, match=problem):
+        verify_program(replace(accepted, calls=(program.calls[0], call)))
 
 
 def test_view_of_another_size_is_refused() -> None:

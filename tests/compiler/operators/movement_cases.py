@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -32,6 +33,20 @@ def _shapes() -> Iterator[Case]:
     yield case("one", "concat", [x], lambda: x, axis=2)
     for shape in ((26,), (13, 2), (1, 26, 1)):
         yield case(f"{shape}", "reshape", [x], reference("Reshape", x, _ints(*shape)), shape=shape)
+    pieces: tuple[tuple[int, tuple[int, ...]], ...] = ((0, (26,)), (7, (3, 2)), (25, ()))
+    for offset, part in pieces:
+        yield case(
+            f"{offset}-{part}",
+            "part",
+            [x],
+            lambda start=offset, shape=part: (  # type: ignore[misc]
+                x.reshape(-1)[start : start + math.prod(shape)].reshape(shape)
+            ),
+            offset=offset,
+            shape=part,
+        )
+    yield case("join", "join", [x, x], lambda: np.stack([x, x]), shape=(2, *x.shape))
+    yield case("copy", "copy", [x], lambda: x)
     scalar = array(1, (1, 1))
     yield case("scalar", "reshape", [scalar], lambda: scalar.reshape(()), shape=())
 

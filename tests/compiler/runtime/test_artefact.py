@@ -141,8 +141,8 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (artefact.FORMAT + 1, r"format 4, this version reads 3 \(update tunefarm"),
-        (2, r"older artefact format 2, this version reads 3 \(build the model again"),
+        (artefact.FORMAT + 1, r"format 5, this version reads 4 \(update tunefarm"),
+        (2, r"older artefact format 2, this version reads 3 to 4 \(build the model again"),
     ],
 )
 def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:

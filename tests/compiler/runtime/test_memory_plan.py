@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.errors import VerifyError
-from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from compiler.kernels.kernel import Call, JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.runtime.executable_spec import ALIGNMENT, Location, Place
 from compiler.runtime.memory_plan import (
     BufferLife,
     MemoryPlan,
+    Stored,
     lower_bound,
     place_buffers,
     plan_memory,
@@ -24,7 +25,7 @@ from compiler.runtime.memory_plan import (
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
-Calls = list[KernelCall | ViewCall]
+Calls = list[Call]
 
 
 def a_call(inputs: Sequence[str], output: str) -> KernelCall:
@@ -35,7 +36,7 @@ def a_call(inputs: Sequence[str], output: str) -> KernelCall:
 def a_program(
     inputs: Sequence[str],
     outputs: Sequence[str],
-    calls: Sequence[KernelCall | ViewCall],
+    calls: Sequence[Call],
     sizes: dict[str, int],
     constants: Sequence[str] = (),
 ) -> KernelProgram:
@@ -77,9 +78,42 @@ def test_view_keeps_its_source_alive_and_uses_its_memory() -> None:
     ]
     program = a_program(["x"], ["y"], calls, dict.fromkeys("xavby", 64))
     plan = plan_memory(program, [0] * 4)
-    assert plan.storage["v"] == "a"
+    assert plan.storage["v"] == Stored("a")
     assert plan.locations["a"] != plan.locations["b"]
     assert plan.arena_bytes == 128
+
+
+def test_what_is_joined_is_written_into_the_result() -> None:
+    calls: Calls = [
+        a_call(["x"], "a"),
+        a_call(["a"], "b"),
+        JoinCall(("a", "b"), "ab"),
+        a_call(["ab"], "c"),
+        JoinCall(("a", "b", "c"), "abc"),
+        ViewCall("abc", "bc", 100),
+        a_call(["bc"], "y"),
+    ]
+    sizes = {"x": 64, "a": 100, "b": 10, "c": 50, "ab": 110, "abc": 160, "bc": 60, "y": 64}
+    plan = plan_memory(a_program(["x"], ["y"], calls, sizes), [0] * 7)
+    places = {name: plan.storage[name] for name in ("a", "b", "ab", "c", "bc")}
+    offsets = {"a": 0, "b": 100, "ab": 0, "c": 110, "bc": 100}
+    assert places == {name: Stored("abc", offset) for name, offset in offsets.items()}
+    assert [buffer.name for buffer in plan.buffers] == ["abc"]
+    assert (plan.buffers[0].first, plan.buffers[0].last) == (0, 6)
+
+
+@pytest.mark.parametrize("name", ["x", "c", "v", "a"])
+def test_join_of_what_cannot_lie_there_is_refused(name: str) -> None:
+    calls: Calls = [
+        a_call(["x"], "a"),
+        a_call(["x"], "b"),
+        ViewCall("b", "v", 8),
+        JoinCall(("a", name), "y"),
+    ]
+    sizes = {**dict.fromkeys("xabc", 64), "v": 56, "y": 64 + (56 if name == "v" else 64)}
+    program = a_program(["x"], ["y"], calls, sizes, ["c"])
+    with pytest.raises(VerifyError, match=f"{name} cannot be a part of y"):
+        plan_memory(program, [0] * 4)
 
 
 def test_output_that_is_a_view_is_written_in_place() -> None:
@@ -156,28 +190,44 @@ def test_lower_bound_is_the_most_bytes_live_at_a_step(buffers: list[BufferLife])
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[KernelProgram, list[int]]:
-    """Random programs with fan-out, views, dead values, and any values as outputs."""
+    """Random programs with fan-out, views, parts, joins, dead values, and any values as outputs."""
     sizes = {"x0": draw(st.integers(1, 300)), "x1": draw(st.integers(1, 300)), "c": 64}
-    calls: list[KernelCall | ViewCall] = []
+    calls: Calls = []
     workspaces = []
-    for i in range(draw(st.integers(1, 14))):
+    free: list[str] = []  # values with memory of their own that lie in no join yet
+    joined: list[str] = []  # what the last join is made of
+    latest = ""
+    for i in range(draw(st.integers(1, 16))):
         name = f"v{i}"
         known = st.sampled_from(sorted(sizes))
-        if draw(st.integers(0, 3)) == 0:
+        kind = draw(st.integers(0, 7))
+        workspaces.append(0)
+        if kind < 2:
             source = draw(known)
-            sizes[name] = sizes[source]
-            calls.append(ViewCall(source, name))
-            workspaces.append(0)
+            sizes[name] = sizes[source] if source == "c" else draw(st.integers(1, sizes[source]))
+            calls.append(ViewCall(source, name, draw(st.integers(0, sizes[source] - sizes[name]))))
+        elif kind < 4 and free:
+            grows = latest in free and draw(st.booleans())  # then the latest is a part of this one
+            others = [value for value in free if not grows or value != latest]
+            more = (
+                draw(st.lists(st.sampled_from(others), max_size=4, unique=True)) if others else []
+            )
+            joined = [*joined, *more] if grows else more or [free[0]]
+            sizes[name] = sum(sizes[part] for part in joined)
+            calls.append(JoinCall(tuple(joined), name))
+            free = [value for value in others if value not in joined] + [name]
+            latest = name
         else:
             inputs = draw(st.lists(known, max_size=3))
             sizes[name] = draw(st.integers(1, 300))
             calls.append(a_call(inputs, name))
-            workspaces.append(draw(st.sampled_from([0, 0, 100])))
+            workspaces[-1] = draw(st.sampled_from([0, 0, 100]))
+            free.append(name)
     outputs = draw(st.lists(st.sampled_from(sorted(sizes)), min_size=1, max_size=4))
     return a_program(["x0", "x1"], outputs, calls, sizes, ["c"]), workspaces
 
 
-@settings(max_examples=200)
+@settings(max_examples=300)
 @given(programs())
 def test_executing_a_plan_never_reads_overwritten_memory(
     case: tuple[KernelProgram, list[int]],
@@ -186,48 +236,67 @@ def test_executing_a_plan_never_reads_overwritten_memory(
     plan = plan_memory(program, workspaces)
     memory = _Memory(program, plan)
     for step, item in enumerate(program.calls):
-        if isinstance(item, ViewCall):
+        if not isinstance(item, KernelCall):
             continue
         scratch = plan.workspaces[step]
         assert (scratch is None) == (workspaces[step] == 0)
         if scratch is not None:
-            memory.write(Location(Place.ARENA, scratch), workspaces[step], f"scratch {step}")
-        memory.write(plan.locations[item.output], program.types[item.output].bytes, item.output)
+            waste = _bytes_of("scratch", workspaces[step])
+            memory.write(Location(Place.ARENA, scratch), waste)
+        memory.write(plan.location(item.output), memory.contents[item.output])
         for name in item.inputs:
             memory.check(name)
     for name, number in plan.copies:
         memory.check(name)
-        contents = plan.storage[name]
-        memory.write(Location(Place.OUTPUT, number), program.types[name].bytes, contents)
+        memory.write(Location(Place.OUTPUT, number), memory.contents[name])
     for number, name in enumerate(program.outputs):
-        size = program.types[name].bytes
-        assert memory.read(Location(Place.OUTPUT, number), size) == {plan.storage[name]}
+        contents = memory.contents[name]
+        assert memory.read(Location(Place.OUTPUT, number), len(contents)) == contents
+
+
+Contents = list[tuple[str, int]]
+
+
+def _bytes_of(name: str, size: int) -> Contents:
+    return [(name, i) for i in range(size)]
 
 
 class _Memory:
-    """Every byte holds the name of the value that was last written there."""
+    """Every byte holds which byte of which kernel's result was last written there."""
 
     def __init__(self, program: KernelProgram, plan: MemoryPlan) -> None:
         self.plan = plan
         self.program = program
-        self.cells: dict[tuple[Place, int, int], str] = {}
+        self.cells: dict[tuple[Place, int, int], tuple[str, int]] = {}
+        names = (*program.inputs, *program.constants)
+        self.contents = {name: _bytes_of(name, program.types[name].bytes) for name in names}
         for number, name in enumerate(program.inputs):
-            self.write(Location(Place.INPUT, number), program.types[name].bytes, name)
+            self.write(Location(Place.INPUT, number), self.contents[name])
+        for call in program.calls:
+            size = program.types[call.output].bytes
+            if isinstance(call, ViewCall):
+                whole = self.contents[call.input]
+                made = whole[call.offset : call.offset + size]
+            elif isinstance(call, JoinCall):
+                made = [byte for name in call.inputs for byte in self.contents[name]]
+            else:
+                made = _bytes_of(call.output, size)
+            self.contents[call.output] = made
 
     def _cells(self, location: Location, size: int) -> list[tuple[Place, int, int]]:
         if location.place is Place.ARENA:
             assert location.number + size <= self.plan.arena_bytes
             return [(Place.ARENA, 0, location.number + i) for i in range(size)]
-        return [(location.place, location.number, i) for i in range(size)]
+        return [(location.place, location.number, location.offset + i) for i in range(size)]
 
-    def write(self, location: Location, size: int, contents: str) -> None:
-        self.cells.update(dict.fromkeys(self._cells(location, size), contents))
+    def write(self, location: Location, contents: Contents) -> None:
+        self.cells.update(zip(self._cells(location, len(contents)), contents, strict=True))
 
-    def read(self, location: Location, size: int) -> set[str]:
-        return {self.cells[cell] for cell in self._cells(location, size)}
+    def read(self, location: Location, size: int) -> Contents:
+        return [self.cells[cell] for cell in self._cells(location, size)]
 
     def check(self, name: str) -> None:
-        root = self.plan.storage[name]
-        if root in self.program.constants:
+        if self.plan.storage[name].root in self.program.constants:
             return
-        assert self.read(self.plan.locations[root], self.program.types[root].bytes) == {root}
+        contents = self.contents[name]
+        assert self.read(self.plan.location(name), len(contents)) == contents

@@ -37,10 +37,9 @@ def with_step(step: Callable[[CallStep], CallStep | CopyStep]) -> Callable[..., 
     return lambda spec: replace(spec, steps=(step(first_call(spec)), *spec.steps[1:]))
 
 
-def with_buffer(place: Place, number: int) -> Callable[..., ExecutableSpec]:
-    return with_step(
-        lambda call: replace(call, buffers=(Location(place, number), *call.buffers[1:]))
-    )
+def with_buffer(place: Place, number: int, offset: int = 0) -> Callable[..., ExecutableSpec]:
+    location = Location(place, number, offset)
+    return with_step(lambda call: replace(call, buffers=(location, *call.buffers[1:])))
 
 
 def test_spec_that_keeps_the_rules_is_accepted(spec: ExecutableSpec) -> None:
@@ -67,7 +66,9 @@ def test_spec_that_keeps_the_rules_is_accepted(spec: ExecutableSpec) -> None:
         (with_buffer(Place.INPUT, 1), r"there is no input\[1\]"),
         (with_buffer(Place.OUTPUT, -1), r"there is no output\[-1\]"),
         (with_buffer(Place.ARENA, 1 << 40), r"there is no arena\+"),
-        (with_buffer(Place.ARENA, 4), r"there is no arena\+4"),
+        (with_buffer(Place.ARENA, 0, 4), r"there is no arena\+0\+4"),
+        (with_buffer(Place.INPUT, 0, 4 * COUNT + 1), rf"there is no input\[0\]\+{4 * COUNT + 1}"),
+        (with_buffer(Place.OUTPUT, 0, -4), r"there is no output\[0\]\+-4"),
         (with_step(lambda _: CopyStep(INPUT, OUTPUT, 4 * COUNT + 1)), "has no 149 bytes"),
         (with_step(lambda _: CopyStep(INPUT, OUTPUT, -1)), "has no -1 bytes"),
     ],

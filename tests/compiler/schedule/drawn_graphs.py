@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from compiler.graph.ir import Graph
 from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, ViewCall
+from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.printer import format_kernel
 from compiler.operators.registry import infer_type
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
+from tests.compiler.graph.graph_helpers import memory_of
 
 MOST_POINTS = 2**17  # of a kernel's iteration space
 Shape = tuple[int, ...]
@@ -110,8 +111,8 @@ class Chain:
         known: dict[str, Array] = {**self.values, **program.constants}
         cases = []
         for call in program.calls:
-            if isinstance(call, ViewCall):
-                known[call.output] = known[call.input].reshape(program.types[call.output].shape)
+            if not isinstance(call, KernelCall):
+                known[call.output] = memory_of(call, program, known)
                 continue
             names = [buffer.name for buffer in call.kernel.inputs]
             inputs = {name: known[value] for name, value in zip(names, call.inputs, strict=True)}
