@@ -15,6 +15,7 @@ from compiler.expr.nodes import (
 from compiler.expr.parts import split_guards
 from compiler.expr.walk import axes_of
 from compiler.kernels.accumulate import widened
+from compiler.loops.hoist_positions import hoist_positions
 from compiler.loops.ir import (
     Allocate,
     Body,
@@ -63,13 +64,14 @@ class _Lowering:
         roots = tuple(state for state in self.scheduled.stages if state.attachment is None)
         body = self._roots(roots, Env({}, {}, {}, {}, {}))
         stage = output.stage
-        return LoopNest(
+        nest = LoopNest(
             self.kernel.name,
             memories,
             Memory(stage.name, stage.dtype, stage.shape),
             body,
             tuple(self.scheduled.prefetches.items()),
         )
+        return hoist_positions(nest)
 
     def _roots(self, states: tuple[StageState, ...], env: Env) -> Body:
         state, rest = states[0], states[1:]
