@@ -26,7 +26,8 @@ _COORDINATES = (
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _MAX_TAPS = 128
-_MAX_DIVISOR = 16  # of positions: beyond it a table is as fast
+_MAX_DIVISOR = 16  # of positions: beyond it a table is as fast,
+_WHOLE_ROW = 256  # but for rows so short that all of their positions are known when compiling
 _TAP_BYTES = 32  # of a tap at one position, while it is computed
 
 Floats = npt.NDArray[np.float64]
@@ -235,30 +236,45 @@ def _met(indices: Integers, weights: Floats) -> tuple[list[Integers], list[Float
     """Make one of the taps of an output position that read the same element, and drop idle ones.
 
     So a constant stays exactly that, and what has no weight cannot make 0 times infinity. Arrays
-    are [positions, taps]. A position of fewer taps than others halves one of its own, which sums
-    up to the same bits again: w/4 + w/4 + w/2.
+    are [positions, taps]. A position of fewer taps than others shares one's weight among several,
+    which sums up to the same bits again: w/4 + w/4 + w/2.
     """
     positions = []
     for row, column in zip(indices.tolist(), weights.tolist(), strict=True):
         met: dict[int, float] = {}
         for index, weight in zip(row, column, strict=True):
             met[index] = met.get(index, 0.0) + weight
-        taps = [(index, weight) for index, weight in met.items() if weight]
+        taps = {index: weight for index, weight in met.items() if weight}
         if len(met) == 1 and taps:
-            taps = [(row[0], 1.0)]
-        positions.append(taps or [(row[0], 0.0)])
+            taps = {row[0]: 1.0}
+        positions.append(taps or {row[0]: 0.0})
     most = max(map(len, positions))
-    for taps in positions:
-        while len(taps) < most:
-            index, weight = taps[0]
-            taps[:1] = [(index, weight / 2)] * 2
-    if most == 1 and all(weight == 1 for ((_, weight),) in positions):
-        return [np.array([index for ((index, _),) in positions])], None
-    merged = np.array(positions)
+    if most == 1 and all(weight == 1 for taps in positions for weight in taps.values()):
+        return [np.array([index for taps in positions for index in taps])], None
+    rows = zip(positions, indices.tolist(), strict=True)
+    merged = np.array([_shared(taps, row, most) for taps, row in rows])
     return (
         [merged[:, tap, 0].astype(np.int64) for tap in range(most)],
         [merged[:, tap, 1] for tap in range(most)],
     )
+
+
+def _shared(taps: dict[int, float], row: list[int], count: int) -> list[tuple[int, float]]:
+    """`count` taps with these weights, in place where the row has as many: a division knows it."""
+    if count == len(row):
+        held = [
+            index if index in taps else min(taps, key=lambda to: abs(to - index)) for index in row
+        ]
+    else:
+        first = next(iter(taps))
+        held = [first] * (count - len(taps)) + list(taps)
+    result: list[tuple[int, float]] = []
+    left = dict(taps)
+    for position, index in reversed(list(enumerate(held))):
+        share = left[index] / 2 if index in held[:position] else left[index]
+        left[index] -= share
+        result.append((index, share))
+    return result[::-1]
 
 
 def _tap_count(axis: Axis, how: Interpolation) -> int:
@@ -357,8 +373,10 @@ class _Division:
 
 def _divided_positions(axis: Axis, indices: Integers) -> _Division | None:
     """The division that gives all `indices`, [taps, positions]; None where a table has to."""
-    for scale in dict.fromkeys((axis.size / axis.extent, axis.scale)):
-        ratio = Fraction(1 / scale).limit_denominator(_MAX_DIVISOR)
+    corners = (axis.size - 1) / (axis.extent - 1) if min(axis.size, axis.extent) > 1 else 1.0
+    for scale in dict.fromkeys((axis.size / axis.extent, axis.scale, corners)):
+        most = axis.size if axis.size <= _WHOLE_ROW else _MAX_DIVISOR
+        ratio = Fraction(1 / scale).limit_denominator(max(most, 1))
         if abs(ratio * axis.size - axis.size / scale) > 1:
             continue
         step, divisor = ratio.numerator, ratio.denominator

@@ -106,6 +106,7 @@ def row_shape(
     row = np.where(whole, np.ceil(along / (vectors * lanes)) * vectors, -(-along // lanes))
     body = (vectors * kept).astype(np.float64)
     held = (vectors if accumulators is None else accumulators).astype(np.float64)
+    tile = np.minimum(vectors * lanes, along)
     pieces, grains = parallel
     return NestShape(
         operands=facts.operands,
@@ -118,7 +119,7 @@ def row_shape(
         step=body,
         cycles=np.full(count, facts.work / lanes / 2),
         flops=np.full(count, float(facts.work)),
-        full=np.floor(along / (vectors * lanes)) * vectors * lanes / along,
+        full=np.floor(along / tile) * tile / along,
         lanes=np.full(count, along / (math.ceil(along / lanes) * lanes)),
         aliased=np.ones(count),
         temporary=np.where(values.are("padding", "copy"), 2.0 * facts.copied, 0.0),

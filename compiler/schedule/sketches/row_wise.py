@@ -100,14 +100,15 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
 def _unrolls(kernel: FusedKernel, rows: Arrangement, lanes: int) -> tuple[tuple[int, ...], int]:
     """Vectors along the row at once, and how many by rule.
 
-    As many as hold a whole pattern of divided positions: each then is one of fixed shuffles.
+    As many as hold a whole pattern of divided positions, or the row: each then is one of fixed
+    shuffles.
     """
     if not rows.vector:
         return UNROLLS[:1], 1
     axis = next(axis for axis in kernel.output.axes if axis.name == rows.vector)
     pattern = period(kernel.output.body, axis)
-    whole = pattern // gcd(pattern, lanes)
-    if whole == 1 or whole > MOST_PATTERNS or whole * lanes > axis.extent:
+    whole = min(pattern // gcd(pattern, lanes), -(-axis.extent // lanes))
+    if whole == 1 or whole > MOST_PATTERNS:
         return UNROLLS, UNROLLS[1]
     return tuple(sorted({*UNROLLS, whole, 2 * whole})), whole
 
@@ -221,7 +222,7 @@ class _Plan:
         self.streams, self.values = streams, values
         unroll, lanes = values.integers("unroll"), facts.lanes
         self.along = facts.extents[arrangement.vector] if arrangement.vector else 1
-        self.vectors = np.where(unroll * lanes <= self.along, unroll, 1)
+        self.vectors = np.where(unroll * lanes < self.along + lanes, unroll, 1)
         paddings = values.domains.get("padding", ("",))
         self.variants = [self._output(padding == "inline") for padding in paddings]
         self.variant = values.positions.get("padding", np.zeros(values.count, np.int64))
