@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from compiler.errors import LoweringError
-from compiler.expr.affine import Affine, decide
+from compiler.expr.affine import Affine, decide, expr_range
 from compiler.expr.combiners import COMBINERS
 from compiler.expr.instructions import suffix_of, type_of
 from compiler.expr.nodes import Binary, Expr
@@ -314,7 +314,7 @@ class _FunctionEmitter:
                 [left.typed, right.typed, old.typed],
             )
             combined = Value(name, old.dtype, old.width)
-        self._put(statement.buffer, form, combined)
+        self._put(statement, form, combined)
 
     def _product(self, statement: Update) -> tuple[Expr, Expr] | None:
         """The factors of a sum's term, where the target multiplies and adds in one instruction."""
@@ -338,7 +338,7 @@ class _FunctionEmitter:
     def _write(self, statement: Store, value: Value) -> None:
         form = self._target(statement)
         if form is not None:
-            self._put(statement.buffer, form, value)
+            self._put(statement, form, value)
             return
         assert self.lane is not None
         if self.expressions.active is not None:
@@ -349,7 +349,7 @@ class _FunctionEmitter:
             element = self.writer.emit(f"extractelement {value.typed}, i64 {i}")
             with self.addresses.fixed(lane.variable, start + i):
                 form = self.addresses.of(statement)
-                self._put(statement.buffer, form, Value(element, value.dtype, 0))
+                self._put(statement, form, Value(element, value.dtype, 0))
 
     def _read(self, buffer: str, form: Affine, width: int) -> Value:
         held = self.registers.get(buffer, form, width)
@@ -370,10 +370,18 @@ class _FunctionEmitter:
         zero = "zeroinitializer" if width else "0"
         return Value(self.writer.emit(f"icmp ne {value.typed}, {zero}"), dtype, width)
 
-    def _put(self, buffer: str, form: Affine, value: Value) -> None:
+    def _put(self, statement: Store | Update, form: Affine, value: Value) -> None:
+        buffer = statement.buffer
         self.addresses.written(buffer)
+        if value.width and self.expressions.active is not None and not self._exists(statement):
+            self.registers.release(buffer)  # what it would bring to memory is whole vectors
         if not self.registers.set(buffer, form, value):
             self._to_memory(buffer, form, value, self.expressions.active)
+
+    def _exists(self, statement: Store | Update) -> bool:
+        """All lanes, those that are left out too, lie in the row that they are written to."""
+        shape = self.addresses.storages[statement.buffer].memory.shape
+        return expr_range(statement.indices[-1], self.addresses.ranges)[1] < shape[-1]
 
     def _to_memory(
         self, buffer: str, form: Affine, value: Value, active: Value | None = None

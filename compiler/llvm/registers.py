@@ -84,6 +84,14 @@ class Registers:
         file.dirty.add(form.constant)
         return True
 
+    def release(self, buffer: str) -> None:
+        """Keep the buffer in memory alone from now on."""
+        file = self._files.get(buffer)
+        if file is not None:
+            self._flush(buffer, file)
+            file.values.clear()
+            file.usable = False
+
     def flush(self) -> None:
         """Bring memory up to date; the values stay known."""
         for buffer, file in self._files.items():

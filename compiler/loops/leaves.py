@@ -35,7 +35,7 @@ class Leaves:
 
         def statements(env: Env) -> Body:
             indices = tuple(
-                affine(axis_value(placed.state, axis.name, env), env.ranges).to_expr()
+                affine(_place(placed, axis.name, env), env.ranges).to_expr()
                 for axis in placed.state.stage.axes
             )
             if isinstance(body, Memory):
@@ -82,6 +82,12 @@ class Leaves:
 
         under = Substitution(forms, lambda expr: transform(expr, visit))
         return transform(body, visit)
+
+
+def _place(placed: PlacedStage, axis: str, env: Env) -> Expr:
+    """Where in its memory the stage's element is."""
+    value = axis_value(placed.state, axis, env)
+    return add(placed.places[axis], value) if axis in placed.places else value
 
 
 def _beyond(placed: PlacedStage, env: Env, indices_only: bool) -> list[Expr]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -35,10 +35,14 @@ Inside: TypeAlias = Callable[[Env], Body]
 
 @dataclass(frozen=True, slots=True)
 class PlacedStage:
-    """A stage where one region of it is computed, which begins at `offsets`, by axis."""
+    """A stage where one region of it is computed, which begins at `offsets`, by axis.
+
+    In memory that holds more of the stage the region begins at `places`.
+    """
 
     state: StageState
     offsets: dict[str, Expr]
+    places: Mapping[str, Expr] = field(default_factory=dict)
 
     def values(self, env: Env) -> dict[str, Expr]:
         """The root axes in the whole stage, over bound and free variables."""

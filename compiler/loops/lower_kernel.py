@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import operator
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from compiler.errors import ScheduleError
 from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import (
-    all_of,
-    integer,
-    select,
-)
+from compiler.expr.nodes import Expr, Load, all_of, index, integer, select, sub
 from compiler.expr.parts import split_guards
 from compiler.expr.walk import axes_of
 from compiler.kernels.accumulate import widened
@@ -31,7 +30,7 @@ from compiler.loops.loop_ranges import (
     free_ranges,
     padded_extents,
 )
-from compiler.loops.region import Region, User, required_regions
+from compiler.loops.region import Region, User, required_region, required_regions
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_loops import StageLoops
 from compiler.loops.stage_state import StageState
@@ -84,8 +83,15 @@ class _Lowering:
         inner = replace(env, locals={**env.locals, stage.name: (memory, zero)})
         return (Allocate(memory, Scope.WORKSPACE, (*statements, *self._roots(rest, inner))),)
 
-    def _stage(self, state: StageState, region: Region, memory: Memory, env: Env) -> Body:
-        """The loops that fill `memory` with `region` of the stage."""
+    def _stage(
+        self,
+        state: StageState,
+        region: Region,
+        memory: Memory,
+        env: Env,
+        places: Mapping[str, Expr] | None = None,
+    ) -> Body:
+        """The loops that fill `memory`, from `places` on, with `region` of the stage."""
         stage = state.stage
         extents = {
             axis.name: extent for axis, extent in zip(stage.axes, region.extents, strict=True)
@@ -93,7 +99,7 @@ class _Lowering:
         extents |= {axis.name: axis.extent for axis in stage.reduce_axes}
         offsets = {axis.name: base for axis, base in zip(stage.axes, region.base, strict=True)}
         start = replace(env, values={}, extents=extents, bases={}, guards=())
-        loops = StageLoops(PlacedStage(state, offsets), self._names, self._attached)
+        loops = StageLoops(PlacedStage(state, offsets, places or {}), self._names, self._attached)
         if not stage.reduce_axes:
             leaf = self.leaves.leaf(loops.placed, memory, stage.body)
             return loops.nest(state.order, start, leaf)
@@ -155,8 +161,40 @@ class _Lowering:
         values, free = placed.values(env), free_ranges(state, env)
         padded = padded_extents(state) if self.leaves.masks else {}
         consumer = User.of(state.stage, values, {**env.ranges, **free})
+        kept = {other.name: _own_load(other) for other in producers if other.kept}
+        consumer = replace(consumer, loads=(*consumer.loads, *kept.values()))
         regions = required_regions(nested, consumer, free, env.ranges, padded)
-        return self._emit_producers(producers, regions, env, deeper)
+        for name, load in kept.items():
+            stage, own = self.scheduled.stage(name).stage, [replace(consumer, loads=(load,))]
+            if required_region(stage, own, free, env.ranges, padded) != regions[name]:
+                raise ScheduleError(f"more of {name} is read in the loop than is kept of it")
+        stored = [
+            other
+            for producer in producers
+            for other in self.scheduled.stages
+            if other.kept and other.attachment and other.attachment.consumer == producer.name
+        ]
+        memories = {other.name: self._stored_memory(other, regions) for other in stored}
+        inside = replace(env, locals={**env.locals, **memories})
+        body = self._emit_producers(producers, regions, inside, deeper)
+        for other in stored:
+            body = (Allocate(memories[other.name][0], other.scope, body),)
+        return body
+
+    def _stored_memory(
+        self, state: StageState, regions: Mapping[str, Region]
+    ) -> tuple[Memory, tuple[Expr, ...]]:
+        """Room for all of the stage that the loops of another one will compute."""
+        assert state.attachment is not None
+        within = self.scheduled.stage(state.attachment.consumer).stage
+        box, names = regions[within.name], [axis.name for axis in within.axes]
+        places = [names.index(axis.name) for axis in state.stage.axes]
+        base = tuple(box.base[place] for place in places)
+        extents = tuple(box.extents[place] for place in places)
+        needed = regions[state.name]
+        if base != needed.base or any(map(operator.lt, extents, needed.extents)):
+            raise ScheduleError(f"{within.name} does not compute all of {state.name} that is read")
+        return Memory(state.name, state.stage.dtype, extents), base
 
     def _emit_producers(
         self,
@@ -169,6 +207,14 @@ class _Lowering:
             return deeper(env)
         producer, rest = producers[0], producers[1:]
         region = regions[producer.name]
+        if producer.kept:
+            memory, base = env.locals[producer.name]
+            places = {
+                axis.name: sub(begin, first)
+                for axis, begin, first in zip(producer.stage.axes, region.base, base, strict=True)
+            }
+            statements = self._stage(producer, region, memory, env, places)
+            return (*statements, *self._emit_producers(rest, regions, env, deeper))
         memory = Memory(producer.name, producer.stage.dtype, region.extents)
         statements = self._stage(producer, region, memory, env)
         inner = replace(env, locals={**env.locals, producer.name: (memory, region.base)})
@@ -179,3 +225,9 @@ class _Lowering:
                 (*statements, *self._emit_producers(rest, regions, inner, deeper)),
             ),
         )
+
+
+def _own_load(state: StageState) -> Load:
+    """Of what is stored for later: the element at the axes of the loops it is computed in."""
+    indices = tuple(index(axis.name) for axis in state.stage.axes)
+    return Load(state.stage.dtype, state.name, indices)

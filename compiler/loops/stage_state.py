@@ -59,6 +59,8 @@ class StageState:
     unrolled_inside: frozenset[str] = frozenset()  # unrolled, but not at the edges
     chunks: int = 1
     attachment: Attachment | None = None
+    kept: bool = False
+    """Its memory lives as long as that of the stage that it is attached to."""
     scope: Scope = Scope.WORKSPACE
 
     @staticmethod

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from compiler.errors import ScheduleError
+from compiler.schedule.steps.block_attention import BlockAttention
 from compiler.schedule.steps.step import STEPS, Step
 from compiler.schedule.steps.winograd import Winograd
 from compiler.types.numerics import Algorithm
@@ -23,6 +24,8 @@ class Schedule:
     def algorithm(self) -> Algorithm:
         """How the kernel's anchor is computed."""
         sizes = [step.m for step in self.steps if isinstance(step, Winograd)]
+        if any(isinstance(step, BlockAttention) and step.online for step in self.steps):
+            return Algorithm.ONLINE_SOFTMAX
         return Algorithm.winograd(sizes[0]) if sizes else Algorithm.DIRECT
 
     def to_json(self) -> list[Any]:

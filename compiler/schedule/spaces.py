@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
+from compiler.schedule.sketches.attention import attention_sketches
 from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
@@ -14,9 +15,11 @@ from compiler.schedule.space import ScheduleSpace, Sketch
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
+ATTENDING = (attention_sketches,)
 REDUCING = (window_sketches, reduced_row_sketches, tiled_reduction_sketches, winograd_sketches)
 MOVING = (transposed_sketches, row_wise_sketches)
-"""The families of sketches, the preferred first; those that move are for what nothing reduces."""
+"""The families of sketches, the preferred first; those that move are for what nothing reduces, and
+where a pattern of several contractions is known, no other sketch is worth a try."""
 
 
 def schedule_space(
@@ -39,7 +42,7 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    for families in (REDUCING, MOVING):
+    for families in (ATTENDING, REDUCING, MOVING):
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:

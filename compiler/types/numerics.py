@@ -21,6 +21,7 @@ class Algorithm(StrEnum):
     DIRECT = "direct"
     WINOGRAD_2 = "winograd F(2x2)"
     WINOGRAD_4 = "winograd F(4x4)"
+    ONLINE_SOFTMAX = "online softmax"
 
     @staticmethod
     def winograd(m: int) -> Algorithm:

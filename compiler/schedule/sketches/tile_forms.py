@@ -56,6 +56,8 @@ def tile_forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:
     """The forms of this kernel for vectors of so many lanes; none where no axis makes a vector."""
     if not kernel.stage(kernel.anchor).reduce_axes or not epilogue_is_plain(kernel):
         return []
+    if any(stage.reduce_axes for stage in kernel.stages if stage.name != kernel.anchor):
+        return []  # what is neither inlined nor copied
     phased, splits = split_phases(kernel, lanes)
     roles = roles_of(phased if splits else with_roles(kernel, lanes))
     if splits:

@@ -32,7 +32,9 @@ class ComputeAt(Step):
         if self.scope not in (Scope.REGISTER, Scope.STACK):
             raise ScheduleError(f"unknown scope {self.scope!r} (register or stack)")
         attachment = Attachment(self.consumer, self.axis)
-        return scheduled.with_state(replace(state, attachment=attachment, scope=Scope(self.scope)))
+        return scheduled.with_state(
+            replace(state, attachment=attachment, scope=Scope(self.scope), kept=False)
+        )
 
     def check(self, scheduled: ScheduledKernel) -> None:
         if scheduled.stage(self.stage).attachment != Attachment(self.consumer, self.axis):

@@ -163,6 +163,29 @@ def _grouped() -> FusedKernel:
     return FusedKernel("grouped", tuple(builder.inputs), tuple(builder.stages), "s")
 
 
+def _shared_part() -> FusedKernel:
+    """t[i, j] = x[i, j] + 1; u[i, j] = sum over k of t w[k]; z[i] = sum over j of t u."""
+    builder = KernelBuilder()
+    x, w = builder.input(f32(3, 4)), builder.input(f32(5))
+    plane = [("i", 3), ("j", 4)]
+    t = builder.stage("t", plane, lambda i, j: binary("add", x[i, j], f(1)))
+    u = builder.stage(
+        "u",
+        plane,
+        lambda i, j, k: binary("mul", t[i, j], w[k]),
+        reduce=[("k", 5)],
+        combiner="sum",
+    )
+    builder.stage(
+        "z",
+        plane[:1],
+        lambda i, j: binary("mul", t[i, j], u[i, j]),
+        reduce=plane[1:],
+        combiner="sum",
+    )
+    return FusedKernel("shared_part", tuple(builder.inputs), tuple(builder.stages), "z")
+
+
 STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "vector8": lambda: _vector(8),
     "vector9": lambda: _vector(9),
@@ -181,6 +204,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "filter": _filter,
     "running_maximum": _running_maximum,
     "grouped": _grouped,
+    "shared_part": _shared_part,
 }
 
 
@@ -245,6 +269,10 @@ def tiny_kernels() -> dict[str, FusedKernel]:
             [f32(2, 13), f32(13), f32(13)],
             [("layer_norm", ["x0", "x1", "x2"], {"axis": 1})],
             constants=["x1", "x2"],
+        ),
+        "attention": kernel_of(
+            [f32(2, 3, 4), f32(2, 5, 4), f32(2, 5, 6), f32(3, 5)],
+            [("attention", ["x0", "x1", "x2", "x3"], {"scale": 0.5})],
         ),
         "mean": kernel_of([f32(3, 13)], [("reduce_mean", ["x0"], {"axes": (1,)})]),
         "arg_max": kernel_of([f32(3, 13)], [("arg_max", ["x0"], {"axis": 1})]),

@@ -29,6 +29,7 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.steps.winograd import Winograd
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+from tests.compiler.schedule.drawn_attention import attentions
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length
 from tests.compiler.schedule.drawn_kernels import (
     movements,
@@ -77,6 +78,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "pieced_rows": (pieced_rows, 120),
     "resampled_rows": (resampled_rows, 120),
     "rows_of_windows": (rows_of_windows, 90),
+    "attentions": (attentions, 120),
 }
 
 

@@ -221,6 +221,24 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
     "add": ([f32(7, 13, 21), f32(21)], [("add", ["x0", "x1"], {})], [], TARGET),
     "few": ([f32(3), f32(3)], [("add", ["x0", "x1"], {})], [], TARGET),
     "transpose": ([f32(50, 70)], [("transpose", ["x0"], {"perm": (1, 0)})], [], TARGET),
+    "attention": (
+        [f32(2, 3, 37, 19), f32(2, 3, 150, 19), f32(2, 3, 150, 48), f32(37, 150)],
+        [("attention", ["x0", "x1", "x2", "x3"], {"scale": 0.3})],
+        [],
+        TARGET,
+    ),
+    "attention of few columns": (
+        [f32(3, 5, 8), f32(3, 97, 8), f32(3, 97, 6)],
+        [("attention", ["x0", "x1", "x2"], {})],
+        [],
+        TARGET,
+    ),
+    "attention of odd columns": (
+        [f32(3, 50, 24), f32(3, 128, 24), f32(3, 128, 43)],
+        [("attention", ["x0", "x1", "x2"], {}), ("relu", ["v0"], {})],
+        [],
+        TARGET,
+    ),
     "transposes": ([f32(3, 41, 30)], [("transpose", ["x0"], {"perm": (0, 2, 1)})], [], TARGET),
 }
 KERNELS = {
@@ -234,6 +252,9 @@ WINOGRAD_AXES = {
     "ocb": "output",
     "oci": "lanes",
 }
+
+
+ATTENTION_AXES = {"nb": "n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +358,10 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
     names: Mapping[str, str] = {}
     if sketch.name.startswith("winograd"):
         buffer, names = "products.sum", WINOGRAD_AXES
+    elif sketch.name == "online_attention":
+        buffer, names = "block.weighted.sum", ATTENTION_AXES
+    elif sketch.name == "attention":
+        buffer, names = anchor, ATTENTION_AXES
     elif sketch.name.startswith(("tiled", "channels", "window")):
         buffer = f"{output}.sum" if anchor == output else anchor
     else:
@@ -416,4 +441,5 @@ def test_every_sketch_is_compared() -> None:
     }
     families = {name.rstrip("0123456789") for name in sketches}
     tiled = {"tiled", "tiled_merged", "tiled_phases", "channels"}
-    assert families == {*tiled, "winograd", "row_wise", "window", "transposed"}
+    attention = {"attention", "online_attention"}
+    assert families == {*tiled, "winograd", "row_wise", "window", "transposed", *attention}

@@ -16,8 +16,10 @@ from compiler.loops.printer import format_loops
 from compiler.loops.verify import verify_loops
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.block_attention import BlockAttention
 from compiler.schedule.steps.cache_read import CacheRead
 from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_along import ComputeAlong
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.copy_input import CopyInput
 from compiler.schedule.steps.fuse import Fuse
@@ -79,6 +81,14 @@ EXAMPLES = [
         "row_sum16",
         SplitReduction("s", "k.l", 4),
         (SplitReduction("s", "k", 8),),
+    ),
+    Example("block_attention", "attention", BlockAttention(5, 2)),
+    Example("block_attention_online", "attention", BlockAttention(3, 2, True)),
+    Example(
+        "compute_along",
+        "shared_part",
+        ComputeAlong("t", "u", "j"),
+        (ComputeAt("u", "z", "i"),),
     ),
     Example("tile_peel", "vector17", Tile("y", "i", 4)),
     Example("tile_shift", "vector17", Tile("y", "i", 4, "shift")),
@@ -371,6 +381,15 @@ REFUSALS = [
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
     Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
     Refusal("conv", Winograd(2), "the filter needs PackLayout('in1', ..., winograd=2)"),
+    Refusal("matmul", BlockAttention(4, 2), "matmul_add_relu is no attention of f32 operands"),
+    Refusal("attention", BlockAttention(6, 2), "no blocks of 6 keys in groups of 2"),
+    Refusal(
+        "shared_part",
+        ComputeAlong("t", "u", "j"),
+        "u is not computed in a loop of another stage",
+    ),
+    Refusal("shared_part", ComputeAlong("u", "t", "j"), "u does not come before t"),
+    Refusal("shared_part", ComputeAlong("t", "z", "i"), "z lacks an axis of t"),
     Refusal(
         "conv",
         Winograd(2),

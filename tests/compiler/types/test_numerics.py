@@ -8,6 +8,7 @@ import pytest
 from compiler.errors import SettingsError
 from compiler.kernels.winograd import TRANSFORMS
 from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.block_attention import BlockAttention
 from compiler.schedule.steps.pack_layout import PackLayout
 from compiler.schedule.steps.winograd import Winograd
 from compiler.types.dtypes import DType
@@ -42,6 +43,8 @@ def test_algorithm_of_a_schedule_follows_from_its_steps() -> None:
     layout = PackLayout("in1", (), (0, 1, 2, 3))
     assert Schedule((layout,)).algorithm == "direct"
     assert Schedule((Winograd(4), layout)).algorithm == "winograd F(4x4)"
+    assert Schedule((BlockAttention(64, 8), layout)).algorithm == "direct"
+    assert Schedule((BlockAttention(64, 8, True), layout)).algorithm == "online softmax"
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])

@@ -1,0 +1,285 @@
+"""Attention over blocks of keys, as a rewrite of its kernel.
+
+    scores, max, exp, sum, weighted     ->     the same with keys as blocks of so many (direct)
+
+or with what each block comes to on its own, put together at the end (online):
+
+    for block: top = max(s); e = exp(s - top); part = sum(e); product = sum(e v)
+    max = max(top); factor = exp(top - max)
+    sum = sum(factor part); weighted = sum(factor product)
+
+The online form is the parallel one of Milakov and Gimelshein, "Online normalizer calculation for
+softmax" (2018, section 3.1), with values as in Dao et al., "FlashAttention" (2022, section 3.1):
+scores of one block at a time are enough, whatever the number of keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from compiler.errors import ScheduleError
+from compiler.expr.nodes import (
+    Binary,
+    Expr,
+    Index,
+    Load,
+    add,
+    binary,
+    const,
+    index,
+    integer,
+    mul,
+    select,
+    sub,
+    unary,
+)
+from compiler.expr.walk import axes_of, loads, substitute, transform
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Axis, Stage
+from compiler.types.dtypes import DType
+
+BLOCK, KEY = "nb", "n"  # the axes of a key: its block, and its place there
+GROUP, LANE = "no", "nl"  # the axes of a packed key
+KEYS, VALUES, MASKED = "keys", "values", "masked"
+TOP, PART, PRODUCT, FACTOR = "block.max", "block.sum", "block.weighted", "factor"
+SHIFT = "block.shift"
+"""The stages that the rewrite adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The parts of an attention kernel, whatever its axes are called."""
+
+    batch: tuple[Axis, ...]
+    queries: Axis
+    keys: Axis
+    features: Axis  # of queries and keys
+    columns: Axis  # features of values
+    scores: Stage
+    largest: Stage
+    exponential: Stage
+    total: Stage
+    weighted: Stage
+    query: Load
+    key: Load
+    value: Load
+
+    @property
+    def masked(self) -> Expr:
+        """The scores under scale and masks, an expression over the axes of the scores."""
+        return self.largest.body
+
+
+def attention_of(kernel: FusedKernel) -> Attention | None:
+    """The kernel's parts if it is an f32 attention, as the operator's expression gives it."""
+    if len(kernel.stages) != 6:
+        return None
+    scores, largest, exponential, total, weighted, output = kernel.stages
+    combiners = tuple(stage.combiner for stage in kernel.stages)
+    if combiners != ("sum", "max", "", "sum", "sum", "") or kernel.anchor != weighted.name:
+        return None
+    if any(len(s.reduce_axes) > 1 or s.accumulates is not DType.F32 for s in kernel.stages):
+        return None
+    if len(scores.axes) < 2 or output.axes != weighted.axes:
+        return None
+    *batch, queries, keys = scores.axes
+    rows = (*batch, queries)
+    own = tuple(index(axis.name) for axis in scores.axes)
+    top = Load(DType.F32, largest.name, own[:-1])
+    weight = Load(DType.F32, exponential.name, own)
+    if (largest.axes, largest.reduce_axes) != (rows, (keys,)):
+        return None
+    if (total.axes, total.reduce_axes, total.body) != (rows, (keys,), weight):
+        return None
+    if exponential.axes != scores.axes or weighted.reduce_axes != (keys,):
+        return None
+    if exponential.body != unary("exp", sub(largest.body, top)):
+        return None
+    if any(load.indices != own for load in loads(largest.body) if load.buffer == scores.name):
+        return None
+    factors, inputs = _factors(scores), {buffer.name for buffer in kernel.inputs}
+    both = _factors(weighted)
+    if factors is None or both is None or both[0] != weight:
+        return None
+    query, key = factors
+    if keys.name in _axes(query) or queries.name in _axes(key) or queries.name in _axes(both[1]):
+        return None
+    if not {query.buffer, key.buffer, both[1].buffer} <= inputs:
+        return None
+    columns = [axis for axis in weighted.axes if axis not in rows]
+    if len(columns) != 1 or len(weighted.axes) != len(rows) + 1:
+        return None
+    return Attention(
+        tuple(batch),
+        queries,
+        keys,
+        scores.reduce_axes[0],
+        columns[0],
+        scores,
+        largest,
+        exponential,
+        total,
+        weighted,
+        query,
+        key,
+        both[1],
+    )
+
+
+def _axes(load: Load) -> frozenset[str]:
+    return frozenset(name for item in load.indices for name in axes_of(item))
+
+
+def _factors(stage: Stage) -> tuple[Load, Load] | None:
+    """The operands of a body that is the product of two loads."""
+    body = stage.body
+    if not isinstance(body, Binary) or body.op != "mul":
+        return None
+    if not isinstance(body.left, Load) or not isinstance(body.right, Load):
+        return None
+    return body.left, body.right
+
+
+def block_attention(kernel: FusedKernel, keys: int, lanes: int, online: bool) -> FusedKernel:
+    """The same kernel with its keys in blocks of so many, packed in groups of `lanes`.
+
+    `keys` gives keys as [group, feature, lane], `values` gives values with zeros behind the last
+    one where blocks are not full. The output stage stays. The anchor of the result is what sums up
+    values: `weighted` or, `online`, that of a block. Raises `ScheduleError` where the kernel is
+    no attention or a block has no key.
+    """
+    parts = attention_of(kernel)
+    if parts is None:
+        raise ScheduleError(f"{kernel.name} is no attention of f32 operands")
+    if not 1 <= keys <= parts.keys.extent or lanes < 1:
+        raise ScheduleError(f"no blocks of {keys} keys in groups of {lanes}")
+    blocks = _Blocks(parts, keys, lanes)
+    made = [*blocks.operands(), blocks.scores(), blocks.masked()]
+    made += blocks.online() if online else blocks.direct()
+    anchor = PRODUCT if online else parts.weighted.name
+    return replace(kernel, stages=(*made, kernel.output), anchor=anchor)
+
+
+class _Blocks:
+    """Makes the stages of an attention over blocks of keys."""
+
+    def __init__(self, parts: Attention, keys: int, lanes: int) -> None:
+        self.parts, self.size, self.lanes = parts, keys, lanes
+        self.count = -(-parts.keys.extent // keys)
+        self.padded = self.count * keys != parts.keys.extent
+        self.outer = tuple(index(axis.name) for axis in parts.batch)
+        self.position = add(mul(index(BLOCK), integer(keys)), index(KEY))
+        self.exists = binary("lt", self.position, integer(parts.keys.extent))
+        self.own = (*self.outer, index(BLOCK), index(parts.queries.name), index(KEY))
+        self.axes = (
+            *parts.batch,
+            Axis(BLOCK, self.count),
+            parts.queries,
+            Axis(KEY, keys),
+        )
+        self.row = (*self.outer, index(BLOCK), index(parts.queries.name))
+
+    def _of(self, stage: str, indices: Sequence[Expr]) -> Load:
+        return Load(DType.F32, stage, tuple(indices))
+
+    def _at(self, load: Load, position: Expr) -> Load:
+        """The load of a key or value at this position."""
+        values = {self.parts.keys.name: position}
+        return replace(load, indices=tuple(substitute(item, values) for item in load.indices))
+
+    def _stack(self, load: Load) -> tuple[Axis, ...]:
+        """The axes of the stack that an operand has itself."""
+        return tuple(axis for axis in self.parts.batch if axis.name in _axes(load))
+
+    def operands(self) -> list[Stage]:
+        """Packed keys, and values that are padded where the blocks are."""
+        parts, extent = self.parts, self.parts.keys.extent
+        groups = -(-self.count * self.size // self.lanes)
+        position = add(mul(index(GROUP), integer(self.lanes)), index(LANE))
+        key: Expr = self._at(parts.key, position)
+        if groups * self.lanes != extent:
+            key = select(binary("lt", position, integer(extent)), key, const(0, DType.F32))
+        axes = (Axis(GROUP, groups), parts.features, Axis(LANE, self.lanes))
+        made = [Stage(KEYS, (*self._stack(parts.key), *axes), (), "", key)]
+        if self.padded:
+            value = self._at(parts.value, self.position)
+            body = select(self.exists, value, const(0, DType.F32))
+            rows = (Axis(BLOCK, self.count), Axis(KEY, self.size), parts.columns)
+            made.append(Stage(VALUES, (*self._stack(parts.value), *rows), (), "", body))
+        return made
+
+    def scores(self) -> Stage:
+        parts, lanes = self.parts, integer(self.lanes)
+        packed = (
+            *(index(axis.name) for axis in self._stack(parts.key)),
+            binary("floordiv", self.position, lanes),
+            index(parts.features.name),
+            binary("mod", self.position, lanes),
+        )
+        body = mul(parts.query, self._of(KEYS, packed))
+        return Stage(parts.scores.name, self.axes, (parts.features,), "sum", body)
+
+    def masked(self) -> Stage:
+        scores, keys = self._of(self.parts.scores.name, self.own), self.parts.keys.name
+
+        def rule(node: Expr) -> Expr | None:
+            if isinstance(node, Load):
+                return scores if node.buffer == scores.buffer else self._at(node, self.position)
+            return self.position if isinstance(node, Index) and node.name == keys else None
+
+        body = transform(self.parts.masked, rule)
+        if self.padded:
+            body = select(self.exists, body, const(-math.inf, DType.F32))
+        return Stage(MASKED, self.axes, (), "", body)
+
+    def _values(self) -> Load:
+        if not self.padded:
+            return self._at(self.parts.value, self.position)
+        stack = (index(axis.name) for axis in self._stack(self.parts.value))
+        rows = (index(BLOCK), index(KEY), index(self.parts.columns.name))
+        return self._of(VALUES, (*stack, *rows))
+
+    def _exponential(self, shift: Expr) -> Stage:
+        body = unary("exp", sub(self._of(MASKED, self.own), shift))
+        return Stage(self.parts.exponential.name, self.axes, (), "", body)
+
+    def direct(self) -> list[Stage]:
+        """The stages of the kernel over blocks instead of keys."""
+        parts = self.parts
+        reduce = (Axis(BLOCK, self.count), Axis(KEY, self.size))
+        row = (*self.outer, index(parts.queries.name))
+        weight = self._of(parts.exponential.name, self.own)
+        return [
+            replace(parts.largest, reduce_axes=reduce, body=self._of(MASKED, self.own)),
+            self._exponential(self._of(parts.largest.name, row)),
+            replace(parts.total, reduce_axes=reduce, body=weight),
+            replace(parts.weighted, reduce_axes=reduce, body=mul(weight, self._values())),
+        ]
+
+    def online(self) -> list[Stage]:
+        """What each block comes to under its own largest score, and how blocks are joined.
+
+        A block whose scores are all -inf counts nothing: its weights are 0, not undefined.
+        """
+        parts = self.parts
+        block, key = Axis(BLOCK, self.count), Axis(KEY, self.size)
+        rows = (*parts.batch, block, parts.queries)
+        row = (*self.outer, index(parts.queries.name))
+        weight, top = self._of(parts.exponential.name, self.own), self._of(TOP, self.row)
+        nothing = binary("eq", top, const(-math.inf, DType.F32))
+        factor = self._of(FACTOR, self.row)
+        product = self._of(PRODUCT, (*self.row, index(parts.columns.name)))
+        difference = sub(top, self._of(parts.largest.name, row))
+        return [
+            Stage(TOP, rows, (key,), "max", self._of(MASKED, self.own)),
+            Stage(SHIFT, rows, (), "", select(nothing, const(0, DType.F32), top)),
+            self._exponential(self._of(SHIFT, self.row)),
+            Stage(PART, rows, (key,), "sum", weight),
+            Stage(PRODUCT, (*rows, parts.columns), (key,), "sum", mul(weight, self._values())),
+            replace(parts.largest, reduce_axes=(block,), body=top),
+            Stage(FACTOR, rows, (), "", unary("exp", difference)),
+            replace(parts.total, reduce_axes=(block,), body=mul(factor, self._of(PART, self.row))),
+            replace(parts.weighted, reduce_axes=(block,), body=mul(factor, product)),
+        ]

@@ -1,0 +1,435 @@
+"""Sketches: attention whose scores stay in the caches, for one block of queries at a time.
+
+for stack, group of keys: (parallel) keys.rows turned in registers: keys       in the workspace
+for stack, block of queries: (parallel)
+    for tile of keys, tile of rows: masked = scale and masks of scores         register tile
+    for row: max; exp; sum
+    for tile of columns, tile of rows: output = weighted / sum                 register tile
+
+`online`, what blocks of keys come to is put together when all of them are done:
+
+for stack, block of queries: (parallel)
+    for block of keys:
+        for tile of keys, tile of rows: masked                                 register tile
+        for row: block.max; exp; block.sum
+        for tile of columns, tile of rows: block.weighted                      register tile
+    max; factor; sum
+    for row, tile of columns: output = sum of factor * block.weighted / sum
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.kernels.attention import (
+    BLOCK,
+    FACTOR,
+    GROUP,
+    KEY,
+    KEYS,
+    LANE,
+    MASKED,
+    PART,
+    PRODUCT,
+    SHIFT,
+    TOP,
+    Attention,
+    attention_of,
+    block_attention,
+)
+from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.nest_shape import Loop, Nest, NestShape
+from compiler.schedule.sketches.row_parts import (
+    RowParts,
+    RowReduction,
+    split_reduction,
+    split_widths,
+)
+from compiler.schedule.sketches.row_shape import KernelFacts
+from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps, pieces_and_grains
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from compiler.schedule.steps.block_attention import BlockAttention
+from compiler.schedule.steps.cache_read import CacheRead
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_along import ComputeAlong
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.hoist import Hoist
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.vectors import vector_lanes
+from compiler.target import Target
+from compiler.types.numerics import Algorithm
+
+QUERIES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+KEYS_AT_ONCE = (64, 128, 256, 512)
+STACK_BYTES = 1024 * 1024  # what a thread keeps of scores and weights on its stack, at most
+UNROLLS = (1, 2, 4, 8)
+ACCUMULATORS = 4  # vectors that a row is summed up in
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What all candidates have in common."""
+
+    facts: KernelFacts
+    parts: Attention
+    online: bool
+
+    @property
+    def kernel(self) -> FusedKernel:
+        return self.facts.kernel
+
+    @property
+    def lanes(self) -> int:
+        return self.facts.lanes
+
+    @property
+    def output(self) -> str:
+        return self.kernel.output.name
+
+    @property
+    def batch(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.parts.batch)
+
+    @property
+    def rows(self) -> str:
+        return self.parts.queries.name
+
+
+def attention_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """The sketches, if the kernel is an attention: all keys at once, and blocks of them."""
+    parts = attention_of(kernel)
+    if parts is None:
+        return []
+    facts = KernelFacts(kernel, vector_lanes(kernel, target), threads, target)
+    direct = _sketch("attention", _Context(facts, parts, False), target)
+    if parts.keys.extent <= KEYS_AT_ONCE[0]:
+        return [direct]
+    online = _sketch("online_attention", _Context(facts, parts, True), target)
+    return [direct, replace(online, algorithm=Algorithm.ONLINE_SOFTMAX)]
+
+
+def _sketch(name: str, context: _Context, target: Target) -> Sketch:
+    parts, extent = context.parts, context.parts.keys.extent
+    blocks = _key_blocks(context) if context.online else (extent,)
+    queries = _query_blocks(context, blocks[0])
+    scores = _tiles(context, target, extent)
+    values = _tiles(context, target, parts.columns.extent)
+    choices: list[tuple[Choice, ChoiceValue]] = [
+        (Choice("queries", queries), max(q for q in queries if q <= 32 or q == queries[0])),
+        (Choice("keys", blocks), blocks[len(blocks) // 2]),
+        (Choice("scores", scores), _default_tile(scores)),
+        (Choice("values", values), _default_tile(values)),
+        (Choice("unroll", UNROLLS), 4),
+        (Choice("exps", (1, 2, 4)), 1),
+    ]
+    if context.facts.threads > 1:
+        choices.append((Choice("chunks", CHUNKS), 2))
+    return Sketch.planned(name, choices, lambda values: _Plan(context, values))
+
+
+def _query_blocks(context: _Context, keys: int) -> tuple[int, ...]:
+    """Numbers of queries that share the queries evenly, and whose scores fit the stack."""
+    extent = context.parts.queries.extent
+    even = {-(-extent // -(-extent // size)) for size in QUERIES}
+    row = 2 * keys * context.parts.scores.dtype.bytes
+    return tuple(sorted(size for size in even if size * row <= STACK_BYTES)) or (1,)
+
+
+def _key_blocks(context: _Context) -> tuple[int, ...]:
+    """Numbers of keys, whole vectors, in blocks that share all keys as evenly as they can."""
+    extent, lanes = context.parts.keys.extent, context.lanes
+    even = (-(-extent // -(-extent // size)) for size in KEYS_AT_ONCE if size < extent)
+    return tuple(sorted({min(-(-size // lanes) * lanes, extent) for size in even}))
+
+
+def _tiles(context: _Context, target: Target, extent: int) -> tuple[tuple[int, int], ...]:
+    """(rows, vectors) pairs of a register tile along an axis of this extent."""
+    budget = target.vector_registers - 1
+    most = -(-extent // context.lanes)
+    pairs = []
+    for vectors in (1, 2, 3, 4, 6):
+        if vectors <= most:
+            rows = min((budget - vectors) // vectors, context.parts.queries.extent)
+            pairs += [(count, vectors) for count in range(max(1, rows // 2), rows + 1)]
+    return tuple(pairs)
+
+
+def _default_tile(tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """As many multiply-adds per load as the registers allow."""
+    return max(tiles, key=lambda tile: (tile[0] * tile[1] / (tile[0] + tile[1]), tile[0]))
+
+
+class _Plan:
+    """What is decided for n candidates; the shape is that of the sums over values."""
+
+    def __init__(self, context: _Context, values: Values) -> None:
+        self.context, self.values = context, values
+        self.queries, self.keys = values.integers("queries"), values.integers("keys")
+        self.tile_rows, self.vectors = values.pairs("values")
+        self.unroll = values.integers("unroll")
+
+    def steps(self) -> list[Step]:
+        context, rows = self.context, self.context.rows
+        output, quotient = context.output, f"{context.output}.constant"
+        outer = (*context.batch, f"{rows}.o")
+        shared = outer if self.values.integers("chunks").item() else ()
+        where = "parallel" if len(shared) > 1 else outer[-1]
+        return [
+            BlockAttention(self.keys.item(), context.lanes, context.online),
+            *self._packed_keys(),
+            Hoist(output, context.parts.columns.name, quotient),
+            Tile(output, rows, self.queries.item(), "shift"),
+            *self._tile_of_columns(output, outer, () if context.online else (f"{rows}.i",)),
+            *self._parallel(output, shared),
+            ComputeAt(quotient, output, where),
+            *self._along_rows(quotient, ()),
+            *(self._online(where) if context.online else self._direct(where)),
+        ]
+
+    def _parallel(self, stage: str, loops: Sequence[str]) -> list[Step]:
+        chunks = self.values.integers("chunks").item()
+        return parallel_steps(stage, [Loop(name, name, 1) for name in loops], chunks)
+
+    def _direct(self, where: str) -> list[Step]:
+        """All keys at once: the sums over values are tiles of the output."""
+        context, parts = self.context, self.context.parts
+        rows, output, exponential = context.rows, context.output, parts.exponential.name
+        return [
+            ComputeAt(parts.weighted.name, output, f"{rows}.i.o", "register"),
+            *self._product(parts.weighted.name, parts.columns.name, KEY),
+            *self._row_reduction(parts.total.name, (BLOCK,), output, where),
+            ComputeAt(exponential, output, where),
+            *self._exponential((rows, BLOCK)),
+            *self._row_reduction(parts.largest.name, (BLOCK,), exponential, rows),
+            *self._scores(output, where),
+        ]
+
+    def _online(self, where: str) -> list[Step]:
+        """Blocks of keys, each with its own sums over values, and what joins them."""
+        context, parts = self.context, self.context.parts
+        rows, output, columns = context.rows, context.output, parts.columns.name
+        exponential, product = parts.exponential.name, f"{PRODUCT}.sum"
+        joining = (parts.largest.name, FACTOR, parts.total.name)
+        steps: list[Step] = [
+            ComputeAt(parts.weighted.name, output, self._columns(output)[0][0], "register"),
+            Tile(parts.weighted.name, columns, context.lanes),
+            Reorder(
+                parts.weighted.name, (*context.batch, BLOCK, rows, f"{columns}.o", f"{columns}.i")
+            ),
+            Unroll(parts.weighted.name, f"{columns}.o"),
+            Vectorize(parts.weighted.name, f"{columns}.i"),
+        ]
+        for stage in reversed(joining):
+            steps += [ComputeAt(stage, output, where), *self._along_rows(stage, (BLOCK,))]
+        return [
+            *steps,
+            CacheWrite(PRODUCT, product),
+            *self._tile_of_columns(PRODUCT, (*context.batch, BLOCK), (rows,)),
+            ComputeAt(PRODUCT, output, where),
+            ComputeAt(product, PRODUCT, f"{rows}.o", "register"),
+            *self._product(product, columns, KEY),
+            *self._row_reduction(PART, (), PRODUCT, BLOCK),
+            ComputeAlong(PART, PRODUCT, BLOCK),
+            ComputeAt(exponential, PRODUCT, BLOCK),
+            *self._exponential((BLOCK, rows)),
+            ComputeAt(SHIFT, exponential, rows),
+            *self._row_reduction(TOP, (), PRODUCT, BLOCK),
+            ComputeAlong(TOP, PRODUCT, BLOCK),
+            *self._scores(PRODUCT, BLOCK),
+        ]
+
+    # --- the loops of single stages -------------------------------------------------------------
+
+    def _tile_of_columns(
+        self, stage: str, outer: tuple[str, ...], rows: tuple[str, ...]
+    ) -> list[Step]:
+        """Tiles of columns of the values, each for tiles of the loop `rows`, where there is one."""
+        axes, steps = self._columns(stage)
+        order = (f"{self.context.rows}.i",) if not rows else ()
+        unrolled = axes[1:-1]
+        if rows:
+            (row,) = rows
+            steps.append(Tile(stage, row, self.tile_rows.item()))
+            unrolled = [f"{row}.i", *unrolled]
+            order = ()
+            inner = (axes[0], f"{row}.o", f"{row}.i", *axes[1:])
+        else:
+            inner = (*order, *axes)
+        return [
+            *steps,
+            Reorder(stage, (*outer, *inner)),
+            *(Unroll(stage, axis) for axis in unrolled),
+            Vectorize(stage, axes[-1]),
+        ]
+
+    def _columns(self, stage: str) -> tuple[list[str], list[Step]]:
+        columns = self.context.parts.columns
+        return self._vectors(stage, columns.name, columns.extent, self.vectors.item())
+
+    def _vectors(
+        self, stage: str, axis: str, extent: int, vectors: int
+    ) -> tuple[list[str], list[Step]]:
+        """The loops over an axis in tiles of vectors, and the steps that make them."""
+        lanes = self.context.lanes
+        if extent % lanes == 0:
+            return [f"{axis}.o.o", f"{axis}.o.i", f"{axis}.i"], [
+                Tile(stage, axis, lanes),
+                Tile(stage, f"{axis}.o", vectors, "shift"),
+            ]
+        return [f"{axis}.o", f"{axis}.i.o", f"{axis}.i.i"], [
+            Tile(stage, axis, lanes * vectors),
+            Tile(stage, f"{axis}.i", lanes, "mask"),
+        ]
+
+    def _packed_keys(self) -> list[Step]:
+        """Keys are turned once, in square blocks."""
+        context, lanes = self.context, self.context.lanes
+        kernel = block_attention(context.kernel, self.keys.item(), lanes, context.online)
+        features, turned = context.parts.features.name, f"{KEYS}.rows"
+        outer = (*(axis.name for axis in kernel.stage(KEYS).axes[:-3]), GROUP)
+        shared = outer if self.values.integers("chunks").item() else ()
+        return [
+            CacheRead(KEYS, context.parts.key.buffer, turned, (*outer, LANE, features)),
+            Tile(KEYS, features, lanes, "shift"),
+            Reorder(KEYS, (*outer, f"{features}.o", f"{features}.i", LANE)),
+            Unroll(KEYS, f"{features}.i"),
+            Vectorize(KEYS, LANE),
+            *self._parallel(KEYS, shared),
+            ComputeAt(turned, KEYS, f"{features}.o"),
+            Unroll(turned, LANE),
+            Vectorize(turned, features),
+        ]
+
+    def _scores(self, consumer: str, loop: str) -> list[Step]:
+        """A register tile of scores, which are masked where they are stored."""
+        context, rows = self.context, self.context.rows
+        scores = context.parts.scores.name
+        tile_rows, vectors = (size.item() for size in self.values.pairs("scores"))
+        axes, tiles = self._vectors(MASKED, KEY, self.keys.item(), vectors)
+        order = (*context.batch, BLOCK, axes[0], f"{rows}.o", f"{rows}.i", *axes[1:])
+        return [
+            ComputeAt(MASKED, consumer, loop),
+            Tile(MASKED, rows, tile_rows),
+            *tiles,
+            Reorder(MASKED, order),
+            Unroll(MASKED, f"{rows}.i"),
+            *(Unroll(MASKED, axis) for axis in axes[1:-1]),
+            Vectorize(MASKED, axes[-1]),
+            ComputeAt(scores, MASKED, f"{rows}.o", "register"),
+            *self._product(scores, KEY, context.parts.features.name),
+        ]
+
+    def _product(self, stage: str, vector: str, reduce: str) -> list[Step]:
+        """The loops of a register tile: rows x vectors along `vector`, summed along `reduce`."""
+        rows, unrolled = self.context.rows, (f"{vector}.o", f"{vector}.i")
+        order = (*self.context.batch, BLOCK, f"{reduce}.o", f"{reduce}.i", rows, *unrolled)
+        return [
+            Tile(stage, reduce, self.unroll.item()),
+            Tile(stage, vector, self.context.lanes),
+            Reorder(stage, order),
+            Unroll(stage, f"{reduce}.i", False),
+            Unroll(stage, rows),
+            Unroll(stage, f"{vector}.o"),
+            Vectorize(stage, f"{vector}.i"),
+        ]
+
+    def _exponential(self, outer: tuple[str, ...]) -> list[Step]:
+        """Row after row, so many vectors at a time."""
+        context, stage = self.context, self.context.parts.exponential.name
+        inside = (f"{KEY}.o", f"{KEY}.i.o", f"{KEY}.i.i")
+        return [
+            Tile(stage, KEY, context.lanes * self.values.integers("exps").item()),
+            Tile(stage, f"{KEY}.i", context.lanes, "mask"),
+            Reorder(stage, (*context.batch, *outer, *inside)),
+            Unroll(stage, inside[1]),
+            Vectorize(stage, inside[2]),
+        ]
+
+    def _row_reduction(
+        self, stage: str, others: tuple[str, ...], consumer: str, loop: str
+    ) -> list[Step]:
+        """Along the keys of a row in vectors, whose lanes are then combined, row after row."""
+        context, parts = self.context, RowParts()
+        block = () if others else (BLOCK,)
+        axes = (*context.batch, *block, context.rows)
+        reduction = RowReduction(stage, KEY, self.keys.item(), axes, others)
+        widths = split_widths(context.lanes, ACCUMULATORS)
+        masked = context.facts.target.masks_vectors
+        split_reduction(parts, reduction, context.lanes, widths, masked)
+        return [
+            *parts.made,
+            ComputeAt(stage, consumer, loop),
+            *(ComputeAt(name, stage, context.rows) for name in reversed(parts.names[:-1])),
+            *parts.loops,
+        ]
+
+    def _along_rows(self, stage: str, inner: tuple[str, ...]) -> list[Step]:
+        """Vectors of rows, each with the loops `inner`."""
+        rows = self.context.rows
+        return [
+            Tile(stage, rows, self.context.lanes, "mask"),
+            Reorder(stage, (*self.context.batch, f"{rows}.o", *inner, f"{rows}.i")),
+            Vectorize(stage, f"{rows}.i"),
+        ]
+
+    def shape(self) -> NestShape:
+        context, parts, values = self.context, self.context.parts, self.values
+        facts, lanes, count = context.facts, context.lanes, values.count
+        rows = np.minimum(self.tile_rows, self.queries)
+        unroll = np.minimum(self.unroll, self.keys)
+        extent = parts.columns.extent
+        most = math.ceil(extent / lanes)
+        vectors = np.minimum(self.vectors, most)
+        even = extent % lanes == 0
+        columns = np.where(extent < lanes, extent, vectors * lanes)
+        nest = Nest(list(facts.extents), count)
+        nest.inside[nest.numbers[context.rows]] = rows
+        nest.inside[nest.numbers[parts.columns.name]] = columns
+        nest.inside[nest.numbers[parts.keys.name]] = unroll
+        blocks = -(-parts.keys.extent // self.keys)
+        queries = Loop(f"{context.rows}.o", context.rows, parts.queries.extent, self.queries, True)
+        outer = [*(Loop(axis.name, axis.name, axis.extent) for axis in parts.batch), queries]
+        nest.loop(Loop("n.o", parts.keys.name, self.keys, unroll))
+        key_blocks = Loop(BLOCK, parts.keys.name, blocks)
+        tiles = Loop("m.i.o", context.rows, self.queries, rows)
+        along = Loop("d.o", parts.columns.name, extent, columns, even)
+        inside = [tiles, along, key_blocks] if context.online else [key_blocks, tiles, along]
+        for loop in (*inside, *reversed(outer)):
+            nest.loop(loop)
+        stack = math.prod(axis.extent for axis in parts.batch)
+        points = stack * np.ceil(parts.queries.extent / self.queries) * self.queries
+        computed = np.where(even, np.ceil(most / vectors) * vectors, most)
+        operations = (points * computed * blocks * self.keys).astype(np.float64)
+        straight = (unroll > 1) & (self.keys == unroll + 1)
+        body = (rows * vectors * np.where(straight, self.keys, unroll)).astype(np.float64)
+        step = (rows * vectors).astype(np.float64)
+        pieces, grains = pieces_and_grains(
+            values, [outer], np.zeros(count, np.int64), facts.threads
+        )
+        scores = (8.0 * self.queries * self.keys).astype(np.float64)
+        return NestShape(
+            operands=facts.operands,
+            nest=nest,
+            operations=operations,
+            body=body,
+            accumulators=step,
+            registers=step + vectors + 1,
+            loads=(rows + vectors).astype(np.float64),
+            step=step,
+            cycles=np.full(count, facts.work / lanes / 2),
+            flops=np.full(count, 2.0 * facts.work),
+            full=np.floor(self.queries / rows) * rows / self.queries,
+            lanes=np.full(count, extent / (most * lanes)),
+            aliased=np.ones(count),
+            temporary=scores,
+            pieces=pieces,
+            grains=grains,
+        )

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.errors import ScheduleError
+from compiler.expr.nodes import index
+from compiler.expr.walk import loads
+from compiler.loops.ir import Scope
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.loops.stage_state import Attachment, StageState
+from compiler.schedule.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAlong(Step):
+    """Compute `stage` in `consumer`'s loop `axis`, and keep all of it for whoever reads it later.
+
+    for i: for j: t[i, j] = x[i, j] + 1              for i:
+    for i:                                             for j: t'[j] = x[i, j] + 1
+      for j: for k: u'[j] += t[i, j] * w[k]     ->            for k: u'[j] += t'[j] * w[k]
+      for j: z[i] += t[i, j] * u'[j]                   for j: z[i] += t'[j] * u'[j]
+
+    `consumer` has all axes of `stage` and is itself computed in a loop of another stage (see
+    `ComputeAt`), where t' lives as long as u'.
+    """
+
+    stage: str
+    consumer: str
+    axis: str
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        state, consumer = scheduled.stage(self.stage), scheduled.stage(self.consumer)
+        consumer.position(self.axis)
+        if scheduled.position(self.stage) >= scheduled.position(self.consumer):
+            raise ScheduleError(f"{self.stage} does not come before {self.consumer}")
+        if not set(state.stage.axes) <= set(consumer.stage.axes):
+            raise ScheduleError(f"{self.consumer} lacks an axis of {self.stage}")
+        place = Attachment(self.consumer, self.axis)
+        return scheduled.with_state(replace(state, attachment=place, scope=Scope.STACK, kept=True))
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        state, consumer = scheduled.stage(self.stage), scheduled.stage(self.consumer)
+        if not state.kept or state.attachment != Attachment(self.consumer, self.axis):
+            return
+        if consumer.attachment is None:
+            raise ScheduleError(f"{self.consumer} is not computed in a loop of another stage")
+        own = tuple(index(axis.name) for axis in state.stage.axes)
+        for reader in scheduled.stages:
+            read = [load for load in loads(reader.stage.body) if load.buffer == self.stage]
+            within = reader is consumer or scheduled.is_inside(reader, consumer, self.axis)
+            if within and any(load.indices != own for load in read):
+                raise ScheduleError(f"{reader.name} reads other elements of it in these loops")
+            if read and not within and not self._later(scheduled, reader, consumer.attachment):
+                raise ScheduleError(f"{reader.name} reads it before it is computed, or elsewhere")
+
+    def _later(self, scheduled: ScheduledKernel, reader: StageState, place: Attachment) -> bool:
+        """The reader runs where the consumer is computed, after it."""
+        outer = scheduled.stage(place.consumer)
+        inside = reader is outer or scheduled.is_inside(reader, outer, place.axis)
+        return inside and scheduled.position(reader.name) > scheduled.position(self.consumer)

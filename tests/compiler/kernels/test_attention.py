@@ -1,0 +1,68 @@
+"""Attention in blocks of keys means what it means without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.errors import ScheduleError
+from compiler.expr.nodes import unary
+from compiler.kernels.attention import attention_of, block_attention
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.verify import verify_kernel
+from compiler.types.tensor_type import Array, Attribute
+from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+
+KEYS = 13
+
+
+def _attention(epilogue: bool = False) -> FusedKernel:
+    operands = [f32(2, 3, 5, 4), f32(2, 1, KEYS, 4), f32(2, 3, KEYS, 6), f32(3, 5, KEYS)]
+    order: dict[str, Attribute] = {"perm": (0, 2, 1, 3), "scale": 0.5}
+    relu: list[tuple[str, list[str], dict[str, Attribute]]] = [("relu", ["v0"], {})]
+    nodes = [("attention", ["x0", "x1", "x2", "x3"], order), *(relu if epilogue else [])]
+    return kernel_of(operands, nodes)
+
+
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+@pytest.mark.parametrize("keys", [1, 4, 7, KEYS])
+def test_blocks_keep_the_meaning(keys: int, lanes: int, online: bool) -> None:
+    kernel = _attention(epilogue=True)
+    blocked = block_attention(kernel, keys, lanes, online)
+    verify_kernel(blocked)
+    _assert_equal(blocked, kernel, inputs_for(kernel))
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_masked_keys_and_rows_are_as_in_the_spelled_out_form(online: bool) -> None:
+    kernel = _attention()
+    mask = np.zeros((3, 5, KEYS), np.float32)
+    mask[:, 1, :8] = -np.inf  # two whole blocks
+    mask[:, 2, 3:] = -np.inf
+    mask[:, 3] = -np.inf
+    mask[:, 4, 5] = np.inf
+    inputs = {**inputs_for(kernel), "in3": mask}
+    undefined = np.isnan(np.asarray(evaluate_kernel(kernel, inputs), np.float32))
+    assert undefined.any(axis=(0, 2, 3)).tolist() == [False, False, False, True, True]
+    _assert_equal(block_attention(kernel, 4, 4, online), kernel, inputs)
+
+
+def _assert_equal(found: FusedKernel, kernel: FusedKernel, inputs: dict[str, Array]) -> None:
+    one, other = (np.asarray(evaluate_kernel(k, inputs), np.float32) for k in (found, kernel))
+    np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6, strict=True)
+
+
+def test_other_kernels_are_no_attention() -> None:
+    kernel = _attention()
+    assert attention_of(kernel) is not None
+    scores, largest, exponential, *rest = kernel.stages
+    other = replace(exponential, body=unary("sigmoid", exponential.body))
+    assert attention_of(replace(kernel, stages=(scores, largest, other, *rest))) is None
+    softmax = kernel_of([f32(3, 7)], [("softmax", ["x0"], {"axis": 1})])
+    assert attention_of(softmax) is None
+    with pytest.raises(ScheduleError, match="no attention"):
+        block_attention(softmax, 1, 1, False)
