@@ -11,6 +11,7 @@ from compiler.graph import (
     fold_batch_norm,
     fold_constants,
     infer_types,
+    recognise_patterns,
     simplify,
     untranspose_operands,
 )
@@ -37,6 +38,7 @@ BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
     ("simplify_2", plain(simplify.run)),
     ("untranspose_operands", plain(untranspose_operands.run)),
     ("common_subexpressions", plain(common_subexpressions.run)),
+    ("recognise_patterns", plain(recognise_patterns.run)),
     ("dead_code", plain(dead_code.run)),
 )
 AFTER_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (

@@ -167,6 +167,17 @@ def _division_by_power_of_two(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.emit("mul", (node.inputs[0], factor), like=node, output=node.output)
 
 
+def _square(rewriter: Rewriter, node: Node) -> str | None:
+    """x^2 is x x, which is cheap."""
+    base, exponent = node.inputs
+    power = rewriter.constants.get(exponent)
+    if power is None or not rewriter.types[base].dtype.is_float or not np.all(power == 2):
+        return None
+    if not _keeps_type(rewriter, node):
+        return None
+    return rewriter.emit("mul", (base, base), like=node, output=node.output)
+
+
 def _operand_without_expand(rewriter: Rewriter, node: Node) -> str | None:
     """Pointwise operators broadcast by themselves: read the source of an expand where that fits."""
     if operator(node.operator).pattern is not Pattern.ELEMENTWISE or len(node.inputs) < 2:
@@ -266,6 +277,7 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "identity": (_identity,),
     "div": (_division_by_power_of_two,),
     "clip": (_no_op_clip,),
+    "pow": (_square,),
     "reshape": (_reshape_of_reshape,),
     "slice": (_no_op_slice,),
     "pad": (_no_op_pad,),

@@ -231,3 +231,20 @@ def test_padding_lanes_are_not_taken_for_channels() -> None:
     plain = maker.node("from_blocked", x, channels=7)
     graph = maker.graph(maker.node("to_blocked", plain, block=4))
     assert operators(simplified(graph)) == ["from_blocked", "to_blocked"]
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0])
+def test_a_square_is_a_product(exponent: float) -> None:
+    maker = GraphMaker()
+    x = maker.input(3, 5)
+    graph = maker.graph(maker.node("pow", x, maker.scalar(exponent)))
+    after = simplify.run(graph)
+    assert operators(after) == ["mul" if exponent == 2 else "pow"]
+    assert_same_meaning(graph, after)
+
+
+def test_a_square_that_widens_the_shape_stays_a_power() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 5)
+    graph = maker.graph(maker.node("pow", x, maker.constant(np.full((3, 1), 2, np.float32))))
+    assert simplify.run(graph) == graph

@@ -1,0 +1,1 @@
+"""Patterns that models spell out: `match(finder, node)` finds one from its last node."""

@@ -1,0 +1,54 @@
+"""Pass: operators in the place of patterns that models spell out (compiler/graph/patterns).
+
+A pattern is found from its last node backwards, the last of a graph first, so that the largest one
+wins: a normalisation with its scale and bias before that without. What it computes on the way must
+be needed by nothing else.
+"""
+
+from __future__ import annotations
+
+from compiler.graph import dead_code
+from compiler.graph.ir import Graph
+from compiler.graph.patterns import activations, group_norm, normalisations, softmax
+from compiler.graph.patterns.finder import Finder, Match, MatchRule
+from compiler.graph.rewriter import Rewriter
+
+PATTERNS: tuple[MatchRule, ...] = (
+    normalisations.match,
+    group_norm.match,
+    softmax.match,
+    activations.match,
+)
+
+
+def run(graph: Graph) -> Graph:
+    """The graph with one operator for each pattern."""
+    matches = _matches(graph)
+    if not matches:
+        return graph
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        match = matches.get(node.output)
+        if match is None:
+            rewriter.keep(node)
+        else:
+            match.emit(rewriter)
+    return dead_code.run(rewriter.finish())
+
+
+def _matches(graph: Graph) -> dict[str, Match]:
+    """The matches by their last value; none takes in a value of another one."""
+    finder = Finder(graph)
+    found: dict[str, Match] = {}
+    taken: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.output in taken:
+            continue
+        for rule in PATTERNS:
+            match = rule(finder, node)
+            inside = finder.inside(match) if match is not None else None
+            if match is not None and inside is not None and not inside & taken:
+                found[node.output] = match
+                taken |= inside
+                break
+    return found
