@@ -7,6 +7,7 @@ import math
 from compiler.expr.nodes import Binary, Cast, Expr, Select, Unary
 from compiler.expr.walk import children, postorder
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.running import running_reduction
 from compiler.kernels.stage import Stage
 
 
@@ -50,7 +51,9 @@ def elements(stage: Stage) -> int:
 
 
 def iterations(stage: Stage) -> int:
-    """How often the stage's body is evaluated."""
+    """How often the stage's body is evaluated; once per element of a running reduction."""
+    if running_reduction(stage) is not None:
+        return elements(stage)
     return math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
 
 

@@ -22,6 +22,7 @@ from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, 
 from compiler.expr.walk import axes_of, children, postorder
 from compiler.kernels.evaluate_product import contract, product_factors
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.running import RunningReduction, running_reduction
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
@@ -65,6 +66,9 @@ def evaluate_stage(stage: Stage, tensors: Mapping[str, Array], accumulate_double
         return _evaluate_pointwise(stage, tensors, ranges)
     rounds = COMBINERS[stage.combiner].rounds and stage.accumulates is DType.F32
     accumulator = DType.F64 if rounds and accumulate_double else stage.accumulates
+    running = running_reduction(stage)
+    if running is not None:
+        return _run(stage, running, tensors, accumulator)
     neutral = neutral_element(stage.combiner, accumulator)
     result = np.full(stage.shape, neutral.value, accumulator.numpy)
     _accumulate(stage, tensors, ranges, accumulator, result)
@@ -83,6 +87,25 @@ def _evaluate_pointwise(
         target = _part(result, chunk, names)
         target[...] = _Evaluator(names, chunk, tensors).evaluate(stage.body)
     return result
+
+
+def _run(
+    stage: Stage, running: RunningReduction, tensors: Mapping[str, Array], accumulator: DType
+) -> Array:
+    """A running reduction, along its axis once."""
+    combiner = COMBINERS[stage.combiner]
+    axis = [item.name for item in stage.axes].index(running.axis)
+    walked = running.walked(stage)
+    ranges = {item.name: range(item.extent) for item in stage.axes}
+    terms = _evaluate_pointwise(walked, tensors, ranges).astype(accumulator.numpy)
+    if running.exclusive:
+        neutral = neutral_element(stage.combiner, accumulator)
+        terms = np.roll(terms, 1, axis)
+        terms[(slice(None),) * axis + (0,)] = neutral.value
+    result = combiner.array.accumulate(terms, axis=axis, dtype=accumulator.numpy)
+    if running.reverse:
+        result = np.flip(result, axis)
+    return np.ascontiguousarray(result, stage.dtype.numpy)
 
 
 def _part(result: _Values, chunk: Mapping[str, range], names: Sequence[str]) -> _Values:

@@ -7,7 +7,7 @@ from typing import Any
 
 from compiler.errors import LoweringError
 from compiler.expr.affine import Affine, decide, expr_range
-from compiler.expr.combiners import COMBINERS
+from compiler.expr.combiners import COMBINERS, neutral_element
 from compiler.expr.instructions import suffix_of, type_of
 from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import axes_of
@@ -17,9 +17,11 @@ from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
+from compiler.llvm.shuffles import prefixes, reversed_lanes
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
     Allocate,
+    Carry,
     For,
     If,
     Let,
@@ -31,6 +33,7 @@ from compiler.loops.ir import (
     Store,
     Update,
     walk,
+    written,
 )
 from compiler.target import Target
 from compiler.types.dtypes import DType
@@ -108,6 +111,7 @@ class _FunctionEmitter:
             If: self._if,
             Store: self._store,
             Update: self._update,
+            Carry: self._carry,
             Allocate: self._allocate,
         }
 
@@ -160,7 +164,7 @@ class _FunctionEmitter:
         """The buffers in scope here that the loop's body stores to."""
         known = self._stores.get(id(loop))
         if known is None:
-            names = {s.buffer for s in walk(loop.body) if isinstance(s, Store | Update)}
+            names = {write.buffer for s in walk(loop.body) for write in written(s)}
             known = self._stores[id(loop)] = tuple(sorted(names))
         return tuple(name for name in known if name in self.addresses.storages)
 
@@ -324,7 +328,7 @@ class _FunctionEmitter:
             return value.left, value.right
         return None
 
-    def _target(self, statement: Store | Update) -> Affine | None:
+    def _target(self, statement: Store | Update | Carry) -> Affine | None:
         """Where an access to the result begins; None: one address per lane."""
         form = self.addresses.of(statement)
         if self.lane is None:
@@ -335,12 +339,40 @@ class _FunctionEmitter:
         rest = tuple(term for term in form.terms if term[0] != self.lane.variable)
         return Affine(form.constant + start, rest)
 
-    def _write(self, statement: Store, value: Value) -> None:
+    def _carry(self, statement: Carry) -> None:
+        """The update, and what it gives; lanes that share one carried value are scanned."""
+        update, lane = statement.update, self.lane
+        operation = COMBINERS[update.combiner].operation
+        self.expressions.begin_statement(lane)
+        place = self.addresses.of(update)
+        if lane is None or place.coefficient(lane.variable) == 1:
+            form = self._target(update)
+            assert form is not None
+            old = self._read(update.buffer, form, lane.width if lane else 0)
+            new = scalar_ops.binary(
+                self.writer, operation, old, self.expressions.vector(update.value)
+            )
+            self._put(update, form, new)
+            self._write(statement, old if statement.exclusive else new)
+            return
+        if place.coefficient(lane.variable) or self.expressions.active is not None:
+            raise LoweringError("a scanned vector shares one carried value, and has all its lanes")
+        value = self.expressions.vector(update.value)
+        neutral = neutral_element(update.combiner, value.dtype)
+        prefix, last = prefixes(self.writer, operation, value, neutral, statement.exclusive)
+        old = self._read(update.buffer, place, 0)
+        self._put(update, place, scalar_ops.binary(self.writer, operation, old, last))
+        carried = self.expressions.widen(old, lane.width)
+        self._write(statement, scalar_ops.binary(self.writer, operation, carried, prefix))
+
+    def _write(self, statement: Store | Carry, value: Value) -> None:
         form = self._target(statement)
         if form is not None:
             self._put(statement, form, value)
             return
         assert self.lane is not None
+        if self._write_reversed(statement, value, self.lane):
+            return
         if self.expressions.active is not None:
             raise LoweringError("a masked tile must be contiguous in its result")
         lane = self.lane
@@ -350,6 +382,19 @@ class _FunctionEmitter:
             with self.addresses.fixed(lane.variable, start + i):
                 form = self.addresses.of(statement)
                 self._put(statement, form, Value(element, value.dtype, 0))
+
+    def _write_reversed(self, statement: Store | Carry, value: Value, lane: Lane) -> bool:
+        """Store a vector whose lanes lie in falling order, if they do."""
+        form = self.addresses.of(statement)
+        if form.coefficient(lane.variable) != -1 or self.expressions.active is not None:
+            return False
+        last = self.addresses.ranges[lane.variable][0] + lane.width - 1
+        rest = tuple(term for term in form.terms if term[0] != lane.variable)
+        if any(not isinstance(atom, str) for atom, _ in rest):
+            return False
+        lowest = Affine(form.constant - last, rest)
+        self._put(statement, lowest, reversed_lanes(self.writer, value))
+        return True
 
     def _read(self, buffer: str, form: Affine, width: int) -> Value:
         held = self.registers.get(buffer, form, width)
@@ -370,7 +415,7 @@ class _FunctionEmitter:
         zero = "zeroinitializer" if width else "0"
         return Value(self.writer.emit(f"icmp ne {value.typed}, {zero}"), dtype, width)
 
-    def _put(self, statement: Store | Update, form: Affine, value: Value) -> None:
+    def _put(self, statement: Store | Update | Carry, form: Affine, value: Value) -> None:
         buffer = statement.buffer
         self.addresses.written(buffer)
         if value.width and self.expressions.active is not None and not self._exists(statement):
@@ -378,7 +423,7 @@ class _FunctionEmitter:
         if not self.registers.set(buffer, form, value):
             self._to_memory(buffer, form, value, self.expressions.active)
 
-    def _exists(self, statement: Store | Update) -> bool:
+    def _exists(self, statement: Store | Update | Carry) -> bool:
         """All lanes, those that are left out too, lie in the row that they are written to."""
         shape = self.addresses.storages[statement.buffer].memory.shape
         return expr_range(statement.indices[-1], self.addresses.ranges)[1] < shape[-1]
@@ -406,9 +451,9 @@ def _store_axes(body: tuple[Stmt, ...]) -> set[str]:
     """The variables that the stores of a body are indexed with."""
     result: set[str] = set()
     for statement in body:
-        if isinstance(statement, Store | Update):
-            for item in statement.indices:
+        for write in written(statement):
+            for item in write.indices:
                 result |= axes_of(item)
-        elif isinstance(statement, For | Let | If | Allocate):
+        if isinstance(statement, For | Let | If | Allocate):
             result |= _store_axes(statement.body)
     return result

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compiler.expr.instructions import literal
+from compiler.expr.nodes import Const
+from compiler.llvm import scalar_ops
 from compiler.llvm.writer import FunctionWriter, Value
 
 GROUP_BYTES = 16  # x86 interleaves two registers within groups of this size only; others may always
@@ -75,3 +78,34 @@ def _within_groups(writer: FunctionWriter, rows: list[Value]) -> list[Value]:
                 following.append(shuffle(writer, rows[i], rows[i + half], lanes))
         rows = following
     return rows
+
+
+def reversed_lanes(writer: FunctionWriter, value: Value) -> Value:
+    """The elements of a vector in reverse order."""
+    return shuffle(writer, value, value, range(value.width - 1, -1, -1))
+
+
+def prefixes(
+    writer: FunctionWriter, operation: str, value: Value, neutral: Const, exclusive: bool
+) -> tuple[Value, Value]:
+    """Each element combined with all before it, itself left out if `exclusive`; and all of them.
+
+    log2(width) steps: each combines with what lies twice as far back as in the step before (Hillis
+    and Steele 1986).
+    """
+    width = value.width
+    none = Value(literal(neutral.value, value.dtype, width), value.dtype, width)
+
+    distance = 1
+    while distance < width:
+        # Turned round and left as it is in the first elements, not filled: that is one instruction.
+        moved = shuffle(writer, value, value, [(i - distance) % width for i in range(width)])
+        joined = scalar_ops.binary(writer, operation, moved, value)
+        kept = ", ".join(f"i1 {int(i >= distance)}" for i in range(width))
+        text = writer.emit(f"select <{width} x i1> <{kept}>, {joined.typed}, {value.typed}")
+        value = Value(text, value.dtype, width)
+        distance *= 2
+    last = writer.emit(f"extractelement {value.typed}, i64 {width - 1}")
+    if exclusive:
+        value = shuffle(writer, value, none, [(i - 1) % (2 * width) for i in range(width)])
+    return value, Value(last, value.dtype, 0)

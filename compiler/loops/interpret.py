@@ -19,7 +19,7 @@ from compiler.expr.nodes import (
     Select,
     Unary,
 )
-from compiler.loops.ir import Allocate, For, If, Let, LoopNest, Stmt, Store, Update
+from compiler.loops.ir import Allocate, Carry, For, If, Let, LoopNest, Stmt, Store, Update
 from compiler.types.tensor_type import Array
 
 Scalar: TypeAlias = Any  # a NumPy scalar of a buffer's element type
@@ -65,11 +65,21 @@ class _Interpreter:
                 case Store(buffer=buffer, indices=indices, value=value_expr):
                     position = self._position(buffer, indices, env)
                     self.buffers[buffer][position] = self.value(value_expr, env)
-                case Update(buffer=buffer, indices=indices, combiner=combiner, value=value_expr):
+                case Update():
+                    self._update(statement, env)
+                case Carry(buffer=buffer, indices=indices, update=update, exclusive=exclusive):
+                    before, after = self._update(update, env)
                     position = self._position(buffer, indices, env)
-                    old = self.buffers[buffer][position]
-                    new = self.value(value_expr, env)
-                    self.buffers[buffer][position] = COMBINERS[combiner].array(old, new)
+                    self.buffers[buffer][position] = before if exclusive else after
+
+    def _update(self, statement: Update, env: dict[str, int]) -> tuple[Scalar, Scalar]:
+        """Run the update; what it found, and what it left."""
+        buffer = self.buffers[statement.buffer]
+        position = self._position(statement.buffer, statement.indices, env)
+        before: Scalar = buffer[position]
+        combine = COMBINERS[statement.combiner].array
+        buffer[position] = combine(before, self.value(statement.value, env))
+        return before, buffer[position]
 
     def _position(
         self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int]

@@ -103,6 +103,19 @@ class Update(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Carry(Stmt):
+    """`update`, then `buffer[indices] =` what it updated; the other way round if `exclusive`.
+
+    In a vectorised loop the lanes take turns, like the rounds of any other loop.
+    """
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    update: Update
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Allocate(Stmt):
     """A buffer with undefined contents that exists in `body`."""
 
@@ -120,6 +133,13 @@ class LoopNest:
     output: Memory
     body: Body
     prefetches: tuple[tuple[str, int], ...] = ()  # buffer, elements ahead of each vector load
+
+
+def written(statement: Stmt) -> tuple[Store | Update | Carry, ...]:
+    """The writes that a statement is made of: none for those with a body."""
+    if isinstance(statement, Carry):
+        return (statement, statement.update)
+    return (statement,) if isinstance(statement, Store | Update) else ()
 
 
 def walk(body: Body) -> Iterator[Stmt]:

@@ -41,7 +41,7 @@ class Leaves:
             if isinstance(body, Memory):
                 value = cast(memory.dtype, Load(body.dtype, body.name, indices))
             else:
-                value = body if indices_only else self._rewrite(placed, body, env)
+                value = body if indices_only else self.value(placed, body, env)
             statement: Stmt = Store(memory.name, indices, value)
             if combiner:
                 statement = Update(memory.name, indices, combiner, value)
@@ -50,7 +50,7 @@ class Leaves:
 
         return statements
 
-    def _rewrite(self, placed: PlacedStage, body: Expr, env: Env) -> Expr:
+    def value(self, placed: PlacedStage, body: Expr, env: Env) -> Expr:
         """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
         values = placed.values(env)
         ranges = env.ranges

@@ -31,6 +31,7 @@ from compiler.loops.loop_ranges import (
     padded_extents,
 )
 from compiler.loops.region import Region, User, required_region, required_regions
+from compiler.loops.scan_loops import scan_loops
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_loops import StageLoops
 from compiler.loops.stage_state import StageState
@@ -100,6 +101,8 @@ class _Lowering:
         offsets = {axis.name: base for axis, base in zip(stage.axes, region.base, strict=True)}
         start = replace(env, values={}, extents=extents, bases={}, guards=())
         loops = StageLoops(PlacedStage(state, offsets, places or {}), self._names, self._attached)
+        if state.scanned is not None:
+            return scan_loops(loops, self.leaves, memory, region, start)
         if not stage.reduce_axes:
             leaf = self.leaves.leaf(loops.placed, memory, stage.body)
             return loops.nest(state.order, start, leaf)

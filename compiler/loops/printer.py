@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from compiler.expr.nodes import Expr
 from compiler.kernels.printer import format_expression
-from compiler.loops.ir import Allocate, For, If, Let, LoopNest, Memory, Stmt, Store, Update
+from compiler.loops.ir import Allocate, Carry, For, If, Let, LoopNest, Memory, Stmt, Store, Update
 
 
 def format_loops(nest: LoopNest) -> str:
@@ -48,12 +48,19 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
                 yield from _lines(inner, depth)
             case Store(value=value):
                 yield f"{margin}{_access(statement)} = {format_expression(value)}"
-            case Update(combiner=combiner, value=value):
-                sign = {"sum": "+=", "prod": "*="}.get(combiner, f"{combiner}=")
-                yield f"{margin}{_access(statement)} {sign} {format_expression(value)}"
+            case Update():
+                yield margin + _update(statement)
+            case Carry(update=update, exclusive=exclusive):
+                when = "before" if exclusive else "after"
+                yield f"{margin}{_access(statement)} = {_access(update)} {when} {_update(update)}"
 
 
-def _access(statement: Store | Update) -> str:
+def _update(statement: Update) -> str:
+    sign = {"sum": "+=", "prod": "*="}.get(statement.combiner, f"{statement.combiner}=")
+    return f"{_access(statement)} {sign} {format_expression(statement.value)}"
+
+
+def _access(statement: Store | Update | Carry) -> str:
     return f"{statement.buffer}[{_list(statement.indices)}]"
 
 

@@ -36,6 +36,19 @@ class RangeCuts:
 
 
 @dataclass(frozen=True, slots=True)
+class ScannedAxis:
+    """The axis that a stage is walked along, in order (from its end in `reverse`), and what for.
+
+    Each element is what `combiner` makes of those up to it, itself left out if `exclusive`.
+    """
+
+    axis: str
+    combiner: str
+    exclusive: bool
+    reverse: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """Where a producer is computed: inside loop `axis` of `consumer`."""
 
@@ -62,6 +75,7 @@ class StageState:
     kept: bool = False
     """Its memory lives as long as that of the stage that it is attached to."""
     scope: Scope = Scope.WORKSPACE
+    scanned: ScannedAxis | None = None
 
     @staticmethod
     def of(stage: Stage) -> StageState:
@@ -110,6 +124,11 @@ class StageState:
         while loop in parents:
             loop = parents[loop]
         return next((axis for axis in self.stage.axes if axis.name == loop), None)
+
+    def is_part(self, loop: str, axis: str) -> bool:
+        """The loop goes over a part of this output axis."""
+        root = self.root_of(loop)
+        return root is not None and root.name == axis
 
     def vector_roots(self) -> set[str]:
         """The axes of the stage that run through a vector."""

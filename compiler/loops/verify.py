@@ -10,6 +10,7 @@ from compiler.expr.verify import node_problem
 from compiler.expr.walk import children
 from compiler.loops.ir import (
     Allocate,
+    Carry,
     For,
     If,
     Let,
@@ -75,6 +76,11 @@ class _Verifier:
                 return self._allocate(memory, scope, inner, ranges, guarded, loops)
             case Store() | Update():
                 return self._store(statement, ranges, guarded)
+            case Carry(update=update):
+                carried = Load(update.value.dtype, update.buffer, update.indices)
+                stored = Store(statement.buffer, statement.indices, carried)
+                problem = self._store(update, ranges, guarded)
+                return problem or self._store(stored, ranges, guarded)
             case _:
                 return f"{type(statement).__name__} is no statement"
 

@@ -7,6 +7,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.attention import attention_sketches
 from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
+from compiler.schedule.sketches.scan import scan_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
@@ -16,6 +17,7 @@ from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 ATTENDING = (attention_sketches,)
+SCANNING = (scan_sketches,)
 REDUCING = (window_sketches, reduced_row_sketches, tiled_reduction_sketches, winograd_sketches)
 MOVING = (transposed_sketches, row_wise_sketches)
 """The families of sketches, the preferred first; those that move are for what nothing reduces, and
@@ -42,7 +44,7 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    for families in (ATTENDING, REDUCING, MOVING):
+    for families in (ATTENDING, SCANNING, REDUCING, MOVING):
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:

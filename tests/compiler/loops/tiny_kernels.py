@@ -79,6 +79,20 @@ def _turned(rows: int, columns: int) -> FusedKernel:
     return FusedKernel("turned", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _running_sum() -> FusedKernel:
+    """y[i, j] = sum over r of select(r <= j, x[i, r], 0)."""
+    builder = KernelBuilder()
+    x = builder.input(f32(3, 13))
+    builder.stage(
+        "y",
+        [("i", 3), ("j", 13)],
+        lambda i, j, r: select(binary("le", r, j), x[i, r], f(0.0)),
+        reduce=[("r", 13)],
+        combiner="sum",
+    )
+    return FusedKernel("running_sum", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
 def _row_sum(rows: int, columns: int) -> FusedKernel:
     """s[i] = sum over k of x[i, k]."""
     builder = KernelBuilder()
@@ -196,6 +210,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "doubled": _doubled,
     "padded": _padded,
     "row_sum19": lambda: _row_sum(3, 19),
+    "running_sum": _running_sum,
     "row_sum16": lambda: _row_sum(3, 16),
     "plane_sum": lambda: _plane_sum(4, 5),
     "column_sum": _column_sum,

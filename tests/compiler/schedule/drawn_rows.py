@@ -79,6 +79,28 @@ def rows_of_any_axes(draw: st.DrawFn, lanes: int) -> list[Case]:
 
 
 @st.composite
+def running_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
+    """Running sums and products along any axis, from either end, of floats and integers."""
+    chain = Chain(special=draw(SPECIAL))
+    dtype = draw(st.sampled_from([DType.F32] * 3 + [DType.F64, DType.I32, DType.I64, DType.I8]))
+    long = draw(st.sampled_from([1, 2, 13, 5 * lanes + 3]))
+    shape = tuple(draw(st.permutations([draw(st.integers(1, 3)), long, draw(extents(lanes))])))
+    value = chain.input(shape, dtype, near_one=dtype.is_float)
+    if dtype.is_float and draw(st.booleans()):
+        value = chain.apply(draw(st.sampled_from(["relu", "sigmoid"])), value)
+    value = chain.apply(
+        draw(st.sampled_from(["cumsum", "cumsum", "cumprod"])),
+        value,
+        axis=draw(st.integers(0, 2)),
+        exclusive=draw(st.booleans()),
+        reverse=draw(st.booleans()),
+    )
+    if dtype.is_float:
+        epilogue(draw, chain, value)
+    return chain.cases()
+
+
+@st.composite
 def pieced_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
     """Concatenation and padding of any mode, along rows and across them."""
     chain = Chain(special=draw(SPECIAL))

@@ -39,7 +39,12 @@ from tests.compiler.schedule.drawn_kernels import (
     reductions,
 )
 from tests.compiler.schedule.drawn_moves import resampled_rows
-from tests.compiler.schedule.drawn_rows import pieced_rows, reduced_rows, rows_of_any_axes
+from tests.compiler.schedule.drawn_rows import (
+    pieced_rows,
+    reduced_rows,
+    rows_of_any_axes,
+    running_rows,
+)
 from tests.compiler.schedule.drawn_turns import rows_of_windows, turns
 from tests.compiler.schedule.drawn_windows import (
     blocked_convolutions,
@@ -75,6 +80,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "turns": (turns, 120),
     "reduced_rows": (reduced_rows, 100),
     "rows_of_any_axes": (rows_of_any_axes, 150),
+    "running_rows": (running_rows, 150),
     "pieced_rows": (pieced_rows, 120),
     "resampled_rows": (resampled_rows, 120),
     "rows_of_windows": (rows_of_windows, 90),

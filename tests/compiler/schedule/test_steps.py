@@ -33,6 +33,7 @@ from compiler.schedule.steps.parallelize import Parallelize
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.scan import Scan
 from compiler.schedule.steps.split_axis import SplitAxis
 from compiler.schedule.steps.split_reduction import SplitReduction
 from compiler.schedule.steps.step import STEPS, Step
@@ -73,6 +74,13 @@ EXAMPLES = [
     Example("hoist", "scaled", Hoist("y", "j", "t")),
     Example("cache_write", "row_sum19", CacheWrite("s", "result")),
     Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
+    Example("scan", "running_sum", Scan("y")),
+    Example(
+        "scan_vectorised",
+        "running_sum",
+        Vectorize("y", "j.i"),
+        (Scan("y"), Tile("y", "j", 8)),
+    ),
     Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
     Example("split_reduction_masked", "row_sum19", SplitReduction("s", "k", 8, masked=True)),
     Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
@@ -237,6 +245,13 @@ REFUSALS = [
         Hoist("y", "j", "t"),
         "parts are hoisted before other steps touch the stage",
         (Tile("y", "i", 2),),
+    ),
+    Refusal("row_sum19", Scan("s"), "s is no running reduction"),
+    Refusal(
+        "running_sum",
+        Scan("y"),
+        "a running reduction must be walked before other steps touch the stage",
+        (Unroll("y", "i"),),
     ),
     Refusal("row_sum19", SplitReduction("s", "i", 8), "i is no reduce axis of s"),
     Refusal("row_sum19", SplitReduction("s", "k", 0), "there must be at least 1 lane"),
@@ -413,6 +428,23 @@ def test_every_step_has_an_example_and_a_refusal() -> None:
     shown = {type(example.step) for example in EXAMPLES} | {Winograd}
     assert shown == set(STEPS.values())
     assert {type(refusal.step) for refusal in REFUSALS} == set(STEPS.values())
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((Reorder("y", ("j", "i")), Parallelize("y", "j")), "loop j is walked in order"),
+        ((Tile("y", "j", 4), Reorder("y", ("i", "j.i", "j.o"))), r"j\.o is inside of j\.i"),
+        ((Tile("y", "j", 4, "shift"),), "tiles of the scanned axis j can only be peeled"),
+        ((Vectorize("y", "i"),), "the scanned axis j is inside of the vector i"),
+        ((Fuse("y", ("i", "j"), "f"),), "f fuses the scanned axis j with others"),
+    ],
+)
+def test_an_axis_that_is_not_walked_in_order_cannot_be_scanned(
+    steps: tuple[Step, ...], reason: str
+) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        lower(KERNELS["running_sum"], Schedule((Scan("y"), *steps)))
 
 
 def test_a_tile_cannot_be_cut_again_where_it_has_a_rest() -> None:

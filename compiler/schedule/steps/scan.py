@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.errors import ScheduleError
+from compiler.kernels.running import running_reduction
+from compiler.loops.ir import LoopKind
+from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.loops.stage_state import ScannedAxis, StageState
+from compiler.schedule.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(Step):
+    """Walk along the axis of a running reduction once, and carry what was combined so far.
+
+    for i: for j: for r: y[i, j] += x[i, r] if r <= j
+    ->
+    for i: c = 0; for j: c += x[i, j]; y[i, j] = c
+
+    Loops over the axis stay in order: they may be tiled, unrolled and vectorised (a vector's
+    elements are combined among themselves first), but neither exchanged nor run in parallel.
+    """
+
+    stage: str
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        stage = scheduled.untouched_stage(
+            self.stage, "a running reduction must be walked before other steps touch the stage"
+        )
+        running = running_reduction(stage)
+        if running is None:
+            raise ScheduleError(f"{stage.name} is no running reduction")
+        scanned = ScannedAxis(running.axis, stage.combiner, running.exclusive, running.reverse)
+        return scheduled.with_state(replace(StageState.of(running.walked(stage)), scanned=scanned))
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        state = scheduled.stage(self.stage)
+        scanned = state.scanned
+        assert scanned is not None
+        axis = scanned.axis
+        fused = [loop for loop, parts in state.fusions.items() if _any_part(state, parts, axis)]
+        if fused:
+            raise ScheduleError(f"{fused[0]} fuses the scanned axis {axis} with others")
+        for loop in state.order:
+            if state.is_part(loop, axis) and state.is_parallel(loop):
+                raise ScheduleError(f"loop {loop} is walked in order, not in parallel")
+            inside = state.order[state.position(loop) + 1 :]
+            vector = state.kinds.get(loop) is LoopKind.VECTORISED
+            if vector and _any_part(state, inside, axis):
+                raise ScheduleError(f"the scanned axis {axis} is inside of the vector {loop}")
+        for split in state.splits.values():
+            if not state.is_part(split.inner, axis):
+                continue
+            if split.tail != "peel":
+                raise ScheduleError(f"tiles of the scanned axis {axis} can only be peeled")
+            if _first(state, split.outer) > _first(state, split.inner):
+                raise ScheduleError(f"{split.outer} is inside of {split.inner}")
+
+
+def _any_part(state: StageState, loops: tuple[str, ...], axis: str) -> bool:
+    return any(state.is_part(loop, axis) for loop in loops)
+
+
+def _first(state: StageState, loop: str) -> int:
+    """Where the outermost loop that is a part of this one is in the order."""
+    split = state.splits.get(loop)
+    if split is None:
+        return state.position(loop)
+    return min(_first(state, split.outer), _first(state, split.inner))
