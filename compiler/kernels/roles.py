@@ -66,7 +66,7 @@ def _block_of(anchor: Stage, axes: Sequence[Axis], lanes: int) -> str:
             form = affine(item, {})
             blocks = [a.name for a in axes[:-2] if form.coefficient(a.name) == lanes]
             if form.coefficient(lane) == 1 and blocks:
-                return blocks[0]
+                return blocks[-1]
     return axes[1].name
 
 

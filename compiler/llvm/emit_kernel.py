@@ -17,7 +17,7 @@ from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import prefixes, reversed_lanes
+from compiler.llvm.shuffles import first_lanes, prefixes, reversed_lanes, shuffle
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
     Allocate,
@@ -284,7 +284,7 @@ class _FunctionEmitter:
             )
             self.addresses.storages[memory.name] = Storage(memory, pointer)
             if memory.dtype is not DType.BOOL:
-                self.registers.add(memory.name)
+                self.registers.add(memory.name, statement.scope is Scope.REGISTER)
         self.statements(statement.body)
         self.registers.remove(memory.name)
 
@@ -439,6 +439,10 @@ class _FunctionEmitter:
             stored = Value(widened, DType.U8, value.width)
         else:
             stored = value
+        if active is None and self.expressions.is_part(buffer, dtype, value.width):
+            active = first_lanes(value.width)
+            every = [i if i < value.width else None for i in range(active.width)]
+            stored = shuffle(self.writer, stored, stored, every)
         if active is None or not value.width:
             self.writer.line(f"store {stored.typed}, ptr {pointer}, align {dtype.bytes}")
             return

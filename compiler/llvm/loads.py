@@ -15,7 +15,7 @@ from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
 from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import shuffle, transpose_block
+from compiler.llvm.shuffles import first_lanes, shuffle, transpose_block
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.types.dtypes import DType
 
@@ -142,9 +142,7 @@ class LoadEmitter:
         dtype = _stored(node.dtype)
         mask = self._lanes_of(node)
         if mask is None:
-            type_name = type_of(dtype, lane.width)
-            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {dtype.bytes}")
-            result = Value(name, dtype, lane.width)
+            result = self._load_vector(node.buffer, pointer, dtype, lane.width)
             if node.dtype is DType.BOOL:
                 result = self._truth(result)
             if node.buffer in self.prefetches:
@@ -160,6 +158,22 @@ class LoadEmitter:
         """Bools from the bytes that they are stored as."""
         name = self.writer.emit(f"icmp ne {stored.typed}, zeroinitializer")
         return Value(name, DType.BOOL, stored.width)
+
+    def is_part(self, buffer: str, dtype: DType, width: int) -> bool:
+        """A vector of an odd width is a part of a register, which a mask loads and stores at once.
+
+        Not of what should stay in registers: nothing promotes what is masked.
+        """
+        part = width & (width - 1) != 0 and dtype.bytes >= 4 and self.writer.has_avx512
+        return part and not self.registers.promotes(buffer)
+
+    def _load_vector(self, buffer: str, pointer: str, dtype: DType, width: int) -> Value:
+        if not self.is_part(buffer, dtype, width):
+            type_name = type_of(dtype, width)
+            name = self.writer.emit(f"load {type_name}, ptr {pointer}, align {dtype.bytes}")
+            return Value(name, dtype, width)
+        whole = self.masked_load(pointer, first_lanes(width), dtype)
+        return shuffle(self.writer, whole, whole, range(width))
 
     def masked_load(self, pointer: str, mask: Value, dtype: DType) -> Value:
         """A vector of the elements whose mask is set, 0 for the others."""

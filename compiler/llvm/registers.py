@@ -18,6 +18,7 @@ from compiler.llvm.writer import Value
 class _File:
     """The known elements of one buffer, by constant offset; all of one width."""
 
+    promoted: bool = False
     width: int = -1
     usable: bool = True
     values: dict[int, Value] = field(default_factory=dict)
@@ -31,9 +32,12 @@ class Registers:
         self._store = store
         self._files: dict[str, _File] = {}
 
-    def add(self, buffer: str) -> None:
-        """A local buffer comes into scope, with undefined contents."""
-        self._files[buffer] = _File()
+    def add(self, buffer: str, promoted: bool = False) -> None:
+        """A local buffer comes into scope, with undefined contents.
+
+        `promoted` says that it is to stay in registers wherever control flow joins.
+        """
+        self._files[buffer] = _File(promoted)
 
     def remove(self, buffer: str) -> None:
         """A buffer goes out of scope: what is not in memory is not needed."""
@@ -55,6 +59,11 @@ class Registers:
         if file is None or not file.usable or file.width != width:
             return None
         return file.values.get(offset)
+
+    def promotes(self, buffer: str) -> bool:
+        """The buffer is to stay in registers wherever control flow joins."""
+        file = self._files.get(buffer)
+        return file is not None and file.promoted
 
     def width(self, buffer: str) -> int:
         """The one width of the buffer's elements; -1 where there is none, or not known yet."""

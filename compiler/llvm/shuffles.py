@@ -8,6 +8,7 @@ from compiler.expr.instructions import literal
 from compiler.expr.nodes import Const
 from compiler.llvm import scalar_ops
 from compiler.llvm.writer import FunctionWriter, Value
+from compiler.types.dtypes import DType
 
 GROUP_BYTES = 16  # x86 interleaves two registers within groups of this size only; others may always
 
@@ -17,6 +18,13 @@ def shuffle(writer: FunctionWriter, a: Value, b: Value, lanes: Sequence[int | No
     mask = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in lanes)
     name = writer.emit(f"shufflevector {a.typed}, {b.typed}, <{len(lanes)} x i32> <{mask}>")
     return Value(name, a.dtype, len(lanes))
+
+
+def first_lanes(width: int) -> Value:
+    """The mask of the first lanes of a register that holds a vector of so many."""
+    side = 1 << (width - 1).bit_length()
+    lanes = ", ".join(f"i1 {'true' if i < width else 'false'}" for i in range(side))
+    return Value(f"<{lanes}>", DType.BOOL, side)
 
 
 def transpose(writer: FunctionWriter, rows: Sequence[Value]) -> list[Value]:

@@ -15,6 +15,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.sketches.borders import borders
 from compiler.schedule.sketches.tile_domains import TileContext
+from compiler.schedule.sketches.tile_forms import MAX_PHASES
 from compiler.schedule.sketches.tile_operands import guarded_axes
 from compiler.schedule.steps.cache_read import CacheRead
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -46,6 +47,8 @@ def _contiguous(kernel: FusedKernel, stage: Stage) -> str:
     if len(read) != 1 or len(parts_that_read(stage.body, read[0].buffer)) != 1:
         return ""
     form = affine(read[0].indices[-1], {})
+    if 1 <= form.coefficient(stage.axes[-1].name) <= MAX_PHASES:
+        return stage.axes[-1].name
     axes = [axis.name for axis in stage.axes if form.coefficient(axis.name) == 1]
     elsewhere = {name for item in read[0].indices[:-1] for name in axes_of(item)}
     return axes[-1] if axes and axes[-1] not in elsewhere else ""
@@ -119,8 +122,10 @@ def attached_axis(context: TileContext) -> str:
 def _is_parted(context: TileContext, stage: Stage, axis: str) -> bool:
     """No two points of the axis read the same of the stage."""
     ranges = {name: (0, extent - 1) for name, extent in context.extents.items()}
+    held = context.form.held
+    read = held.stage if held is not None and held.source == stage.name else stage.name
     for load in loads(context.anchor.body):
-        if load.buffer != stage.name:
+        if load.buffer != read:
             continue
         forms = [affine(item, {}) for item in load.indices if axis in axes_of(item)]
         if not forms:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from compiler.expr.nodes import Load
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Mask, Numbers, Operand, operands_of
 from compiler.schedule.sketches.roles import Roles
-from compiler.schedule.sketches.tile_forms import TileForm
+from compiler.schedule.sketches.tile_forms import HeldRows, TileForm
 from compiler.schedule.space import ChoiceValue
 from compiler.schedule.vectors import vector_lanes, vector_type
 from compiler.target import Target
@@ -27,6 +28,7 @@ BORDER_COST = 0.5  # of a tile at the border of its row, over one inside, if pad
 STREAM_COST = 0.05  # of one more vector along a tile, each from another place in memory
 TURN_CYCLES = 6.0  # a vector that is turned and stored
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
+LOAD_COST = 2.0  # of a vector from anywhere, most of which cross a cache line
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
@@ -77,9 +79,10 @@ class TileContext:
 
     @cached_property
     def prologue(self) -> tuple[str, ...]:
-        """What is computed before the anchor, copies of operands among it."""
-        kernel = self.kernel
-        return tuple(stage.name for stage in kernel.stages[:-1] if stage.name != kernel.anchor)
+        """What is computed before the tiles, copies of operands among it."""
+        kernel, held = self.kernel, self.form.held
+        within = (kernel.anchor, held.stage if held is not None else "")
+        return tuple(stage.name for stage in kernel.stages[:-1] if stage.name not in within)
 
     @cached_property
     def lanes(self) -> int:
@@ -119,6 +122,22 @@ class TileContext:
             not any(axes_of(item) & moving for item in load.indices)
             for load in loads(self.anchor.body)
         )
+
+    def loads_of_step(self, columns: Numbers, vectors: Numbers) -> Numbers:
+        """Loads of a reduction step, those of vectors counted as often as they take."""
+        moving = {self.roles.vector, self.roles.block}
+        total = np.zeros_like(columns)
+        for load in loads(self.anchor.body):
+            axes = {name for item in load.indices for name in axes_of(item)}
+            count = columns if self.roles.column in axes else np.ones_like(columns)
+            if axes & moving:
+                shifted = len(axes_of(load.indices[-1])) > 1 and not self._is_constant(load)
+                count = count * vectors * (LOAD_COST if shifted else 1.0)
+            total = total + count
+        return total
+
+    def _is_constant(self, load: Load) -> bool:
+        return any(buffer.name == load.buffer and buffer.constant for buffer in self.kernel.inputs)
 
     @cached_property
     def streamed(self) -> frozenset[str]:
@@ -184,6 +203,8 @@ def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
         if context.form.turned and not context.ragged and context.vectors % vectors:
             continue  # a tile of the output begins with a vector
         most = min((budget - vectors) // vectors, columns)
+        if context.form.held is not None:
+            most = min(_columns_of_held_rows(context.form.held, context, budget // vectors), most)
         if vectors > 1 and most < 1:
             break
         least = max(1, most // 3) if most < columns else 1
@@ -192,6 +213,12 @@ def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
             if not wasteful or most <= 2:
                 pairs.append((count, vectors))
     return tuple(pairs)
+
+
+def _columns_of_held_rows(held: HeldRows, context: TileContext, registers: int) -> int:
+    """So many columns have registers for their sums, and for the rows of their windows."""
+    reach = (context.extents[held.across] - 1) * held.dilation + 1
+    return (registers - 1 - reach + held.stride) // (1 + held.stride)
 
 
 def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue:
@@ -237,8 +264,8 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     """Cycles of a reduction step of tiles of so many columns and vectors; arrays of one shape.
 
     A core that starts two multiply-adds and two loads a cycle, and whose multiply-add takes four,
-    spends max(c v / 2, (c + v) / 2, 4) cycles on a step of c columns and v vectors; a little is
-    added for the loop. Without an operand that is broadcast there are c v + v loads. Vectors of all
+    spends max(c v / 2, loads / 2, 4) cycles on a step of c columns and v vectors; a little is added
+    for the loop. With an operand that is broadcast there are c + v loads, else more. Vectors of all
     steps that exceed the first-level cache come anew from the second for each tile of columns, 16
     bytes a cycle.
     """
@@ -246,7 +273,11 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     width = context.element_bytes * context.lanes
     far = steps * vectors * width > context.target.l1_bytes
     streamed = np.where(far, vectors * width / OUTER_BYTES, 0.0)
-    loaded = columns + vectors if context.broadcasts else columns * vectors + vectors
+    loaded = context.loads_of_step(columns, vectors)
+    if (held := context.form.held) is not None:
+        taps = context.extents[held.across]
+        rows = (columns - 1) * held.stride + (taps - 1) * held.dilation + 1
+        loaded = rows * vectors * LOAD_COST / taps + 1
     arithmetic = np.maximum(columns * vectors, loaded) / 2
     return np.asarray(np.maximum(np.maximum(arithmetic, streamed), 4.0) + 0.3, np.float64)
 
@@ -275,6 +306,8 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
 
     The first, the default, reads packed weights in the order in which they are stored.
     """
+    if (held := context.form.held) is not None:
+        return ((held.along, held.across),)
     axes = list(context.roles.reduce)
     window = context.roles.window
     channels = [axis for axis in axes if axis not in window]
@@ -293,6 +326,9 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
 
 def unrolls(context: TileContext, orders: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
     """(steps of the innermost reduce axis, steps of the one outside of it)."""
+    if (held := context.form.held) is not None:
+        taps = context.extents[held.across]  # all of them: the rows are held for each
+        return ((taps, 3), (taps, 1))
     inner = {order[-1] for order in orders}
     extents = sorted({context.extent(axis) for axis in inner})
     largest = extents[-1]

@@ -26,14 +26,31 @@ from compiler.schedule.sketches.phases import split_phases
 from compiler.schedule.sketches.roles import Roles, epilogue_is_plain, roles_of
 from compiler.schedule.sketches.tile_operands import packed_along
 from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.copy_input import CopyInput
+from compiler.schedule.steps.copy_operand import CopyOperand
 from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.pack_stage import PackStage
 from compiler.schedule.steps.split_axis import SplitAxis
 from compiler.schedule.steps.step import Step
 
 MAX_PHASES = 4  # a vector of elements further apart is no few loads and shuffles
+MAX_HELD = 11  # rows of a window whose input is held in registers
 FULL_LANES = 0.6  # of the vectors along channels, at least so much is of use
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """The stage that holds rows of `source` which windows above each other share.
+
+    They are those of a point `along`, a reduce axis. Windows are `stride` apart, their rows, the
+    points of the reduce axis `across`, `dilation`.
+    """
+
+    source: str
+    stage: str
+    along: str
+    across: str
+    stride: int
+    dilation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +58,8 @@ class TileForm:
     """A form of a kernel: `steps` lead to `kernel`, whose anchor's axes have `roles`.
 
     `copies` are the stages that hold operands in another layout. Where the tile is turned before it
-    is stored, `turned` is the output's axis that runs along its vectors, else "".
+    is stored, `turned` is the output's axis that runs along its vectors, else "". Rows of windows
+    above each other may be `held` in registers.
     """
 
     name: str
@@ -50,6 +68,7 @@ class TileForm:
     roles: Roles
     copies: tuple[str, ...] = ()
     turned: str = ""
+    held: HeldRows | None = None
 
 
 def tile_forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:
@@ -162,7 +181,34 @@ def _along_last_axis(
     copied = with_roles(prepared(kernel, copying), lanes)
     roles = roles_of(copied)
     if roles is not None:
-        yield TileForm("tiled", copied, (*steps, *copying), roles, copies)
+        form = TileForm("tiled", copied, (*steps, *copying), roles, copies)
+        yield from _with_held_rows(form)
+        yield form
+
+
+def _with_held_rows(form: TileForm) -> Iterator[TileForm]:
+    """Depthwise, where each row that is read serves several windows above each other."""
+    kernel, roles = form.kernel, form.roles
+    anchor = kernel.stage(kernel.anchor)
+    reduced = {axis.name: axis.extent for axis in anchor.reduce_axes}
+    moving = [load for load in loads(anchor.body) if roles.vector in axes_of(load)]
+    if len(moving) != 1 or roles.block or not roles.column:
+        return
+    (load,) = moving
+    places = [affine(item, {}) for item in load.indices if roles.column in axes_of(item)]
+    taps = [(a, c) for place in places for a, c in place.terms if isinstance(a, str)]
+    across = [(axis, c) for axis, c in taps if 1 < reduced.get(axis, 0) <= MAX_HELD]
+    stride = places[0].coefficient(roles.column) if places else 0
+    if len(places) != 1 or len(taps) != 2 or len(across) != 1 or len(reduced) != 2 or stride < 1:
+        return
+    ((axis, dilation),) = across
+    if stride > 2 * dilation:
+        return
+    (along,) = reduced.keys() - {axis}
+    held = HeldRows(load.buffer, f"{load.buffer}.held", along, axis, stride, dilation)
+    step = CopyOperand(anchor.name, load.buffer, held.stage)
+    made = prepared(kernel, (step,))
+    yield replace(form, name="tiled_rows", kernel=made, steps=(*form.steps, step), held=held)
 
 
 def _arranged(kernel: FusedKernel, lanes: int) -> tuple[tuple[Step, ...], tuple[str, ...]] | None:
@@ -189,7 +235,7 @@ def _arranged(kernel: FusedKernel, lanes: int) -> tuple[tuple[Step, ...], tuple[
         if name in shapes and kernel.stage(name).reduce_axes:
             return None
         if step not in steps:
-            made = [CopyInput(anchor.name, load.buffer, name)] if load.buffer in variable else []
+            made = [CopyOperand(anchor.name, load.buffer, name)] if load.buffer in variable else []
             steps += [*made, step]
     return tuple(steps), tuple(copies)
 

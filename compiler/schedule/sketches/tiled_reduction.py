@@ -74,7 +74,8 @@ def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) 
         TileContext(form, target, threads)
         for form in tile_forms(kernel, vector_lanes(kernel, target))
     ]
-    if any(context.form.turned for context in contexts):
+    contexts = [context for context in contexts if tiles_of(context)]
+    if any(context.form.turned or context.form.held for context in contexts):
         contexts.sort(key=form_cycles)
     return [_sketch(context) for context in contexts]
 
@@ -101,7 +102,9 @@ def _sketch(context: TileContext) -> Sketch:
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), 0))
     if prologue and not context.form.copies:
         paddings = (
-            ("inline", "copy") if can_inline(context.kernel, prologue, roles.vector) else ("copy",)
+            ("copy",)
+            if context.form.held or not can_inline(context.kernel, prologue, roles.vector)
+            else ("inline", "copy")
         )
         choices.append((Choice("padding", paddings), paddings[0]))
     if context.threads > 1:
@@ -309,9 +312,24 @@ class _Plan:
         column = [roles.column] if roles.column else []
         rest = [axis for axis in (*roles.outer, roles.row, *roles.phases) if axis]
         steps.append(Reorder(anchor, (*rest, *loops, *unrolled, *column, *vector)))
-        steps += [Unroll(anchor, axis, False) for axis in unrolled]
+        # Rows in registers have no address: each of their loops is unrolled in tails, too.
+        everywhere = self.context.form.held is not None
+        steps += [Unroll(anchor, axis, everywhere) for axis in unrolled]
         steps += [Unroll(anchor, axis) for axis in (*column, vector[0])]
-        return [*steps, Vectorize(anchor, vector[-1])]
+        return [*steps, Vectorize(anchor, vector[-1]), *self._held_rows(anchor)]
+
+    def _held_rows(self, anchor: str) -> list[Step]:
+        """The rows that windows above each other share, in registers."""
+        held = self.context.form.held
+        if held is None:
+            return []
+        *outer, last = (axis.name for axis in self.context.kernel.stage(held.stage).axes)
+        return [
+            Tile(held.stage, last, self.context.lanes),
+            *(Unroll(held.stage, axis) for axis in (*outer, f"{last}.o")),
+            Vectorize(held.stage, f"{last}.i"),
+            ComputeAt(held.stage, anchor, held.along, "register"),
+        ]
 
     def shape(self) -> NestShape:
         context, roles, values = self.context, self.context.roles, self.values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -153,6 +153,18 @@ def plain_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
     batch = draw(st.integers(1, 2))
     chain = Chain()
     constant = draw(st.booleans())
+    if draw(st.booleans()):  # what packs channels, phases and rows of windows
+        kernel = tuple(draw(st.integers(1, 7 if rank < 3 else 3)) for _ in range(rank))
+        strides = tuple(draw(st.integers(1, 5 if rank < 3 else 2)) for _ in range(rank))
+        geometry = replace(geometry, strides=strides)
+        form = draw(st.sampled_from(["depthwise", "channels", "channels of groups"]))
+        constant = True
+        if form == "depthwise":
+            groups, inputs, outputs = draw(st.integers(2, 5)), 1, draw(st.integers(1, 2))
+        else:
+            groups = 1 if form == "channels" else draw(st.integers(2, 3))
+            outputs = draw(st.sampled_from([1, 2, 3])) * lanes - draw(st.integers(0, 1)) * 3
+            assume(outputs > 0)
     data = chain.input((batch, groups * inputs, *plane), dtype)
     if draw(st.integers(0, 3)) == 0:
         shape = geometry.transposed_outputs(plane, kernel)

@@ -70,7 +70,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "blocked_convolutions": (blocked_convolutions, 90),
     "stem_convolutions": (stem_convolutions, 40),
     "transposed_convolutions": (transposed_convolutions, 80),
-    "plain_convolutions": (plain_convolutions, 90),
+    "plain_convolutions": (plain_convolutions, 130),
     "products": (products, 100),
     "pools": (pools, 80),
     "reductions": (reductions, 120),

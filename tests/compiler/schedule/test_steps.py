@@ -21,7 +21,7 @@ from compiler.schedule.steps.cache_read import CacheRead
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_along import ComputeAlong
 from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.copy_input import CopyInput
+from compiler.schedule.steps.copy_operand import CopyOperand
 from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.hoist import Hoist
 from compiler.schedule.steps.inline import Inline
@@ -133,7 +133,7 @@ EXAMPLES = [
         PackStage("t", ((0, 4),), (1, 0)),
         (CacheWrite("y", "t"), PackLayout("in0", ((0, 4),), (0, 2, 1))),
     ),
-    Example("copy_input", "row_sum19", CopyInput("s", "in0", "t")),
+    Example("copy_operand", "row_sum19", CopyOperand("s", "in0", "t")),
     Example("split_axis_of_groups", "grouped", SplitAxis("i", 4)),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
 ]
@@ -381,16 +381,16 @@ REFUSALS = [
     ),
     Refusal(
         "row_sum19",
-        CopyInput("s", "in0", "t"),
-        "an input is copied before other steps touch the stage that reads it",
+        CopyOperand("s", "in0", "t"),
+        "an operand is copied before other steps touch the stage that reads it",
         (Tile("s", "i", 2),),
     ),
     Refusal(
         "filter",
-        CopyInput("y", "in0", "t"),
+        CopyOperand("y", "in0", "t"),
         "in0 is a constant: PackLayout arranges it for nothing",
     ),
-    Refusal("window", CopyInput("y", "in0", "copy"), "y does not read in0"),
+    Refusal("window", CopyOperand("y", "in0", "copy"), "y does not read in0"),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),

@@ -1,4 +1,4 @@
-"""Step: read an input by way of a copy, whose layout is ours to choose."""
+"""Step: read an operand by way of a copy, whose place and layout are ours to choose."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import Expr, Load, index
 from compiler.expr.walk import rewrite
+from compiler.kernels.kernel import Buffer
 from compiler.kernels.stage import Axis, Stage
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)
-class CopyInput(Step):
-    """Copy the input `buffer` to a stage `result`, with axes d0, d1…, which `stage` then reads.
+class CopyOperand(Step):
+    """Copy `buffer`, an input or a stage, to a stage `result`, which `stage` then reads.
 
     for i: for k: y[i] += x[k, i]     ->     for d0: for d1: t[d0, d1] = x[d0, d1]
                                             for i: for k: y[i] += t[k, i]
 
-    Usually a `PackStage` follows, so that what is read many times is read in the best order.
+    The copy has the axes d0, d1… Usually a `PackStage` or a `ComputeAt` follows, so that what is
+    read many times is read in the best order, or held in registers.
     """
 
     stage: str
@@ -28,13 +30,14 @@ class CopyInput(Step):
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         stage = scheduled.untouched_stage(
-            self.stage, "an input is copied before other steps touch the stage that reads it"
+            self.stage, "an operand is copied before other steps touch the stage that reads it"
         )
-        buffer = scheduled.input(self.buffer)
-        if buffer.constant:
+        made = {state.name: state.stage for state in scheduled.stages}
+        source = made.get(self.buffer) or scheduled.input(self.buffer)
+        if isinstance(source, Buffer) and source.constant:
             raise ScheduleError(f"{self.buffer} is a constant: PackLayout arranges it for nothing")
-        axes = tuple(Axis(f"d{number}", extent) for number, extent in enumerate(buffer.shape))
-        element = Load(buffer.dtype, buffer.name, tuple(index(axis.name) for axis in axes))
+        axes = tuple(Axis(f"d{number}", extent) for number, extent in enumerate(source.shape))
+        element = Load(source.dtype, self.buffer, tuple(index(axis.name) for axis in axes))
 
         def copied(node: Expr) -> Expr:
             if not isinstance(node, Load) or node.buffer != self.buffer:
