@@ -76,6 +76,10 @@ def _max_pool(attributes: Attributes, use: Use) -> Tensor:
     return _pool_stage(use, read_windows(attributes, attributes.integers("kernel")), "max")
 
 
+def _sum_pool(attributes: Attributes, use: Use) -> Tensor:
+    return _pool_stage(use, read_windows(attributes, attributes.integers("kernel")), "sum")
+
+
 def _average_pool(attributes: Attributes, use: Use) -> Tensor:
     windows = read_windows(attributes, attributes.integers("kernel"))
     total = _pool_stage(use, windows, "sum")
@@ -193,6 +197,17 @@ register(
         passes=_passes,
         outside=lambda dtype: float(neutral_element("max", dtype).value),
         blocked=_blocked_form(keeps_lane=True),
+    ),
+    OperatorDefinition(
+        "sum_pool",
+        Pattern.REDUCTION,
+        1,
+        _infer_pool(FLOATS),
+        _sum_pool,
+        {**_ATTRIBUTES, "layout": "NCHW"},
+        passes=_passes,
+        outside=lambda dtype: 0.0,
+        blocked=_blocked_form(keeps_lane=False),
     ),
     OperatorDefinition(
         "average_pool",

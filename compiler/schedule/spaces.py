@@ -11,6 +11,7 @@ from compiler.schedule.sketches.scan import scan_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
+from compiler.schedule.sketches.window_rows import window_rows_sketches
 from compiler.schedule.sketches.winograd_conv import winograd_sketches
 from compiler.schedule.space import ScheduleSpace, Sketch
 from compiler.target import Target
@@ -18,7 +19,13 @@ from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 ATTENDING = (attention_sketches,)
 SCANNING = (scan_sketches,)
-REDUCING = (window_sketches, reduced_row_sketches, tiled_reduction_sketches, winograd_sketches)
+REDUCING = (
+    window_rows_sketches,
+    window_sketches,
+    reduced_row_sketches,
+    tiled_reduction_sketches,
+    winograd_sketches,
+)
 MOVING = (transposed_sketches, row_wise_sketches)
 """The families of sketches, the preferred first; those that move are for what nothing reduces, and
 where a pattern of several contractions is known, no other sketch is worth a try."""

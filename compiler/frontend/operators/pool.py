@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
@@ -91,13 +89,10 @@ def global_lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("LpPool", 1, 2, 11, 18, 22)
 def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """The windows' sums are a depthwise convolution with ones."""
     data, p = node.input(0), _power(node)
     found = pool_windows(node, data.shape[2:])
-    channels = data.shape[1]
-    graph.check_array((channels, *found.kernel), data.dtype.bytes)
-    ones = graph.constant(np.ones((channels, 1, *found.kernel), data.dtype.numpy))
-    pads = found.pads[: data.rank - 2] + overhanging_ends(data.shape[2:], found)
     powers = raised(data, p, graph)
-    total = graph.emit("conv", powers, ones, **found.steps, pads=pads, groups=channels)
+    total = graph.emit(
+        "sum_pool", powers, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
+    )
     return rooted(total, p, graph)

@@ -49,6 +49,7 @@ MAX_WINDOW = 49  # elements of a window that is written out
 # Elements ahead. Rows above each other are several short streams, which hardware follows late: at
 # 256 x 256 a distance of 4 KiB makes pooling of 16 MiB more than twice as fast.
 PREFETCH_DISTANCES = (0, 512, 1024, 2048)
+LEAST_LANES = 4  # of a vector: rows may be shorter than a register
 MAX_STRIDE = 4  # windows further apart leave most of each vector unused
 
 
@@ -66,11 +67,11 @@ class _Window:
 def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel reduces small windows that lie side by side along its last axis."""
     merged, merges = merge_all(kernel)
-    lanes = vector_lanes(merged, target)
+    extent = merged.output.axes[-1].extent if merged.output.axes else 0
+    lanes = min(vector_lanes(merged, target), 1 << max(extent.bit_length() - 1, 0))
     window = _window(merged, lanes)
     if window is None:
         return []
-    extent = merged.output.axes[-1].extent
     vectors = tuple(count for count in (1, 2, 4) if count * lanes <= extent)
     choices: list[tuple[Choice, ChoiceValue]] = [(Choice("vectors", vectors), vectors[0])]
     if window.prologue:
@@ -102,7 +103,7 @@ def _window(kernel: FusedKernel, lanes: int) -> _Window | None:
     if not anchor.reduce_axes or not anchor.axes or not epilogue_is_plain(kernel):
         return None
     size = prod(axis.extent for axis in anchor.reduce_axes)
-    if size > MAX_WINDOW or anchor.axes[-1].extent < lanes or anchor.dtype is DType.BOOL:
+    if size > MAX_WINDOW or lanes < LEAST_LANES or anchor.dtype is DType.BOOL:
         return None
     column = anchor.axes[-1].name
     if not _side_by_side(anchor, column):

@@ -54,6 +54,19 @@ def _doubled() -> FusedKernel:
     return FusedKernel("doubled", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _windows() -> FusedKernel:
+    """y[i, j] = max over k, m of x[i + k, j * 2 + m]."""
+    builder = KernelBuilder()
+    x = builder.input(f32(5, 9))
+
+    def body(i: Expr, j: Expr, k: Expr, m: Expr) -> Expr:
+        return x[add(i, k), add(binary("mul", j, integer(2)), m)]
+
+    axes = [("i", 3), ("j", 4)]
+    builder.stage("y", axes, body, reduce=[("k", 3), ("m", 3)], combiner="max")
+    return FusedKernel("windows", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
 def _padded() -> FusedKernel:
     """pad[i] = select(0 < i, x[i - 1], 0); y[i] = pad[i] * 2."""
     builder = KernelBuilder()
@@ -208,6 +221,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "weights": lambda: _plane(4, 5, constant=True),
     "turned": lambda: _turned(3, 5),
     "doubled": _doubled,
+    "windows": _windows,
     "padded": _padded,
     "row_sum19": lambda: _row_sum(3, 19),
     "running_sum": _running_sum,

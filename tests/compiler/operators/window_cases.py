@@ -168,6 +168,11 @@ def _pools() -> Iterator[Case]:
         expected = runtime("MaxPool", x, kernel_shape=kernel, ceil_mode=int(ceil), **geometry)
         outputs = expected().shape[2:]
         yield case(f"{number}", "max_pool", [x], expected, kernel=kernel, shape=outputs, **geometry)
+        size = np.abs(x)
+        sums = runtime("LpPool", size, kernel_shape=kernel, ceil_mode=int(ceil), p=1, **geometry)
+        yield case(
+            f"{number}", "sum_pool", [size], sums, 1e-5, kernel=kernel, shape=outputs, **geometry
+        )
         for include in (0, 1):
             expected = runtime(
                 "AveragePool",

@@ -186,7 +186,8 @@ def plain_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
 @st.composite
 def pools(draw: st.DrawFn, lanes: int) -> list[Case]:
     blocked = draw(st.booleans())
-    plane, kernel = draw(st.sampled_from(_PLANES)), draw(st.sampled_from(_KERNELS))
+    plane = draw(st.sampled_from([*_PLANES, (9, 21), (5, 50)]))
+    kernel = draw(st.sampled_from([*_KERNELS, (3, 3), (5, 5), (4, 3)]))
     geometry = draw(geometries(2))
     assume(all(pad < kernel[i % 2] for i, pad in enumerate(geometry.pads)))
     shape = geometry.outputs(plane, kernel)
@@ -196,8 +197,10 @@ def pools(draw: st.DrawFn, lanes: int) -> list[Case]:
     trail = (lanes,) if blocked else ()
     data = chain.input((draw(st.integers(1, 2)), draw(st.integers(1, 3)), *plane, *trail), dtype)
     if draw(st.booleans()) or not dtype.is_float:
+        name = draw(st.sampled_from(["max_pool", "max_pool", "sum_pool"]))
+        name = name if dtype.is_float else "max_pool"
         value = chain.apply(
-            "max_pool", data, kernel=kernel, shape=shape, layout=layout, **geometry.attributes()
+            name, data, kernel=kernel, shape=shape, layout=layout, **geometry.attributes()
         )
     else:
         include = draw(st.booleans())

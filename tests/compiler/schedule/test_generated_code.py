@@ -72,7 +72,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "transposed_convolutions": (transposed_convolutions, 80),
     "plain_convolutions": (plain_convolutions, 130),
     "products": (products, 100),
-    "pools": (pools, 80),
+    "pools": (pools, 120),
     "reductions": (reductions, 120),
     "normalisations": (normalisations, 100),
     "pointwise": (pointwise, 150),

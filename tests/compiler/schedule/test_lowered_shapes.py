@@ -442,4 +442,5 @@ def test_every_sketch_is_compared() -> None:
     families = {name.rstrip("0123456789") for name in sketches}
     tiled = {"tiled", "tiled_merged", "tiled_phases", "tiled_rows", "channels"}
     attention = {"attention", "online_attention"}
-    assert families == {*tiled, "winograd", "row_wise", "window", "transposed", *attention}
+    windows = {"window", "window_rows"}
+    assert families == {*tiled, *windows, "winograd", "row_wise", "transposed", *attention}

@@ -34,6 +34,7 @@ from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
 from compiler.schedule.steps.scan import Scan
+from compiler.schedule.steps.separate_window import SeparateWindow
 from compiler.schedule.steps.split_axis import SplitAxis
 from compiler.schedule.steps.split_reduction import SplitReduction
 from compiler.schedule.steps.step import STEPS, Step
@@ -71,6 +72,7 @@ EXAMPLES = [
     Example("merge_axes", "plane", MergeAxes("i", "j")),
     Example("merge_reduce_axes", "plane_sum", MergeReduceAxes("s", "k", "m")),
     Example("split_axis", "doubled", SplitAxis("i", 2)),
+    Example("separate_window", "windows", SeparateWindow("y", "j", "rows")),
     Example("hoist", "scaled", Hoist("y", "j", "t")),
     Example("cache_write", "row_sum19", CacheWrite("s", "result")),
     Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
@@ -192,6 +194,14 @@ REFUSALS = [
         (Tile("y", "i", 2),),
     ),
     Refusal("add_broadcast", MergeAxes("i1", "i2"), "relu reads in1 not along i1_i2"),
+    Refusal(
+        "windows",
+        SeparateWindow("y", "j", "rows"),
+        "windows are separated before other steps touch the stage",
+        (Tile("y", "i", 2),),
+    ),
+    Refusal("window", SeparateWindow("y", "i", "rows"), "the windows of y have no part across i"),
+    Refusal("windows", SeparateWindow("y", "n", "rows"), "y does not move along n in one way"),
     Refusal("plane", SplitAxis("j", 2), "2 does not divide j of extent 5"),
     Refusal("plane", SplitAxis("k", 2), "k is no axis of y"),
     Refusal(
