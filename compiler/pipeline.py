@@ -18,6 +18,7 @@ from compiler.limits import Allowance, Limits
 from compiler.llvm.compile_kernel import CompiledKernel, emit_loops
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
+from compiler.llvm.scalar_work import scalar_work
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_ir
@@ -291,6 +292,7 @@ class KernelStages:
         try:
             nest = self.stages.run("loops", lambda: lower(kernel, steps), key)
             emitted = self.stages.run("llvm", lambda: emit_loops(nest, steps, target, symbol), key)
+            why = scalar_work(nest, target)
         except _DOES_NOT_FIT as error:
             return self.lower(key, symbol, partial(self._following, chosen, error))
 
@@ -298,7 +300,7 @@ class KernelStages:
             if known is not None:
                 return known
             self.allowance.check_time(f"compiling kernel {kernel.name}")
-            compiled = emitted.compile(target)
+            compiled = replace(emitted.compile(target), not_vectorised=why)
             if entry is not None:
                 entry.keep(compiled)
             return compiled
@@ -378,4 +380,5 @@ def _report(calls: list[KernelCall], built: KernelSchedule, code: CompiledKernel
         flops=kernel_flops(calls[0].kernel),
         operators=calls[0].operators,
         sources=tuple(source for call in calls for source in call.sources),
+        not_vectorised=code.not_vectorised,
     )

@@ -18,7 +18,10 @@ from compiler.types.numerics import Algorithm
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """Object code of one kernel, and what its caller must provide."""
+    """Object code of one kernel, and what its caller must provide.
+
+    `not_vectorised` says why most of its work is scalar, empty where it is not or nobody asked.
+    """
 
     symbol: str
     object_code: bytes
@@ -26,6 +29,7 @@ class CompiledKernel:
     constant_layouts: tuple[tuple[str, ConstantLayout], ...]
     parallel: bool
     algorithm: Algorithm
+    not_vectorised: str = ""
 
     def __str__(self) -> str:
         text = f"{self.symbol}: {len(self.object_code)} bytes of object code"

@@ -73,17 +73,24 @@ class KernelEntry:
         facts, code = found
         size, parallel = facts["workspace_bytes"], facts["parallel"]
         layouts, algorithm = constant_layouts(self.schedule), self.schedule.algorithm
-        return CompiledKernel(self.symbol, code, size, layouts, parallel, algorithm)
+        why = facts["not_vectorised"]
+        return CompiledKernel(self.symbol, code, size, layouts, parallel, algorithm, why)
 
     def keep(self, made: CompiledKernel) -> None:
         """Keep the code."""
-        facts = {"workspace_bytes": made.workspace_bytes, "parallel": made.parallel}
+        facts = {
+            "workspace_bytes": made.workspace_bytes,
+            "parallel": made.parallel,
+            "not_vectorised": made.not_vectorised,
+        }
         self.cache.cache.add(self.key, facts, made.object_code)
 
 
 def _is_kernel(facts: Any) -> bool:
     """Whether these are the facts of a compiled kernel."""
-    if not isinstance(facts, dict) or facts.keys() != {"workspace_bytes", "parallel"}:
+    names = {"workspace_bytes", "parallel", "not_vectorised"}
+    if not isinstance(facts, dict) or facts.keys() != names:
         return False
-    size = facts["workspace_bytes"]
-    return type(size) is int and size >= 0 and isinstance(facts["parallel"], bool)
+    size, why = facts["workspace_bytes"], facts["not_vectorised"]
+    is_size = type(size) is int and size >= 0
+    return is_size and isinstance(facts["parallel"], bool) and isinstance(why, str)

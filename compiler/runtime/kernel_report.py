@@ -25,6 +25,7 @@ class KernelReport:
     and `note` says why a chosen schedule was not used. `numerics` is "direct", or names the
     algorithm that changes rounding. `flops` are the arithmetic operations of one call, see
     `compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.
+    `not_vectorised` says why most of the work is done element by element, empty if it is not.
     """
 
     name: str
@@ -40,6 +41,7 @@ class KernelReport:
     flops: int
     operators: tuple[str, ...]
     sources: tuple[str, ...]
+    not_vectorised: str = ""
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> KernelReport:

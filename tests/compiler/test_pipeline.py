@@ -19,7 +19,7 @@ from compiler import pipeline
 from compiler.content_cache import ContentCache
 from compiler.emit import llvm_text
 from compiler.errors import ImportModelError, ScheduleError, SettingsError, VerifyError
-from compiler.frontend.import_onnx import import_onnx
+from compiler.frontend.import_onnx import import_model_proto, import_onnx
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Graph
@@ -405,3 +405,18 @@ def test_graph_can_be_built_without_a_file(mlp: Path) -> None:
     graph = import_onnx(mlp)
     assert isinstance(graph, Graph)
     assert_equals_reference(compiler.build(graph), mlp)
+
+
+def test_scalar_kernels_are_reported_with_the_reason_from_the_cache_too(tmp_path: Path) -> None:
+    graph = import_model_proto(build_model("mlp"))
+
+    def naive(kernel: FusedKernel) -> ScheduleChoice:
+        return ScheduleChoice(spaces.naive_schedule(), "naive")
+
+    for choose in (naive, None):
+        for _ in range(2):
+            cache = ObjectCache(ContentCache(tmp_path / "cache"))
+            compiled = compile_model(graph, choose, cache=cache)
+            reasons = {report.not_vectorised for report in compiled.spec.kernels}
+            assert (reasons == {""}) == (choose is None)
+        assert cache.hits and not cache.misses

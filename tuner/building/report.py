@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from compiler.errors import TunefarmError
-from compiler.runtime.kernel_report import TUNED, KernelReport
+from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
 from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 if TYPE_CHECKING:
     from compiler.kernels.kernel import FusedKernel
 
 NOTES_IN_A_HINT = 3
+SCALAR_IN_A_NOTE = 3
 
 # A coarse roofline of one core, only to weigh kernels against each other.
 _FLOPS_PER_SECOND = 50e9
@@ -34,7 +35,7 @@ class KernelUse:
 class BuildReport:
     """Every distinct kernel, and the share of the estimated time that runs tuned schedules.
 
-    `notes` say what of the database could not be used.
+    `notes` say which kernels are scalar loops, and what of the database could not be used.
     """
 
     kernels: tuple[KernelUse, ...]
@@ -79,13 +80,26 @@ def build_report(
         for report, estimate in zip(reports, estimates, strict=True)
     ]
     total = sum(seconds)
-    return BuildReport(
-        tuple(
-            KernelUse(report, cost / total if total else 0.0)
-            for report, cost in zip(reports, seconds, strict=True)
-        ),
-        notes,
+    uses = tuple(
+        KernelUse(report, cost / total if total else 0.0)
+        for report, cost in zip(reports, seconds, strict=True)
     )
+    return BuildReport(uses, (*_scalar_note(uses), *notes))
+
+
+def _scalar_note(uses: Sequence[KernelUse]) -> tuple[str, ...]:
+    """A line if there are kernels that vectors do nothing for; others say so of naive ones."""
+    found = [
+        use for use in uses if use.report.not_vectorised and use.report.schedule_source != NAIVE
+    ]
+    if not found:
+        return ()
+    found.sort(key=lambda use: -use.share)
+    named = [f"{use.report.name}: {use.report.not_vectorised}" for use in found[:SCALAR_IN_A_NOTE]]
+    more = f"; and {len(found) - len(named)} more" if len(found) > len(named) else ""
+    share = format_share(sum(use.share for use in found))
+    kernels = "1 kernel is" if len(found) == 1 else f"{len(found)} kernels are"
+    return (f"{kernels} not vectorised ({share} of the estimated time): {'; '.join(named)}{more}",)
 
 
 def _estimated_seconds(kernel: FusedKernel) -> float:
@@ -126,6 +140,11 @@ def build_table(report: BuildReport) -> Table:
             kernel.record_id or "-",
             "-" if kernel.latency is None else format_seconds(kernel.latency),
             kernel.numerics,
-            kernel.note,
+            _note(kernel),
         )
     return table
+
+
+def _note(kernel: KernelReport) -> str:
+    why = f"not vectorised: {kernel.not_vectorised}" if kernel.not_vectorised else ""
+    return "; ".join(filter(None, (kernel.note, why)))

@@ -1,0 +1,114 @@
+"""What is done element by element is found out, with a reason that fits; the rest is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.expr.library_calls import calls_library
+from compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
+from compiler.llvm.scalar_work import scalar_work
+from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store, Update
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.spaces import default_schedule, naive_schedule
+from compiler.target import Target
+from compiler.types.dtypes import DType
+from configs.settings import load_target
+from tests.compiler.kernels.matmul import matmul_kernel
+
+TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
+WITHOUT_GATHER = Target.from_json(load_target("x86-64-v2").model_dump())
+ROWS, LANES = 1000, 8
+X, TABLE = Memory("x", DType.F32, (1 << 16,)), Memory("table", DType.I64, (1 << 16,))
+Y = Memory("y", DType.F32, (ROWS * LANES,))
+AT = add(mul(index("row"), integer(LANES)), index("lane"))
+
+
+def nest(value: Expr, at: Expr = AT, kind: LoopKind = LoopKind.VECTORISED) -> LoopNest:
+    """`y[at] = value` for each row and lane."""
+    inner = For("lane", 0, LANES, kind, (Store("y", (at,), value),))
+    return LoopNest("k", (X, TABLE), Y, (For("row", 0, ROWS, LoopKind.SERIAL, (inner,)),))
+
+
+def x(at: Expr) -> Expr:
+    return Load(DType.F32, "x", (at,))
+
+
+VECTORS = {
+    "side by side": x(AT),
+    "the same for all lanes": x(index("row")),
+    "a few apart": x(mul(AT, integer(3))),
+    "each twice": x(binary("floordiv", AT, integer(2))),
+    "backwards": x(binary("sub", integer(ROWS * LANES), AT)),
+    "in vectors of code": unary("exp", x(AT)),
+    "a power of two": binary("pow", x(AT), const(2.0, DType.F32)),
+}
+
+
+@pytest.mark.parametrize("value", VECTORS.values(), ids=VECTORS)
+def test_vectors_are_no_scalar_work(value: Expr) -> None:
+    assert scalar_work(nest(value), TARGET) == ""
+
+
+def test_elements_far_apart_are_scalar_work() -> None:
+    value = x(add(mul(index("lane"), integer(ROWS)), index("row")))
+    assert scalar_work(nest(value), TARGET) == (
+        f"elements of `x` lie {ROWS} apart along the axis of the vectors"
+    )
+
+
+def test_elements_at_positions_from_a_table_are_scalar_work_where_nothing_gathers() -> None:
+    value = x(Load(DType.I64, "table", (AT,)))
+    assert scalar_work(nest(value), TARGET) == ""
+    assert scalar_work(nest(value), WITHOUT_GATHER) == (
+        "where `x` is read depends on the values of `table`"
+    )
+
+
+def test_division_that_leaves_no_pattern_is_scalar_work_where_nothing_gathers() -> None:
+    value = x(binary("mod", mul(AT, integer(7)), integer(1009)))
+    assert scalar_work(nest(value), WITHOUT_GATHER) == (
+        "integer division or modulo in an index of `x`"
+    )
+
+
+def test_library_call_is_scalar_work_in_vectors_too() -> None:
+    doubles = [Memory(name, DType.F64, (ROWS * LANES,)) for name in ("x", "y")]
+    value = unary("erf", Load(DType.F64, "x", (AT,)))
+    called = LoopNest("k", (doubles[0],), doubles[1], nest(value).body)
+    assert calls_library(value)
+    assert scalar_work(called, TARGET) == "`erf` is a call of the C library for each element"
+
+
+def test_results_far_apart_are_scalar_work() -> None:
+    at = add(mul(index("lane"), integer(ROWS)), index("row"))
+    assert scalar_work(nest(x(AT), at), TARGET) == (
+        "neighbouring lanes are no neighbours in the result `y`"
+    )
+
+
+def test_loop_that_is_not_vectorised_is_scalar_work_for_what_keeps_it_from_that() -> None:
+    far = x(add(mul(index("lane"), integer(ROWS)), index("row")))
+    serial = LoopKind.SERIAL
+    assert "lie 1000 apart" in scalar_work(nest(far, kind=serial), TARGET)
+    assert scalar_work(nest(x(AT), kind=serial), TARGET).startswith("no sketch makes vectors")
+    narrow = add(mul(index("row"), integer(3)), index("lane"))
+    body = For("lane", 0, 3, serial, (Store("y", (narrow,), x(narrow)),))
+    few = LoopNest("k", (X, TABLE), Y, (For("row", 0, ROWS, serial, (body,)),))
+    assert scalar_work(few, TARGET) == "no axis of 4 or more elements is contiguous in `y`"
+
+
+def test_a_little_scalar_work_beside_vectors_is_nothing() -> None:
+    few = For("row", 0, 40, LoopKind.SERIAL, (Update("y", (integer(0),), "sum", x(index("row"))),))
+    vectors = nest(x(AT))
+    assert scalar_work(LoopNest("k", (X,), Y, (few, *vectors.body)), TARGET) == ""
+    assert scalar_work(LoopNest("k", (X,), Y, (few,)), TARGET) == ""
+
+
+def test_naive_schedule_is_scalar_work_and_the_default_one_is_not() -> None:
+    kernel = matmul_kernel(64, 64, 64)
+    assert scalar_work(lower(kernel, naive_schedule()), TARGET)
+    assert scalar_work(lower(kernel, default_schedule(kernel, TARGET)), TARGET) == ""
+
+
+def test_constants_alone_are_vectors() -> None:
+    assert scalar_work(nest(const(1.0, DType.F32)), TARGET) == ""

@@ -1,0 +1,79 @@
+"""Kernels whose default schedule is scalar: a list over the zoo and the operator map that only
+shrinks.
+
+tests/golden/scalar_kernels.json counts them by target and model. `--update-golden` writes lower
+counts, never a higher one: a kernel that falls into scalar loops is mended, not listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+import pytest
+
+from compiler.errors import ScheduleError, TunefarmError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.frontend.zoo import build_model, model_names
+from compiler.llvm.scalar_work import scalar_work
+from compiler.pipeline import kernels_of
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.spaces import default_schedule
+from compiler.target import Target
+from configs.settings import load_target
+from tests.benchmarks.operator_cases.all_cases import all_cases
+
+Models: TypeAlias = Iterator[tuple[str, Callable[[], onnx.ModelProto]]]
+_LIST = Path(__file__).resolve().parents[1] / "golden" / "scalar_kernels.json"
+_TARGETS = ("x86-64-v3", "x86-64-v4")
+
+
+def _zoo() -> Models:
+    for name in model_names():
+        yield f"zoo: {name}", lambda name=name: build_model(name)  # type: ignore[misc]
+
+
+def _cases() -> Models:
+    for case in all_cases():
+        yield case.name, lambda case=case: case.build()[0]  # type: ignore[misc]
+
+
+def _scalar_kernels(models: Models, target: Target) -> dict[str, list[str]]:
+    """For each model that has some the scalar kernels, with the reasons."""
+    found: dict[str, list[str]] = {}
+    for name, make in models:
+        try:
+            program = kernels_of(import_model_proto(make()), target)
+        except TunefarmError:
+            continue  # a model that is refused has no kernels
+        kernels = [calls[0].kernel for calls in program.kernel_calls().values()]
+        for kernel in kernels:
+            try:
+                why = scalar_work(lower(kernel, default_schedule(kernel, target)), target)
+            except ScheduleError as error:
+                why = f"no schedule fits: {error}"
+            if why:
+                found.setdefault(name, []).append(f"{kernel.name}: {why}")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", [_zoo, _cases])
+@pytest.mark.parametrize("target", _TARGETS)
+def test_no_kernel_is_scalar_that_is_not_listed(
+    target: str, models: Callable[[], Models], update_golden: bool
+) -> None:
+    listed = json.loads(_LIST.read_text())
+    known: dict[str, int] = listed[target]
+    mine = [name for name, _ in models()]
+    found = _scalar_kernels(models(), Target.from_json(load_target(target).model_dump()))
+    more = {name: why for name, why in found.items() if len(why) > known.get(name, 0)}
+    assert not more, f"these kernels fall into scalar loops on {target}: {more}"
+    if update_golden:
+        rest = {name: count for name, count in known.items() if name not in mine}
+        counts = {name: len(why) for name, why in found.items()}
+        listed[target] = dict(sorted({**rest, **counts}.items()))
+        _LIST.write_text(json.dumps(listed, indent=1) + "\n")
