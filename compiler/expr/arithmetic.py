@@ -163,21 +163,42 @@ def _quotient(m: Instructions, a: str, divisor: str) -> str:
     CPUs divide vectors of floats only, which is exact where those have more digits than integers.
     """
     division = "sdiv" if m.dtype.is_signed else "udiv"
-    if not m.is_vector or m.literal(divisor) is not None:
+    if not m.is_vector or (m.dtype.bytes < 8 and m.literal(divisor) is not None):
         return m.emit(division, a, divisor)
     if m.dtype.bytes < 8:
         return _quotient_of_floats(m, a, divisor)
-    half = 1 << 30
-    narrow = m.of(DType.I32)
-    parts = [m.convert("trunc", operand, DType.I32) for operand in (a, divisor)]
-    quotient = narrow.convert("sext", _quotient_of_floats(narrow, *parts), m.dtype)
-    offset = m.constant(half if m.dtype.is_signed else 0)
-    large = [
-        m.compare("uge", m.emit("add", operand, offset), m.constant(2 * half))
-        for operand in (a, divisor)
+    small = _quotient_of_small(m, a, divisor)
+    beyond = _is_beyond_small(m, a, divisor)
+    return m.rarely(beyond, small, lambda: m.emit(division, a, divisor))
+
+
+_SMALL = 1 << 30  # what 64-bit integers mostly are below
+
+
+def _quotient_of_small(m: Instructions, a: str, divisor: str) -> str:
+    """Of 64-bit integers that 32 bits hold as well: CPUs have no division of more."""
+    narrow, known = m.of(DType.I32), m.literal(divisor)
+    if known is None:
+        parts = [m.convert("trunc", operand, DType.I32) for operand in (a, divisor)]
+        quotient = _quotient_of_floats(narrow, *parts)
+    elif abs(known) < _SMALL:
+        part = m.convert("trunc", a, DType.I32)
+        quotient = narrow.emit("sdiv", part, narrow.constant(known))
+    else:
+        return m.constant(0)
+    return narrow.convert("sext", quotient, m.dtype)
+
+
+def _is_beyond_small(m: Instructions, *operands: str) -> str:
+    """Whether a computed one of these is, on either side of 0."""
+    offset = m.constant(_SMALL if m.dtype.is_signed else 0)
+    limit = m.constant(2 * _SMALL)
+    found = [
+        m.compare("uge", m.emit("add", operand, offset), limit)
+        for operand in operands
+        if m.is_computed(operand)
     ]
-    is_large = m.of(DType.BOOL).emit("or", *large)
-    return m.rarely(is_large, quotient, lambda: m.emit(division, a, divisor))
+    return found[0] if len(found) == 1 else m.of(DType.BOOL).emit("or", *found)
 
 
 def _quotient_of_floats(m: Instructions, a: str, divisor: str) -> str:

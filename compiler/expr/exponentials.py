@@ -29,6 +29,13 @@ _EXP = (
     0.008368677459657192,
     0.001382073387503624,
 )
+# The same for functions that are within 3.5 ulp anyway: 2^-23.2
+_SHORT_EXP = (
+    0.499992311000824,
+    0.16667115688323975,
+    0.041890256106853485,
+    0.008312467485666275,
+)
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n times the former is exact
 _LOG2_E = 1.4426950408889634
 _ROUND = 1.5 * 2.0**23
@@ -91,10 +98,6 @@ def _reduce(m: Instructions, x: str, scale: float = 1.0) -> _Reduced:
     return _Reduced(n, bits_of(m, biased), m.fma(n, m.constant(-_LN2_LOW), r))
 
 
-def _exp_of_rest(m: Instructions, r: str) -> str:
-    return horner(m, r, (1.0, 1.0, *_EXP))
-
-
 def _exp_of_rest_minus_one(m: Instructions, r: str) -> str:
     return m.fma(m.emit("fmul", r, r), horner(m, r, _EXP), r)
 
@@ -118,7 +121,7 @@ def _clamped_exp(m: Instructions, x: str, halvings: int = 0) -> str:
     """e^x 2^-halvings where x is not much beyond the largest whose exponential is finite."""
     x = at_least(m, _TINIEST, x)
     reduced = _reduce(m, x)
-    p = _exp_of_rest(m, reduced.r)
+    p = horner(m, reduced.r, (1.0, 1.0, *_EXP))
     if m.has_avx512:
         n = reduced.n
         if halvings:
@@ -133,11 +136,11 @@ def _clamped_exp(m: Instructions, x: str, halvings: int = 0) -> str:
     return m.emit("fmul", m.emit("fmul", p, first), second)
 
 
-def _moderate_exp(m: Instructions, x: str) -> str:
+def _moderate_exp(m: Instructions, x: str, coefficients: tuple[float, ...] = _EXP) -> str:
     """e^x for x <= 70 or NaN."""
     x = at_least(m, _TINIEST, x)
     reduced = _reduce(m, x)
-    p = _exp_of_rest(m, reduced.r)
+    p = horner(m, reduced.r, (1.0, 1.0, *coefficients))
     if m.has_avx512:
         return m.avx512("scalef", p, reduced.n)
     scaled = m.emit("fmul", p, _power_of_two(m, reduced.bits, _offset(m, _BELOW)))
@@ -163,8 +166,8 @@ def exp_minus_one(m: Instructions, x: str) -> str:
 
 
 def sigmoid(m: Instructions, x: str) -> str:
-    """1 / (1 + e^-x) as e^x / (1 + e^x), which is 1 from 18 on; 2.4 ulp."""
-    e = _moderate_exp(m, at_most(m, 18.0, x))
+    """1 / (1 + e^-x) as e^x / (1 + e^x), which is 1 from 18 on; 3.5 ulp."""
+    e = _moderate_exp(m, at_most(m, 18.0, x), _SHORT_EXP)
     return m.emit("fdiv", e, m.emit("fadd", e, m.constant(1.0)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from compiler.expr.combiners import neutral_element
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select, Unary, binary
@@ -16,6 +18,22 @@ def is_expensive(expr: Expr) -> bool:
         or (isinstance(node, Binary) and BINARY[node.op].expensive)
         for node in postorder(expr)
     )
+
+
+def float_bounds(expr: Expr) -> tuple[float, float]:
+    """Bounds that an expression's numbers are clipped to; NaN may be beyond."""
+    if not isinstance(expr, Binary) or expr.op not in ("max", "min"):
+        return -math.inf, math.inf
+    other, bound = expr.left, expr.right
+    if isinstance(other, Const):
+        other, bound = bound, other
+    if not isinstance(bound, Const):
+        return -math.inf, math.inf
+    low, high = float_bounds(other)
+    limit = float(bound.value)
+    if expr.op == "max":
+        return max(low, limit), max(high, limit)
+    return min(low, limit), min(high, limit)
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -18,6 +18,7 @@ from compiler.expr.nodes import (
     Unary,
     index,
 )
+from compiler.expr.parts import float_bounds
 from compiler.expr.walk import axes_of, loads
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
@@ -193,7 +194,12 @@ class ExpressionEmitter(LoadEmitter):
         )
 
     def _cast(self, node: Cast) -> Value:
-        return scalar_ops.cast(self.writer, self.value(node.operand), node.dtype)
+        value = self.value(node.operand)
+        if node.operand.dtype.is_float and node.dtype.is_integer and value.width:
+            low, high = float_bounds(node.operand)
+            if low >= -scalar_ops.SMALL and high <= scalar_ops.SMALL:
+                return scalar_ops.cast_small(self.writer, value, node.dtype)
+        return scalar_ops.cast(self.writer, value, node.dtype)
 
     def _select(self, node: Select) -> Value:
         verdict = decide(node.condition, self.addresses.ranges)

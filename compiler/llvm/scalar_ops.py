@@ -54,6 +54,17 @@ def cast(writer: FunctionWriter, x: Value, to: DType) -> Value:
     return Value(m.convert(operation, x.text, to), to, x.width)
 
 
+SMALL = 2.0**31 - 128
+"""Floats up to here are 32-bit integers when truncated."""
+
+
+def cast_small(writer: FunctionWriter, x: Value, to: DType) -> Value:
+    """A float that is no larger than `SMALL` as an integer; NaN as one or another."""
+    m = Instructions(writer, x.dtype, x.width)
+    name = m.of(DType.I32).emit("freeze", m.convert("fptosi", x.text, DType.I32))
+    return cast(writer, Value(name, DType.I32, x.width), to)
+
+
 def _float_to_integer(writer: FunctionWriter, x: Value, to: DType) -> Value:
     """Truncate toward zero; what does not fit saturates at the range of i32, i64 or u64."""
     if to is DType.U64:
