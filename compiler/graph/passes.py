@@ -13,7 +13,7 @@ from compiler.graph import (
     infer_types,
     recognise_patterns,
     simplify,
-    untranspose_operands,
+    turned_operands,
 )
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
@@ -36,7 +36,7 @@ BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
     ("fold_batch_norm", plain(fold_batch_norm.run)),
     ("fold_constants_2", fold_constants.run),
     ("simplify_2", plain(simplify.run)),
-    ("untranspose_operands", plain(untranspose_operands.run)),
+    ("turned_operands", plain(turned_operands.run)),
     ("common_subexpressions", plain(common_subexpressions.run)),
     ("recognise_patterns", plain(recognise_patterns.run)),
     ("dead_code", plain(dead_code.run)),

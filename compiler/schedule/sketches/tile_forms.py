@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import ScheduleError
 from compiler.expr.affine import affine
-from compiler.expr.nodes import Binary, Const, Load
+from compiler.expr.nodes import Binary, Const, Load, index
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes
@@ -34,6 +34,7 @@ from compiler.schedule.steps.step import Step
 
 MAX_PHASES = 4  # a vector of elements further apart is no few loads and shuffles
 MAX_HELD = 11  # rows of a window whose input is held in registers
+FEW_COLUMNS = 4  # for which turning an operand costs more than its sums along rows
 FULL_LANES = 0.6  # of the vectors along channels, at least so much is of use
 
 
@@ -173,17 +174,40 @@ def _merged(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]]:
 def _along_last_axis(
     kernel: FusedKernel, steps: tuple[Step, ...], lanes: int
 ) -> Iterator[TileForm]:
-    """Vectors along the last axis."""
+    """Vectors along the last axis, unless rows of both operands make better ones."""
     arranged = _arranged(kernel, lanes)
     if arranged is None:
         return
     copying, copies = arranged
+    if _has_rows(kernel) and _is_narrow(kernel, bool(copies), lanes):
+        return
     copied = with_roles(prepared(kernel, copying), lanes)
     roles = roles_of(copied)
     if roles is not None:
         form = TileForm("tiled", copied, (*steps, *copying), roles, copies)
         yield from _with_held_rows(form)
         yield form
+
+
+def _has_rows(kernel: FusedKernel) -> bool:
+    """All operands are contiguous along one reduce axis: a sum of their products has vectors."""
+    anchor = kernel.stage(kernel.anchor)
+    read = [load for load in loads(anchor.body) if load.indices]
+    return len(read) > 1 and any(
+        all(
+            load.indices[-1] == index(axis.name)
+            and not any(axis.name in axes_of(item) for item in load.indices[:-1])
+            for load in read
+        )
+        for axis in anchor.reduce_axes
+    )
+
+
+def _is_narrow(kernel: FusedKernel, copies: bool, lanes: int) -> bool:
+    """Vectors along the last axis are mostly empty, or made anew for too few columns."""
+    anchor = kernel.stage(kernel.anchor)
+    *others, last = (axis.extent for axis in anchor.axes)
+    return 4 * last <= lanes or (copies and others[-1:] <= [FEW_COLUMNS])
 
 
 def _with_held_rows(form: TileForm) -> Iterator[TileForm]:

@@ -1,0 +1,54 @@
+"""Pass: matrix products read their operands as they lie in memory, turned or not.
+
+A product that needs another order copies what it reads, in the order and in the place that suit its
+tiles; transposed by a kernel of its own, an operand would be moved once more. A right operand of
+one column is read as a row, along which both operands are contiguous.
+"""
+
+from __future__ import annotations
+
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import Rewriter
+from compiler.operators.registry import complete_attributes
+from compiler.types.node import Node
+
+
+def run(graph: Graph) -> Graph:
+    """The graph without transposes of the last two axes that products alone need."""
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        resolved = rewriter.resolve(node)
+        if resolved.operator == "matmul":
+            _read_as_it_lies(rewriter, resolved)
+        else:
+            rewriter.keep(resolved)
+    return rewriter.finish()
+
+
+def _read_as_it_lies(rewriter: Rewriter, node: Node) -> None:
+    attributes = complete_attributes(node)
+    operands, turned = [], []
+    for name, flag in zip(node.inputs, ("transpose_a", "transpose_b"), strict=True):
+        before = rewriter.producers.get(name)
+        swapped = before is not None and _swaps_last(before)
+        operands.append(before.inputs[0] if before is not None and swapped else name)
+        turned.append(attributes.flag(flag) != swapped)
+    shape = rewriter.types[operands[1]].shape
+    if not turned[1] and shape[-1] == 1 and shape[-2] > 1:
+        row = {"shape": (*shape[:-2], 1, shape[-2])}
+        operands[1] = rewriter.emit("reshape", (operands[1],), row, like=node)
+        turned[1] = True
+    flags = {"transpose_a": turned[0], "transpose_b": turned[1]}
+    if tuple(operands) == node.inputs:
+        rewriter.keep(node)
+        return
+    rewriter.emit("matmul", tuple(operands), flags, like=node, output=node.output)
+
+
+def _swaps_last(node: Node) -> bool:
+    """A transpose that changes the order of the last two axes alone."""
+    if node.operator != "transpose":
+        return False
+    order = complete_attributes(node).integers("perm")
+    rank = len(order)
+    return rank >= 2 and order == (*range(rank - 2), rank - 1, rank - 2)
