@@ -17,6 +17,7 @@ from compiler.kernels.split_axis import split_axis
 from compiler.kernels.stage import Stage
 from compiler.schedule.steps.split_axis import SplitAxis
 
+MAX_COPIES = 4  # of a loop nest's code
 MAX_LONE_PHASES = 4  # so many are told apart in code where their taps follow no simple rule
 
 
@@ -61,8 +62,21 @@ def _is_apart(anchor: Stage, axis: str) -> bool:
     return any(f"{axis}_r" in axes and f"{axis}_q" not in axes for axes in found)
 
 
-def phase_cuts(kernel: FusedKernel, phase: str) -> tuple[int, ...]:
-    """Where along the phase a quotient or remainder turns over: between, indices are affine."""
+def phase_cuts(kernel: FusedKernel, phases: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Where along each phase a quotient or remainder turns over: between, indices are affine.
+
+    The code is repeated for all pieces: where they were too many, that of the last axes only.
+    """
+    cuts: dict[str, tuple[int, ...]] = {}
+    copies = 1
+    for phase in reversed(phases):
+        found = _turns(kernel, phase)
+        cuts[phase] = found if copies * (len(found) + 1) <= MAX_COPIES else ()
+        copies *= len(cuts[phase]) + 1
+    return cuts
+
+
+def _turns(kernel: FusedKernel, phase: str) -> tuple[int, ...]:
     anchor = kernel.stage(kernel.anchor)
     extent = next(axis.extent for axis in anchor.axes if axis.name == phase)
     cuts: set[int] = set()

@@ -65,6 +65,7 @@ from compiler.target import Target
 # Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).
 PARALLEL_WORK = 1 << 17
 PREFETCH_DISTANCES = (0, 1024)  # elements
+LONG_REDUCTION = 32  # steps, that are worth code of their own for each phase
 WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 
 
@@ -137,9 +138,11 @@ class _Plan:
             Loop(roles.row, roles.row, context.extent(roles.row)),
         )
         self.column = self._column(roles.column, context.extent(roles.column))
+        cuts: dict[str, tuple[int, ...]] = {}
+        if context.reduction >= LONG_REDUCTION:
+            cuts = phase_cuts(context.kernel, roles.phases)
         self.phases = [
-            Loop(axis, axis, extents[axis], cuts=phase_cuts(context.kernel, axis))
-            for axis in roles.phases
+            Loop(axis, axis, extents[axis], cuts=cuts.get(axis, ())) for axis in roles.phases
         ]
         spellings = values.domains["loops"]
         self.tiles = [self._tiles(LoopOrder.parse(str(spelling))) for spelling in spellings]
