@@ -1,7 +1,8 @@
 """Parallel loops: a function of their own, which the threads of a team run until no chunk is left.
 
 The function's context is { buffers, workspace, next chunk, number of chunks }; threads draw chunk
-numbers from the shared counter.
+numbers from the shared counter. Where chunks differ by an iteration the longer ones come first, so
+that what is left for the last draws is as even as it can be.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def outline(loop: For, name: str, writer: FunctionWriter, body: Body) -> str:
     chunks = writer.emit_entry(f"load i64, ptr {slots[3]}, align 8")
     run = body(writer, buffers, workspace)
     extent = loop.stop - loop.start
+    length = writer.emit(f"udiv i64 {extent}, {chunks}")
+    longer = writer.emit(f"urem i64 {extent}, {chunks}")
     draw, work, leave = writer.label("draw"), writer.label("work"), writer.label("leave")
     writer.line(f"br label %{draw}")
     writer.begin_block(draw)
@@ -74,8 +77,10 @@ def outline(loop: For, name: str, writer: FunctionWriter, body: Body) -> str:
     writer.begin_block(work)
     bounds = []
     for base in (number, writer.emit(f"add nsw i64 {number}, 1")):
-        scaled = writer.emit(f"mul nsw i64 {base}, {extent}")
-        share = writer.emit(f"udiv i64 {scaled}, {chunks}")
+        scaled = writer.emit(f"mul nsw i64 {base}, {length}")
+        early = writer.emit(f"icmp slt i64 {base}, {longer}")
+        extra = writer.emit(f"select i1 {early}, i64 {base}, i64 {longer}")
+        share = writer.emit(f"add nsw i64 {scaled}, {extra}")
         bounds.append(writer.emit(f"add nsw i64 {share}, {loop.start}"))
     run(bounds[0], bounds[1])
     writer.line(f"br label %{draw}")

@@ -1,0 +1,78 @@
+"""The pieces in which threads take the iterations of a parallel loop."""
+
+from __future__ import annotations
+
+import ctypes
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from compiler.expr.nodes import binary, const
+from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.llvm import compile_kernel
+from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.threads import Runtime
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.steps.parallelize import Parallelize
+from compiler.target import host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_TEAM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+_LOOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Context(ctypes.Structure):
+    _fields_ = (
+        ("buffers", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("next", ctypes.c_int64),
+        ("chunks", ctypes.c_int64),
+    )
+
+
+def pieces(extent: int, chunks: int, threads: int) -> list[list[int]]:
+    """The iterations of each chunk, in the order in which they are drawn."""
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.F32, (extent,)))
+    builder.stage("y", [("i", extent)], lambda i: binary("add", x[i], const(1.0, DType.F32)))
+    kernel = FusedKernel("adds", tuple(builder.inputs), tuple(builder.stages), "y")
+    compiled = compile_kernel(kernel, Schedule((Parallelize("y", "i", chunks),)), host_target())
+    code = LoadedCode([compiled.object_code], [compiled.symbol])
+    zeros, written = np.zeros(extent, np.float32), np.zeros(extent, np.float32)
+    left: list[list[int]] = []
+
+    def team(loop: int, data: int, count: int, flags: int) -> None:
+        context = _Context.from_address(data)
+        for number in range(context.chunks + 1):
+            written[:] = 0
+            context.next = number
+            _LOOP(loop)(data)
+            left.append(np.flatnonzero(written).tolist())
+
+    callback = _TEAM(team)
+    runtime = Runtime(ctypes.cast(callback, ctypes.c_void_p).value, threads, 0)
+    buffers = (ctypes.c_void_p * 2)(zeros.ctypes.data, written.ctypes.data)
+    function = _KERNEL(code.address(compiled.symbol))
+    function(ctypes.addressof(buffers), None, ctypes.addressof(runtime))
+    return [sorted(set(before) - set(after)) for before, after in pairwise(left)]
+
+
+@pytest.mark.parametrize(
+    ("extent", "chunks", "threads", "sizes"),
+    [
+        (8, 2, 2, [2, 2, 2, 2]),
+        (6, 2, 2, [2, 2, 1, 1]),  # 3 and 3 for two threads; 1, 2, 1, 2 would be 4 and 2
+        (11, 2, 2, [3, 3, 3, 2]),
+        (9, 1, 4, [3, 2, 2, 2]),
+        (5, 8, 3, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_longer_chunks_are_drawn_first(
+    extent: int, chunks: int, threads: int, sizes: list[int]
+) -> None:
+    found = pieces(extent, chunks, threads)
+    assert [len(piece) for piece in found] == sizes
+    assert [i for piece in found for i in piece] == list(range(extent))
