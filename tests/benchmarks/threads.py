@@ -5,7 +5,8 @@
 The fork-join cost is that of a parallel loop of one addition per thread, against the same loop run
 serially. Kernels have their recorded schedules for that many threads, else their default ones, and
 take turns with themselves on one thread. Times are wall-clock medians. The model, built so, is
-compared with onnxruntime before any kernel is timed.
+compared with onnxruntime before any kernel is timed. Beside each kernel stands the share of the
+threads' time in which its loops keep them busy, and at the end what the model could gain by that.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import kernels_of
 from compiler.runtime.threads import make_runtime
+from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule
@@ -39,6 +41,7 @@ from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from db.store import Store
 from tests.benchmarks.kernels import Timed
+from tests.compiler.schedule.shares import longest_share, work
 from tuner.building.apply_best import choose_from
 from tuner.commands.bench import ENGINES
 from tuner.confirm.latency import aligned_inputs, outputs_agree, pinned
@@ -120,10 +123,24 @@ def kernel_rows(
                 "seconds": alone,
                 "threaded": together,
                 "speedup": alone / together,
+                "busy": _busy(kernel, schedule, threads),
                 "output": list(kernel.output.shape),
             }
         )
     return rows
+
+
+def _busy(kernel: FusedKernel, schedule: Schedule, threads: int) -> float:
+    """The share of the threads' time in which they have a piece of the kernel to work on."""
+    body = lower(kernel, schedule).body
+    return work(body) / longest_share(body, threads) / threads
+
+
+def attainable(rows: Sequence[dict[str, object]], threads: int) -> float:
+    """One thread's time over that of several, if they wait for nothing but for pieces of work."""
+    alone = [float(str(row["seconds"])) * int(str(row["times"])) for row in rows]
+    busy = [float(str(row["busy"])) for row in rows]
+    return sum(alone) / sum(s / (b * threads) for s, b in zip(alone, busy, strict=True))
 
 
 def main(arguments: list[str]) -> int:
@@ -148,7 +165,8 @@ def main(arguments: list[str]) -> int:
         cost = fork_join_seconds(threads, options.rounds)
         rows = kernel_rows(path, target, threads, choose, options.rounds)
     if options.json:
-        print(json.dumps({"fork_join_seconds": cost, "kernels": rows}))
+        gain = attainable(rows, threads)
+        print(json.dumps({"fork_join_seconds": cost, "attainable": gain, "kernels": rows}))
         return 0
     print(f"fork and join of {threads} threads: {1e6 * cost:.1f} us")
     rows.sort(key=lambda row: -float(str(row["threaded"])) * int(str(row["times"])))
@@ -156,8 +174,10 @@ def main(arguments: list[str]) -> int:
         print(
             f"{row['kernel']!s:20} {str(row['key'])[:8]} x{row['times']:<3} "
             f"{1e3 * float(str(row['seconds'])):8.3f} ms -> "
-            f"{1e3 * float(str(row['threaded'])):8.3f} ms  {row['speedup']:.2f} x  {row['output']}"
+            f"{1e3 * float(str(row['threaded'])):8.3f} ms  {row['speedup']:.2f} x  "
+            f"{row['busy']:4.0%} busy  {row['output']}"
         )
+    print(f"attainable with these pieces: {attainable(rows, threads):.2f} x")
     return 0
 
 

@@ -37,26 +37,31 @@ class LoopOrder:
     """The loops over tiles, outermost first: "row", "block" and "column", spelled in this order.
 
     Round them may stand a loop over tiles of so many `rows`, "rows4 block row column", or over
-    blocks of so many `columns`, "columns48 block column".
+    blocks of so many `columns`, "columns48 block column". Threads share all but the innermost, or
+    all of them: "shared block column".
     """
 
     names: tuple[str, ...]
     rows: int = 0
     columns: int = 0
+    shared: bool = False
 
     def __str__(self) -> str:
         tiles = [f"rows{self.rows}"] * bool(self.rows) + [f"columns{self.columns}"] * bool(
             self.columns
         )
-        return " ".join((*tiles, *self.names))
+        return " ".join((*["shared"] * self.shared, *tiles, *self.names))
 
     @staticmethod
     def parse(spelling: str) -> LoopOrder:
         """The inverse of `str`."""
         first, *rest = spelling.split()
-        for kind in ("rows", "columns"):
-            if first.startswith(kind):
-                return LoopOrder(tuple(rest), **{kind: int(first.removeprefix(kind))})
+        if first == "shared":
+            return LoopOrder(tuple(rest), shared=True)
+        if first.startswith("rows"):
+            return LoopOrder(tuple(rest), rows=int(first.removeprefix("rows")))
+        if first.startswith("columns"):
+            return LoopOrder(tuple(rest), columns=int(first.removeprefix("columns")))
         return LoopOrder((first, *rest))
 
 
@@ -359,7 +364,9 @@ def loop_orders(context: TileContext) -> tuple[LoopOrder, ...]:
     by_block = ("block", "column")
     if context.extent(context.roles.column) == 1:
         return (LoopOrder(by_block),)
-    plain = (LoopOrder(by_block), LoopOrder(("column", "block")))
+    plain = [LoopOrder(by_block), LoopOrder(("column", "block"))]
+    if context.threads > 1 and not (context.ragged or context.prologue or context.roles.phases):
+        plain.append(LoopOrder(by_block, shared=True))
     blocks = [LoopOrder(by_block, columns=columns) for columns in _column_blocks(context)]
     if blocks and context.threads == 1:
         return (blocks[-1], *plain, *blocks[:-1])

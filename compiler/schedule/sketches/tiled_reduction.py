@@ -29,6 +29,7 @@ from compiler.schedule.nest_shape import (
     Numbers,
     aliased_lines,
 )
+from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
 from compiler.schedule.sketches.phases import phase_cuts
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps, pieces_and_grains
@@ -62,7 +63,8 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
-# Multiply-adds that take a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py).
+# Multiply-adds, or bytes of constants from beyond the caches, that take a few times a fork and
+# join's 1 to 2 us (tests/benchmarks/threads.py).
 PARALLEL_WORK = 1 << 17
 PREFETCH_DISTANCES = (0, 1024)  # elements
 LONG_REDUCTION = 32  # steps, that are worth code of their own for each phase
@@ -83,7 +85,9 @@ def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) 
 
 def _sketch(context: TileContext) -> Sketch:
     anchor, roles, prologue = context.anchor, context.roles, context.prologue
-    if math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)) < PARALLEL_WORK:
+    products = math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes))
+    streamed = sum(buffer.type.bytes for buffer in context.kernel.inputs if buffer.constant)
+    if max(products, streamed) < PARALLEL_WORK:
         context = replace(context, threads=1)
     tiles = tiles_of(context)
     orders = reduce_orders(context)
@@ -110,7 +114,10 @@ def _sketch(context: TileContext) -> Sketch:
         choices.append((Choice("padding", paddings), paddings[0]))
     if context.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
-    return Sketch.planned(context.form.name, choices, lambda values: _Plan(context, values))
+    sketch = Sketch.planned(context.form.name, choices, lambda values: _Plan(context, values))
+    # Where padding is inline, a loop over columns alone leaves its ends to one thread.
+    plain = () if roles.row or prologue else [loop for loop in loops if "columns" not in loop]
+    return evenly_shared(sketch, context.threads, {"tile": tiles, "loops": plain})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,7 @@ class _Plan:
         if self.phases:
             inside = loops.index(row if roles.row else column) + bool(roles.row)
             loops[inside:inside] = self.phases
-        parallel = self._parallel([*self.outer, *loops])
+        parallel = self._parallel(order, [*self.outer, *loops])
         if self.column.name not in [loop.name for loop in parallel]:
             return _Tiles(order, loops, parallel, column)
         # Fused loops are not partitioned.
@@ -210,8 +217,10 @@ class _Plan:
             return Loop(f"{roles.vector}.o", roles.vector, extent, self.vectors * lanes)
         return Loop(f"{roles.vector}.o.o", roles.vector, extent // lanes, self.vectors, whole=True)
 
-    def _parallel(self, loops: list[Loop]) -> list[Loop]:
+    def _parallel(self, order: LoopOrder, loops: list[Loop]) -> list[Loop]:
         """The loops that are fused and run in parallel: all but the innermost of several.
+
+        In an order in which they are `shared`, the innermost too.
 
         Those that stand apart cannot be fused: a loop with a tail, the rows of a tile of rows.
         Alone, a loop with a tail runs in parallel up to there.
@@ -221,6 +230,8 @@ class _Plan:
             return []
         if self.attached:
             return loops[: roles.outer.index(self.attached) + 1]
+        if order.shared:
+            return loops
         apart = {f"{roles.row}.i"} | ({self.blocks.name} if self.context.ragged else set())
         apart |= {loop.name for loop in self.phases if loop.cuts}
         fused = takewhile(lambda loop: loop.name not in apart, loops[:-1] or loops)
@@ -269,7 +280,8 @@ class _Plan:
         steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
         if not inline:
             steps += self._copies(tiles)
-        steps.append(ComputeAt(anchor, output, loops[-1], "register"))
+        fused = len(tiles.parallel) == len(loops) > 1
+        steps.append(ComputeAt(anchor, output, "parallel" if fused else loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
 
     def _copies(self, tiles: _Tiles) -> list[Step]:

@@ -21,6 +21,7 @@ import numpy as np
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
 from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
+from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
@@ -43,6 +44,7 @@ from compiler.types.numerics import Algorithm
 AXES = ("window", "tile", "output", "input")
 _DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
+OUTER_BYTES = 16  # a cycle, of transformed data that threads share through memory
 MEMORY_BYTES = 4  # a cycle, that memory delivers to one core
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
@@ -143,6 +145,7 @@ def _sketch(
         choices.append((Choice("chunks", (1, 2, 4)), 2))
         choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
     sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
+    sketch = evenly_shared(sketch, threads, {"tile": tiles, "share": ("rows", "channels")})
     return replace(sketch, algorithm=Algorithm.winograd(m))
 
 
@@ -338,6 +341,8 @@ class _Plan:
         operations = window * tiles * inputs * computed
         transforms = float(TRANSFORM_OPERATIONS * tiles * window * (inputs + outputs * lanes))
         transformed = 2.0 * context.element_bytes * tiles * window * (inputs + outputs * lanes)
+        data = 2.0 * context.element_bytes * tiles * window * inputs
+        shared_cycles = np.where(self.by_channels, data / OUTER_BYTES, 0.0)
         whole, blocks = np.floor(block / columns), outputs / vectors
         step = columns * vectors
         return NestShape(
@@ -349,7 +354,7 @@ class _Plan:
             registers=step + vectors + 1,
             loads=columns + vectors,
             step=step,
-            cycles=self._product_cycles(block, columns) + transforms / lanes / 2,
+            cycles=self._product_cycles(block, columns) + transforms / lanes / 2 + shared_cycles,
             flops=2.0 * lanes * operations + transforms,
             full=whole * columns / block * np.floor(blocks) / blocks,
             lanes=np.full_like(
@@ -373,7 +378,9 @@ class _Plan:
         rest = block - whole * columns
         per_block = whole * step(columns) + np.where(rest > 0, step(np.maximum(rest, 1)), 0.0)
         steps = context.inputs * (context.m + 2) ** 2
-        turns = np.ceil(conv.ocb.extent / self.vectors) * conv.n.extent * context.rows / self.rows
+        blocks = conv.ocb.extent / self.vectors  # peeled, unless they are shared
+        blocks = np.where(self.by_channels, np.ceil(blocks), blocks)
+        turns = blocks * conv.n.extent * context.rows / self.rows
         return np.asarray(per_block * steps * turns, np.float64)
 
 

@@ -1,0 +1,51 @@
+"""The default of a sketch for several threads: a more even one where its own leaves one waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from compiler.schedule.nest_shape import Numbers
+from compiler.schedule.space import ChoiceValue, Sketch
+
+CLEARLY = 0.96  # of the default's time: by less no other choice is taken
+ALIKE = 0.02  # of the best time: candidates that differ by less are as good
+
+
+def evenly_shared(
+    sketch: Sketch, threads: int, others: Mapping[str, Sequence[ChoiceValue]]
+) -> Sketch:
+    """The sketch with `others` as defaults of some choices, if threads share the work better so.
+
+    The time of a candidate is its cycles, times what `waiting` costs. Of those that are alike, the
+    one that keeps most of the defaults wins.
+    """
+    names = [choice.name for choice in sketch.choices]
+    defaults = dict(zip(names, sketch.default, strict=True))
+    if threads == 1 or "chunks" not in defaults or sketch.shape is None:
+        return sketch
+    tried = [tuple(dict.fromkeys((defaults[n], *others.get(n, ())))) for n in names]
+    sizes = [len(values) for values in tried]
+    numbers = np.indices(sizes).reshape(len(sizes), prod(sizes))  # the default is the first column
+    positions = {
+        choice.name: np.array([choice.values.index(value) for value in values])[picked]
+        for choice, values, picked in zip(sketch.choices, tried, numbers, strict=True)
+    }
+    shape = sketch.shape(positions)
+    waits = waiting(shape.pieces, threads)
+    cost = shape.cycles * waits
+    if max(1.0 / waits[0], cost.min() / cost[0]) >= CLEARLY:
+        return sketch
+    alike = np.floor(np.log(cost / cost.min()) / ALIKE)
+    changed = (numbers > 0).sum(axis=0)
+    found = int(np.lexsort((cost, changed, alike))[0])
+    chosen = (values[picked] for values, picked in zip(tried, numbers[:, found], strict=True))
+    return replace(sketch, default=tuple(chosen))
+
+
+def waiting(pieces: Numbers, threads: int) -> Numbers:
+    """The time of so many equal pieces, over that of as much work that threads share evenly."""
+    return np.asarray(np.ceil(pieces / threads) * threads / pieces, np.float64)

@@ -1,0 +1,99 @@
+"""Default schedules for several threads give each of them as much to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.kernels.kernel import FusedKernel, KernelCall
+from compiler.pipeline import kernels_of
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.sketches.even_shares import waiting
+from compiler.schedule.spaces import default_schedule
+from compiler.target import Target
+from configs.settings import load_target
+from tests.compiler.schedule.shares import longest_share, work
+
+TARGETS = ("x86-64-v3", "x86-64-v4")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator with constant weights, whose default schedule is looked at."""
+
+    operator: str
+    data: Sequence[int]
+    weight: Sequence[int]
+    attributes: tuple[tuple[str, Any], ...] = ()
+    evenness: float = 0.8
+    """The least share of the threads' time in which they work."""
+
+    def __str__(self) -> str:
+        sides = ("x".join(map(str, shape)) for shape in (self.data, self.weight))
+        return f"{self.operator} {' '.join(sides)}"
+
+    def kernel(self, target: Target) -> FusedKernel:
+        """The kernel with the weight in it."""
+        weight = np.zeros(self.weight, np.float32)
+        graph = helper.make_graph(
+            [helper.make_node(self.operator, ["x", "w"], ["y"], **dict(self.attributes))],
+            "case",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.data)],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(weight, "w")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        calls = kernels_of(import_model_proto(model), target).calls
+        kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
+        return next(k for k in kernels if any(buffer.constant for buffer in k.inputs))
+
+
+PADDED = (("pads", (1, 1, 1, 1)),)
+CASES = [
+    Case("Conv", (1, 144, 56, 56), (32, 144, 1, 1)),  # as many blocks as a tile has vectors
+    Case("Conv", (1, 32, 112, 112), (16, 32, 1, 1)),
+    Case("Conv", (1, 32, 56, 56), (144, 32, 1, 1)),  # tiles of three blocks, nine of them
+    Case("Conv", (1, 960, 7, 7), (160, 960, 1, 1)),
+    Case("Conv", (1, 128, 28, 28), (128, 128, 3, 3), PADDED),
+    Case("Conv", (1, 256, 14, 14), (256, 256, 3, 3), PADDED),
+    Case("Conv", (1, 512, 4, 33), (512, 512, 3, 3), PADDED),
+    Case("Conv", (1, 32, 40, 40), (32, 32, 3, 3), PADDED, 0.6),  # 10 rows of tiles, 2 blocks
+    Case("MatMul", (1, 197, 192), (192, 576)),
+    Case("MatMul", (1, 1, 512), (512, 1408)),  # a vector: what counts are the weights
+    Case("MatMul", (1, 1, 512), (512, 128), (), 0.6),
+    Case("MatMul", (33, 512), (512, 37), (), 0.6),
+]
+
+
+def target_named(name: str) -> Target:
+    return Target.from_json(load_target(name).model_dump())
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("name", TARGETS)
+def test_threads_share_a_kernel_evenly(name: str, case: Case, threads: int) -> None:
+    target = target_named(name)
+    kernel = case.kernel(target)
+    body = lower(kernel, default_schedule(kernel, target, threads)).body
+    assert work(body) / longest_share(body, threads) / threads >= case.evenness
+
+
+def test_too_little_work_is_not_shared() -> None:
+    target = target_named("x86-64-v3")
+    kernel = Case("MatMul", (1, 64), (64, 64)).kernel(target)
+    body = lower(kernel, default_schedule(kernel, target, 2)).body
+    assert longest_share(body, 2) == work(body)
+
+
+def test_waiting_is_what_the_busiest_thread_has_over_an_even_share() -> None:
+    assert waiting(np.array([1.0, 2.0, 3.0, 4.0, 7.0]), 2) == pytest.approx(
+        [2.0, 1.0, 4 / 3, 1.0, 8 / 7]
+    )
