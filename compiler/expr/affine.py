@@ -40,6 +40,11 @@ class Affine(NamedTuple):
     def is_constant(self) -> bool:
         return not self.terms
 
+    @property
+    def divisions(self) -> int:
+        """How many of the atoms are no variables."""
+        return sum(not isinstance(atom, str) for atom, _ in self.terms)
+
     def coefficient(self, variable: str) -> int:
         for atom, coefficient in self.terms:
             if atom == variable:
@@ -138,7 +143,23 @@ def _divide(op: str, dividend: Affine, divisor: Affine, ranges: Ranges) -> Affin
         return rest if small else Affine(0, ((binary("mod", rest.to_expr(), integer(d)), 1),))
     if small:
         return quotient
+    again = _divided_again(rest, d, ranges)
+    if again is not None:
+        return quotient.plus(again)
     return quotient.plus(Affine(0, ((binary("floordiv", rest.to_expr(), integer(d)), 1),)))
+
+
+def _divided_again(form: Affine, divisor: int, ranges: Ranges) -> Affine | None:
+    """x // a // d as x // (a * d), and x % (a * d) // d as x // d % a; None for anything else."""
+    if len(form.terms) != 1 or form.constant or form.terms[0][1] != 1:
+        return None
+    match form.terms[0][0]:
+        case Binary(op="floordiv", left=left, right=Const(value=value)) if int(value) > 0:
+            return affine(binary("floordiv", left, integer(int(value) * divisor)), ranges)
+        case Binary(op="mod", left=left, right=Const(value=value)) if int(value) % divisor == 0:
+            whole = binary("floordiv", left, integer(divisor))
+            return affine(binary("mod", whole, integer(int(value) // divisor)), ranges)
+    return None
 
 
 def _split(form: Affine, divisor: int) -> tuple[Affine, Affine]:
@@ -151,6 +172,18 @@ def _split(form: Affine, divisor: int) -> tuple[Affine, Affine]:
 def _is_within(form: Affine, stop: int, ranges: Ranges) -> bool:
     low, high = affine_range(form, ranges)
     return low >= 0 and high < stop
+
+
+def rejoined(form: Affine, ranges: Ranges) -> Affine:
+    """The form with quotients and rests of one dividend as what they are of: x // d * d + x % d."""
+    for atom, factor in form.terms:
+        match atom:
+            case Binary(op="mod", left=left, right=Const(value=value)) if int(value) > 0:
+                quotient = affine(binary("floordiv", left, integer(int(value))), ranges)
+                rest = form.plus(quotient, -factor * int(value)).plus(Affine(0, ((atom, -factor),)))
+                if rest.divisions == form.divisions - quotient.divisions - 1:
+                    return rejoined(rest.plus(affine(left, ranges), factor), ranges)
+    return form
 
 
 def linear(expr: Expr) -> Affine:

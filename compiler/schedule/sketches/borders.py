@@ -15,7 +15,7 @@ from compiler.kernels.stage import Axis
 from compiler.schedule.nest_shape import Counts
 from compiler.types.dtypes import DType
 
-MAX_BORDERS = 8  # the body is repeated between them: beyond, its code costs more than the choice
+MAX_BORDERS = 16  # the body is repeated between them: beyond, its code costs more than the choice
 
 
 def borders(body: Expr, axis: Axis, in_lanes: bool = False) -> tuple[int, ...]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from compiler.errors import ScheduleError
+from compiler.expr.walk import loads
+from compiler.kernels.flatten_axes import divisions, flatten_axes
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
+from compiler.schedule.sketches.borders import borders, period
+from compiler.schedule.steps.flatten_axes import FlattenAxes
 from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
 from compiler.schedule.steps.step import Step
+
+MOST_POSITIONS = 256  # after which a pattern of divided positions repeats
 
 
 def merge_all(kernel: FusedKernel) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:
@@ -40,3 +46,33 @@ def merge_reductions(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]
                 pass
             position -= 1
     return kernel, tuple(merges)
+
+
+def flatten_short_rows(
+    kernel: FusedKernel, lanes: int, threads: int
+) -> tuple[FusedKernel, tuple[FlattenAxes, ...]]:
+    """Flatten the last axes of a kernel of one stage where that divides no position.
+
+    And where the last one is no longer than a vector: then vectors hold several rows, and what is
+    read lies in patterns. Elements whose places are read from memory stay in their rows, and what
+    threads share is no row that is cut.
+    """
+    steps: list[FlattenAxes] = []
+    while len(kernel.stages) == 1 and not kernel.output.reduce_axes and len(kernel.output.axes) > 1:
+        first, second = kernel.output.axes[-2:]
+        flat = flatten_axes(kernel, first.name, second.name)
+        is_short = second.extent <= lanes and not _is_looked_up(kernel)
+        if divisions(flat) > divisions(kernel) and not is_short:
+            break
+        body, last = flat.output.body, flat.output.axes[-1]
+        is_shared = threads > 1 and len(flat.output.axes) == 1
+        if period(body, last) > MOST_POSITIONS or (is_shared and borders(body, last, True)):
+            break
+        kernel = flat
+        steps.append(FlattenAxes(first.name, second.name))
+    return kernel, tuple(steps)
+
+
+def _is_looked_up(kernel: FusedKernel) -> bool:
+    """Some position is read from memory."""
+    return any(loads(item) for load in loads(kernel.output.body) for item in load.indices)

@@ -21,7 +21,11 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Counts, Loop, NestShape
 from compiler.schedule.sketches.borders import borders, period, tile_cuts
-from compiler.schedule.sketches.merged_axes import merge_all, merge_reductions
+from compiler.schedule.sketches.merged_axes import (
+    flatten_short_rows,
+    merge_all,
+    merge_reductions,
+)
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_arrangement import (
     STACK_ELEMENTS,
@@ -70,6 +74,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     merged, output_merges = merge_all(kernel)
     merged, reduce_merges = merge_reductions(merged)
     lanes = vector_lanes(merged, target)
+    merged, flattened = flatten_short_rows(merged, lanes, threads)
     merged, recomputed = recompute_long_rows(merged, lanes)
     rows = arrangement_of(merged, lanes)
     unrolls, preferred = _unrolls(merged, rows, lanes)
@@ -89,7 +94,7 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         choices.append((Choice("padding", ("inline", "copy")), "inline"))
     choices += chunk_choices(merged, threads)
     facts = KernelFacts(merged, lanes, threads, target)
-    first = (*output_merges, *reduce_merges, *recomputed)
+    first = (*output_merges, *reduce_merges, *flattened, *recomputed)
 
     def plan(values: Values) -> _Plan:
         return _Plan(facts, rows, first, streams, values)

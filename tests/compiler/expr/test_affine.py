@@ -17,6 +17,7 @@ from compiler.expr.affine import (
     expr_range,
     is_exact,
     linear,
+    rejoined,
     simplify_division,
 )
 from compiler.expr.nodes import (
@@ -259,3 +260,23 @@ def test_what_is_not_known_is_not_decided() -> None:
     assert decide(binary("lt", index("elsewhere"), integer(5)), ranges) is None
     assert decide(binary("lt", index("i"), integer(10)), ranges) is True
     assert decide(binary("eq", index("i"), integer(10)), ranges) is False
+
+
+@SOME
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6), st.integers(0, 5))
+def test_quotients_and_rests_of_one_dividend_are_rejoined(a: int, b: int, c: int, k: int) -> None:
+    extent = 2 * a * b * c
+    ranges, m = {"m": (0, extent - 1)}, index("m")
+    whole = add(m, integer(k))
+    parts = (
+        (binary("floordiv", binary("floordiv", whole, integer(b)), integer(c)), b * c),
+        (binary("mod", binary("floordiv", whole, integer(b)), integer(c)), b),
+        (binary("mod", whole, integer(b)), 1),
+    )
+    form = Affine(0, ())
+    for part, factor in parts:
+        form = form.plus(affine(part, ranges), factor)
+    assert rejoined(form, ranges) == affine(whole, ranges)
+    divided = affine(binary("floordiv", binary("mod", m, integer(a * b)), integer(b)), ranges)
+    for value in range(extent):
+        assert evaluate(divided.to_expr(), {"m": value}) == value % (a * b) // b

@@ -22,6 +22,7 @@ from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_along import ComputeAlong
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.copy_operand import CopyOperand
+from compiler.schedule.steps.flatten_axes import FlattenAxes
 from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.hoist import Hoist
 from compiler.schedule.steps.inline import Inline
@@ -70,6 +71,7 @@ def packed_filter(m: int) -> tuple[PackLayout]:
 EXAMPLES = [
     Example("inline", "padded", Inline("pad")),
     Example("merge_axes", "plane", MergeAxes("i", "j")),
+    Example("flatten_axes", "turned", FlattenAxes("i", "j")),
     Example("merge_reduce_axes", "plane_sum", MergeReduceAxes("s", "k", "m")),
     Example("split_axis", "doubled", SplitAxis("i", 2)),
     Example("separate_window", "windows", SeparateWindow("y", "j", "rows")),
@@ -202,6 +204,14 @@ REFUSALS = [
     ),
     Refusal("window", SeparateWindow("y", "i", "rows"), "the windows of y have no part across i"),
     Refusal("windows", SeparateWindow("y", "n", "rows"), "y does not move along n in one way"),
+    Refusal("plane", FlattenAxes("j", "i"), "j and i are not adjacent axes of y"),
+    Refusal("window", FlattenAxes("i", "k"), "window computes more than one thing, or sums"),
+    Refusal(
+        "plane",
+        FlattenAxes("i", "j"),
+        "axes are flattened before all other steps",
+        (Tile("y", "i", 2),),
+    ),
     Refusal("plane", SplitAxis("j", 2), "2 does not divide j of extent 5"),
     Refusal("plane", SplitAxis("k", 2), "k is no axis of y"),
     Refusal(
