@@ -114,12 +114,18 @@ def _offset(m: Instructions, exponent: int) -> str:
 
 def exp(m: Instructions, x: str) -> str:
     """e^x; 1.2 ulp."""
-    return _clamped_exp(m, at_most(m, _LARGEST, x))
+    return _scaled_exp(m, x)
 
 
-def _clamped_exp(m: Instructions, x: str, halvings: int = 0) -> str:
-    """e^x 2^-halvings where x is not much beyond the largest whose exponential is finite."""
+def _scaled_exp(m: Instructions, x: str, halvings: int = 0) -> str:
+    """e^x 2^-halvings.
+
+    AVX-512 needs no bound above: however wrong, p stays positive, and 2^n makes it infinite; below,
+    p itself could be that.
+    """
     x = at_least(m, _TINIEST, x)
+    if not m.has_avx512:
+        x = at_most(m, _LARGEST + halvings, x)
     reduced = _reduce(m, x)
     p = horner(m, reduced.r, (1.0, 1.0, *_EXP))
     if m.has_avx512:
@@ -204,7 +210,7 @@ def cosh(m: Instructions, x: str) -> str:
 
 def _half_exp(m: Instructions, a: str) -> str:
     """e^a / 2 for a >= 0, which is finite for longer than e^a."""
-    return _clamped_exp(m, at_most(m, _LARGEST + 1, a), halvings=1)
+    return _scaled_exp(m, a, halvings=1)
 
 
 def erf(m: Instructions, x: str) -> str:
