@@ -135,7 +135,7 @@ def _scaled_exp(m: Instructions, x: str, halvings: int = 0) -> str:
         return m.avx512("scalef", p, n)
     # In two steps, as no float is 2^-150 or 2^128: either the second is 2^-24, or it is 2.
     i = integers(m)
-    negative = m.compare("lt", x, m.constant(0.0))
+    negative = i.compare("lt", bits_of(m, x), i.constant(0))  # what instructions choose by
     offsets = [_offset(m, exponent - halvings) for exponent in (_BELOW, -1)]
     first = _power_of_two(m, reduced.bits, i.select(negative, *offsets))
     second = m.select(negative, m.constant(2.0**-_BELOW), m.constant(2.0))
