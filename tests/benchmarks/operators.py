@@ -4,11 +4,11 @@
 
 Each case (tests/benchmarks/operator_cases) is a model of one operator with its surroundings, built
 untuned. Its output is compared with onnxruntime's. Then ours, onnxruntime and OpenVINO take turns
-in short slices on the same pinned cores, inputs and outputs bound beforehand by each. The figure is the
-median ratio of neighbouring slices, the faster engine's time over ours, with its 95 % interval:
-below 1 we are slower. On one thread the time is that of the processor: what others did meanwhile
-does not count. Beside it is the share of the roofline: the time that the work takes at the
-measured FMA peak or the measured copy bandwidth for that many bytes, whichever is longer, over
+in short slices on the same pinned cores, each with its inputs and outputs bound beforehand. The
+figure is the median ratio of neighbouring slices, the faster engine's time over ours, with its 95 %
+interval: below 1 we are slower. On one thread the time is that of the processor: what others did
+meanwhile does not count. Beside it is the share of the roofline: the time that the work takes at
+the measured FMA peak or the measured copy bandwidth for that many bytes, whichever is longer, over
 ours. Prints the worst first, then a summary. `--target` changes our code alone.
 """
 
