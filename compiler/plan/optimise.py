@@ -12,7 +12,7 @@ from compiler.graph.passes import (
     run_passes,
 )
 from compiler.limits import Allowance
-from compiler.plan import choose_layouts, share_memory, transposed_convolutions
+from compiler.plan import choose_layouts, cut_windows, share_memory, transposed_convolutions
 
 
 def passes(block: int | None) -> tuple[tuple[str, GraphPass], ...]:
@@ -20,7 +20,11 @@ def passes(block: int | None) -> tuple[tuple[str, GraphPass], ...]:
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     layouts = plain(lambda graph: choose_layouts.run(graph, block))
     sharing = ("share_memory", plain(share_memory.run))
-    planned = (("transposed_convolutions", transposed), ("choose_layouts", layouts))
+    planned = (
+        ("transposed_convolutions", transposed),
+        ("cut_windows", plain(cut_windows.run)),
+        ("choose_layouts", layouts),
+    )
     return *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, sharing
 
 
