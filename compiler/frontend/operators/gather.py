@@ -26,7 +26,26 @@ def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, indices = node.input(0), node.input(1)
     axis = node.axis(node.integer("axis", 0), data.rank)
     _check_indices(node, indices, data.shape[axis])
-    return graph.emit("gather", data, indices, axis=axis)
+    even = _evenly_spaced(indices, data.shape[axis])
+    if even is None:
+        return graph.emit("gather", data, indices, axis=axis)
+    start, step = even
+    shape = (*data.shape[:axis], indices.type.size, *data.shape[axis + 1 :])
+    starts, steps = [0] * data.rank, [1] * data.rank
+    starts[axis], steps[axis] = start, step
+    part = graph.emit("slice", data, starts=tuple(starts), steps=tuple(steps), shape=shape)
+    return graph.reshape(part, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+
+
+def _evenly_spaced(indices: Value, extent: int) -> tuple[int, int] | None:
+    """The first position and the step of constant indices that a slice picks as well."""
+    if indices.array is None or indices.array.size == 0:
+        return None
+    places = indices.array.astype(np.int64).reshape(-1)
+    places = np.where(places < 0, places + extent, places)
+    step = int(places[1] - places[0]) if len(places) > 1 else 1
+    is_even = step != 0 and np.array_equal(places, places[0] + step * np.arange(len(places)))
+    return (int(places[0]), step) if is_even else None
 
 
 @converter("GatherElements", 11, 13)

@@ -1,4 +1,7 @@
-"""Scatter operators with constant indices: every update's place is known, so they are gathers."""
+"""Scatter operators as gathers: of constant indices, every update's place is known.
+
+Of computed ones each element looks for the updates that are for it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from compiler.expr.combiners import neutral_element
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dtypes import DType
 
 _COMBINE = {"none": "", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 _MAX_ROUNDS = 64  # updates of one element, one after the other
 _MAX_ELEMENTS = 2**26
+_MAX_COMPARISONS = 2**28  # of elements with updates whose places are computed
 
 Positions = npt.NDArray[np.int64]
 
@@ -21,42 +27,57 @@ Positions = npt.NDArray[np.int64]
 @converter("Scatter", 9)
 @converter("ScatterElements", 11, 13, 16, 18)
 def scatter_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data, updates = node.input(0), node.input(2)
+    data, indices, updates = node.input(0), node.input(1), node.input(2)
     axis = node.axis(node.integer("axis", 0), data.rank)
-    indices = node.constant(1, "the index tensor").astype(np.int64)
-    if indices.shape != updates.shape or indices.ndim != data.rank:
+    if indices.shape != updates.shape or indices.rank != data.rank:
         raise node.bad_shape(
             f"indices {list(indices.shape)} and updates {updates.type} do not fit {data.type}"
         )
-    graph.check_array((indices.ndim, *indices.shape), 8)
-    grids = np.indices(indices.shape, np.int64)
-    positions: list[Positions] = [grids[other] for other in range(indices.ndim)]
-    positions[axis] = _wrapped(node, indices, data.shape[axis])
-    return _scatter(node, data, updates, tuple(positions), graph)
+    if math.prod(updates.shape) == 0:
+        return data
+    if indices.array is None:
+        return _scatter_along(node, axis, graph)
+    graph.check_array((indices.rank, *indices.shape), 8)
+    positions: list[Positions] = list(np.indices(indices.shape, np.int64))
+    positions[axis] = _wrapped(node, indices.array.astype(np.int64), data.shape[axis])
+    targets = np.ravel_multi_index(tuple(positions), data.shape).reshape(-1)
+    return _scatter_rows(node, data, updates, targets, data.type.size, graph)
 
 
 @converter("ScatterND", 11, 13, 16, 18)
 def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data, updates = node.input(0), node.input(2)
-    indices = node.constant(1, "the index tensor").astype(np.int64)
-    depth = indices.shape[-1] if indices.ndim else 0
+    """Rows of the data, of its axes behind those that an index tuple names."""
+    data, indices, updates = node.input(0), node.input(1), node.input(2)
+    depth = indices.shape[-1] if indices.rank else 0
     if not 0 < depth <= data.rank:
         raise node.bad_shape(f"indices {list(indices.shape)} do not fit {data.type}")
-    outer, inner = indices.shape[:-1], data.shape[depth:]
-    if updates.shape != outer + inner:
-        raise node.bad_shape(f"updates {updates.type} should be {list(outer + inner)}")
-    graph.check_array((updates.rank, *updates.shape), 8)
-    grid = np.indices(updates.shape) if updates.rank else np.zeros((0,), np.int64)
-    spread = (1,) * len(inner)
-    positions = [
-        np.broadcast_to(
-            _wrapped(node, indices[..., axis], data.shape[axis]).reshape(outer + spread),
-            updates.shape,
-        )
-        for axis in range(depth)
-    ]
-    positions += [grid[len(outer) + axis] for axis in range(len(inner))]
-    return _scatter(node, data, updates, tuple(positions), graph)
+    named, expected = data.shape[:depth], indices.shape[:-1] + data.shape[depth:]
+    if updates.shape != expected:
+        raise node.bad_shape(f"updates {updates.type} should be {list(expected)}")
+    if math.prod(updates.shape) == 0:
+        return data
+    rows, count = math.prod(named), math.prod(indices.shape[:-1])
+    if indices.array is not None:
+        tuples = indices.array.astype(np.int64).reshape(count, depth)
+        each = [_wrapped(node, tuples[:, a], extent) for a, extent in enumerate(named)]
+        targets = np.ravel_multi_index(tuple(each), named)
+        return _scatter_rows(node, data, updates, targets, rows, graph)
+    tuples_value = graph.reshape(graph.cast(indices, DType.I64), (count, depth))
+    target: Value | None = None
+    for axis, extent in enumerate(named):
+        place = _from_end(graph.pick(tuples_value, 1, axis), extent, graph)
+        if target is not None:
+            target = graph.emit("mul", target, graph.scalar(extent, DType.I64))
+            place = graph.emit("add", target, place)
+        target = place
+    assert target is not None
+    width = data.type.size // rows
+    boxes = (
+        graph.reshape(data, (1, rows, width)),
+        graph.reshape(target, (1, count, 1)),
+        graph.reshape(updates, (1, count, width)),
+    )
+    return graph.reshape(_scatter_found(node, *boxes, graph), data.shape)
 
 
 def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:
@@ -65,39 +86,107 @@ def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:
     return np.where(indices < 0, indices + extent, indices)
 
 
-def _scatter(
+def _scatter_rows(
     node: OnnxNode,
     data: Value,
     updates: Value,
-    positions: tuple[Positions, ...],
+    targets: Positions,
+    rows: int,
     graph: GraphBuilder,
 ) -> Value:
-    """Write the updates at `positions` (one array per data axis).
+    """Write update i to row `targets[i]` of the data, which has so many rows.
 
-    Each round writes at most one update per element: `where(mask, combine(data, picked), data)`.
+    Each round writes at most one update per row: `where(mask, combine(data, picked), data)`.
     """
     reduction = node.choice("reduction", "none", tuple(_COMBINE))
-    if math.prod(updates.shape) == 0:
-        return data
-    if data.type.size > _MAX_ELEMENTS:
-        raise node.unsupported(f"scattering into {data.type.size} elements")
-    graph.check_array(data.shape, 9)  # a position and a mask
-    targets = np.ravel_multi_index(positions, data.shape).reshape(-1)
+    if rows > _MAX_ELEMENTS:
+        raise node.unsupported(f"scattering into {rows} rows")
+    graph.check_array((rows,), 9)  # a position and a mask
     rounds = [_last_writes(targets)] if reduction == "none" else _rounds(targets)
     if len(rounds) > _MAX_ROUNDS:
         raise node.unsupported(f"{len(rounds)} updates of one element")
-    flat = graph.reshape(updates, (updates.type.size,))
-    result = data
+    width = data.type.size // rows
+    row = (width,) if width > 1 else ()
+    flat, result = graph.reshape(updates, (len(targets), *row)), graph.reshape(data, (rows, *row))
     for chosen in rounds:
-        mask = np.zeros(data.type.size, np.bool_)
-        source = np.zeros(data.type.size, np.int64)
+        mask = np.zeros((rows, *(1 for _ in row)), np.bool_)
+        source = np.zeros(rows, np.int64)
         mask[targets[chosen]] = True
         source[targets[chosen]] = chosen
-        picked = graph.emit("gather", flat, graph.constant(source.reshape(data.shape)), axis=0)
+        picked = graph.emit("gather", flat, graph.constant(source), axis=0)
         if reduction != "none":
             picked = graph.emit(_COMBINE[reduction], result, picked)
-        result = graph.emit("where", graph.constant(mask.reshape(data.shape)), picked, result)
-    return result
+        result = graph.emit("where", graph.constant(mask), picked, result)
+    return graph.reshape(result, data.shape)
+
+
+# --- indices that are computed -------------------------------------------------------------------
+
+
+def _scatter_along(node: OnnxNode, axis: int, graph: GraphBuilder) -> Value:
+    """Elements along an axis, in boxes of what lies before it, along it and behind it."""
+    data, indices, updates = node.input(0), node.input(1), node.input(2)
+    extent, count = data.shape[axis], updates.shape[axis]
+    before, behind = data.shape[:axis], data.shape[axis + 1 :]
+    if (*updates.shape[:axis], *updates.shape[axis + 1 :]) != before + behind:
+        raise node.unsupported("computed indices of a part of the data")
+    outer, inner = math.prod(before), math.prod(behind)
+    places = _from_end(graph.cast(indices, DType.I64), extent, graph)
+    boxes = (
+        graph.reshape(data, (outer, extent, inner)),
+        graph.reshape(places, (outer, count, inner)),
+        graph.reshape(updates, (outer, count, inner)),
+    )
+    return graph.reshape(_scatter_found(node, *boxes, graph), data.shape)
+
+
+def _scatter_found(
+    node: OnnxNode, data: Value, places: Value, updates: Value, graph: GraphBuilder
+) -> Value:
+    """`data` [outer, rows, inner] with the updates [outer, count, inner] at `places` along rows.
+
+    Each element looks for its updates. What is looked for once for a whole row has places with an
+    inner extent of 1.
+    """
+    reduction = node.choice("reduction", "none", tuple(_COMBINE))
+    (outer, rows, inner), count = data.shape, updates.shape[1]
+    found_inner = places.shape[2] if reduction == "none" else inner
+    if outer * rows * count * found_inner > _MAX_COMPARISONS:
+        raise node.unsupported(f"{count} updates at computed places of {data.type.size} elements")
+    own = graph.constant(np.arange(rows, dtype=np.int64).reshape(rows, 1, 1))
+    apart = (outer, 1, count, places.shape[2])
+    hit = graph.emit("equal", graph.reshape(places, apart), own)
+    if reduction != "none":
+        neutral = graph.scalar(_neutral(reduction, data.dtype), data.dtype)
+        terms = graph.emit("where", hit, graph.reshape(updates, (outer, 1, count, inner)), neutral)
+        kind = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
+        joined = graph.emit(f"reduce_{kind}", terms, axes=(2,), keepdims=False)
+        return graph.emit(_COMBINE[reduction], data, joined)
+    numbers = graph.constant(np.arange(count, dtype=np.int64).reshape(count, 1))
+    order = graph.emit("where", hit, numbers, graph.scalar(-1, DType.I64))
+    last = graph.emit("reduce_max", order, axes=(2,), keepdims=False)
+    written = graph.emit("greater_equal", last, graph.scalar(0, DType.I64))
+    if places.shape[2] == inner:
+        picked = graph.emit("gather_elements", updates, last, axis=1)
+    else:
+        rows_of = graph.reshape(updates, (count, inner))
+        picked = graph.emit("gather", rows_of, graph.reshape(last, (rows,)), axis=0)
+        picked = graph.reshape(picked, data.shape)
+    return graph.emit("where", written, picked, data)
+
+
+def _from_end(places: Value, extent: int, graph: GraphBuilder) -> Value:
+    """Places along an axis; negative ones count from its end."""
+    negative = graph.emit("less", places, graph.scalar(0, DType.I64))
+    moved = graph.emit("add", places, graph.scalar(extent, DType.I64))
+    return graph.emit("where", negative, moved, places)
+
+
+def _neutral(reduction: str, dtype: DType) -> int | float | bool:
+    return neutral_element({"add": "sum", "mul": "prod"}.get(reduction, reduction), dtype).value
+
+
+# --- indices that are constants -------------------------------------------------------------------
 
 
 def _last_writes(targets: Positions) -> Positions:

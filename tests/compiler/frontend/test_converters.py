@@ -275,6 +275,45 @@ def test_scatter_with_repeated_indices(reduction: str) -> None:
     check(proto, {"x": random(2, 4), "u": random(2, 3)})
 
 
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_scatter_of_rows(reduction: str, computed: bool, depth: int) -> None:
+    """Places that are constants, or inputs; negative ones, and some twice."""
+    shape, count = (5, 3, 4), 4
+    indices = np.array([[0, -1, 1], [3, 2, 3], [-2, 1, -2], [3, 2, 3]])[:, :depth]
+    inputs = [tensor("x", shape), tensor("u", [count, *shape[depth:]])]
+    values = {"x": random(*shape), "u": random(count, *shape[depth:])}
+    if computed:
+        inputs.append(tensor("i", indices.shape, INT64))
+        values["i"] = indices
+    scatter = node("ScatterND", ["x", "i", "u"], ["y"], reduction=reduction)
+    check(model([scatter], inputs, ["y"], {} if computed else {"i": indices}), values)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_scatter_to_computed_places(reduction: str, axis: int) -> None:
+    shape = [2, 4, 3]
+    places = [*shape[:axis], 5, *shape[axis + 1 :]]
+    indices = np.random.default_rng(axis).integers(-shape[axis], shape[axis], places)
+    inputs = [tensor("x", shape), tensor("u", places), tensor("i", places, INT64)]
+    values = {"x": random(*shape), "u": random(*places), "i": indices}
+    scatter = node("ScatterElements", ["x", "i", "u"], ["y"], axis=axis, reduction=reduction)
+    check(model([scatter], inputs, ["y"]), values)
+
+
+@pytest.mark.parametrize(
+    "picks", [2, [-1], [1, 3, 5], [4, 2, 0], [[0, 1], [2, 3]], [1, 1], [0, 3, 4]]
+)
+def test_gather_at_constant_places(picks: object) -> None:
+    constants = {"i": np.array(picks)}
+    proto = model(
+        [node("Gather", ["x", "i"], ["y"], axis=1)], [tensor("x", [3, 6, 2])], ["y"], constants
+    )
+    check(proto, {"x": random(3, 6, 2)})
+
+
 def loop(operator: str, inputs: list[str], **attributes: Any) -> onnx.ModelProto:
     return model(
         [node(operator, inputs, ["last", "all"], **attributes)],
