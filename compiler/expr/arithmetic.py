@@ -39,12 +39,6 @@ def reciprocal_root(m: Instructions, x: str) -> str:
     return reciprocal(m, m.call("llvm.sqrt", x))
 
 
-def sigmoid(m: Instructions, x: str) -> str:
-    """1 / (1 + e^-x)."""
-    exponential = m.libm("exp", m.emit("fneg", x))
-    return reciprocal(m, m.emit("fadd", exponential, m.constant(1)))
-
-
 def softplus(m: Instructions, x: str) -> str:
     """max(x, 0) + log(1 + e^-|x|), which does not overflow."""
     zero = m.constant(0)

@@ -1,15 +1,17 @@
-"""Vector functions of f32 round e^x. Largest errors in ulp: see each function.
+"""Vector functions round e^x. Largest errors in ulp: see each function (of f64 too: 2.5).
 
-e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2)/2. n is found by adding 1.5 * 2^23: it is in
-the sum's lowest bits, from where a shift takes it into an exponent.
+e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2)/2. n is found by adding a number
+whose last bit is 1: it is in the sum's lowest bits, from where a shift takes it into an exponent.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from compiler.expr.instructions import Instructions
 from compiler.expr.polynomials import (
+    MANTISSA,
     at_least,
     at_most,
     bits_of,
@@ -18,8 +20,11 @@ from compiler.expr.polynomials import (
     integers,
     magnitude,
     odd,
+    rounding,
+    taylor,
     with_sign_of,
 )
+from compiler.types.dtypes import DType
 
 # e^r = 1 + r + r^2 p(r), |r| <= ln(2)/2: 2^-28.2
 _EXP = (
@@ -36,9 +41,7 @@ _SHORT_EXP = (
     0.041890256106853485,
     0.008312467485666275,
 )
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n times the former is exact
 _LOG2_E = 1.4426950408889634
-_ROUND = 1.5 * 2.0**23
 # log(1 + e) = e p(e), 0 <= e <= 1: 2^-27.5
 _LOG_ONE_PLUS = (
     1.0,
@@ -76,9 +79,57 @@ _EXP2 = (
 # sinh(x) = x + x^3 p(x^2), |x| <= 1: 2^-24.8
 _SINH = (0.16666732728481293, 0.00832962617278099, 0.0002042697014985606)
 
-_TINIEST, _LARGEST = -104.0, 89.0  # e^x is 0 and infinite beyond
-_EXPONENT_OF_ONE = 127
-_BELOW = 24  # 2^-24 more takes normal numbers to all denormals
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """What differs between element types.
+
+    e^x is 0 below `tiniest` and infinite beyond `largest`; sigmoid and tanh are 1 from `ones` on.
+    `below`: 2^-below more takes normal numbers to all denormals. n times `ln2_high` is exact.
+    """
+
+    bias: int
+    tiniest: float
+    largest: float
+    below: int
+    ln2_high: float
+    ln2_low: float
+    exp: tuple[float, ...]
+    sigmoid_exp: tuple[float, ...]
+    sinh: tuple[float, ...]
+    ones: tuple[float, float]
+
+
+_FORMATS = {
+    DType.F32: _Format(
+        bias=127,
+        tiniest=-104.0,
+        largest=89.0,
+        below=24,
+        ln2_high=0.693359375,
+        ln2_low=-2.12194440e-4,
+        exp=_EXP,
+        sigmoid_exp=_SHORT_EXP,
+        sinh=_SINH,
+        ones=(18.0, 9.1),
+    ),
+    DType.F64: _Format(
+        bias=1023,
+        tiniest=-746.0,
+        largest=710.0,
+        below=54,
+        ln2_high=6.93147180369123816490e-01,
+        ln2_low=1.90821492927058770002e-10,
+        exp=taylor(2, 12),
+        sigmoid_exp=taylor(2, 12),
+        sinh=taylor(3, 9, 2),
+        ones=(40.0, 19.1),
+    ),
+}
+
+
+def _format(m: Instructions) -> _Format:
+    return _FORMATS[m.dtype]
 
 
 class _Reduced(NamedTuple):
@@ -91,25 +142,26 @@ class _Reduced(NamedTuple):
 
 def _reduce(m: Instructions, x: str, scale: float = 1.0) -> _Reduced:
     """x, which is `scale` times the argument, reduced; NaN has an r that is NaN."""
-    biased = m.fma(x, m.constant(_LOG2_E * scale), m.constant(_ROUND))
-    n = m.emit("fsub", biased, m.constant(_ROUND))
+    format = _format(m)
+    biased = m.fma(x, m.constant(_LOG2_E * scale), rounding(m))
+    n = m.emit("fsub", biased, rounding(m))
     argument = x if scale == 1 else m.emit("fmul", x, m.constant(scale))
-    r = m.fma(n, m.constant(-_LN2_HIGH), argument)
-    return _Reduced(n, bits_of(m, biased), m.fma(n, m.constant(-_LN2_LOW), r))
+    r = m.fma(n, m.constant(-format.ln2_high), argument)
+    return _Reduced(n, bits_of(m, biased), m.fma(n, m.constant(-format.ln2_low), r))
 
 
 def _exp_of_rest_minus_one(m: Instructions, r: str) -> str:
-    return m.fma(m.emit("fmul", r, r), horner(m, r, _EXP), r)
+    return m.fma(m.emit("fmul", r, r), horner(m, r, _format(m).exp), r)
 
 
 def _power_of_two(m: Instructions, bits: str, offset: str) -> str:
     """2^n, times two to the offset in bits of an exponent."""
     i = integers(m)
-    return from_bits(m, i.emit("add", i.emit("shl", bits, i.constant(23)), offset))
+    return from_bits(m, i.emit("add", i.emit("shl", bits, i.constant(MANTISSA[m.dtype])), offset))
 
 
 def _offset(m: Instructions, exponent: int) -> str:
-    return integers(m).constant((_EXPONENT_OF_ONE + exponent) << 23)
+    return integers(m).constant((_format(m).bias + exponent) << MANTISSA[m.dtype])
 
 
 def exp(m: Instructions, x: str) -> str:
@@ -123,34 +175,36 @@ def _scaled_exp(m: Instructions, x: str, halvings: int = 0) -> str:
     AVX-512 needs no bound above: however wrong, p stays positive, and 2^n makes it infinite; below,
     p itself could be that.
     """
-    x = at_least(m, _TINIEST, x)
+    format = _format(m)
+    x = at_least(m, format.tiniest, x)
     if not m.has_avx512:
-        x = at_most(m, _LARGEST + halvings, x)
+        x = at_most(m, format.largest + halvings, x)
     reduced = _reduce(m, x)
-    p = horner(m, reduced.r, (1.0, 1.0, *_EXP))
+    p = horner(m, reduced.r, (1.0, 1.0, *format.exp))
     if m.has_avx512:
         n = reduced.n
         if halvings:
             n = m.emit("fsub", n, m.constant(halvings))
         return m.avx512("scalef", p, n)
-    # In two steps, as no float is 2^-150 or 2^128: either the second is 2^-24, or it is 2.
+    # In two steps, as no f32 is 2^-150 or 2^128: either the second is 2^-24, or it is 2.
     i = integers(m)
     negative = i.compare("lt", bits_of(m, x), i.constant(0))  # what instructions choose by
-    offsets = [_offset(m, exponent - halvings) for exponent in (_BELOW, -1)]
+    offsets = [_offset(m, exponent - halvings) for exponent in (format.below, -1)]
     first = _power_of_two(m, reduced.bits, i.select(negative, *offsets))
-    second = m.select(negative, m.constant(2.0**-_BELOW), m.constant(2.0))
+    second = m.select(negative, m.constant(2.0**-format.below), m.constant(2.0))
     return m.emit("fmul", m.emit("fmul", p, first), second)
 
 
-def _moderate_exp(m: Instructions, x: str, coefficients: tuple[float, ...] = _EXP) -> str:
+def _moderate_exp(m: Instructions, x: str, coefficients: tuple[float, ...]) -> str:
     """e^x for x <= 70 or NaN."""
-    x = at_least(m, _TINIEST, x)
+    format = _format(m)
+    x = at_least(m, format.tiniest, x)
     reduced = _reduce(m, x)
     p = horner(m, reduced.r, (1.0, 1.0, *coefficients))
     if m.has_avx512:
         return m.avx512("scalef", p, reduced.n)
-    scaled = m.emit("fmul", p, _power_of_two(m, reduced.bits, _offset(m, _BELOW)))
-    return m.emit("fmul", scaled, m.constant(2.0**-_BELOW))
+    scaled = m.emit("fmul", p, _power_of_two(m, reduced.bits, _offset(m, format.below)))
+    return m.emit("fmul", scaled, m.constant(2.0**-format.below))
 
 
 def _moderate_exp_minus_one(m: Instructions, x: str, scale: float = 1.0) -> str:
@@ -163,7 +217,7 @@ def _moderate_exp_minus_one(m: Instructions, x: str, scale: float = 1.0) -> str:
 
 def exp_minus_one(m: Instructions, x: str) -> str:
     """e^x - 1; 1.5 ulp. As twice the half, since 2^128 is no float; tiny x are their own."""
-    reduced = _reduce(m, at_least(m, -20.0, at_most(m, _LARGEST, x)))
+    reduced = _reduce(m, at_least(m, -40.0, at_most(m, _format(m).largest, x)))
     power = _power_of_two(m, reduced.bits, _offset(m, -1))
     less = m.emit("fsub", power, m.constant(0.5))
     half = m.fma(power, _exp_of_rest_minus_one(m, reduced.r), less)
@@ -173,20 +227,21 @@ def exp_minus_one(m: Instructions, x: str) -> str:
 
 def sigmoid(m: Instructions, x: str) -> str:
     """1 / (1 + e^-x) as e^x / (1 + e^x), which is 1 from 18 on; 3.5 ulp."""
-    e = _moderate_exp(m, at_most(m, 18.0, x), _SHORT_EXP)
+    format = _format(m)
+    e = _moderate_exp(m, at_most(m, format.ones[0], x), format.sigmoid_exp)
     return m.emit("fdiv", e, m.emit("fadd", e, m.constant(1.0)))
 
 
 def softplus(m: Instructions, x: str) -> str:
-    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); 2.4 ulp."""
-    e = _moderate_exp(m, m.emit("fneg", magnitude(m, x)))
+    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), of f32; 2.4 ulp."""
+    e = _moderate_exp(m, m.emit("fneg", magnitude(m, x)), _EXP)
     tail = m.emit("fmul", e, horner(m, e, _LOG_ONE_PLUS))
     return m.emit("fadd", at_least(m, 0.0, x), tail)
 
 
 def tanh(m: Instructions, x: str) -> str:
     """(e^2x - 1) / (e^2x + 1), which is 1 from 9.1 on; 2.4 ulp."""
-    bounded = at_most(m, 9.1, magnitude(m, x))
+    bounded = at_most(m, _format(m).ones[1], magnitude(m, x))
     e = _moderate_exp_minus_one(m, bounded, 2.0)
     quotient = m.emit("fdiv", e, m.emit("fadd", e, m.constant(2.0)))
     return with_sign_of(m, quotient, x)
@@ -197,7 +252,7 @@ def sinh(m: Instructions, x: str) -> str:
     a = magnitude(m, x)
     half = _half_exp(m, a)
     large = m.emit("fsub", half, m.emit("fdiv", m.constant(0.25), half))
-    small = odd(m, a, m.emit("fmul", a, a), _SINH)
+    small = odd(m, a, m.emit("fmul", a, a), _format(m).sinh)
     result = m.select(m.compare("gt", a, m.constant(1.0)), large, small)
     return with_sign_of(m, result, x)
 
@@ -214,14 +269,14 @@ def _half_exp(m: Instructions, a: str) -> str:
 
 
 def erf(m: Instructions, x: str) -> str:
-    """1 - 2^(x p(x)) where |x| < 3.95, 1 beyond; 2.5 ulp.
+    """1 - 2^(x p(x)) where |x| < 3.95, 1 beyond, of f32; 2.5 ulp.
 
     To the base 2 the constant term of p is nearly an f32, -1.6279070, and no product is subtracted.
     """
     a = at_most(m, 3.95, magnitude(m, x))
     exponent = m.emit("fmul", a, horner(m, a, _ERF))
-    biased = m.emit("fadd", exponent, m.constant(_ROUND))
-    r = m.emit("fsub", exponent, m.emit("fsub", biased, m.constant(_ROUND)))
+    biased = m.emit("fadd", exponent, rounding(m))
+    r = m.emit("fsub", exponent, m.emit("fsub", biased, rounding(m)))
     power = _power_of_two(m, bits_of(m, biased), _offset(m, 0))
     beside_one = m.emit("fmul", r, horner(m, r, _EXP2))
     more = m.emit("fsub", m.constant(1.0), power)

@@ -112,9 +112,10 @@ class Instructions:
 
     @property
     def has_avx512(self) -> bool:
-        """Whether the target has AVX-512's instructions for vectors of this type and width."""
+        """Whether these are of f32, and the target has AVX-512's instructions for that width."""
         bytes = self.dtype.bytes * (self._width or 1)
-        return self._writer.has_avx512 and (not self._width or bytes in _AVX512_MASKS)
+        fits = self.dtype is DType.F32 and (not self._width or bytes in _AVX512_MASKS)
+        return fits and self._writer.has_avx512
 
     def of(self, dtype: DType) -> Instructions:
         """Instructions on as many elements of another type."""
@@ -172,12 +173,12 @@ class Instructions:
         return self.emit("fadd", self.emit("fmul", a, b), c)
 
     def avx512(self, name: str, *operands: str, immediate: int | None = None) -> str:
-        """An AVX-512 instruction on floats ("scalef"), if the target `has_avx512`.
+        """An AVX-512 instruction on f32 ("scalef"), if the target `has_avx512`.
 
         A scalar goes through the first element of a vector, so that it is rounded as vectors are.
         """
         if not self._width:
-            wide = Instructions(self._writer, self.dtype, 16 // self.dtype.bytes)
+            wide = Instructions(self._writer, self.dtype, 4)
             vectors = [wide.first_element(operand) for operand in operands]
             result = wide.avx512(name, *vectors, immediate=immediate)
             return self._writer.emit(f"extractelement {wide._type} {result}, i64 0")
@@ -188,8 +189,7 @@ class Instructions:
         typed += [f"{self._type} zeroinitializer", f"{_AVX512_MASKS[bytes]} -1"]
         if bytes == 64:
             typed.append("i32 4")  # rounding as elsewhere
-        kind = "ps" if self.dtype is DType.F32 else "pd"
-        mangled = f"llvm.x86.avx512.mask.{name}.{kind}.{8 * bytes}"
+        mangled = f"llvm.x86.avx512.mask.{name}.ps.{8 * bytes}"
         return self._writer.intrinsic(mangled, self._type, typed)
 
     def first_element(self, operand: str) -> str:

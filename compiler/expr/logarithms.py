@@ -1,4 +1,4 @@
-"""Vector functions of f32 round log x. Largest errors in ulp: see each function.
+"""Vector functions round log x. Largest errors in ulp: see each function.
 
 log x = e ln 2 + log(1 + f) with x = 2^e (1 + f), 3/4 <= 1 + f < 3/2.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from compiler.expr.instructions import Instructions
 from compiler.expr.polynomials import (
+    MANTISSA,
     bits_of,
     from_bits,
     horner,
     integers,
     magnitude,
     odd,
+    rounding,
     square_root,
     with_sign_of,
 )
@@ -48,23 +50,40 @@ _ATANH = (
     0.05160436034202576,
     0.1763785034418106,
 )
-_THREE_QUARTERS = 0x3F400000  # its bits
-_SMALLEST_NORMAL = 2.0**-126
-_SCALE = 25  # 2^25 times a denormal number is normal
+# log(1 + f) = f - f^2/2 + s (f^2/2 + z p(z)), s = f / (2 + f), z = s^2: fdlibm's e_log.c, for f64
+_LOG_OF_DOUBLES = (
+    6.666666666666735130e-01,
+    3.999999999940941908e-01,
+    2.857142874366239149e-01,
+    2.222219843214978396e-01,
+    1.818357216161805012e-01,
+    1.531383769920937332e-01,
+    1.479819860511658591e-01,
+)
+_LN2_OF_DOUBLES = (6.93147180369123816490e-01, 1.90821492927058770002e-10)
+# The bits of the least 1 + f: 3/4, and sqrt(1/2) of f64.
+_LEAST = {DType.F32: 0x3F400000, DType.F64: 0x3FE6A09E667F3BCD}
+_SMALLEST_NORMAL = {DType.F32: 2.0**-126, DType.F64: 2.0**-1022}
+_SCALE = 54  # 2^54 times a denormal number is normal
 _SQUARABLE = 2.0**40
 _GETMANT = 0b1011  # a mantissa in [3/4, 3/2), NaN for what is negative
 
 
 def log(m: Instructions, x: str) -> str:
     """log x; 1.0 ulp."""
+    if m.dtype is DType.F64:
+        return _with_special_values(m, x, _joined_doubles(m, *split(m, x)))
     if m.has_avx512:
         c = m.avx512("getmant", x, immediate=_GETMANT)
         e = m.avx512("getexp", x)  # of the mantissa in [1, 2)
         more = m.emit("fadd", e, m.constant(1.0))
         e = m.select(m.compare("lt", c, m.constant(1.0)), more, e)
         return _joined(m, m.emit("fsub", c, m.constant(1.0)), e)
-    f, e = split(m, x)
-    y = _joined(m, f, e)
+    return _with_special_values(m, x, _joined(m, *split(m, x)))
+
+
+def _with_special_values(m: Instructions, x: str, y: str) -> str:
+    """y, but of infinity, zero and what is negative."""
     infinity, zero = m.constant(float("inf")), m.constant(0.0)
     y = m.select(m.compare("eq", x, infinity), infinity, y)
     y = m.select(m.compare("eq", x, zero), m.constant(float("-inf")), y)
@@ -73,15 +92,30 @@ def log(m: Instructions, x: str) -> str:
 
 def split(m: Instructions, x: str) -> tuple[str, str]:
     """f and e of a positive number."""
-    i = integers(m)
-    tiny = m.compare("lt", x, m.constant(_SMALLEST_NORMAL))
+    i, shift = integers(m), integers(m).constant(MANTISSA[m.dtype])
+    tiny = m.compare("lt", x, m.constant(_SMALLEST_NORMAL[m.dtype]))
     scaled = m.select(tiny, m.emit("fmul", x, m.constant(2.0**_SCALE)), x)
     bits = bits_of(m, scaled)
-    n = i.emit("ashr", i.emit("sub", bits, i.constant(_THREE_QUARTERS)), i.constant(23))
-    c = from_bits(m, i.emit("sub", bits, i.emit("shl", n, i.constant(23))))
-    e = i.convert("sitofp", n, DType.F32)
+    n = i.emit("ashr", i.emit("sub", bits, i.constant(_LEAST[m.dtype])), shift)
+    c = from_bits(m, i.emit("sub", bits, i.emit("shl", n, shift)))
+    if m.dtype is DType.F32:
+        e = i.convert("sitofp", n, DType.F32)
+    else:  # most CPUs convert no vectors of 64-bit integers
+        biased = i.emit("add", n, bits_of(m, rounding(m)))
+        e = m.emit("fsub", from_bits(m, biased), rounding(m))
     e = m.select(tiny, m.emit("fsub", e, m.constant(_SCALE)), e)
     return m.emit("fsub", c, m.constant(1.0)), e
+
+
+def _joined_doubles(m: Instructions, f: str, e: str) -> str:
+    """e ln 2 + log(1 + f) of f64."""
+    s = m.emit("fdiv", f, m.emit("fadd", f, m.constant(2.0)))
+    z, half = m.emit("fmul", s, s), m.emit("fmul", m.emit("fmul", f, f), m.constant(0.5))
+    series = m.fma(z, horner(m, z, _LOG_OF_DOUBLES), half)
+    high, low = _LN2_OF_DOUBLES
+    small = m.fma(s, series, m.emit("fmul", e, m.constant(low)))
+    rest = m.emit("fsub", m.emit("fsub", half, small), f)
+    return m.fma(e, m.constant(high), m.emit("fneg", rest))
 
 
 def _joined(m: Instructions, f: str, e: str) -> str:

@@ -1,4 +1,4 @@
-"""What the vector functions of f32 are made of: polynomials, bounds, bits.
+"""What the vector functions are made of: polynomials, bounds, bits.
 
 The functions are in `exponentials`, `logarithms`, `powers` and `trigonometry`. Polynomials are
 weighted least-squares fits on Chebyshev nodes, iterated towards minimax (Lawson's algorithm) for
@@ -6,15 +6,22 @@ the relative error of the result over the reduced interval; coefficients were ro
 after another, from the constant term up, and those that remained were fitted again. The largest
 errors, in units in the last place of the result, are said with each function and hold over all of
 f32: denormals, infinities, NaN and the sign of zero come out as they should
-(tests/compiler/llvm/test_scalar_ops.py). f64 calls libm.
+(tests/compiler/llvm/test_vector_functions.py).
+
+Of f64 the exponentials, the logarithm, sine and cosine are vector code too, with Taylor series that
+are long enough for their interval; the others call libm.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from compiler.expr.instructions import Instructions
 from compiler.types.dtypes import DType
+
+MANTISSA = {DType.F32: 23, DType.F64: 52}
+"""Bits behind the point of a normal number."""
 
 
 def horner(m: Instructions, x: str, coefficients: Sequence[float]) -> str:
@@ -55,13 +62,23 @@ def square_root(m: Instructions, x: str) -> str:
 
 
 def integers(m: Instructions) -> Instructions:
-    """Instructions on the bits of f32."""
-    return m.of(DType.I32)
+    """Instructions on the bits of floats."""
+    return m.of(DType.I32 if m.dtype is DType.F32 else DType.I64)
 
 
 def bits_of(m: Instructions, x: str) -> str:
-    return m.convert("bitcast", x, DType.I32)
+    return m.convert("bitcast", x, integers(m).dtype)
 
 
 def from_bits(m: Instructions, bits: str) -> str:
-    return integers(m).convert("bitcast", bits, DType.F32)
+    return integers(m).convert("bitcast", bits, m.dtype)
+
+
+def rounding(m: Instructions) -> str:
+    """What makes an integer of a number that it is added to, in the sum's lowest bits."""
+    return m.constant(1.5 * 2.0 ** MANTISSA[m.dtype])
+
+
+def taylor(first: int, count: int, step: int = 1, sign: int = 1) -> tuple[float, ...]:
+    """sign / first!, sign^2 / (first + step)!, and so on."""
+    return tuple(sign ** (i + 1) / math.factorial(first + step * i) for i in range(count))

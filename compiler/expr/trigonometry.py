@@ -1,4 +1,4 @@
-"""Vector functions of f32 of angles. Largest errors in ulp: see each function.
+"""Vector functions of angles. Largest errors in ulp: see each function.
 
 Angles are reduced by multiples k of pi/2 (Cody and Waite): pi/2 in parts, whose products with k are
 exact or subtracted in one rounding. That serves to 10^5 with fused multiplication and 10^4 without;
@@ -16,9 +16,12 @@ from compiler.expr.polynomials import (
     integers,
     magnitude,
     odd,
+    rounding,
     square_root,
+    taylor,
     with_sign_of,
 )
+from compiler.types.dtypes import DType
 
 # sin(r) = r + r^3 p(r^2), |r| <= pi/2: 2^-27.3
 _SIN = (
@@ -56,17 +59,19 @@ _ATAN = (
     0.010887479409575462,
     -0.0017875764751806855,
 )
-_ROUND = 1.5 * 2.0**23  # what is added to it is rounded, and lies in the sum's lowest bits
 # pi/2 in f32 parts, and in parts so short that 13 bits times one of them are exact. All have one
 # sign, so that none takes away that of a zero.
 _PARTS = (1.570796251296997, 7.549789415861596e-08, 5.390302529957765e-15)
 _SHORT_PARTS = (1.5703125, 0.0004837512969970703, 7.549533620476723e-08, 2.5633440682570896e-12)
+# The same of f64.
+_PARTS_OF_DOUBLES = (1.5707963267948966, 6.123233995736765e-17, 1.0828566739219139e-32)
 _HALF_PI_HIGH, _HALF_PI_LOW = 1.5707963705062866, -4.371138828673793e-08
 
 
 def _less(m: Instructions, x: str, multiple: str, unit: float) -> str:
     """x less a multiple of `unit` pi/2 (1 or 2)."""
-    for part in _PARTS if m.has_fma else _SHORT_PARTS:
+    parts = _PARTS if m.has_fma else _SHORT_PARTS
+    for part in _PARTS_OF_DOUBLES if m.dtype is DType.F64 else parts:
         x = m.fma(multiple, m.constant(-unit * part), x)
     return x
 
@@ -81,23 +86,28 @@ def _with_libm(m: Instructions, name: str, x: str, reduced: str) -> str:
 def _sine(m: Instructions, r: str, odd_bit: str) -> str:
     """sin r, negated where the lowest bit is set."""
     i = integers(m)
-    y = odd(m, r, m.emit("fmul", r, r), _SIN)
-    flip = i.emit("shl", odd_bit, i.constant(31))
+    coefficients = _SIN if m.dtype is DType.F32 else taylor(3, 10, 2, sign=-1)
+    y = odd(m, r, m.emit("fmul", r, r), coefficients)
+    flip = i.emit("shl", odd_bit, i.constant(8 * m.dtype.bytes - 1))
     return with_sign_of(m, y, from_bits(m, i.emit("xor", bits_of(m, r), flip)))
 
 
 def sin(m: Instructions, x: str) -> str:
     """(-1)^k sin(x - k pi); 2.0 ulp."""
-    biased = m.fma(x, m.constant(1 / math.pi), m.constant(_ROUND))
-    k = m.emit("fsub", biased, m.constant(_ROUND))
+    if m.dtype is DType.F64 and not m.has_fma:
+        return m.libm("sin", x)
+    biased = m.fma(x, m.constant(1 / math.pi), rounding(m))
+    k = m.emit("fsub", biased, rounding(m))
     return _with_libm(m, "sin", x, _sine(m, _less(m, x, k, 2.0), bits_of(m, biased)))
 
 
 def cos(m: Instructions, x: str) -> str:
     """(-1)^(k + 1) sin(x - (2 k + 1) pi/2); 2.0 ulp."""
+    if m.dtype is DType.F64 and not m.has_fma:
+        return m.libm("cos", x)
     middle = m.fma(x, m.constant(1 / math.pi), m.constant(-0.5))
-    biased = m.emit("fadd", middle, m.constant(_ROUND))
-    k = m.emit("fsub", biased, m.constant(_ROUND))
+    biased = m.emit("fadd", middle, rounding(m))
+    k = m.emit("fsub", biased, rounding(m))
     odd_multiple = m.fma(k, m.constant(2.0), m.constant(1.0))
     i = integers(m)
     turned = i.emit("xor", bits_of(m, biased), i.constant(1))
@@ -106,8 +116,8 @@ def cos(m: Instructions, x: str) -> str:
 
 def tan(m: Instructions, x: str) -> str:
     """tan(x - k pi/2), or -1 over that for odd k; 3.0 ulp."""
-    biased = m.fma(x, m.constant(2 / math.pi), m.constant(_ROUND))
-    k = m.emit("fsub", biased, m.constant(_ROUND))
+    biased = m.fma(x, m.constant(2 / math.pi), rounding(m))
+    k = m.emit("fsub", biased, rounding(m))
     r = _less(m, x, k, 1.0)
     t = odd(m, r, m.emit("fmul", r, r), _TAN)
     i = integers(m)

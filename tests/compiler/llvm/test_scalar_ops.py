@@ -3,114 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from compiler.expr.nodes import Expr, binary, cast, const, unary
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from tests.compiler.schedule.guarded_run import run_guarded, targets
-
-Values: TypeAlias = npt.NDArray[Any]
+from tests.compiler.llvm.pointwise import SPECIAL, Values, float32_samples, pairs, run_pointwise
 
 FLOATS = (DType.F32, DType.F64)
 INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
-SPECIAL = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 1e-45, -1e-45, 1.2e-38, 3.4e38)
-
-
-def machines() -> dict[str, Target]:
-    """Targets of several vector widths, and this CPU without AVX-512, which has its own code."""
-    host = host_target()
-    features = tuple(name for name in host.features if not name.startswith("avx512"))
-    shorter = replace(host, features=features, vector_bytes=min(host.vector_bytes, 32))
-    return {**targets(), "shorter": shorter}
-
-
-def run_pointwise(
-    arrays: Sequence[Values], body: Callable[..., Expr], target: str = "host"
-) -> Values:
-    """`body(element, …)` of one-dimensional arrays; vectors and scalar code must agree."""
-    builder = KernelBuilder()
-    extent = len(arrays[0])
-    inputs = [
-        builder.input(TensorType(DType.from_numpy(array.dtype), array.shape)) for array in arrays
-    ]
-    builder.stage("out", [("i0", extent)], lambda i: body(*(tensor[i] for tensor in inputs)))
-    kernel = FusedKernel("out", tuple(builder.inputs), tuple(builder.stages), "out")
-    values = {f"in{i}": array for i, array in enumerate(arrays)}
-    machine = machines()[target]
-    vector = run_guarded(kernel, default_schedule(kernel, machine), values, machine).output
-    scalar = run_guarded(kernel, naive_schedule(), values, machine).output
-    np.testing.assert_array_equal(vector, scalar)
-    return vector
-
-
-def float32_samples() -> Values:
-    """Every 8191st bit pattern, which covers all exponents; dense where the functions bend."""
-    patterns = np.arange(0, 1 << 32, 8191, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    dense = [(-12, 12, 300_001), (-105, 95, 100_001), (0.5, 2, 100_001), (-1, 1, 100_001)]
-    lines: list[Values] = [np.linspace(low, high, count) for low, high, count in dense]
-    lines.append(np.arange(-3000, 3000) * (np.pi / 4))
-    return np.concatenate([np.array(SPECIAL, np.float32), patterns, *map(np.float32, lines)])
-
-
-def error_in_ulps(actual: Values, exact: Values) -> tuple[float, Values]:
-    """Largest error where both are finite; the mask of entries whose kind of number differs."""
-    rounded = exact.astype(np.float32)
-    smallest_normal = np.finfo(np.float32).tiny
-    ulp = np.spacing(np.maximum(np.abs(rounded), smallest_normal)).astype(np.float64)
-    finite = np.isfinite(rounded) & np.isfinite(actual)
-    error = np.abs(actual[finite].astype(np.float64) - exact[finite]) / ulp[finite]
-    same = finite | (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
-    return float(error.max()), ~same
-
 
 _erf = np.frompyfunc(math.erf, 1, 1)
-
-FUNCTIONS: dict[str, tuple[Callable[[Values], Values], float]] = {
-    "exp": (np.exp, 1.2),
-    "expm1": (np.expm1, 1.5),
-    "log": (np.log, 1.0),
-    "tanh": (np.tanh, 2.4),
-    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 3.5),
-    "softplus": (lambda x: np.logaddexp(x, 0), 2.4),
-    "erf": (lambda x: np.asarray(_erf(x)).astype(np.float64), 2.5),
-    "sin": (np.sin, 2.0),
-    "cos": (np.cos, 2.0),
-    "tan": (np.tan, 3.0),
-    "asin": (np.arcsin, 2.4),
-    "acos": (np.arccos, 1.3),
-    "atan": (np.arctan, 1.5),
-    "sinh": (np.sinh, 1.8),
-    "cosh": (np.cosh, 1.6),
-    "asinh": (np.arcsinh, 3.5),
-    "acosh": (np.arccosh, 2.5),
-    "atanh": (np.arctanh, 1.4),
-}
-
-
-@pytest.mark.parametrize("target", ["host", "shorter", "narrow", "wide"])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_vector_functions_are_within_their_documented_error(function: str, target: str) -> None:
-    exact_function, bound = FUNCTIONS[function]
-    x = float32_samples()
-    actual = run_pointwise([x], lambda v: unary(function, v), target)
-    with np.errstate(all="ignore"):
-        exact = exact_function(x.astype(np.float64))
-        error, wrong = error_in_ulps(actual, exact)
-    assert not wrong.any(), (x[wrong][:5], actual[wrong][:5])
-    assert error <= bound
-    zeros = exact == 0
-    np.testing.assert_array_equal(np.signbit(actual[zeros]), np.signbit(exact[zeros]))
-
 
 NUMPY_UNARY: dict[str, Callable[[Values], Values]] = {
     "neg": np.negative,
@@ -142,48 +47,6 @@ NUMPY_UNARY: dict[str, Callable[[Values], Values]] = {
     "acosh": np.arccosh,
     "atanh": np.arctanh,
 }
-
-
-def largest_power_error(actual: Values, x: Values, y: Values) -> float:
-    """In ulp; the kinds of all results are right, and the signs of zeros."""
-    with np.errstate(all="ignore"):
-        exact = np.power(x.astype(np.float64), y.astype(np.float64))
-        error, wrong = error_in_ulps(actual, exact)
-        zeros = exact.astype(np.float32) == 0
-    assert not wrong.any(), (x[wrong][:5], y[wrong][:5], actual[wrong][:5])
-    np.testing.assert_array_equal(np.signbit(actual[zeros]), np.signbit(exact[zeros]))
-    return error
-
-
-@pytest.mark.parametrize("target", ["host", "shorter", "narrow"])
-def test_any_power_is_within_its_documented_error(target: str) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 1 << 32, 100_000, np.uint32).view(np.float32)
-    near_one = np.exp2(rng.uniform(-126, 127, 100_000)).astype(np.float32)
-    with np.errstate(all="ignore"):
-        y = (rng.uniform(-151, 129, 100_000) / np.log2(np.abs(x))).astype(np.float32)
-    y_near = (rng.uniform(-150, 128, 100_000) / np.log2(near_one)).astype(np.float32)
-    whole = np.round(rng.uniform(-9, 9, 100_000)).astype(np.float32)
-    signed = rng.uniform(-9, 9, 100_000).astype(np.float32)
-    edges = np.array([*SPECIAL, 0.5, -0.5, 2, -2, 3, -3, 1e9, 2**25, 1 + 2**-23], np.float32)
-    left, right = pairs(edges)
-    base = np.concatenate([x, near_one, signed, left])
-    exponent = np.concatenate([y, y_near, whole, right])
-    actual = run_pointwise([base, exponent], lambda a, b: binary("pow", a, b), target)
-    assert largest_power_error(actual, base, exponent) <= 1.2
-
-
-CONSTANT_POWERS = [-3, -2, -1.5, -1, -0.75, -0.5, 0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.2, 3, 4, 7, 9]
-
-
-@pytest.mark.parametrize("exponent", CONSTANT_POWERS)
-def test_constant_powers_need_no_logarithm_and_are_powers_all_the_same(exponent: float) -> None:
-    x = float32_samples()[:700_000:3]
-    literal = const(exponent, DType.F32)
-    actual = run_pointwise([x], lambda v: binary("pow", v, literal))
-    bound = 0.51 if exponent in (-1, 0, 0.5, 1, 2) else 5.0
-    power = np.full_like(x, exponent)
-    assert largest_power_error(actual, x, power) <= bound
 
 
 @pytest.mark.parametrize("op", ["fmod", "mod"])
@@ -239,11 +102,6 @@ def edges(dtype: DType) -> Values:
     near_zero = [value for value in (-7, -3, -2, -1, 0, 1, 2, 3, 7) if value >= limits.min]
     ends = [limits.min, limits.min + 1, limits.max - 1, limits.max]
     return np.array(sorted({*near_zero, *ends}), dtype.numpy)
-
-
-def pairs(values: Values) -> tuple[Values, Values]:
-    left, right = np.meshgrid(values, values, indexing="ij")
-    return left.reshape(-1), right.reshape(-1)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
