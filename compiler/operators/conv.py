@@ -229,7 +229,8 @@ def work_by_weight(attributes: Attributes, types: Types, result: TensorType) -> 
 
 
 def _blocked_form(use: BlockedUse) -> BlockedForm | None:
-    """Blocked unless channels would be mostly padding, or it is a matrix product in disguise.
+    """Blocked unless channels would be mostly padding, groups share a block, or it is a matrix
+    product in disguise.
 
     With fewer input channels than lanes it reads plain data if its data is plain.
     """
@@ -239,10 +240,11 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     if not all(use.constants[1:]):
         return None
     outputs, group_inputs, *window = weight.shape
-    channels, groups = data.shape[1], use.attributes["groups"]
+    channels, groups = data.shape[1], use.attributes.integer("groups")
     depthwise = group_inputs == 1 and groups == channels == outputs and outputs > 1
     if groups != 1 and not depthwise:
-        return None
+        whole = outputs // groups % use.block == 0 and group_inputs % use.block == 0
+        return BlockedForm(BLOCKED, 0.0) if whole else None
     if 2 * outputs < use.block or (window == [1, 1] and data.shape[2:] == (1, 1)):
         return None
     few = channels <= 4 or channels < use.block

@@ -15,7 +15,9 @@ convolution or conversion, f(0) after a pointwise f, and so on. An operator whos
 be a known finite number there runs plain: the next convolution multiplies these lanes with zero
 weights, and 0 * inf would leak as NaN. Tensors whose channels fill whole blocks have no such lanes.
 
-A region of connected blocked nodes is kept if it does `FLOPS_PER_CONVERTED_BYTE` floating point
+A convolution that is alone in its region stays plain unless Winograd's algorithm may serve it,
+which needs blocks: its tiles read any layout, and conversions cost it more than they save. Another
+region of connected blocked nodes is kept if it does `FLOPS_PER_CONVERTED_BYTE` floating point
 operations in convolutions per byte that enters or leaves by a conversion; else it stays plain.
 """
 
@@ -232,6 +234,7 @@ def _worthless_convolutions(graph: Graph, plan: Plan) -> set[str]:
     flops: dict[str, int] = {}
     moved: dict[str, int] = {}
     convolutions: dict[str, set[str]] = {}
+    producers = {node.output: node for node in graph.nodes}
     for node in graph.nodes:
         count = 2 * multiplications(node, graph.types)
         if node.output in plan.forms and count:
@@ -249,7 +252,21 @@ def _worthless_convolutions(graph: Graph, plan: Plan) -> set[str]:
         for key, outputs in convolutions.items()
         if flops[key] < FLOPS_PER_CONVERTED_BYTE * moved.get(key, 0)
         for output in outputs
+    } | {
+        output
+        for key, outputs in convolutions.items()
+        for output in outputs
+        if len(outputs) == 1 and moved.get(key) and not _needs_blocks(producers[output], graph)
     }
+
+
+def _needs_blocks(node: Node, graph: Graph) -> bool:
+    """Nothing but blocked data serves the node's best algorithm."""
+    if node.operator != "conv":
+        return True
+    attributes, taps = complete_attributes(node), graph.types[node.inputs[1]].shape[2:]
+    ones = {*attributes.integers("strides"), *attributes.integers("dilations"), 1}
+    return taps == (3, 3) and ones == {1} and attributes.integer("groups") == 1
 
 
 def _regions(plan: Plan) -> dict[str, str]:

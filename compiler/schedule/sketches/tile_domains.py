@@ -14,7 +14,7 @@ from compiler.expr.nodes import Load
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Mask, Numbers, Operand, operands_of
+from compiler.schedule.nest_shape import PAGE, Mask, Numbers, Operand, aliased_lines, operands_of
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.sketches.tile_forms import HeldRows, TileForm
 from compiler.schedule.space import ChoiceValue
@@ -23,10 +23,14 @@ from compiler.target import Target
 
 COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
 ROW_TILES = (4, 8)
+SHORT_STEPS = 4  # of a long sum: more of them are more code, and no faster
 MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
 BORDER_COST = 0.5  # of a tile at the border of its row, over one inside, if padding is inline
 STREAM_COST = 0.05  # of one more vector along a tile, each from another place in memory
 TURN_CYCLES = 6.0  # a vector that is turned and stored
+WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
+L2_WAYS = 16
+STREWN_COST = 1.5  # of a product whose operand falls out of the second-level cache between uses
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
 LOAD_COST = 2.0  # of a vector from anywhere, most of which cross a cache line
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
@@ -144,6 +148,39 @@ class TileContext:
     def _is_constant(self, load: Load) -> bool:
         return any(buffer.name == load.buffer and buffer.constant for buffer in self.kernel.inputs)
 
+    def aliased(self, columns: Numbers, vectors: Numbers) -> Numbers:
+        """Lines of the data read in a step that compete for one set of the first-level cache."""
+        numbers = {name: number for number, name in enumerate(self.extents)}
+        constants = {buffer.name for buffer in self.kernel.inputs if buffer.constant}
+        most = np.ones_like(columns)
+        for operand in self.operands[:-1]:
+            if operand.name in constants or not self.roles.column:
+                continue
+            lines = aliased_lines(operand.stride(numbers[self.roles.column]), columns)
+            if self.roles.block:
+                stride = operand.stride(numbers[self.roles.block])
+                lines = lines * aliased_lines(stride, vectors)
+            most = np.maximum(most, lines)
+        return most
+
+    @cached_property
+    def strewn(self) -> bool:
+        """Terms of a sum lie so that they compete for few sets of the second-level cache, too."""
+        way = self.target.l2_bytes // L2_WAYS
+        (inner,) = self.roles.reduce[-1:]
+        numbers = {name: number for number, name in enumerate(self.extents)}
+        constants = {buffer.name for buffer in self.kernel.inputs if buffer.constant}
+        strides = [
+            operand.stride(numbers[inner])
+            for operand in self.operands[:-1]
+            if operand.name not in constants
+            and operand.moves_with(len(numbers))[numbers[self.roles.vector]]
+        ]
+        return any(
+            stride >= PAGE // 2 and self.extents[inner] > way // math.gcd(stride, way) * L2_WAYS
+            for stride in strides
+        )
+
     @cached_property
     def streamed(self) -> frozenset[str]:
         """Constants that do not fit the second-level cache."""
@@ -237,6 +274,7 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
     inline = np.full(len(tiles), bool(context.prologue))
     total = row_cycles(context, columns, vectors, np.zeros(len(tiles), np.bool_), inline)
     total = total * np.ceil(context.vectors / vectors)
+    total = total * np.maximum(1.0, context.aliased(columns, vectors) / WAYS) ** 2
     if not context.broadcasts:
         total = total * (1.0 + STREAM_COST * (vectors - 1.0))
     return tiles[int(np.lexsort((-columns * vectors, np.round(total, 6)))[0])]
@@ -301,6 +339,8 @@ def form_cycles(context: TileContext) -> float:
     blocks = math.ceil(context.vectors / vectors)
     total = row * blocks * outer * context.extent(context.roles.row) * context.reduction
     width = context.lanes * context.element_bytes
+    if context.strewn:
+        total *= STREWN_COST
     if context.form.turned:
         total += math.prod(context.kernel.output.shape) / context.lanes * TURN_CYCLES
     return total + context.copied / width * COPY_CYCLES
@@ -342,8 +382,10 @@ def unrolls(context: TileContext, orders: Sequence[tuple[str, ...]]) -> tuple[tu
     if any(len(order) > 1 for order in orders):
         pairs += [(step, 3) for step in steps if step * 3 <= 24]
     ordered = sorted(pairs, key=lambda pair: pair[0] * pair[1])
+    plain = context.form.turned or not context.roles.block
+    most = SHORT_STEPS if plain and largest > 8 else 8
     preferred = max(
-        (pair for pair in ordered if pair[1] == 1 and pair[0] <= 8), key=lambda pair: pair[0]
+        (pair for pair in ordered if pair[1] == 1 and pair[0] <= most), key=lambda pair: pair[0]
     )
     return (*(pair for pair in ordered if pair != preferred), preferred)
 

@@ -35,6 +35,7 @@ from compiler.schedule.steps.step import Step
 MAX_PHASES = 4  # a vector of elements further apart is no few loads and shuffles
 MAX_HELD = 11  # rows of a window whose input is held in registers
 FEW_COLUMNS = 4  # for which turning an operand costs more than its sums along rows
+PANEL_COLUMNS = 32  # so many uses of each element pay for a copy
 FULL_LANES = 0.6  # of the vectors along channels, at least so much is of use
 
 
@@ -187,6 +188,36 @@ def _along_last_axis(
         form = TileForm("tiled", copied, (*steps, *copying), roles, copies)
         yield from _with_held_rows(form)
         yield form
+        if not copies:
+            yield from _with_panels(form, lanes)
+
+
+def _with_panels(form: TileForm, lanes: int) -> Iterator[TileForm]:
+    """A product whose computed operand is copied to panels, a vector wide, that it reads in order.
+
+    Rows of an operand may lie a page apart, or in as many pages as the sum has terms.
+    """
+    kernel, roles = form.kernel, form.roles
+    anchor = kernel.stage(kernel.anchor)
+    variable = {buffer.name for buffer in kernel.inputs if not buffer.constant}
+    moving = [load for load in loads(anchor.body) if roles.vector in axes_of(load)]
+    columns = {axis.name: axis.extent for axis in anchor.axes}.get(roles.column, 1)
+    if len(moving) != 1 or len(anchor.reduce_axes) != 1 or columns < PANEL_COLUMNS:
+        return
+    (load,) = moving
+    own = index(roles.vector)
+    whole = len(load.indices) > 1 and load.indices[-1] == own
+    if load.buffer not in variable or not whole or roles.column in axes_of(load):
+        return
+    rank, name = len(load.indices), f"{load.buffer}.copy"
+    order = (*range(rank - 2), rank - 1, rank - 2, rank)
+    packing = PackStage(name, ((rank - 1, lanes),), order)
+    made = (CopyOperand(anchor.name, load.buffer, name), packing)
+    packed = with_roles(prepared(kernel, made), lanes)
+    found = roles_of(packed)
+    if found is not None:
+        steps = (*form.steps, *made)
+        yield TileForm("tiled_panels", packed, steps, found, (name,))
 
 
 def _has_rows(kernel: FusedKernel) -> bool:
@@ -240,6 +271,8 @@ def _arranged(kernel: FusedKernel, lanes: int) -> tuple[tuple[Step, ...], tuple[
     anchor = kernel.stage(kernel.anchor)
     if not anchor.axes:
         return None
+    if len(loads(anchor.body)) < 2:
+        return (), ()  # each element is read once: a copy saves nothing
     vector = anchor.axes[-1].name
     shapes = {stage.name: stage.shape for stage in kernel.stages}
     variable = {buffer.name: buffer.shape for buffer in kernel.inputs if not buffer.constant}

@@ -12,6 +12,7 @@ Serves convolution (direct, depthwise, 1x1), matrix multiplication and pooling.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -27,7 +28,6 @@ from compiler.schedule.nest_shape import (
     Nest,
     NestShape,
     Numbers,
-    aliased_lines,
 )
 from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
@@ -36,6 +36,7 @@ from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps, piec
 from compiler.schedule.sketches.tile_domains import (
     COPY_CYCLES,
     MAX_UNROLLED,
+    WAYS,
     LoopOrder,
     TileContext,
     best_tile,
@@ -66,9 +67,10 @@ from compiler.target import Target
 # Multiply-adds, or bytes of constants from beyond the caches, that take a few times a fork and
 # join's 1 to 2 us (tests/benchmarks/threads.py).
 PARALLEL_WORK = 1 << 17
+IN_ORDER = ("tiled_merged", "tiled_phases")  # forms of blocked data: the first is the best
+WIDE_WINDOW = 5
 PREFETCH_DISTANCES = (0, 1024)  # elements
 LONG_REDUCTION = 32  # steps, that are worth code of their own for each phase
-WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -78,7 +80,7 @@ def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) 
         for form in tile_forms(kernel, vector_lanes(kernel, target))
     ]
     contexts = [context for context in contexts if tiles_of(context)]
-    if any(context.form.turned or context.form.held for context in contexts):
+    if not contexts or contexts[0].form.name not in IN_ORDER:
         contexts.sort(key=form_cycles)
     return [_sketch(context) for context in contexts]
 
@@ -111,13 +113,26 @@ def _sketch(context: TileContext) -> Sketch:
             if context.form.held or not can_inline(context.kernel, prologue, roles.vector)
             else ("inline", "copy")
         )
-        choices.append((Choice("padding", paddings), paddings[0]))
+        choices.append((Choice("padding", paddings), _padding(context, paddings)))
     if context.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
     sketch = Sketch.planned(context.form.name, choices, lambda values: _Plan(context, values))
     # Where padding is inline, a loop over columns alone leaves its ends to one thread.
     plain = () if roles.row or prologue else [loop for loop in loops if "columns" not in loop]
     return evenly_shared(sketch, context.threads, {"tile": tiles, "loops": plain})
+
+
+def _padding(context: TileContext, paddings: Sequence[str]) -> str:
+    """By rule padding is decided inline, but copied where wide windows make long borders.
+
+    A copy of much more than there was, or of more than the caches hold, costs more than it saves.
+    """
+    if not context.form.turned or not context.roles.window:
+        return paddings[0]
+    wide = context.extents[context.roles.window[-1]] >= WIDE_WINDOW
+    read = sum(buffer.type.bytes for buffer in context.kernel.inputs if not buffer.constant)
+    small = context.copied <= min(2 * read, context.target.l2_bytes)
+    return paddings[-1] if wide and small else paddings[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +389,7 @@ class _Plan:
         others *= context.reduction
         operations = points * computed * others
         repeated = operations / (context.extent(roles.row) * extent * context.vectors * others)
-        aliased = self._aliased(nest)
+        aliased = context.aliased(columns, vectors)
         row = row_cycles(
             context, columns, vectors, shifted & (whole * columns < extent), self.inline
         )
@@ -455,21 +470,6 @@ class _Plan:
             ]
             nest.loop(*own, which=which)
         return np.asarray(unrolled.prod(axis=0), np.int64)
-
-    def _aliased(self, nest: Nest) -> Numbers:
-        """Lines of the data read in a step that compete for one set of the first-level cache."""
-        roles, columns = self.context.roles, self.columns.astype(np.float64)
-        constants = {buffer.name for buffer in self.context.kernel.inputs if buffer.constant}
-        most = np.ones_like(columns)
-        for operand in self.context.operands[:-1]:
-            if operand.name in constants or not roles.column:
-                continue
-            lines = aliased_lines(operand.stride(nest.numbers[roles.column]), columns)
-            if roles.block:
-                stride = operand.stride(nest.numbers[roles.block])
-                lines = lines * aliased_lines(stride, self.vectors.astype(np.float64))
-            most = np.maximum(most, lines)
-        return most
 
 
 def _computed(width: int, columns: Numbers, whole: Mask | bool) -> Numbers:

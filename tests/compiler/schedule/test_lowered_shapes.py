@@ -440,7 +440,7 @@ def test_every_sketch_is_compared() -> None:
         for sketch in schedule_space(kernel, target, 2).sketches
     }
     families = {name.rstrip("0123456789") for name in sketches}
-    tiled = {"tiled", "tiled_merged", "tiled_phases", "tiled_rows", "channels"}
+    tiled = {"tiled", "tiled_merged", "tiled_phases", "tiled_rows", "tiled_panels", "channels"}
     attention = {"attention", "online_attention"}
     windows = {"window", "window_rows"}
     assert families == {*tiled, *windows, "winograd", "row_wise", "transposed", *attention}
