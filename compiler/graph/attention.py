@@ -288,7 +288,16 @@ def _emit(rewriter: Rewriter, match: Match) -> None:
     masks = [_mask(rewriter, match, mask) for mask in match.masks]
     query, key, value, perm = match.query, match.key, match.value, match.perm
     shape = rewriter.graph.types[match.last.output].shape
-    if match.groups:
+    if match.groups and rewriter.types[rewriter.value(query.value)].shape[query.perm[-2]] == 1:
+        # One query of each head: the heads of a group are the queries of their keys.
+        query, key, value = (
+            _joined(rewriter, match),
+            _ungrouped(rewriter, match, key),
+            _ungrouped(rewriter, match, value),
+        )
+        masks = [_joined_mask(rewriter, match, mask) for mask in masks]
+        perm = _plain(len(perm))
+    elif match.groups:
         head = len(perm) - 3
         query = _grouped(rewriter, match, query)
         masks = [_grouped_mask(rewriter, match, mask) for mask in masks]
@@ -329,8 +338,37 @@ def _grouped(rewriter: Rewriter, match: Match, operand: Operand) -> Operand:
     axis = operand.perm[-3]
     split = (*shape[:axis], match.groups, shape[axis] // match.groups, *shape[axis + 1 :])
     value = rewriter.value(operand.value)
-    view = rewriter.emit("reshape", (value,), {"shape": split}, like=match.last)
-    return Operand(view, _split_perm(operand.perm, axis))
+    return Operand(_viewed(rewriter, match, value, split), _split_perm(operand.perm, axis))
+
+
+def _joined(rewriter: Rewriter, match: Match) -> Operand:
+    """One query of each head as the queries of the groups."""
+    value, perm = rewriter.value(match.query.value), match.query.perm
+    shape = [rewriter.types[value].shape[axis] for axis in perm]
+    joined = (*shape[:-3], match.groups, shape[-3] // match.groups, shape[-1])
+    return Operand(_viewed(rewriter, match, value, joined), _plain(len(perm)))
+
+
+def _ungrouped(rewriter: Rewriter, match: Match, operand: Operand) -> Operand:
+    """[..., groups, 1, positions, features] without the axis of one."""
+    value, place = rewriter.value(operand.value), len(operand.perm) - 3
+    shape = rewriter.types[value].shape
+    perm = tuple(axis - (axis > place) for axis in operand.perm if axis != place)
+    return Operand(_viewed(rewriter, match, value, (*shape[:place], *shape[place + 1 :])), perm)
+
+
+def _joined_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
+    """A mask whose heads are groups x their queries."""
+    value = rewriter.value(mask)
+    shape = rewriter.types[value].shape
+    if len(shape) < 3 or shape[-3] == 1:
+        return value
+    joined = (*shape[:-3], match.groups, shape[-3] // match.groups, shape[-1])
+    return _viewed(rewriter, match, value, joined)
+
+
+def _viewed(rewriter: Rewriter, match: Match, value: str, shape: tuple[int, ...]) -> str:
+    return rewriter.emit("reshape", (value,), {"shape": shape}, like=match.last)
 
 
 def _grouped_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
@@ -341,7 +379,7 @@ def _grouped_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
         return value
     heads = (1, 1) if shape[-3] == 1 else (match.groups, shape[-3] // match.groups)
     split = (*shape[:-3], *heads, *shape[-2:])
-    return rewriter.emit("reshape", (value,), {"shape": split}, like=match.last)
+    return _viewed(rewriter, match, value, split)
 
 
 def _operands(node: Node) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from compiler.graph import (
+    attention,
     common_subexpressions,
     dead_code,
     fold_batch_norm,
@@ -36,6 +37,7 @@ BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
     ("fold_batch_norm", plain(fold_batch_norm.run)),
     ("fold_constants_2", fold_constants.run),
     ("simplify_2", plain(simplify.run)),
+    ("attention", plain(attention.run)),
     ("turned_operands", plain(turned_operands.run)),
     ("common_subexpressions", plain(common_subexpressions.run)),
     ("recognise_patterns", plain(recognise_patterns.run)),

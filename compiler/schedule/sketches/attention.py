@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from compiler.expr.walk import axes_of
 from compiler.kernels.attention import (
     BLOCK,
     FACTOR,
@@ -67,9 +68,11 @@ from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.numerics import Algorithm
 
-QUERIES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+QUERIES = (1, 2, 4, 6, 8, 12, 16, 18, 24, 30, 32, 36, 42, 48, 64, 96, 128)
 KEYS_AT_ONCE = (64, 128, 256, 512)
+MANY_BLOCKS = 4  # of queries, per thread
 STACK_BYTES = 1024 * 1024  # what a thread keeps of scores and weights on its stack, at most
+CACHE_SHARE = 4  # parts of the second-level cache, of which scores and weights fill one
 UNROLLS = (1, 2, 4, 8)
 ACCUMULATORS = 4  # vectors that a row is summed up in
 
@@ -109,30 +112,43 @@ def attention_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     if parts is None:
         return []
     facts = KernelFacts(kernel, vector_lanes(kernel, target), threads, target)
-    direct = _sketch("attention", _Context(facts, parts, False), target)
+    direct, queries = _sketch("attention", _Context(facts, parts, False), target)
     if parts.keys.extent <= KEYS_AT_ONCE[0]:
         return [direct]
-    online = _sketch("online_attention", _Context(facts, parts, True), target)
-    return [direct, replace(online, algorithm=Algorithm.ONLINE_SOFTMAX)]
+    online, more = _sketch("online_attention", _Context(facts, parts, True), target)
+    # It leads where the cache holds fewer queries with all of their scores.
+    return [direct, replace(online, algorithm=Algorithm.ONLINE_SOFTMAX, leads=more > queries)]
 
 
-def _sketch(name: str, context: _Context, target: Target) -> Sketch:
+def _sketch(name: str, context: _Context, target: Target) -> tuple[Sketch, int]:
+    """The sketch, and how many queries make a block by rule."""
     parts, extent = context.parts, context.parts.keys.extent
     blocks = _key_blocks(context) if context.online else (extent,)
+    keys = blocks[len(blocks) // 2]
     queries = _query_blocks(context, blocks[0])
     scores = _tiles(context, target, extent)
     values = _tiles(context, target, parts.columns.extent)
+    preferred = _default_tiles(context, target, queries, keys, scores, values)
     choices: list[tuple[Choice, ChoiceValue]] = [
-        (Choice("queries", queries), max(q for q in queries if q <= 32 or q == queries[0])),
-        (Choice("keys", blocks), blocks[len(blocks) // 2]),
-        (Choice("scores", scores), _default_tile(scores)),
-        (Choice("values", values), _default_tile(values)),
+        (Choice("queries", queries), preferred[0]),
+        (Choice("keys", blocks), keys),
+        (Choice("scores", scores), preferred[1]),
+        (Choice("values", values), preferred[2]),
         (Choice("unroll", UNROLLS), 4),
         (Choice("exps", (1, 2, 4)), 1),
     ]
+    once = preferred[0] >= parts.queries.extent and not _is_shared(parts)
+    choices.append((Choice("packing", ("whole", "tile")), "tile" if once else "whole"))
     if context.facts.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 2))
-    return Sketch.planned(name, choices, lambda values: _Plan(context, values))
+    sketch = Sketch.planned(name, choices, lambda values: _Plan(context, values))
+    return sketch, preferred[0]
+
+
+def _is_shared(parts: Attention) -> bool:
+    """Several stacks of queries have the same keys."""
+    own = {name for item in parts.key.indices for name in axes_of(item)}
+    return any(axis.name not in own and axis.extent > 1 for axis in parts.batch)
 
 
 def _query_blocks(context: _Context, keys: int) -> tuple[int, ...]:
@@ -162,9 +178,55 @@ def _tiles(context: _Context, target: Target, extent: int) -> tuple[tuple[int, i
     return tuple(pairs)
 
 
-def _default_tile(tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """As many multiply-adds per load as the registers allow."""
-    return max(tiles, key=lambda tile: (tile[0] * tile[1] / (tile[0] + tile[1]), tile[0]))
+def _default_tiles(
+    context: _Context,
+    target: Target,
+    queries: tuple[int, ...],
+    keys: int,
+    scores: tuple[tuple[int, int], ...],
+    values: tuple[tuple[int, int], ...],
+) -> tuple[int, tuple[int, int], tuple[int, int]]:
+    """The block of queries and both tiles that need the fewest cycles, of equals the most alike.
+
+    Scores and weights of a block stay in a part of the second-level cache.
+    """
+    parts, lanes = context.parts, context.lanes
+    row = 2 * keys * parts.scores.dtype.bytes
+    fitting = [size for size in queries if size * row * CACHE_SHARE <= target.l2_bytes]
+    if context.facts.threads > 1:
+        stacks = math.prod(axis.extent for axis in parts.batch)
+        enough = MANY_BLOCKS * context.facts.threads
+        many = [s for s in fitting if stacks * -(-parts.queries.extent // s) >= enough]
+        fitting = many or fitting[:1]
+
+    def best(tiles: tuple[tuple[int, int], ...], size: int, extent: int) -> tuple[int, int]:
+        vectors = -(-extent // lanes)
+        return min(tiles, key=lambda tile: (_cycles(tile, size, vectors), -tile[0] * tile[1]))
+
+    def total(size: int) -> float:
+        columns = parts.columns.extent
+        first = _cycles(best(scores, size, keys), size, -(-keys // lanes)) * parts.features.extent
+        then = _cycles(best(values, size, columns), size, -(-columns // lanes)) * keys
+        return -(-parts.queries.extent // size) * (first + then)
+
+    size = min(fitting or queries[:1], key=lambda size: (total(size), -size))
+    return size, best(scores, size, keys), best(values, size, parts.columns.extent)
+
+
+def _cycles(tile: tuple[int, int], rows: int, vectors: int) -> float:
+    """Of a step of the reduction for so many rows and vectors, two multiply-adds a cycle.
+
+    A step waits four cycles for the one before; what whole tiles leave over are smaller ones.
+    """
+
+    def step(height: int, width: int) -> float:
+        return max(height * width / 2, (height + width) / 2, 4) if height and width else 0.0
+
+    (height, width), total = tile, 0.0
+    whole, rest = divmod(vectors, width)
+    for number, columns in ((whole, width), (1, rest)):
+        total += number * (rows // height * step(height, columns) + step(rows % height, columns))
+    return total
 
 
 class _Plan:
@@ -175,6 +237,7 @@ class _Plan:
         self.queries, self.keys = values.integers("queries"), values.integers("keys")
         self.tile_rows, self.vectors = values.pairs("values")
         self.unroll = values.integers("unroll")
+        self.in_tiles = bool(values.are("packing", "tile").all())
 
     def steps(self) -> list[Step]:
         context, rows = self.context, self.context.rows
@@ -290,12 +353,12 @@ class _Plan:
         ]
 
     def _packed_keys(self) -> list[Step]:
-        """Keys are turned once, in square blocks."""
+        """Keys are turned in square blocks, all of them at first or those of a tile of scores."""
         context, lanes = self.context, self.context.lanes
         kernel = block_attention(context.kernel, self.keys.item(), lanes, context.online)
         features, turned = context.parts.features.name, f"{KEYS}.rows"
         outer = (*(axis.name for axis in kernel.stage(KEYS).axes[:-3]), GROUP)
-        shared = outer if self.values.integers("chunks").item() else ()
+        shared = outer if self.values.integers("chunks").item() and not self.in_tiles else ()
         return [
             CacheRead(KEYS, context.parts.key.buffer, turned, (*outer, LANE, features)),
             Tile(KEYS, features, lanes, "shift"),
@@ -315,6 +378,7 @@ class _Plan:
         tile_rows, vectors = (size.item() for size in self.values.pairs("scores"))
         axes, tiles = self._vectors(MASKED, KEY, self.keys.item(), vectors)
         order = (*context.batch, BLOCK, axes[0], f"{rows}.o", f"{rows}.i", *axes[1:])
+        packed = [ComputeAt(KEYS, MASKED, axes[0])] if self.in_tiles else []
         return [
             ComputeAt(MASKED, consumer, loop),
             Tile(MASKED, rows, tile_rows),
@@ -323,6 +387,7 @@ class _Plan:
             Unroll(MASKED, f"{rows}.i"),
             *(Unroll(MASKED, axis) for axis in axes[1:-1]),
             Vectorize(MASKED, axes[-1]),
+            *packed,
             ComputeAt(scores, MASKED, f"{rows}.o", "register"),
             *self._product(scores, KEY, context.parts.features.name),
         ]

@@ -114,6 +114,14 @@ def broadcast_stack(maker: GraphMaker) -> str:
 
 
 def shared_heads(maker: GraphMaker) -> str:
+    return _shared_heads(maker, M)
+
+
+def shared_heads_of_one_query(maker: GraphMaker) -> str:
+    return _shared_heads(maker, 1)
+
+
+def _shared_heads(maker: GraphMaker, queries: int) -> str:
     """Two groups of three heads that share their keys and values, which are repeated for them."""
     groups, members = 2, 3
 
@@ -124,9 +132,9 @@ def shared_heads(maker: GraphMaker) -> str:
         wide = maker.node("expand", one, shape=(B, groups, members, N, features))
         return maker.node("reshape", wide, shape=(B, groups * members, N, features))
 
-    query = maker.node("transpose", maker.input(B, M, groups * members, D), perm=HEADS)
+    query = maker.node("transpose", maker.input(B, queries, groups * members, D), perm=HEADS)
     key = maker.node("transpose", repeated(D), perm=SWAP)
-    scores = maker.node("add", maker.node("matmul", query, key), maker.input(B, 1, M, N))
+    scores = maker.node("add", maker.node("matmul", query, key), maker.input(B, 1, queries, N))
     biased = maker.node("add", scores, maker.input(groups * members, 1, N))
     product = maker.node("matmul", maker.node("softmax", biased, axis=3), repeated(V))
     return maker.node("transpose", product, perm=HEADS)
@@ -147,6 +155,7 @@ SPELLINGS = (
     one_stack,
     broadcast_stack,
     shared_heads,
+    shared_heads_of_one_query,
 )
 VIEWS = {"reshape", "not"}
 
