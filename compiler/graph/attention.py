@@ -25,6 +25,7 @@ from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute
 
+FEWEST_QUERIES = 4  # of a head with keys of its own
 Perm = tuple[int, ...]
 
 
@@ -115,8 +116,9 @@ class _Finder:
         value = self._as_it_lies(value, (rank - 1,))
         last, perm = self._result(product)
         scale *= query_scale * key_scale
-        match = Match(last, query, key, value, perm, scale, masks, masked)
-        return self._shared(match)
+        match = self._shared(Match(last, query, key, value, perm, scale, masks, masked))
+        # Two products with a few rows each read keys and values as they lie.
+        return match if match.groups or scores[-2] >= FEWEST_QUERIES else None
 
     # --- from the softmax to the first product --------------------------------------------------
 
@@ -222,7 +224,7 @@ class _Finder:
                     return reader, perm
         return product, _plain(rank)
 
-    def _shared(self, match: Match) -> Match | None:
+    def _shared(self, match: Match) -> Match:
         """The match with keys and values before they are repeated for several heads each."""
         key, value = self._repeated(match.key), self._repeated(match.value)
         if key is None or value is None or key[1] != value[1]:

@@ -74,6 +74,8 @@ MANY_BLOCKS = 4  # of queries, per thread
 STACK_BYTES = 1024 * 1024  # what a thread keeps of scores and weights on its stack, at most
 CACHE_SHARE = 4  # parts of the second-level cache, of which scores and weights fill one
 UNROLLS = (1, 2, 4, 8)
+TILE_CYCLES = 24  # to begin and store a tile
+REST = 1.5  # times as long takes a multiply-add of what whole tiles leave over
 ACCUMULATORS = 4  # vectors that a row is summed up in
 
 
@@ -198,34 +200,45 @@ def _default_tiles(
         enough = MANY_BLOCKS * context.facts.threads
         many = [s for s in fitting if stacks * -(-parts.queries.extent // s) >= enough]
         fitting = many or fitting[:1]
+    columns, features = parts.columns.extent, parts.features.extent
 
-    def best(tiles: tuple[tuple[int, int], ...], size: int, extent: int) -> tuple[int, int]:
-        vectors = -(-extent // lanes)
-        return min(tiles, key=lambda tile: (_cycles(tile, size, vectors), -tile[0] * tile[1]))
+    def best(
+        tiles: tuple[tuple[int, int], ...], size: int, extent: int, steps: int
+    ) -> tuple[float, tuple[int, int]]:
+        return min(
+            ((_cycles(tile, size, extent, lanes, steps), tile) for tile in tiles),
+            key=lambda item: (item[0], -item[1][0] * item[1][1]),
+        )
 
     def total(size: int) -> float:
-        columns = parts.columns.extent
-        first = _cycles(best(scores, size, keys), size, -(-keys // lanes)) * parts.features.extent
-        then = _cycles(best(values, size, columns), size, -(-columns // lanes)) * keys
-        return -(-parts.queries.extent // size) * (first + then)
+        first = best(scores, size, keys, features)[0]
+        return -(-parts.queries.extent // size) * (first + best(values, size, columns, keys)[0])
 
     size = min(fitting or queries[:1], key=lambda size: (total(size), -size))
-    return size, best(scores, size, keys), best(values, size, parts.columns.extent)
+    return size, best(scores, size, keys, features)[1], best(values, size, columns, keys)[1]
 
 
-def _cycles(tile: tuple[int, int], rows: int, vectors: int) -> float:
-    """Of a step of the reduction for so many rows and vectors, two multiply-adds a cycle.
+def _cycles(tile: tuple[int, int], rows: int, extent: int, lanes: int, steps: int) -> float:
+    """Of a product of so many rows, an axis of vectors of this extent and steps of reduction.
 
-    A step waits four cycles for the one before; what whole tiles leave over are smaller ones.
+    Two multiply-adds and loads a cycle; a step waits four cycles for the one before. What whole
+    tiles leave over are smaller ones in shorter loops, but whole vectors are shifted back.
     """
 
     def step(height: int, width: int) -> float:
-        return max(height * width / 2, (height + width) / 2, 4) if height and width else 0.0
+        if not height or not width:
+            return 0.0
+        return steps * max(height * width / 2, (height + width) / 2, 4) + TILE_CYCLES
 
-    (height, width), total = tile, 0.0
+    vectors = -(-extent // lanes)
+    height, width = tile[0], min(tile[1], vectors)
     whole, rest = divmod(vectors, width)
-    for number, columns in ((whole, width), (1, rest)):
-        total += number * (rows // height * step(height, columns) + step(rows % height, columns))
+    if extent % lanes == 0:
+        whole, rest = -(-vectors // width), 0
+    total = 0.0
+    for number, columns, factor in ((whole, width, 1.0), (1, rest, REST)):
+        tiles = rows // height * step(height, columns)
+        total += number * factor * (tiles + REST * step(rows % height, columns))
     return total
 
 

@@ -224,6 +224,15 @@ def test_neighbours_of_attention_stay(
     assert "attention" not in operators(_fused(graph))
 
 
+def test_a_step_of_a_decoder_stays_two_products() -> None:
+    maker = GraphMaker()
+    key = maker.node("transpose", maker.input(B, H, N, D), perm=SWAP)
+    scores = maker.node("matmul", maker.input(B, H, 1, D), key)
+    weights = maker.node("softmax", scores, axis=3)
+    graph = maker.graph(maker.node("matmul", weights, maker.input(B, H, N, V)))
+    assert _fused(graph) == infer_types.run(graph)
+
+
 def test_a_row_without_a_key_is_undefined_as_in_the_spelled_out_form() -> None:
     maker = GraphMaker()
     scores = maker.node("add", _scores(maker), maker.input(M, N))
