@@ -13,6 +13,7 @@ from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, Storage
+from compiler.llvm.copies import Copy, copy_of, emit_copy
 from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import RangeLoop, call_outlined, outline
@@ -128,8 +129,17 @@ class _FunctionEmitter:
             self._vectorised(loop)
         elif loop.kind is LoopKind.UNROLLED:
             self._unrolled(loop)
+        elif (copy := self._copy_of(loop)) is not None:
+            emit_copy(self.writer, self.addresses, copy)
         else:
             self._serial(loop, str(loop.start), str(loop.stop))
+
+    def _copy_of(self, loop: For) -> Copy | None:
+        """What the loop copies between memory; what is in registers is not there."""
+        copy = copy_of(loop, self.addresses)
+        if copy is None or self.registers.holds(copy.source) or self.registers.holds(copy.target):
+            return None
+        return copy
 
     def _serial(self, loop: For, start: str, stop: str) -> None:
         """A loop that runs at least once, tested at the end."""
