@@ -8,7 +8,7 @@ from typing import Any
 from compiler.errors import LoweringError
 from compiler.expr.affine import Affine, decide, expr_range
 from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.expr.instructions import suffix_of, type_of
+from compiler.expr.instructions import literal, suffix_of, type_of
 from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
@@ -318,8 +318,13 @@ class _FunctionEmitter:
         product = self._product(statement)
         if product is None:
             value, old = expressions.common(expressions.vector(statement.value), old)
-            operation = COMBINERS[statement.combiner].operation
-            combined = scalar_ops.binary(self.writer, operation, old, value)
+            constant = neutral_element(statement.combiner, old.dtype)
+            neutral = literal(constant.value, old.dtype, old.width)
+            if neutral in (old.text, value.text):  # the first term, or one beyond the end
+                combined = value if old.text == neutral else old
+            else:
+                operation = COMBINERS[statement.combiner].operation
+                combined = scalar_ops.binary(self.writer, operation, old, value)
         else:
             left, right, old = expressions.common(*map(expressions.vector, product), old)
             name = self.writer.intrinsic(
@@ -383,15 +388,32 @@ class _FunctionEmitter:
         assert self.lane is not None
         if self._write_reversed(statement, value, self.lane):
             return
-        if self.expressions.active is not None:
-            raise LoweringError("a masked tile must be contiguous in its result")
+        active = self.expressions.active
+        if active is not None and self.registers.holds(statement.buffer):
+            raise LoweringError("a masked tile must be contiguous in a local buffer")
         lane = self.lane
         start = self.addresses.ranges[lane.variable][0]
         for i in range(lane.width):
             element = self.writer.emit(f"extractelement {value.typed}, i64 {i}")
             with self.addresses.fixed(lane.variable, start + i):
                 form = self.addresses.of(statement)
-                self._put(statement, form, Value(element, value.dtype, 0))
+                scalar = Value(element, value.dtype, 0)
+                if active is None:
+                    self._put(statement, form, scalar)
+                else:
+                    self._put_aside(statement, form, scalar, f"{active.typed}, i64 {i}")
+
+    def _put_aside(self, statement: Store | Carry, form: Affine, value: Value, active: str) -> None:
+        """Store an element if its lane is active, else where nothing reads it: no branch."""
+        self.addresses.written(statement.buffer)
+        writer, stored = self.writer, value
+        if value.dtype is DType.BOOL:
+            stored = Value(writer.emit(f"zext {value.typed} to i8"), DType.U8, 0)
+        aside = writer.emit_entry(f"alloca {stored.type}, align {ALIGNMENT}")
+        bit = writer.emit(f"extractelement {active}")
+        pointer = self.addresses.pointer(statement.buffer, form)
+        target = writer.emit(f"select i1 {bit}, ptr {pointer}, ptr {aside}")
+        writer.line(f"store {stored.typed}, ptr {target}, align {stored.dtype.bytes}")
 
     def _write_reversed(self, statement: Store | Carry, value: Value, lane: Lane) -> bool:
         """Store a vector whose lanes lie in falling order, if they do."""
@@ -428,10 +450,14 @@ class _FunctionEmitter:
     def _put(self, statement: Store | Update | Carry, form: Affine, value: Value) -> None:
         buffer = statement.buffer
         self.addresses.written(buffer)
-        if value.width and self.expressions.active is not None and not self._exists(statement):
-            self.registers.release(buffer)  # what it would bring to memory is whole vectors
+        active = self.expressions.active
+        if value.width and active is not None:
+            if not self._exists(statement):
+                self.registers.release(buffer)  # what it would bring to memory is whole vectors
+            elif self.registers.holds(buffer):
+                active = None  # the rest of a padded row, which nothing reads
         if not self.registers.set(buffer, form, value):
-            self._to_memory(buffer, form, value, self.expressions.active)
+            self._to_memory(buffer, form, value, active)
 
     def _exists(self, statement: Store | Update | Carry) -> bool:
         """All lanes, those that are left out too, lie in the row that they are written to."""

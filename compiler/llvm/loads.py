@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
-from compiler.expr.affine import Affine, Atom
+from compiler.expr.affine import Affine, Atom, expr_range
 from compiler.expr.instructions import literal, suffix_of, type_of
-from compiler.expr.nodes import Index, Load
+from compiler.expr.nodes import Load
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
@@ -186,14 +186,16 @@ class LoadEmitter:
         return Value(name, dtype, mask.width)
 
     def _lanes_of(self, node: Load) -> Value | None:
-        """The mask for a vector load: what a select and a masked tile leave of the lanes."""
-        active = self.active
-        if active is not None and self.lane is not None:
-            shape = self.addresses.storages[node.buffer].memory.shape
-            whole = Index(DType.I64, self.lane.variable) == node.indices[-1]
-            if whole and shape[-1] >= self.lane.width:
-                active = None  # a row of a padded buffer: all of its elements exist
-        return self.both(self.mask, active)
+        """The mask for a vector load: what a select and a masked tile leave of the lanes.
+
+        None where all elements exist, as those of padded rows do.
+        """
+        if self.mask is None and self.active is None:
+            return None
+        shape = self.addresses.storages[node.buffer].memory.shape
+        spans = [expr_range(item, self.addresses.ranges) for item in node.indices]
+        inside = (low >= 0 and high < most for (low, high), most in zip(spans, shape, strict=True))
+        return None if all(inside) else self.both(self.mask, self.active)
 
     def both(self, mask: Value | None, other: Value | None) -> Value | None:
         if mask is None or other is None:

@@ -18,7 +18,7 @@ class Leaves:
         self.layouts = scheduled.layouts
         self.inputs = {buffer.name for buffer in scheduled.kernel.inputs}
         splits = (split for state in scheduled.stages for split in state.splits.values())
-        self.masks = any(split.tail == "mask" for split in splits)
+        self.masks = any(split.masked for split in splits)
 
     def leaf(
         self,

@@ -79,7 +79,7 @@ def axis_value(state: StageState, axis: str, env: Env) -> Expr:
         outer = axis_value(state, split.outer, env)
         if outer == free_index(split.outer):
             return free_index(axis)
-        base = mul(outer, integer(min(split.factor, env.extents[split.parent])))
+        base = mul(outer, integer(split.tile(env.extents[split.parent])))
     return add(base, axis_value(state, split.inner, env))
 
 
@@ -92,7 +92,7 @@ def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
         stop = extent_of(state, axis, env)
     else:
         whole = extent_of(state, split.parent, env)
-        factor = min(split.factor, whole)
+        factor = split.tile(whole)
         stop, rest = divmod(whole, factor)
         tail_extents = {**extents, split.parent: whole, split.inner: rest}
         extents = {**extents, split.parent: whole, split.inner: factor}
@@ -105,7 +105,7 @@ def pieces_of(state: StageState, axis: str, env: Env) -> list[Piece]:
             part_split = state.splits_by_outer.get(part)
             if part_split is not None:
                 whole = extent_of(state, part_split.parent, env)
-                factor = min(part_split.factor, whole)
+                factor = part_split.tile(whole)
                 if whole % factor and not part_split.whole:
                     raise ScheduleError(
                         f"{part} is fused: its tile cannot be peeled ({whole} by {factor})"
@@ -133,7 +133,7 @@ def enclosing_tile(state: StageState, split: Split | None, env: Env) -> dict[str
     if above is None:
         return {}
     whole = extent_of(state, above.parent, env)
-    factor = min(above.factor, whole)
+    factor = above.tile(whole)
     if whole % factor and not above.whole:
         raise ScheduleError(f"{above.outer} is tiled again: {factor} does not divide {whole}")
     return {
@@ -147,7 +147,7 @@ def padded_extent(state: StageState, axis: str, env: Env) -> int:
     """How far the loops over an axis will reach: beyond its extent where its tiles are masked."""
     extent = env.extents[axis]
     split = state.splits.get(axis)
-    if split is None or split.tail != "mask" or split.factor > extent:
+    if split is None or not split.masked or split.tile(extent) < split.factor:
         return extent
     return -(-extent // split.factor) * split.factor
 
@@ -168,7 +168,7 @@ def padded_extents(state: StageState) -> dict[str, int]:
     result = {}
     for split in state.splits.values():
         root = state.root_of(split.parent)
-        if split.tail == "mask" and root is not None and split.factor <= root.extent:
+        if split.masked and root is not None and split.tile(root.extent) == split.factor:
             result[root.name] = -(-root.extent // split.factor) * split.factor
     return result
 
@@ -182,7 +182,7 @@ def extent_of(state: StageState, axis: str, env: Env) -> int:
     split = state.splits_by_outer.get(axis)
     if split is not None:
         whole = extent_of(state, split.parent, env)
-        return -(-whole // min(split.factor, whole))
+        return -(-whole // split.tile(whole))
     if axis not in env.extents:
         raise ScheduleError(f"loop {axis} of {state.name} is inside of its own tile's loop")
     return env.extents[axis]

@@ -12,13 +12,22 @@ from compiler.loops.ir import LoopKind, Scope
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`parent = outer * factor + inner`; the tail is "peel", "shift" or "mask" (see `Tile`)."""
+    """`parent = outer * factor + inner`; tails are those of `Tile`."""
 
     parent: str
     outer: str
     inner: str
     factor: int
     tail: str
+
+    def tile(self, extent: int) -> int:
+        """Points of a tile of so many: no more than there are, unless it is padded."""
+        return self.factor if self.tail == "pad" else min(self.factor, extent)
+
+    @property
+    def masked(self) -> bool:
+        """What a tile has beyond the extent is left out where it is computed."""
+        return self.tail in ("mask", "pad")
 
     @property
     def whole(self) -> bool:

@@ -37,10 +37,9 @@ class KernelFacts:
     target: Target
 
     def masks(self, stage: Stage) -> bool:
-        """Vectors of the stage's operands can be loaded in part, in one instruction each."""
-        return self.target.masks_vectors and all(
-            load.dtype.bytes in MASKED_BYTES for load in loads(stage.body)
-        )
+        """Parts of vectors can be loaded and stored, in one instruction each."""
+        types = {stage.dtype, *(load.dtype for load in loads(stage.body))}
+        return self.target.masks_vectors and all(type.bytes in MASKED_BYTES for type in types)
 
     @cached_property
     def extents(self) -> dict[str, int]:

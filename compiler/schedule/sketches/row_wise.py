@@ -228,6 +228,9 @@ class _Plan:
         unroll, lanes = values.integers("unroll"), facts.lanes
         self.along = facts.extents[arrangement.vector] if arrangement.vector else 1
         self.vectors = np.where(unroll * lanes < self.along + lanes, unroll, 1)
+        # What is computed for a row lies on the stack in whole vectors.
+        inner = bool(arrangement.attached) and arrangement.vector in arrangement.free
+        self.masked = inner and facts.masks(facts.kernel.output)
         paddings = values.domains.get("padding", ("",))
         self.variants = [self._output(padding == "inline") for padding in paddings]
         self.variant = values.positions.get("padding", np.zeros(values.count, np.int64))
@@ -306,7 +309,7 @@ class _Plan:
         inner = (f"{axis}.i.o", f"{axis}.i.i")
         return [
             Tile(output, axis, self.vectors.item() * lanes),
-            Tile(output, f"{axis}.i", lanes),
+            Tile(output, f"{axis}.i", lanes, "pad" if self.masked else "peel"),
             Reorder(output, (*(loop.name for loop in written.loops), *inner)),
             Unroll(output, inner[0]),
             Vectorize(output, inner[1]),
@@ -357,13 +360,17 @@ class _Plan:
         factor = lanes * unroll if width >= lanes * unroll else lanes
         outer = [axis.name for axis in stage.axes if axis.name != vector]
         tile = f"{vector}.i"
-        return [
+        masked = not self.arrangement.across and width % factor > 0 and self.facts.masks(stage)
+        steps: list[Step] = [
             Tile(name, vector, factor),
-            Tile(name, tile, lanes),
+            Tile(name, tile, lanes, "pad" if masked else "peel"),
             Reorder(name, (*outer, f"{vector}.o", *reduce, f"{tile}.o", f"{tile}.i")),
             Unroll(name, f"{tile}.o"),
             Vectorize(name, f"{tile}.i"),
         ]
+        if masked and width > factor:
+            steps.append(Partition(name, f"{vector}.o", 0, 0, (width // factor,)))
+        return steps
 
     def shape(self) -> NestShape:
         values = self.values

@@ -24,7 +24,7 @@ class Tile(Step):
     "peel" repeats the inner nest for the rest; "shift" moves the last tile back so that it
     overlaps its neighbour; "mask" keeps it whole and leaves out what is beyond the extent: in a
     vector, by the mask of its loads and stores. A reduce axis can only be peeled. A factor above
-    the extent is cut to it.
+    the extent is cut to it; "pad" is "mask" without that.
     """
 
     stage: str
@@ -40,8 +40,8 @@ class Tile(Step):
             raise ScheduleError("a fused loop cannot be tiled: tile its parts, then fuse")
         if self.factor < 1:
             raise ScheduleError("the factor must be at least 1")
-        if self.tail not in ("peel", "shift", "mask"):
-            raise ScheduleError(f"unknown tail {self.tail!r} (peel, shift or mask)")
+        if self.tail not in ("peel", "shift", "mask", "pad"):
+            raise ScheduleError(f"unknown tail {self.tail!r} (peel, shift, mask or pad)")
         reduced = self.axis in state.reduce
         if self.tail != "peel" and reduced:
             raise ScheduleError("a reduce axis can only be peeled: its tiles are summed up")

@@ -104,6 +104,7 @@ EXAMPLES = [
     ),
     Example("tile_peel", "vector17", Tile("y", "i", 4)),
     Example("tile_shift", "vector17", Tile("y", "i", 4, "shift")),
+    Example("tile_pad", "vector17", Tile("y", "i", 32, "pad")),
     Example("tile_mask", "vector17", Tile("y", "i", 4, "mask")),
     Example(
         "tile_mask_vectorised", "vector17", Vectorize("y", "i.i"), (Tile("y", "i", 4, "mask"),)
@@ -291,7 +292,7 @@ REFUSALS = [
         (Fuse("y", ("i", "j"), "f"),),
     ),
     Refusal("vector8", Tile("y", "i", 0), "the factor must be at least 1"),
-    Refusal("vector8", Tile("y", "i", 4, "wrap"), "unknown tail 'wrap' (peel, shift or mask)"),
+    Refusal("vector8", Tile("y", "i", 4, "wrap"), "unknown tail 'wrap' (peel, shift, mask or pad)"),
     *(
         Refusal(
             "row_sum19",
