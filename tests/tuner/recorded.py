@@ -7,8 +7,9 @@ tried on it needs no hardware and gives the same result each time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,18 @@ class RecordedKernel:
 
 
 def load(names: Iterable[str] | None = None, path: Path = FILE) -> list[RecordedKernel]:
-    """The recorded kernels, or those of the given names."""
+    """The recorded kernels, or those of the given names, as far as today's spaces have them."""
     with np.load(path, allow_pickle=False) as file:
         header = json.loads(file["header"].tobytes())
         if header["format"] != FORMAT:
             raise ValueError(f"{path} has format {header['format']}, not {FORMAT}")
         wanted = None if names is None else set(names)
-        return [
+        loaded = [
             _load(entry, header, {name: file[f"{i}.{name}"] for name in _COLUMNS})
             for i, entry in enumerate(header["kernels"])
             if wanted is None or entry["name"] in wanted
         ]
+        return [kernel for kernel in loaded if kernel is not None]
 
 
 _COLUMNS = ("schedules", "statuses", "latencies", "censored", "anchors")
@@ -147,32 +149,71 @@ def _sketch_to_json(sketch: Sketch) -> dict[str, Any]:
 
 def _load(
     entry: Mapping[str, Any], header: Mapping[str, Any], columns: Mapping[str, npt.NDArray[Any]]
-) -> RecordedKernel:
+) -> RecordedKernel | None:
     kernel = kernel_from_json(entry["kernel"])
     target = Target.from_json(entry["target"])
     whole = schedule_space(kernel, target, 1, header["numerics"])
-    sketches = []
+    sketches, numbers, first = [], [], 0
     for recorded in entry["sketches"]:
-        choices = [
+        before = [
             Choice(name, tuple(_value(value) for value in values))
             for name, values in recorded["choices"]
         ]
-        narrowed = whole.sketch(recorded["name"]).narrowed(choices)
+        shape = [len(choice.values) for choice in before]
+        table = np.arange(first, first + prod(shape)).reshape(shape)
+        first += table.size
+        remaining = _remaining(whole, recorded["name"], before)
+        if remaining is None:
+            continue
+        sketch, kept = remaining
         default = tuple(_value(value) for value in recorded["default"])
-        sketches.append(replace(narrowed, default=default))
+        still = all(v in c.values for v, c in zip(default, sketch.choices, strict=True))
+        sketches.append(replace(sketch, default=default if still else sketch.default))
+        numbers.append(table[np.ix_(*kept)].ravel())
+    if not sketches:
+        return None
+    taken = np.concatenate(numbers)
     return RecordedKernel(
         name=entry["name"],
         key=entry["key"],
         kernel=kernel,
         target=target,
         space=ScheduleSpace(sketches),
-        schedules=columns["schedules"],
-        statuses=columns["statuses"],
-        latencies=columns["latencies"].astype(np.float64),
-        censored=columns["censored"],
-        anchors=columns["anchors"].astype(np.float64),
+        schedules=columns["schedules"][taken],
+        statuses=columns["statuses"][taken],
+        latencies=columns["latencies"][taken].astype(np.float64),
+        censored=columns["censored"][taken],
+        anchors=columns["anchors"][taken].astype(np.float64),
         machine=entry["machine"],
     )
+
+
+def _remaining(
+    whole: ScheduleSpace, name: str, before: Sequence[Choice]
+) -> tuple[Sketch, list[list[int]]] | None:
+    """What today's space still has of a recorded sketch, and the positions of that in what it had.
+
+    None if nothing is left: spaces change, and what was measured of the rest stays of use.
+    """
+    today = {sketch.name: sketch for sketch in whole.sketches}.get(name)
+    if today is None or [c.name for c in today.choices] != [c.name for c in before]:
+        return None
+    kept = [
+        [position for position, value in enumerate(old.values) if value in new.values]
+        for old, new in zip(before, today.choices, strict=True)
+    ]
+    choices = [
+        Choice(old.name, tuple(old.values[position] for position in positions))
+        for old, positions in zip(before, kept, strict=True)
+    ]
+    if not all(kept):
+        return None
+    narrowed = today.narrowed(choices)
+    own = tuple(
+        preferred if preferred in choice.values else choice.values[0]
+        for preferred, choice in zip(today.default, choices, strict=True)
+    )
+    return replace(narrowed, default=own), kept
 
 
 def _value(value: Any) -> ChoiceValue:

@@ -354,10 +354,12 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     if (held := context.form.held) is not None:
         return ((held.along, held.across),)
     axes = list(context.roles.reduce)
-    window = context.roles.window
+    # Steps along an axis of one point cannot be unrolled: it is never the innermost.
+    ones = [axis for axis in axes if context.extent(axis) == 1]
+    window = [axis for axis in axes if axis in context.roles.window or axis in ones]
     channels = [axis for axis in axes if axis not in window]
     if not window or not channels:
-        return (tuple(axes),)
+        return ((*ones, *(axis for axis in axes if axis not in ones)),)
     if len(channels) == 1 and context.form.turned:
         return ((*channels, *window), (*window, *channels))
     if len(channels) == 1:
