@@ -37,10 +37,11 @@ BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
     ("fold_batch_norm", plain(fold_batch_norm.run)),
     ("fold_constants_2", fold_constants.run),
     ("simplify_2", plain(simplify.run)),
+    ("recognise_patterns", plain(recognise_patterns.run)),
     ("attention", plain(attention.run)),
     ("turned_operands", plain(turned_operands.run)),
     ("common_subexpressions", plain(common_subexpressions.run)),
-    ("recognise_patterns", plain(recognise_patterns.run)),
+    ("recognise_patterns_2", plain(recognise_patterns.run)),
     ("dead_code", plain(dead_code.run)),
 )
 AFTER_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from compiler.graph import dead_code
 from compiler.graph.ir import Graph
-from compiler.graph.patterns import activations, group_norm, normalisations, softmax
+from compiler.graph.patterns import (
+    activations,
+    folded_layer_norm,
+    group_norm,
+    normalisations,
+    softmax,
+)
 from compiler.graph.patterns.finder import Finder, Match, MatchRule
 from compiler.graph.rewriter import Rewriter
 
 PATTERNS: tuple[MatchRule, ...] = (
+    folded_layer_norm.match,
     normalisations.match,
     group_norm.match,
     softmax.match,

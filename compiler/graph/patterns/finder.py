@@ -74,6 +74,10 @@ class Finder:
         node = self._producers.get(name)
         return node if node is not None and node.operator in operators else None
 
+    def readers(self, name: str, *operators: str) -> list[Node]:
+        """The nodes that read a value and are one of these operators."""
+        return [node for node in self._readers.get(name, ()) if node.operator in operators]
+
     def view(self, name: str) -> str | None:
         """What a value is another shape of; None if it is not."""
         node = self._producers.get(name)

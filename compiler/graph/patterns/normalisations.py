@@ -19,7 +19,7 @@ from compiler.types.node import Node
 
 
 @dataclass(frozen=True, slots=True)
-class _Normal:
+class Normal:
     """x / sqrt(mean(x^2) + epsilon), times a scale."""
 
     data: str
@@ -45,7 +45,7 @@ def match(finder: Finder, node: Node) -> Match | None:
     return _layer_norm(finder, node, normal, "") or _rms_norm(finder, node, normal)
 
 
-def _layer_norm(finder: Finder, last: Node, normal: _Normal, bias: str) -> Match | None:
+def _layer_norm(finder: Finder, last: Node, normal: Normal, bias: str) -> Match | None:
     """The match if what is normalised is the deviation from its mean."""
     deviation = finder.node(normal.data, "sub")
     if deviation is None:
@@ -71,7 +71,7 @@ def _layer_norm(finder: Finder, last: Node, normal: _Normal, bias: str) -> Match
     return Match(last, "layer_norm", (data,), attributes, constants=(ones,))
 
 
-def _rms_norm(finder: Finder, last: Node, normal: _Normal) -> Match | None:
+def _rms_norm(finder: Finder, last: Node, normal: Normal) -> Match | None:
     operands = (normal.data, normal.scale) if normal.scale else (normal.data,)
     if finder.shape(last.output) != finder.shape(normal.data):
         return None
@@ -79,37 +79,37 @@ def _rms_norm(finder: Finder, last: Node, normal: _Normal) -> Match | None:
     return Match(last, "rms_norm", operands, attributes)
 
 
-def _scaled(finder: Finder, name: str) -> _Normal | None:
+def _scaled(finder: Finder, name: str) -> Normal | None:
     """The value is x r, x r scale or x (r scale) with r = 1 / sqrt(mean(x^2) + epsilon)."""
     product = finder.node(name, "mul")
     if product is not None:
         for inner, scale in operand_pairs(product):
             normal = _normalised(finder, inner)
             if normal is not None:
-                return _Normal(normal.data, normal.axis, normal.epsilon, scale)
+                return Normal(normal.data, normal.axis, normal.epsilon, scale)
         for data, inner in operand_pairs(product):
             factor = finder.node(inner, "mul")
             for root, scale in operand_pairs(factor) if factor is not None else ():
-                normal = _inverse_root(finder, root, data)
+                normal = inverse_root(finder, root, data)
                 if normal is not None:
-                    return _Normal(normal.data, normal.axis, normal.epsilon, scale)
+                    return Normal(normal.data, normal.axis, normal.epsilon, scale)
     return _normalised(finder, name)
 
 
-def _normalised(finder: Finder, name: str) -> _Normal | None:
+def _normalised(finder: Finder, name: str) -> Normal | None:
     node = finder.node(name, "mul", "div")
     if node is None:
         return None
     if node.operator == "div":
         return _root(finder, node.inputs[1], node.inputs[0])
     for data, factor in operand_pairs(node):
-        normal = _inverse_root(finder, factor, data)
+        normal = inverse_root(finder, factor, data)
         if normal is not None:
             return normal
     return None
 
 
-def _inverse_root(finder: Finder, name: str, data: str) -> _Normal | None:
+def inverse_root(finder: Finder, name: str, data: str) -> Normal | None:
     """The value is 1 / sqrt(mean(data^2) + epsilon)."""
     node = finder.node(name, "reciprocal", "div", "pow")
     if node is None:
@@ -123,7 +123,7 @@ def _inverse_root(finder: Finder, name: str, data: str) -> _Normal | None:
     return _shifted_mean(finder, node.inputs[0], data) if is_inverse else None
 
 
-def _root(finder: Finder, name: str, data: str) -> _Normal | None:
+def _root(finder: Finder, name: str, data: str) -> Normal | None:
     """The value is sqrt(mean(data^2) + epsilon)."""
     node = finder.node(name, "sqrt", "pow")
     if node is None or (node.operator == "pow" and not finder.has_number(node.inputs[1], 0.5)):
@@ -131,7 +131,7 @@ def _root(finder: Finder, name: str, data: str) -> _Normal | None:
     return _shifted_mean(finder, node.inputs[0], data)
 
 
-def _shifted_mean(finder: Finder, name: str, data: str) -> _Normal | None:
+def _shifted_mean(finder: Finder, name: str, data: str) -> Normal | None:
     rank = len(finder.shape(data))
     for inner, epsilon in finder.with_number(name, "add"):
         mean = finder.node(inner, "reduce_mean")
@@ -139,5 +139,5 @@ def _shifted_mean(finder: Finder, name: str, data: str) -> _Normal | None:
             continue
         axis = trailing_axis(mean, rank)
         if axis is not None and finder.shape(name) == finder.shape(inner):
-            return _Normal(data, axis, epsilon)
+            return Normal(data, axis, epsilon)
     return None

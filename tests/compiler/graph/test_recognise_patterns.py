@@ -105,6 +105,25 @@ def test_layer_norm(divide: Callable[..., str], parameters: str) -> None:
     assert_becomes(spelled(spelling), "layer_norm")
 
 
+def folded(maker: GraphMaker, x: str, center: str) -> str:
+    """x s + (bias - mean s), as TensorFlow has it."""
+    mean = maker.node("reduce_mean", x, **LAST)
+    centered = maker.node("sub", x, center or mean)
+    inverse = maker.node("reciprocal", maker.node("sqrt", variance(maker, centered)))
+    factor = maker.node("mul", inverse, maker.weights(7))
+    shift = maker.node("sub", maker.weights(7), maker.node("mul", mean, factor))
+    return maker.node("add", maker.node("mul", x, factor), shift)
+
+
+def test_layer_norm_whose_scale_is_folded() -> None:
+    assert_becomes(spelled(lambda m, x: folded(m, x, "")), "layer_norm")
+
+
+def test_a_variance_round_something_else_than_the_mean_is_no_layer_norm() -> None:
+    graph = spelled(lambda m, x: folded(m, x, m.weights(3, 5, 1)))
+    assert recognise_patterns.run(graph) == graph
+
+
 def test_layer_norm_of_several_axes() -> None:
     axes: dict[str, Attribute] = {"axes": (1, 2), "keepdims": True}
 

@@ -79,3 +79,13 @@ def test_broken_graph_is_refused_before_the_first_pass() -> None:
 def test_equal_models_give_equal_programs() -> None:
     first, second = (extract_kernels(optimise(residual_network(), 8)) for _ in range(2))
     assert first.calls == second.calls
+
+
+def test_attention_is_found_behind_a_softmax_that_is_spelled_out() -> None:
+    maker = GraphMaker()
+    query, key, value = (maker.input(2, 9, 8) for _ in range(3))
+    exponential = maker.node("exp", maker.node("matmul", query, key, transpose_b=True))
+    total = maker.node("reduce_sum", exponential, axes=(2,), keepdims=True)
+    weights = maker.node("div", exponential, total)
+    graph = maker.graph(maker.node("matmul", weights, value))
+    assert "attention" in operators(optimise(graph, 8))
