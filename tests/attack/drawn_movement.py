@@ -108,12 +108,13 @@ def scatter(d: Drawing) -> None:
     x = d.floats(1)
     shape = d.shape(x)
     rows = d.rng.sample(range(shape[0]), d.rng.randint(1, shape[0]))
+    make = d.rng.choice((d.input, d.constant))
     if d.rng.random() < 0.5:
-        indices = d.constant(np.array(rows, np.int64).reshape(-1, 1))
+        indices = make(np.array(rows, np.int64).reshape(-1, 1))
         d.node("ScatterND", x, indices, d.like(x, [len(rows), *shape[1:]]), keeps=True)
     else:
         column = np.array(rows, np.int64).reshape(-1, *(1,) * (len(shape) - 1))
-        indices = d.constant(np.broadcast_to(column, (len(rows), *shape[1:])).copy())
+        indices = make(np.broadcast_to(column, (len(rows), *shape[1:])).copy())
         d.node("ScatterElements", x, indices, d.like(x, [len(rows), *shape[1:]]), keeps=True)
 
 

@@ -1,6 +1,6 @@
 """Scatter operators as gathers: of constant indices, every update's place is known.
 
-Of computed ones each element looks for the updates that are for it.
+Those whose indices are computed are in scatter_search.py.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.combiners import neutral_element
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dtypes import DType
+from compiler.frontend.operators import scatter_search
 
 _COMBINE = {"none": "", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 _MAX_ROUNDS = 64  # updates of one element, one after the other
 _MAX_ELEMENTS = 2**26
-_MAX_COMPARISONS = 2**28  # of elements with updates whose places are computed
 
 Positions = npt.NDArray[np.int64]
 
@@ -36,7 +34,8 @@ def scatter_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
     if math.prod(updates.shape) == 0:
         return data
     if indices.array is None:
-        return _scatter_along(node, axis, graph)
+        reduction = node.choice("reduction", "none", tuple(_COMBINE))
+        return scatter_search.scatter_elements(node, data, indices, updates, axis, reduction, graph)
     graph.check_array((indices.rank, *indices.shape), 8)
     positions: list[Positions] = list(np.indices(indices.shape, np.int64))
     positions[axis] = _wrapped(node, indices.array.astype(np.int64), data.shape[axis])
@@ -62,22 +61,8 @@ def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
         each = [_wrapped(node, tuples[:, a], extent) for a, extent in enumerate(named)]
         targets = np.ravel_multi_index(tuple(each), named)
         return _scatter_rows(node, data, updates, targets, rows, graph)
-    tuples_value = graph.reshape(graph.cast(indices, DType.I64), (count, depth))
-    target: Value | None = None
-    for axis, extent in enumerate(named):
-        place = _from_end(graph.pick(tuples_value, 1, axis), extent, graph)
-        if target is not None:
-            target = graph.emit("mul", target, graph.scalar(extent, DType.I64))
-            place = graph.emit("add", target, place)
-        target = place
-    assert target is not None
-    width = data.type.size // rows
-    boxes = (
-        graph.reshape(data, (1, rows, width)),
-        graph.reshape(target, (1, count, 1)),
-        graph.reshape(updates, (1, count, width)),
-    )
-    return graph.reshape(_scatter_found(node, *boxes, graph), data.shape)
+    reduction = node.choice("reduction", "none", tuple(_COMBINE))
+    return scatter_search.scatter_rows(node, data, indices, updates, reduction, graph)
 
 
 def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:
@@ -118,75 +103,6 @@ def _scatter_rows(
             picked = graph.emit(_COMBINE[reduction], result, picked)
         result = graph.emit("where", graph.constant(mask), picked, result)
     return graph.reshape(result, data.shape)
-
-
-# --- indices that are computed -------------------------------------------------------------------
-
-
-def _scatter_along(node: OnnxNode, axis: int, graph: GraphBuilder) -> Value:
-    """Elements along an axis, in boxes of what lies before it, along it and behind it."""
-    data, indices, updates = node.input(0), node.input(1), node.input(2)
-    extent, count = data.shape[axis], updates.shape[axis]
-    before, behind = data.shape[:axis], data.shape[axis + 1 :]
-    if (*updates.shape[:axis], *updates.shape[axis + 1 :]) != before + behind:
-        raise node.unsupported("computed indices of a part of the data")
-    outer, inner = math.prod(before), math.prod(behind)
-    places = _from_end(graph.cast(indices, DType.I64), extent, graph)
-    boxes = (
-        graph.reshape(data, (outer, extent, inner)),
-        graph.reshape(places, (outer, count, inner)),
-        graph.reshape(updates, (outer, count, inner)),
-    )
-    return graph.reshape(_scatter_found(node, *boxes, graph), data.shape)
-
-
-def _scatter_found(
-    node: OnnxNode, data: Value, places: Value, updates: Value, graph: GraphBuilder
-) -> Value:
-    """`data` [outer, rows, inner] with the updates [outer, count, inner] at `places` along rows.
-
-    Each element looks for its updates. What is looked for once for a whole row has places with an
-    inner extent of 1.
-    """
-    reduction = node.choice("reduction", "none", tuple(_COMBINE))
-    (outer, rows, inner), count = data.shape, updates.shape[1]
-    found_inner = places.shape[2] if reduction == "none" else inner
-    if outer * rows * count * found_inner > _MAX_COMPARISONS:
-        raise node.unsupported(f"{count} updates at computed places of {data.type.size} elements")
-    own = graph.constant(np.arange(rows, dtype=np.int64).reshape(rows, 1, 1))
-    apart = (outer, 1, count, places.shape[2])
-    hit = graph.emit("equal", graph.reshape(places, apart), own)
-    if reduction != "none":
-        neutral = graph.scalar(_neutral(reduction, data.dtype), data.dtype)
-        terms = graph.emit("where", hit, graph.reshape(updates, (outer, 1, count, inner)), neutral)
-        kind = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
-        joined = graph.emit(f"reduce_{kind}", terms, axes=(2,), keepdims=False)
-        return graph.emit(_COMBINE[reduction], data, joined)
-    numbers = graph.constant(np.arange(count, dtype=np.int64).reshape(count, 1))
-    order = graph.emit("where", hit, numbers, graph.scalar(-1, DType.I64))
-    last = graph.emit("reduce_max", order, axes=(2,), keepdims=False)
-    written = graph.emit("greater_equal", last, graph.scalar(0, DType.I64))
-    if places.shape[2] == inner:
-        picked = graph.emit("gather_elements", updates, last, axis=1)
-    else:
-        rows_of = graph.reshape(updates, (count, inner))
-        picked = graph.emit("gather", rows_of, graph.reshape(last, (rows,)), axis=0)
-        picked = graph.reshape(picked, data.shape)
-    return graph.emit("where", written, picked, data)
-
-
-def _from_end(places: Value, extent: int, graph: GraphBuilder) -> Value:
-    """Places along an axis; negative ones count from its end."""
-    negative = graph.emit("less", places, graph.scalar(0, DType.I64))
-    moved = graph.emit("add", places, graph.scalar(extent, DType.I64))
-    return graph.emit("where", negative, moved, places)
-
-
-def _neutral(reduction: str, dtype: DType) -> int | float | bool:
-    return neutral_element({"add": "sum", "mul": "prod"}.get(reduction, reduction), dtype).value
-
-
-# --- indices that are constants -------------------------------------------------------------------
 
 
 def _last_writes(targets: Positions) -> Positions:

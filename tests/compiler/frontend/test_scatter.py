@@ -1,0 +1,113 @@
+"""Scatters at positions that are known at run time only, compared with onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import compiler
+from compiler.errors import ImportModelError
+from compiler.frontend.import_onnx import import_model_proto
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def model(
+    operator: str,
+    data: tuple[int, ...],
+    indices: tuple[int, ...],
+    updates: tuple[int, ...],
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """One node; its indices are an input."""
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "i", "u"], ["y"], **attributes)],
+        "scatter",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, data),
+            helper.make_tensor_value_info("i", TensorProto.INT64, indices),
+            helper.make_tensor_value_info("u", TensorProto.FLOAT, updates),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, data)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def check(proto: onnx.ModelProto, positions: np.ndarray, seed: int) -> None:
+    """Our output is onnxruntime's, which writes in order with one thread."""
+    rng = np.random.default_rng(seed)
+    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in proto.graph.input]
+    inputs = {
+        "x": rng.standard_normal(shapes[0]).astype(np.float32),
+        "i": positions.astype(np.int64),
+        "u": rng.standard_normal(shapes[2]).astype(np.float32),
+    }
+    one = onnxruntime.SessionOptions()
+    one.intra_op_num_threads = 1
+    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString(), one).run(None, inputs)
+    actual = compiler.build(import_model_proto(proto)).run(inputs)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    depth=st.integers(1, 3),
+    count=st.integers(1, 11),
+    reduction=st.sampled_from(REDUCTIONS),
+    seed=st.integers(0, 1 << 16),
+)
+def test_rows_at_computed_positions(
+    shape: list[int], depth: int, count: int, reduction: str, seed: int
+) -> None:
+    depth = min(depth, len(shape))
+    limits = np.array(shape[:depth])
+    positions = np.random.default_rng(seed).integers(-limits, limits, (count, depth))
+    updates = (count, *shape[depth:])
+    proto = model("ScatterND", tuple(shape), (count, depth), updates, reduction=reduction)
+    check(proto, positions, seed)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    smaller=st.lists(st.integers(0, 3), min_size=3, max_size=3),
+    axis=st.integers(0, 2),
+    count=st.integers(1, 9),
+    reduction=st.sampled_from(REDUCTIONS),
+    seed=st.integers(0, 1 << 16),
+)
+def test_elements_at_computed_positions(
+    shape: list[int], smaller: list[int], axis: int, count: int, reduction: str, seed: int
+) -> None:
+    axis = min(axis, len(shape) - 1)
+    part = [max(1, extent - less) for extent, less in zip(shape, smaller, strict=False)]
+    part[axis] = count if reduction != "none" else min(count, shape[axis])
+    limit = shape[axis]
+    positions = np.random.default_rng(seed).integers(-limit, limit, part)
+    proto = model(
+        "ScatterElements", tuple(shape), tuple(part), tuple(part), axis=axis, reduction=reduction
+    )
+    check(proto, positions, seed)
+
+
+def test_positions_outside_of_the_data_are_left_out() -> None:
+    proto = model("ScatterND", (4, 3), (2, 1), (2, 3))
+    x, u = np.zeros((4, 3), np.float32), np.ones((2, 3), np.float32)
+    outside = np.array([[1], [99]])
+    executable = compiler.build(import_model_proto(proto))
+    result = executable.run({"x": x, "i": outside, "u": u})["y"]
+    np.testing.assert_array_equal(result, [[0] * 3, [1] * 3, [0] * 3, [0] * 3])
+
+
+def test_too_many_comparisons_are_refused() -> None:
+    proto = model("ScatterND", (1 << 16, 4), (1 << 15, 1), (1 << 15, 4))
+    with pytest.raises(ImportModelError, match="computed at run time"):
+        import_model_proto(proto)
