@@ -21,6 +21,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Counts, Loop, NestShape
 from compiler.schedule.sketches.borders import borders, period, tile_cuts
+from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.merged_axes import (
     flatten_short_rows,
     merge_all,
@@ -99,7 +100,8 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     def plan(values: Values) -> _Plan:
         return _Plan(facts, rows, first, streams, values)
 
-    return [Sketch.planned("row_wise", choices, plan)]
+    sketch = Sketch.planned("row_wise", choices, plan)
+    return [evenly_shared(sketch, threads, {"unroll": unrolls[::-1]})]
 
 
 def _unrolls(kernel: FusedKernel, rows: Arrangement, lanes: int) -> tuple[tuple[int, ...], int]:
@@ -257,12 +259,17 @@ class _Plan:
         free = [Loop(axis, axis, extents[axis]) for axis in rows.free if axis != rows.vector]
         attached = outer if rows.free and not rows.across else [*outer, *tiles]
         parallel: list[Loop] = []
-        if attached and "chunks" in self.values.domains:
+        few = prod(extents[loop.axis] for loop in outer) < self.facts.threads and not cuts
+        tiles_first = few and attached == [*outer, *tiles] and "chunks" in self.values.domains
+        if tiles_first:
+            attached, parallel = [*tiles, *outer], tiles
+        elif attached and "chunks" in self.values.domains:
             uncut = self._uncut(attached, cuts)
             parallel = parallel_loops(self.values, uncut or attached)
             if not uncut:
                 cuts = {tile.name: cuts[tile.name] for tile in tiles if tile.name in cuts}
-        order = (*outer, *tiles, *free) if rows.across else (*outer, *free, *tiles)
+        inside = rows.across or tiles_first
+        order = (*attached, *free) if inside else (*outer, *free, *tiles)
         loops = [replace(loop, cuts=cuts.get(loop.name, ())) for loop in order]
         return _Output(body, loops, attached, parallel, cuts)
 

@@ -16,6 +16,7 @@ from compiler.schedule.steps.step import Step
 
 PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
 CHUNKS = (1, 2, 4, 8)  # per thread
+ENOUGH = 4  # iterations per thread: then none waits for long
 
 
 def work(kernel: FusedKernel) -> int:

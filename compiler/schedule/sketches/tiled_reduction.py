@@ -64,9 +64,10 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
-# Multiply-adds, or bytes of constants from beyond the caches, that take a few times a fork and
-# join's 1 to 2 us (tests/benchmarks/threads.py).
+# What takes a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py): multiply-adds,
+# and bytes of constants, which come from beyond the second-level cache unless a loop reads them.
 PARALLEL_WORK = 1 << 17
+PARALLEL_BYTES = 1 << 18
 IN_ORDER = ("tiled_merged", "tiled_phases")  # forms of blocked data: the first is the best
 WIDE_WINDOW = 5
 PREFETCH_DISTANCES = (0, 1024)  # elements
@@ -89,7 +90,7 @@ def _sketch(context: TileContext) -> Sketch:
     anchor, roles, prologue = context.anchor, context.roles, context.prologue
     products = math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes))
     streamed = sum(buffer.type.bytes for buffer in context.kernel.inputs if buffer.constant)
-    if max(products, streamed) < PARALLEL_WORK:
+    if products < PARALLEL_WORK and streamed <= PARALLEL_BYTES:
         context = replace(context, threads=1)
     tiles = tiles_of(context)
     orders = reduce_orders(context)

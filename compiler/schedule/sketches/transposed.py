@@ -22,11 +22,12 @@ from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
+from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.row_shape import KernelFacts
 from compiler.schedule.sketches.shared_loops import (
+    ENOUGH,
     chunk_choices,
-    parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
@@ -82,7 +83,9 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     def plan(values: Values) -> _Plan:
         return _Plan(facts, turn, merges, values)
 
-    return [Sketch.planned("transposed", choices, plan)]
+    sketch = Sketch.planned("transposed", choices, plan)
+    sides = {choice.name: choice.values[::-1] for choice, _ in choices[:2]}
+    return [evenly_shared(sketch, threads, sides)]
 
 
 def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:
@@ -166,7 +169,7 @@ class _Plan:
         for tile in self.tiles:
             size = np.asarray(tile.tile).item()
             steps += [Tile(output, tile.axis, size, "shift"), Tile(output, f"{tile.axis}.i", lanes)]
-        parallel = parallel_loops(self.values, self.rest or loops)
+        parallel = self._shared(self.outermost.item())
         return [
             *steps,
             Reorder(output, (*(loop.name for loop in loops), *block, *inside)),
@@ -177,6 +180,15 @@ class _Plan:
             Unroll(rows, written),
             Vectorize(rows, read),
         ]
+
+    def _shared(self, outermost: int) -> list[Loop]:
+        """The loops that run in parallel: those of the rest, and where these are few, of tiles."""
+        if "chunks" not in self.values.domains:
+            return []
+        rounds = prod(self.facts.extents[loop.axis] for loop in self.rest)
+        if rounds >= ENOUGH * self.facts.threads:
+            return self.rest
+        return [*self.rest, self.tiles[outermost], self.tiles[1 - outermost]]
 
     def shape(self) -> NestShape:
         facts, values = self.facts, self.values
@@ -193,7 +205,7 @@ class _Plan:
         points = prod(facts.extents.values())
         moved = np.prod([tile.turns * tile.tile for tile in self.tiles], axis=0)
         moved = moved * prod(facts.extents[loop.axis] for loop in self.rest)
-        parallel = [parallel_loops(values, self.rest or [tile]) for tile in self.tiles]
+        parallel = [self._shared(outermost) for outermost in range(len(self.tiles))]
         pieces, grains = pieces_and_grains(values, parallel, self.outermost, facts.threads)
         block = np.full(count, float(lanes))
         return NestShape(

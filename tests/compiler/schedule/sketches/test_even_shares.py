@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from compiler.frontend.import_onnx import import_model_proto
+from compiler.kernels.count_work import kernel_iterations
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.pipeline import kernels_of
 from compiler.schedule.apply_schedule import lower
@@ -26,11 +27,11 @@ TARGETS = ("x86-64-v3", "x86-64-v4")
 
 @dataclass(frozen=True)
 class Case:
-    """One operator with constant weights, whose default schedule is looked at."""
+    """One operator, with constant weights if it has some, whose default schedule is looked at."""
 
     operator: str
     data: Sequence[int]
-    weight: Sequence[int]
+    weight: Sequence[int] = ()
     attributes: tuple[tuple[str, Any], ...] = ()
     evenness: float = 0.8
     """The least share of the threads' time in which they work."""
@@ -40,19 +41,19 @@ class Case:
         return f"{self.operator} {' '.join(sides)}"
 
     def kernel(self, target: Target) -> FusedKernel:
-        """The kernel with the weight in it."""
-        weight = np.zeros(self.weight, np.float32)
+        """The operator's kernel."""
+        weights = {"w": np.zeros(self.weight, np.float32)} if self.weight else {}
         graph = helper.make_graph(
-            [helper.make_node(self.operator, ["x", "w"], ["y"], **dict(self.attributes))],
+            [helper.make_node(self.operator, ["x", *weights], ["y"], **dict(self.attributes))],
             "case",
             [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.data)],
             [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-            [numpy_helper.from_array(weight, "w")],
+            [numpy_helper.from_array(array, name) for name, array in weights.items()],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
         calls = kernels_of(import_model_proto(model), target).calls
         kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
-        return next(k for k in kernels if any(buffer.constant for buffer in k.inputs))
+        return max(kernels, key=kernel_iterations)
 
 
 PADDED = (("pads", (1, 1, 1, 1)),)
@@ -67,8 +68,13 @@ CASES = [
     Case("Conv", (1, 32, 40, 40), (32, 32, 3, 3), PADDED, 0.6),  # 10 rows of tiles, 2 blocks
     Case("MatMul", (1, 197, 192), (192, 576)),
     Case("MatMul", (1, 1, 512), (512, 1408)),  # a vector: what counts are the weights
-    Case("MatMul", (1, 1, 512), (512, 128), (), 0.6),
+    Case("MatMul", (1, 1, 512), (512, 192)),
     Case("MatMul", (33, 512), (512, 37), (), 0.6),
+    Case("Softmax", (1, 21, 96, 96), (), (("axis", 1),)),
+    Case("Softmax", (1, 40, 777), (), (("axis", 1),)),
+    Case("Transpose", (1, 192, 196), (), (("perm", (0, 2, 1)),)),
+    Case("Transpose", (1, 96, 64, 64), (), (("perm", (0, 2, 3, 1)),)),
+    Case("Relu", (1, 3, 111, 111)),
 ]
 
 
