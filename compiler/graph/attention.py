@@ -5,9 +5,11 @@
 Spellings that are known: the scale before or behind the product, on either operand or on both (as
 torch exports it), as mul or div; masks that are added, or chosen by `where`; keys that are turned
 as matrices of a flat stack (reshape, transpose, reshape); heads that share keys and values
-(unsqueeze, expand, reshape). Operands and result keep the order of axes in which they lie, where
-features (of keys: or positions) stay adjacent. What only the attention needs disappears: scores
-and weights that others read, or a softmax over another axis, leave everything as it is.
+(unsqueeze, expand, reshape); rows of weights that are set to zero (as ONNX's operator is expanded).
+
+Operands and result keep the order of axes in which they lie, where features (of keys: or positions)
+stay adjacent. What only the attention needs disappears: scores and weights that others read, or a
+softmax over another axis, leave everything as it is.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class Match:
     scale: float
     masks: tuple[Mask, ...]
     masked: float
+    empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
     groups: int = 0  # of heads that share their keys and values; 0: each head has its own
 
 
@@ -90,7 +93,8 @@ class _Finder:
         """The attention whose product of weights and values this node is, or None."""
         if product.operator != "matmul" or _flag(product, "transpose_a"):
             return None
-        softmax = self._own(product.inputs[0], "softmax")
+        guarded = self._guarded(product.inputs[0])
+        softmax = self._own(product.inputs[0] if guarded is None else guarded[1], "softmax")
         if softmax is None:
             return None
         scores = self._shape(softmax.output)
@@ -116,9 +120,21 @@ class _Finder:
         value = self._as_it_lies(value, (rank - 1,))
         last, perm = self._result(product)
         scale *= query_scale * key_scale
-        match = self._shared(Match(last, query, key, value, perm, scale, masks, masked))
+        empty = "" if guarded is None else guarded[0]
+        match = self._shared(Match(last, query, key, value, perm, scale, masks, masked, empty))
         # Two products with a few rows each read keys and values as they lie.
         return match if match.groups or scores[-2] >= FEWEST_QUERIES else None
+
+    def _guarded(self, name: str) -> tuple[str, str] | None:
+        """where(rows, 0, weights) as the rows and the weights, as ONNX's own operator spells it."""
+        node = self._own(name, "where")
+        if node is None or self._number(node.inputs[1]) != 0.0:
+            return None
+        rows, _, weights = node.inputs
+        shape, constant = self._shape(rows), self.graph.constants.get(rows)
+        if self._shape(weights) != self._shape(name) or (shape and shape[-1] != 1):
+            return None
+        return ("" if constant is not None and not constant.any() else rows), weights
 
     # --- from the softmax to the first product --------------------------------------------------
 
@@ -313,12 +329,28 @@ def _emit(rewriter: Rewriter, match: Match) -> None:
         "scale": match.scale,
         "masked": match.masked,
     }
-    inputs = tuple(rewriter.value(name) for name in inputs)
-    if not match.groups:
-        rewriter.emit("attention", inputs, attributes, like=match.last, output=match.last.output)
-        return
-    result = rewriter.emit("attention", inputs, attributes, like=match.last)
-    rewriter.emit("reshape", (result,), {"shape": shape}, like=match.last, output=match.last.output)
+    operands = tuple(rewriter.value(name) for name in inputs)
+    nodes: list[tuple[str, tuple[str, ...], dict[str, Attribute]]] = [
+        ("attention", operands, attributes)
+    ]
+    if match.groups:
+        nodes.append(("reshape", (), {"shape": shape}))
+    if match.empty:
+        zero = rewriter.constant(np.zeros((), np.float32), f"{match.last.output}_zero")
+        nodes.append(("where", (_rows(rewriter, match), zero), {}))
+    result: tuple[str, ...] = ()
+    for number, (name, first, given) in enumerate(nodes, 1):
+        output = match.last.output if number == len(nodes) else ""
+        result = (rewriter.emit(name, (*first, *result), given, like=match.last, output=output),)
+
+
+def _rows(rewriter: Rewriter, match: Match) -> str:
+    """Where rows are empty, in the order of the result's axes."""
+    value, rank = rewriter.value(match.empty), len(match.perm)
+    shape = rewriter.types[value].shape
+    whole = (*(1 for _ in range(rank - len(shape))), *shape)
+    value = rewriter.emit("reshape", (value,), {"shape": whole}, like=match.last)
+    return rewriter.emit("transpose", (value,), {"perm": match.perm}, like=match.last)
 
 
 def _mask(rewriter: Rewriter, match: Match, mask: Mask) -> str:

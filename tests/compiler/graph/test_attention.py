@@ -113,6 +113,23 @@ def broadcast_stack(maker: GraphMaker) -> str:
     return maker.node("matmul", maker.node("softmax", scores, axis=3), maker.input(B, 1, N, V))
 
 
+def guarded_rows(maker: GraphMaker) -> str:
+    """As ONNX's operator is expanded: rows without a key are zeros, not undefined."""
+    mask, zero = maker.input(M, N), maker.scalar(0.0)
+    biased = maker.node("add", _scores(maker), mask)
+    weights = maker.node("softmax", biased, axis=3)
+    empty = maker.node("equal", maker.node("reduce_max", mask, axes=(1,)), maker.scalar(-math.inf))
+    whole = maker.node("where", empty, zero, weights)
+    return maker.node("transpose", maker.node("matmul", whole, maker.input(B, H, N, V)), perm=HEADS)
+
+
+def guarded_by_no_row(maker: GraphMaker) -> str:
+    weights = maker.node("softmax", _scores(maker), axis=3)
+    never, zero = maker.constant(np.zeros((M, 1), np.bool_)), maker.scalar(0.0)
+    whole = maker.node("where", never, zero, weights)
+    return maker.node("matmul", whole, maker.input(B, H, N, V))
+
+
 def shared_heads(maker: GraphMaker) -> str:
     return _shared_heads(maker, M)
 
@@ -154,10 +171,12 @@ SPELLINGS = (
     keys_by_feature,
     one_stack,
     broadcast_stack,
+    guarded_rows,
+    guarded_by_no_row,
     shared_heads,
     shared_heads_of_one_query,
 )
-VIEWS = {"reshape", "not"}
+OTHERS = {"reshape", "not", "reduce_max", "equal", "transpose", "where"}
 
 
 def _fused(graph: Graph) -> Graph:
@@ -171,7 +190,7 @@ def test_spelled_out_attention_is_one_operator(
     maker = GraphMaker()
     graph = maker.graph(spelling(maker))
     fused = _fused(graph)
-    assert [name for name in operators(fused) if name not in VIEWS] == ["attention"]
+    assert [name for name in operators(fused) if name not in OTHERS] == ["attention"]
     assert_same_meaning(graph, fused)
 
 
@@ -245,3 +264,15 @@ def test_a_row_without_a_key_is_undefined_as_in_the_spelled_out_form() -> None:
     assert np.isnan(expected[:, :, 1]).all()
     assert_close([found[:, :, [0, 2, 3, 4]]], [expected[:, :, [0, 2, 3, 4]]])
     assert np.isnan(found[:, :, 1]).all()
+
+
+def test_a_row_without_a_key_is_zero_where_the_model_says_so() -> None:
+    maker = GraphMaker()
+    graph = maker.graph(guarded_rows(maker))
+    inputs = random_inputs(graph)
+    mask = np.zeros((M, N), np.float32)
+    mask[1] = -np.inf
+    inputs["x0"] = mask
+    (expected,), (found,) = (evaluate_graph(g, inputs) for g in (graph, _fused(graph)))
+    assert not expected[:, 1].any()
+    assert_close([found], [expected])
