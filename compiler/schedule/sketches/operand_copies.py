@@ -65,6 +65,9 @@ def _in_rows(stage: Stage, lanes: int) -> list[Step]:
             steps.append(Partition(name, f"{last.name}.o"))
     else:
         steps = [Vectorize(name, last.name)]
+    phases = [axis for axis in stage.axes[:-1] if axis.name.endswith(".l")]
+    if last.name in guarded:  # for each phase of its own it is known which lanes are padding
+        steps += [Unroll(name, axis.name) for axis in phases if axis.extent <= MAX_PHASES]
     for axis in stage.axes[:-1]:
         cuts = borders(stage.body, axis) if axis.name in guarded else ()
         if cuts:

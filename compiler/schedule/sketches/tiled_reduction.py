@@ -81,7 +81,7 @@ def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) 
         for form in tile_forms(kernel, vector_lanes(kernel, target))
     ]
     contexts = [context for context in contexts if tiles_of(context)]
-    if not contexts or contexts[0].form.name not in IN_ORDER:
+    if len(contexts) > 1 and contexts[0].form.name not in IN_ORDER:
         contexts.sort(key=form_cycles)
     return [_sketch(context) for context in contexts]
 
