@@ -266,8 +266,8 @@ def _columns_of_held_rows(held: HeldRows, context: TileContext, registers: int) 
 def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue:
     """The tile that needs the fewest cycles a reduction step over all columns and vectors.
 
-    Of equals the largest, but where nothing is broadcast the one of the fewest vectors: every
-    vector is one more stream of data.
+    Of equals the largest, but where nothing is broadcast the one of the fewest streams of data:
+    every vector is one where they are blocks of channels, else every column.
     """
     sizes = np.array([tile for tile in tiles if isinstance(tile, tuple)], np.float64)
     columns, vectors = sizes.T
@@ -276,7 +276,8 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
     total = total * np.ceil(context.vectors / vectors)
     total = total * np.maximum(1.0, context.aliased(columns, vectors) / WAYS) ** 2
     if not context.broadcasts:
-        total = total * (1.0 + STREAM_COST * (vectors - 1.0))
+        streams = vectors if context.roles.block else columns
+        total = total * (1.0 + STREAM_COST * (streams - 1.0))
     return tiles[int(np.lexsort((-columns * vectors, np.round(total, 6)))[0])]
 
 
