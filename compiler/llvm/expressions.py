@@ -105,14 +105,14 @@ class ExpressionEmitter(LoadEmitter):
             return self.load_scalar(node, form)
         stride = form.coefficient(self.lane.variable)
         if any(self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)):
-            return self.load_pattern(node) or self._load_scattered(node, form)
+            return self.load_pattern(node, form) or self._load_scattered(node, form)
         if stride == 0:
             if self.mask is not None and self.mask.width:
                 return self.load_any_lane(node, form)
             return self.load_scalar(node, form)
         if stride == 1:
             return self.load_contiguous(node, form, self.lane)
-        rearranged = self.load_column(node, form, stride) or self.load_pattern(node)
+        rearranged = self.load_column(node, form, stride) or self.load_pattern(node, form)
         return rearranged or self._load_scattered(node, form)
 
     def _load_scattered(self, node: Load, form: Affine) -> Value:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from compiler.llvm.shuffles import shuffle
 from compiler.llvm.writer import FunctionWriter, Value
@@ -27,6 +28,11 @@ class Pieces:
 
 def pieces_of(offsets: Sequence[int]) -> Pieces | None:
     """The fewest vectors that hold the elements; None where one load for each is cheaper."""
+    return _pieces(tuple(offsets))
+
+
+@lru_cache(maxsize=1024)  # unrolled instances read in the same pattern
+def _pieces(offsets: tuple[int, ...]) -> Pieces | None:
     lanes = len(offsets)
     best: Pieces | None = None
     width = lanes

@@ -43,6 +43,18 @@ class _Terms(NamedTuple):
     is_simple: bool  # variables only
 
 
+class _Elements(NamedTuple):
+    """What the lanes read: the least place with its terms, and each lane's distance from there."""
+
+    first: int
+    terms: tuple[tuple[Atom, int], ...]
+    offsets: tuple[int, ...]
+
+    def at(self, offset: int) -> Affine:
+        """The place so far from the least one."""
+        return Affine(self.first + offset, self.terms)
+
+
 class LoadEmitter:
     """Emits loads. `lane` is the vectorised loop round the statement, None for scalar code.
 
@@ -241,39 +253,52 @@ class LoadEmitter:
             self.registers.keep(node.buffer, Affine(begin, ()), known)
         return known
 
-    def load_pattern(self, node: Load) -> Value | None:
+    def load_pattern(self, node: Load, form: Affine) -> Value | None:
         """Elements whose distances the lanes alone decide: whole vectors, rearranged.
 
         None where that is not so, or where one load for each is cheaper.
         """
         assert self.lane is not None
-        variable, width = self.lane.variable, self.lane.width
-        if width < 2 or self.registers.holds(node.buffer):
+        if self.lane.width < 2 or self.registers.holds(node.buffer):
             return None
-        start = self.addresses.ranges[variable][0]
-        forms: list[Affine] = []
-        for i in range(width):
-            with self.addresses.fixed(variable, start + i):
-                forms.append(self.addresses.of(node))
-            if forms[i].terms != forms[0].terms:
-                return None
-        if any(
-            variable in axes_of(atom) for atom, _ in forms[0].terms if not isinstance(atom, str)
-        ):
-            return None  # a table's element
-        pieces = pieces_of([form.constant for form in forms])
-        if pieces is None:
+        elements = self._elements(node, form)
+        pieces = None if elements is None else pieces_of(elements.offsets)
+        if elements is None or pieces is None:
             return None
         mask = self.both(self.mask, self.active)
         if mask is not None and any(len(readers(pieces, i)) > 2 for i in range(len(pieces.starts))):
             return None
         vectors = [
-            self._load_piece(node, Affine(first, forms[0].terms), pieces, number, mask)
-            for number, first in enumerate(pieces.starts)
+            self._load_piece(
+                node, Affine(elements.first + at, elements.terms), pieces, number, mask
+            )
+            for number, at in enumerate(pieces.starts)
         ]
         if node.dtype is not DType.BOOL:
             return collect(self.writer, pieces, vectors)
         return self._truth(collect(self.writer, pieces, vectors))
+
+    def _elements(self, node: Load, form: Affine) -> _Elements | None:
+        """Which elements the lanes read, if their distances are known."""
+        assert self.lane is not None
+        variable, width = self.lane.variable, self.lane.width
+        start = self.addresses.ranges[variable][0]
+        if not form.divisions:
+            stride = form.coefficient(variable)
+            places = [form.constant + stride * (start + i) for i in range(width)]
+            terms = self._split(form, variable).rest
+        else:
+            forms: list[Affine] = []
+            for i in range(width):
+                with self.addresses.fixed(variable, start + i):
+                    forms.append(self.addresses.of(node))
+                if forms[i].terms != forms[0].terms:
+                    return None
+            terms, places = forms[0].terms, [form.constant for form in forms]
+            if any(not isinstance(atom, str) and variable in axes_of(atom) for atom, _ in terms):
+                return None  # a table's element
+        first = min(places)
+        return _Elements(first, terms, tuple(place - first for place in places))
 
     def _load_piece(
         self, node: Load, form: Affine, pieces: Pieces, number: int, mask: Value | None

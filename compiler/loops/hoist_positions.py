@@ -25,6 +25,7 @@ from compiler.loops.ir import (
     Stmt,
     Store,
     Update,
+    walk,
 )
 from compiler.loops.loop_ranges import RangeMap
 
@@ -46,6 +47,8 @@ def hoist_positions(nest: LoopNest) -> LoopNest:
     Positions that depend on a lane, or on an unrolled loop, stay where they are. What a condition
     guards is only moved out of it where its own loads are in range anyway.
     """
+    if not any(_reads_elsewhere(item) for item in walk(nest.body)):
+        return nest
     shapes = {memory.name: memory.shape for memory in nest.inputs}
     hoister = _Hoister(shapes)
     body = hoister.body(nest.body, (), {}, guarded=False)
@@ -154,8 +157,17 @@ class _Hoister:
         return True
 
 
+def _reads_elsewhere(statement: Stmt) -> bool:
+    """Some position is no sum of variables: most kernels have none, and lowering is to be quick."""
+    if not isinstance(statement, Store | Update):
+        return False
+    return any(not all(map(_is_plain, load.indices)) for load in loads(statement.value))
+
+
 def _is_plain(item: Expr) -> bool:
     """A sum of multiples of variables."""
-    if isinstance(item, Binary):
-        return item.op in _PLAIN and _is_plain(item.left) and _is_plain(item.right)
-    return isinstance(item, Index | Const)
+    if isinstance(item, Index | Const):
+        return True
+    if not isinstance(item, Binary) or item.op not in _PLAIN:
+        return False
+    return _is_plain(item.left) and _is_plain(item.right)
