@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import math
+
+from compiler.expr.nodes import Expr, Load, binary, const, integer
+from compiler.expr.parts import float_bounds
+from compiler.types.dtypes import DType
+
+X = Load(DType.F32, "x", (integer(0),))
+
+
+def number(value: float) -> Expr:
+    return const(value, DType.F32)
+
+
+def test_bounds_are_those_that_a_number_is_clipped_to() -> None:
+    assert float_bounds(binary("min", binary("max", X, number(-1)), number(6))) == (-1, 6)
+    assert float_bounds(binary("max", number(2), binary("min", number(6), X))) == (2, 6)
+    assert float_bounds(binary("max", binary("min", X, number(-3)), number(0))) == (0, 0)
+
+
+def test_what_is_clipped_on_one_side_has_no_bound_on_the_other() -> None:
+    assert float_bounds(binary("min", X, number(6))) == (-math.inf, 6)
+    assert float_bounds(binary("max", X, number(0))) == (0, math.inf)
+
+
+def test_other_arithmetic_has_no_bounds() -> None:
+    clipped = binary("min", binary("max", X, number(0)), number(6))
+    for expr in (X, binary("add", clipped, X), binary("max", clipped, X)):
+        assert float_bounds(expr) == (-math.inf, math.inf)
