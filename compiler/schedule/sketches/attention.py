@@ -205,8 +205,10 @@ def _default_tiles(
     def best(
         tiles: tuple[tuple[int, int], ...], size: int, extent: int, steps: int
     ) -> tuple[float, tuple[int, int]]:
+        # A vector that is masked is loaded again for each row: it stands better on its own.
+        whole = [tile for tile in tiles if tile[1] <= max(1, extent // lanes)]
         return min(
-            ((_cycles(tile, size, extent, lanes, steps), tile) for tile in tiles),
+            ((_cycles(tile, size, extent, lanes, steps), tile) for tile in whole),
             key=lambda item: (item[0], -item[1][0] * item[1][1]),
         )
 
