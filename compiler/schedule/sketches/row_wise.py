@@ -15,7 +15,7 @@ import numpy as np
 
 from compiler.expr.nodes import Expr, index
 from compiler.expr.parts import is_expensive
-from compiler.expr.walk import loads
+from compiler.expr.walk import axes_of, loads
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
@@ -162,10 +162,17 @@ def _reduces_rows(kernel: FusedKernel) -> bool:
     merged, _ = merge_reductions(kernel)
     anchor = merged.stage(merged.anchor)
     read = loads(anchor.body)
-    if len({load.buffer for load in read}) != 1 or not epilogue_is_plain(merged):
-        return False
     axis = contiguous_reduce_axis(anchor, merged)
-    return axis != "" and all(load.indices[-1] == index(axis) for load in read if load.indices)
+    if not axis or not epilogue_is_plain(merged):
+        return False
+    # What is the same for a whole row, such as its mean, may be read beside it.
+    names = {item.name for item in anchor.reduce_axes}
+    reduced = [load for load in read if any(axes_of(item) & names for item in load.indices)]
+    if len({load.buffer for load in reduced}) != 1:
+        return False
+    rest = {load.buffer for load in read} - {reduced[0].buffer}
+    inputs = {buffer.name for buffer in merged.inputs}
+    return rest <= inputs and all(load.indices[-1] == index(axis) for load in reduced)
 
 
 def _computed_per_row(kernel: FusedKernel, arrangement: Arrangement) -> bool:

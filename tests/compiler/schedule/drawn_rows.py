@@ -19,6 +19,7 @@ _ANY_AXES = [
     "reduce_max",
     "reduce_mean",
     "reduce_prod",
+    "sum_of_differences",
 ]
 _FLOATS = st.sampled_from([DType.F32] * 4 + [DType.F64])
 
@@ -72,6 +73,10 @@ def rows_of_any_axes(draw: st.DrawFn, lanes: int) -> list[Case]:
         case "mean_variance_norm":
             # Where a row has one value, its deviations are roundings over a tiny deviation.
             value = chain.apply("mean_variance_norm", value, axes=axes, epsilon=1e-2)
+        case "sum_of_differences":
+            row = tuple(1 if a in axes else extent for a, extent in enumerate(shape))
+            value = chain.apply("sub", value, chain.input(row, dtype))
+            value = chain.apply("reduce_sum", value, axes=axes, keepdims=flag)
         case kind:
             value = chain.apply(kind, value, axes=axes, keepdims=flag)
     epilogue(draw, chain, value)
