@@ -19,3 +19,13 @@ def vector_type(kernel: FusedKernel) -> DType:
 def vector_lanes(kernel: FusedKernel, target: Target) -> int:
     """Points that a vector of the kernel's schedules computes."""
     return target.lanes(vector_type(kernel))
+
+
+def lanes_along(extent: int, lanes: int, target: Target) -> int:
+    """Points of a vector along an axis that may be shorter than the target's `lanes`.
+
+    A part of a register is as good as a whole one where masks load it, else its powers of two.
+    """
+    if extent >= lanes or target.has_avx512:
+        return min(extent, lanes)
+    return 1 << max(extent.bit_length() - 1, 0)

@@ -41,7 +41,7 @@ from compiler.schedule.steps.step import Step
 from compiler.schedule.steps.tile import Tile
 from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
+from compiler.schedule.vectors import lanes_along, vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType
 
@@ -49,7 +49,7 @@ MAX_WINDOW = 49  # elements of a window that is written out
 # Elements ahead. Rows above each other are several short streams, which hardware follows late: at
 # 256 x 256 a distance of 4 KiB makes pooling of 16 MiB more than twice as fast.
 PREFETCH_DISTANCES = (0, 512, 1024, 2048)
-LEAST_LANES = 4  # of a vector: rows may be shorter than a register
+LEAST_LANES = 3  # of a vector: rows may be shorter than a register
 MAX_STRIDE = 4  # windows further apart leave most of each vector unused
 
 
@@ -68,7 +68,7 @@ def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[S
     """The sketch, if the kernel reduces small windows that lie side by side along its last axis."""
     merged, merges = merge_all(kernel)
     extent = merged.output.axes[-1].extent if merged.output.axes else 0
-    lanes = min(vector_lanes(merged, target), 1 << max(extent.bit_length() - 1, 0))
+    lanes = lanes_along(extent, vector_lanes(merged, target), target)
     window = _window(merged, lanes)
     if window is None:
         return []

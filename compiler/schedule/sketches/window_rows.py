@@ -26,7 +26,7 @@ from compiler.expr.parts import conjuncts
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Loop, Nest, NestShape
+from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape
 from compiler.schedule.sketches.merged_axes import merge_all
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS
@@ -49,13 +49,13 @@ from compiler.schedule.steps.step import Step
 from compiler.schedule.steps.tile import Tile
 from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
+from compiler.schedule.vectors import lanes_along, vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType
 
 MAX_TAPS = 64  # across or along, that are written out
 MAX_STRIDE = 4
-LEAST_LANES = 4  # of a vector of columns: rows may be shorter than a register
+LEAST_LANES = 3  # of a vector of columns: rows may be shorter than a register
 VECTORS = (1, 2, 4)
 ROWS = (1, 2, 4, 8)
 LEAST_VECTORS = 12  # written between a vector and a load of it in part, which waits for it else
@@ -68,6 +68,7 @@ class _Windows:
 
     kernel: FusedKernel
     merges: tuple[MergeAxes, ...]
+    target: Target
     lanes: int
     column: str
     vector: str
@@ -103,6 +104,13 @@ class _Windows:
     def width(self) -> int:
         """Columns that a row of windows reads."""
         return affine_range(affine(self.moving, self.ranges), self.ranges)[1] + 1
+
+    @cached_property
+    def row_lanes(self) -> int:
+        """Points of a vector of the rows, which are longer than those of the result."""
+        if self.vector != self.column:
+            return self.lanes
+        return lanes_along(self.width, vector_lanes(self.kernel, self.target), self.target)
 
     @cached_property
     def outer(self) -> tuple[str, ...]:
@@ -143,7 +151,7 @@ class _Windows:
 def window_rows_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel reduces windows of several rows that overlap."""
     merged, merges = merge_all(kernel)
-    windows = _windows(merged, merges, vector_lanes(merged, target))
+    windows = _windows(merged, merges, target)
     if windows is None:
         return []
     points = windows.ranges[windows.column][1] + 1
@@ -154,7 +162,8 @@ def window_rows_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
     choices: list[tuple[Choice, ChoiceValue]] = [(Choice("vectors", vectors), min(best, 2))]
     extent = windows.ranges[windows.outer[-1]][1] + 1
     rows = tuple(count for count in ROWS if count <= extent)
-    vectors_of_row = -(-windows.width // width)
+    row_width = windows.row_lanes if windows.vector == windows.column else 1
+    vectors_of_row = -(-windows.width // row_width)
     few = (count for count in rows if count * vectors_of_row >= LEAST_VECTORS)
     choices.append((Choice("rows", rows), next(few, rows[-1])))
     choices += chunk_choices(merged, threads)
@@ -163,7 +172,8 @@ def window_rows_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
     return [sketch]
 
 
-def _windows(kernel: FusedKernel, merges: tuple[MergeAxes, ...], lanes: int) -> _Windows | None:
+def _windows(kernel: FusedKernel, merges: tuple[MergeAxes, ...], target: Target) -> _Windows | None:
+    lanes = vector_lanes(kernel, target)
     anchor = kernel.stage(kernel.anchor)
     if len(anchor.reduce_axes) < 2 or len(anchor.axes) < 2 or not epilogue_is_plain(kernel):
         return None
@@ -175,8 +185,8 @@ def _windows(kernel: FusedKernel, merges: tuple[MergeAxes, ...], lanes: int) -> 
     blocked = last.extent == lanes and anchor.body.indices[-1] == index(last.name)
     column = before if blocked else last
     if not blocked:
-        lanes = min(lanes, 1 << (last.extent.bit_length() - 1))
-    windows = _Windows(kernel, merges, lanes, column.name, last.name)
+        lanes = lanes_along(last.extent, lanes, target)
+    windows = _Windows(kernel, merges, target, lanes, column.name, last.name)
     if lanes < LEAST_LANES or len(windows.outer) < 1 or not _moves(windows):
         return None
     if any(kernel.stage(name).reduce_axes for name in windows.prologue):
@@ -199,11 +209,17 @@ def _pays(windows: _Windows) -> bool:
     extents = {axis.name: axis.extent for axis in windows.anchor.reduce_axes}
     across = prod(extents[name] for name in windows.across)
     along = prod(extents[name] for name in windows.along)
-    lanes = windows.lanes if windows.vector != windows.column else 1
-    if max(across, along) > MAX_TAPS or windows.width * lanes > STACK_ELEMENTS:
-        return False
     columns = windows.ranges[windows.column][1] + 1
-    return (across + 1) * windows.width / columns + along <= SAVES * across * along
+    kept, rows = windows.width, windows.width / columns
+    if windows.vector == windows.column:
+        stride = affine(windows.moving, {}).coefficient(windows.column)
+        rows = -(-windows.width // windows.row_lanes) / -(-columns // windows.lanes)
+        rows = max(rows, float(stride))
+    else:
+        kept *= windows.lanes
+    if max(across, along) > MAX_TAPS or kept > STACK_ELEMENTS:
+        return False
+    return (across + 1) * rows + along <= SAVES * across * along
 
 
 class _Plan:
@@ -243,7 +259,8 @@ class _Plan:
             anchor = f"{output}.sum"
             steps.append(CacheWrite(output, anchor))
         steps.append(CacheWrite(rows, held))
-        inner, made = self._tiled(output, column)
+        vectors, row_vectors = self.vectors.item(), self._row_vectors().item()
+        inner, made = self._tiled(output, column, vectors, windows.lanes)
         steps += [
             Tile(output, row.axis, self.rows.item(), "shift"),
             *made,
@@ -256,8 +273,8 @@ class _Plan:
             steps.append(Partition(output, row.name, 0, 0, cuts))
         steps += parallel_steps(output, self.parallel, self.values.integers("chunks").item())
         steps += [ComputeAt(anchor, output, f"{column}.o", "register")]
-        steps += self._reduced(anchor, column, windows.along)
-        along, made = self._tiled(rows, f"{column}_i")
+        steps += self._reduced(anchor, column, windows.along, windows.lanes)
+        along, made = self._tiled(rows, f"{column}_i", row_vectors, windows.row_lanes)
         first = (*windows.outer, f"{column}_i.o")
         steps += [
             *made,
@@ -268,24 +285,30 @@ class _Plan:
         if any(windows.guards(column)):
             steps.append(Partition(rows, f"{column}_i.o"))
         steps += [ComputeAt(held, rows, f"{column}_i.o", "register")]
-        steps += self._reduced(held, f"{column}_i", windows.across)
+        steps += self._reduced(held, f"{column}_i", windows.across, windows.row_lanes)
         return [*steps, ComputeAt(rows, output, row.name)]
 
-    def _tiled(self, stage: str, axis: str) -> tuple[tuple[str, ...], list[Step]]:
+    def _row_vectors(self) -> Counts:
+        """Vectors of a tile of the rows on the stack."""
+        width = self.windows.row_lanes if self.by_column else 1
+        return np.minimum(self.vectors, -(-self.windows.width // width))
+
+    def _tiled(
+        self, stage: str, axis: str, vectors: int, lanes: int
+    ) -> tuple[tuple[str, ...], list[Step]]:
         """The loops inside of a tile of columns, and the steps that make it."""
-        vectors, lanes = self.vectors.item(), self.facts.lanes
         if not self.by_column:
             return (f"{axis}.i", self.windows.vector), [Tile(stage, axis, vectors, "shift")]
         tiles = [Tile(stage, axis, vectors * lanes, "shift"), Tile(stage, f"{axis}.i", lanes)]
         return (f"{axis}.i.o", f"{axis}.i.i"), [*tiles]
 
-    def _reduced(self, stage: str, axis: str, reduce: tuple[str, ...]) -> list[Step]:
+    def _reduced(self, stage: str, axis: str, reduce: tuple[str, ...], lanes: int) -> list[Step]:
         """The loops of a reduction that lives in registers: all written out."""
         made: list[Step] = []
         tiles = (axis, self.windows.vector)
         if self.by_column:
             tiles = (f"{axis}.o", f"{axis}.i")
-            made = [Tile(stage, axis, self.facts.lanes)]
+            made = [Tile(stage, axis, lanes)]
         return [
             *made,
             Reorder(stage, (*self.windows.outer, *reduce, *tiles)),
@@ -313,7 +336,9 @@ class _Plan:
         operations = lines * tiles * kept
         body = held * kept
         across = prod(extents[name] for name in windows.across)
-        written = np.ceil(windows.width / width) * held
+        row_vectors = self._row_vectors().astype(np.float64)
+        row_width = row_vectors * (windows.row_lanes if self.by_column else 1)
+        written = np.ceil(windows.width / row_width) * row_vectors
         executed = operations + lines * written * across
         which = np.zeros(count, np.int64)
         pieces, grains = pieces_and_grains(self.values, [self.parallel], which, facts.threads)
