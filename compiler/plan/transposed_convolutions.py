@@ -2,8 +2,8 @@
 
 - With strides of one it is a convolution with the kernel turned round (Dumoulin and Visin, 4.2).
 - With one spatial axis it gets a second one of one row.
-- With fewer output channels than half a block, a convolution computes all phases of the strides as
-  channels, whose results are then interleaved: vectors of channels are full.
+- Where output channels fill few lanes of their blocks, a convolution computes all phases of the
+  strides as channels, whose results are then interleaved.
 - Else the result is as long as a whole number of phases, and what is too much cut off.
 
 Weights that are no constants stay as they are.
@@ -38,6 +38,9 @@ def run(graph: Graph, block: int | None) -> Graph:
     return rewriter.finish()
 
 
+INTERLEAVES = 1.25  # times the products saved are worth moving the result once more
+
+
 class _Rewrite:
     """One node's rewrite; its data may have got another row axis."""
 
@@ -51,14 +54,13 @@ class _Rewrite:
         self.windows = read_windows(self.attributes, self.weight.shape[2:])
 
     def run(self) -> None:
-        windows, outputs = self.windows, self.weight.shape[1] * self.groups
+        windows = self.windows
         if all(stride == 1 for stride in windows.strides):
             self._as_convolution()
             return
         if windows.rank == 1:
             self._with_rows()
-        few = 2 * outputs < self.block and self.groups == 1
-        if few and all(dilation == 1 for dilation in windows.dilations):
+        if self._fills_blocks_by_phases():
             self._interleaved()
             return
         strides = self.windows.strides
@@ -72,6 +74,18 @@ class _Rewrite:
             {**_steps(self.windows), "groups": self.groups, "shape": tuple(whole)},
         )
         self._finish(result, [0] * len(whole))
+
+    def _fills_blocks_by_phases(self) -> bool:
+        """Phases as channels save products of empty lanes, though all of them get as many taps."""
+        windows, outputs = self.windows, self.weight.shape[1]
+        if self.groups > 1 or any(dilation > 1 for dilation in windows.dilations):
+            return False
+        steps = (-(-k // s) for k, s in zip(windows.kernel, windows.strides, strict=True))
+        together = self._padded(outputs * math.prod(windows.strides)) * math.prod(steps)
+        return self._padded(outputs) * math.prod(windows.kernel) > INTERLEAVES * together
+
+    def _padded(self, channels: int) -> int:
+        return -(-channels // self.block) * self.block
 
     def _as_convolution(self) -> None:
         """y[o] = sum over k of x[o + begin - k * dilation] * w[k], the taps in reverse."""

@@ -162,7 +162,8 @@ class _Plan:
         )
         self.column = self._column(roles.column, context.extent(roles.column))
         cuts: dict[str, tuple[int, ...]] = {}
-        if context.reduction >= LONG_REDUCTION:
+        shared = context.threads > 1 and context.streamed
+        if context.reduction >= LONG_REDUCTION and not shared:
             cuts = phase_cuts(context.kernel, roles.phases)
         self.phases = [
             Loop(axis, axis, extents[axis], cuts=cuts.get(axis, ())) for axis in roles.phases
@@ -199,7 +200,9 @@ class _Plan:
         by_name = {"row": row, "block": self.blocks, "column": column}
         loops += [by_name[name] for name in order.names]
         if self.phases:
-            inside = loops.index(row if roles.row else column) + bool(roles.row)
+            # Weights that come from beyond the caches serve all rows before others are read.
+            inside = loops.index(row if roles.row else column)
+            inside += bool(roles.row and not context.streamed)
             loops[inside:inside] = self.phases
         parallel = self._parallel(order, [*self.outer, *loops])
         if self.column.name not in [loop.name for loop in parallel]:
