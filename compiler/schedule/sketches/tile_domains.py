@@ -401,15 +401,21 @@ def loop_orders(context: TileContext) -> tuple[LoopOrder, ...]:
     """
     if not context.roles.column:
         return (LoopOrder(("block",)),)
+    # A loop over blocks with a tail is not shared by threads, nor is what is inside of it.
+    alone = context.threads > 1 and context.ragged
     if context.roles.row:
         first = ("block", "row", "column")
-        orders = (first, ("row", "block", "column"), ("row", "column", "block"))
+        orders = [first, ("row", "block", "column"), ("row", "column", "block")]
+        if alone:
+            orders = [*orders[1:], first]
         tiles = [rows for rows in ROW_TILES if 2 * rows <= context.extent(context.roles.row)]
         return (*map(LoopOrder, orders), *(LoopOrder(first, rows=rows) for rows in tiles))
     by_block = ("block", "column")
     if context.extent(context.roles.column) == 1:
         return (LoopOrder(by_block),)
     plain = [LoopOrder(by_block), LoopOrder(("column", "block"))]
+    if alone:
+        plain.reverse()
     if context.threads > 1 and not (context.ragged or context.prologue or context.roles.phases):
         plain.append(LoopOrder(by_block, shared=True))
     blocks = [LoopOrder(by_block, columns=columns) for columns in _column_blocks(context)]

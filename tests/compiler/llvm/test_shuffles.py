@@ -10,7 +10,7 @@ import pytest
 
 from compiler.expr.instructions import type_of
 from compiler.llvm.machine import object_code
-from compiler.llvm.shuffles import transpose
+from compiler.llvm.shuffles import transpose, transpose_block
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import host_target
@@ -60,3 +60,11 @@ def test_a_block_is_transposed(side: int, dtype: str) -> None:
     block = np.arange(side * side).astype(dtype).reshape(side, side)
     columns = run(transpose, block, range(0, side * side, side), side, side)
     np.testing.assert_array_equal(columns, block.T)
+
+
+@pytest.mark.parametrize(("count", "width"), [(4, 4), (7, 16), (14, 16), (16, 5), (3, 3), (1, 8)])
+def test_a_block_of_any_size_is_turned(count: int, width: int) -> None:
+    data = np.arange(count * width, dtype=np.float32)
+    starts = [i * width for i in range(count)]
+    turned = run(transpose_block, data, starts, width, width, count)
+    np.testing.assert_array_equal(turned.reshape(width, count), data.reshape(count, width).T)

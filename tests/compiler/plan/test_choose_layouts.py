@@ -103,6 +103,19 @@ def test_convolution_that_does_not_gain_stays_plain(build: Callable[[GraphMaker]
     assert choose_layouts.run(graph, BLOCK) == graph
 
 
+def test_a_lone_convolution_is_blocked_for_winograd_alone() -> None:
+    def lone(size: int, **attributes: tuple[int, ...]) -> Graph:
+        maker = GraphMaker()
+        weight = maker.weights(32, 32, size, size)
+        pads = (size // 2,) * 4
+        x = maker.input(1, 32, 12, 12)
+        return maker.graph(maker.node("conv", x, weight, pads=pads, **attributes))
+
+    assert conversions(blocked(lone(3))) == ["to_blocked", "from_blocked"]
+    for plain in (lone(5), lone(1), lone(3, strides=(2, 2)), lone(3, dilations=(2, 2))):
+        assert conversions(blocked(plain)) == []
+
+
 def test_value_needed_in_both_forms_is_converted_once() -> None:
     maker = GraphMaker()
     x = maker.input(1, 16, 9, 9)
