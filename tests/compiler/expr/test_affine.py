@@ -280,3 +280,17 @@ def test_quotients_and_rests_of_one_dividend_are_rejoined(a: int, b: int, c: int
     divided = affine(binary("floordiv", binary("mod", m, integer(a * b)), integer(b)), ranges)
     for value in range(extent):
         assert evaluate(divided.to_expr(), {"m": value}) == value % (a * b) // b
+
+
+@SOME
+@given(st.integers(1, 6), st.integers(-20, 20), st.integers(0, 8))
+def test_within_one_turn_of_the_divisor_a_quotient_is_known(d: int, low: int, extent: int) -> None:
+    ranges, x = {"x": (low, low + extent)}, index("x")
+    quotient = affine(binary("floordiv", x, integer(d)), ranges)
+    rest = affine(binary("mod", x, integer(d)), ranges)
+    for value in range(low, low + extent + 1):
+        assert evaluate(quotient.to_expr(), {"x": value}) == value // d
+        assert evaluate(rest.to_expr(), {"x": value}) == value % d
+    if low // d == (low + extent) // d:
+        assert quotient == Affine(low // d, ())
+        assert rest.plus(Affine(low // d * d, ())) == affine(x, ranges)

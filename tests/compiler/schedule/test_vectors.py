@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.schedule.vectors import vector_lanes
+from compiler.schedule.vectors import lanes_along, vector_lanes
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
@@ -17,3 +17,10 @@ from tests.compiler.schedule.small_kernels import kernel_of
 def test_every_kernel_has_the_lanes_of_f32(dtype: DType) -> None:
     kernel = kernel_of([TensorType(dtype, (9, 9))] * 2, [("matmul", ["x0", "x1"], {})])
     assert vector_lanes(kernel, replace(host_target(), vector_bytes=32)) == 8
+
+
+def test_a_short_row_fills_a_part_of_a_register_only_where_masks_load_it() -> None:
+    masked = ("avx512f", "avx512vl", "avx512dq")
+    whole, pairs = (replace(host_target(), features=names) for names in (masked, ("avx2",)))
+    assert [lanes_along(extent, 16, whole) for extent in (7, 16, 50)] == [7, 16, 16]
+    assert [lanes_along(extent, 16, pairs) for extent in (1, 7, 13, 16, 50)] == [1, 4, 8, 16, 16]
