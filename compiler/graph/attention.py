@@ -15,52 +15,20 @@ softmax over another axis, leave everything as it is.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from compiler.graph import dead_code
+from compiler.graph.emit_attention import Mask, Match, Operand, Perm, emit_attention, plain_order
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter, consumers, use_counts
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
 
 FEWEST_QUERIES = 4  # of a head with keys of its own
-Perm = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A value whose axes, in the order `perm`, are a stack of matrices [..., position, feature]."""
-
-    value: str
-    perm: Perm
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """What is added to the scores, or, of bool, where they stay (`masked` elsewhere)."""
-
-    value: str
-    inverted: bool = False  # they stay where it is false
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The parts of an attention that ends in the node `last`."""
-
-    last: Node
-    query: Operand
-    key: Operand
-    value: Operand
-    perm: Perm  # of the result
-    scale: float
-    masks: tuple[Mask, ...]
-    masked: float
-    empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
-    groups: int = 0  # of heads that share their keys and values; 0: each head has its own
+FEWEST_QUERIES = 4  # of a head with keys of its own
 
 
 def run(graph: Graph) -> Graph:
@@ -76,7 +44,7 @@ def run(graph: Graph) -> Graph:
         if match is None:
             rewriter.keep(node)
         else:
-            _emit(rewriter, match)
+            emit_attention(rewriter, match)
     return dead_code.run(rewriter.finish())
 
 
@@ -106,10 +74,10 @@ class _Finder:
         if found is None:
             return None
         first, scale, masks, masked = found
-        query, query_scale = self._scaled(Operand(first.inputs[0], _plain(rank)))
-        turned = _plain(rank) if _flag(first, "transpose_b") else _last_swapped(rank)
+        query, query_scale = self._scaled(Operand(first.inputs[0], plain_order(rank)))
+        turned = plain_order(rank) if _flag(first, "transpose_b") else _last_swapped(rank)
         key, key_scale = self._scaled(Operand(first.inputs[1], turned))
-        value = Operand(product.inputs[1], _plain(rank))
+        value = Operand(product.inputs[1], plain_order(rank))
         if _flag(product, "transpose_b"):
             value = Operand(product.inputs[1], _last_swapped(rank))
         operands = (query, key, value)
@@ -238,7 +206,7 @@ class _Finder:
                 perm = complete_attributes(reader).integers("perm")
                 if perm[-1] == rank - 1:
                     return reader, perm
-        return product, _plain(rank)
+        return product, plain_order(rank)
 
     def _shared(self, match: Match) -> Match:
         """The match with keys and values before they are repeated for several heads each."""
@@ -258,7 +226,7 @@ class _Finder:
             rank < 3
             or view is None
             or not _is_view(view)
-            or operand.perm[: rank - 2] != _plain(rank - 2)
+            or operand.perm[: rank - 2] != plain_order(rank - 2)
         ):
             return None
         expand = self.producers.get(view.inputs[0])
@@ -273,7 +241,7 @@ class _Finder:
             return None
         if source[rank - 1 :] != wide[rank - 1 :]:
             return None
-        perm = (*_plain(rank - 1), *(axis + 1 for axis in operand.perm[rank - 2 :]))
+        perm = (*plain_order(rank - 1), *(axis + 1 for axis in operand.perm[rank - 2 :]))
         return Operand(expand.inputs[0], perm), wide[rank - 3]
 
     # --- facts ----------------------------------------------------------------------------------
@@ -301,121 +269,6 @@ class _Finder:
         return float(first) if same and not np.isnan(first) else None
 
 
-def _emit(rewriter: Rewriter, match: Match) -> None:
-    """The operator and, where heads share keys, views that give groups an axis of their own."""
-    masks = [_mask(rewriter, match, mask) for mask in match.masks]
-    query, key, value, perm = match.query, match.key, match.value, match.perm
-    shape = rewriter.graph.types[match.last.output].shape
-    if match.groups and rewriter.types[rewriter.value(query.value)].shape[query.perm[-2]] == 1:
-        # One query of each head: the heads of a group are the queries of their keys.
-        query, key, value = (
-            _joined(rewriter, match),
-            _ungrouped(rewriter, match, key),
-            _ungrouped(rewriter, match, value),
-        )
-        masks = [_joined_mask(rewriter, match, mask) for mask in masks]
-        perm = _plain(len(perm))
-    elif match.groups:
-        head = len(perm) - 3
-        query = _grouped(rewriter, match, query)
-        masks = [_grouped_mask(rewriter, match, mask) for mask in masks]
-        perm = _split_perm(perm, head)
-    inputs = (query.value, key.value, value.value, *masks)
-    attributes: dict[str, Attribute] = {
-        "query_perm": query.perm,
-        "key_perm": key.perm,
-        "value_perm": value.perm,
-        "perm": perm,
-        "scale": match.scale,
-        "masked": match.masked,
-    }
-    operands = tuple(rewriter.value(name) for name in inputs)
-    nodes: list[tuple[str, tuple[str, ...], dict[str, Attribute]]] = [
-        ("attention", operands, attributes)
-    ]
-    if match.groups:
-        nodes.append(("reshape", (), {"shape": shape}))
-    if match.empty:
-        zero = rewriter.constant(np.zeros((), np.float32), f"{match.last.output}_zero")
-        nodes.append(("where", (_rows(rewriter, match), zero), {}))
-    result: tuple[str, ...] = ()
-    for number, (name, first, given) in enumerate(nodes, 1):
-        output = match.last.output if number == len(nodes) else ""
-        result = (rewriter.emit(name, (*first, *result), given, like=match.last, output=output),)
-
-
-def _rows(rewriter: Rewriter, match: Match) -> str:
-    """Where rows are empty, in the order of the result's axes."""
-    value, rank = rewriter.value(match.empty), len(match.perm)
-    shape = rewriter.types[value].shape
-    whole = (*(1 for _ in range(rank - len(shape))), *shape)
-    value = rewriter.emit("reshape", (value,), {"shape": whole}, like=match.last)
-    return rewriter.emit("transpose", (value,), {"perm": match.perm}, like=match.last)
-
-
-def _mask(rewriter: Rewriter, match: Match, mask: Mask) -> str:
-    if not mask.inverted:
-        return mask.value
-    return rewriter.emit("not", (rewriter.value(mask.value),), like=match.last)
-
-
-def _split_perm(perm: Perm, axis: int) -> Perm:
-    """The order once the axis number `perm[...] == axis` is two axes, both in its place."""
-    moved = [item + 1 if item > axis else item for item in perm]
-    place = moved.index(axis)
-    return (*moved[: place + 1], axis + 1, *moved[place + 1 :])
-
-
-def _grouped(rewriter: Rewriter, match: Match, operand: Operand) -> Operand:
-    """The operand with its heads as groups x heads of a group."""
-    shape = rewriter.types[rewriter.value(operand.value)].shape
-    axis = operand.perm[-3]
-    split = (*shape[:axis], match.groups, shape[axis] // match.groups, *shape[axis + 1 :])
-    value = rewriter.value(operand.value)
-    return Operand(_viewed(rewriter, match, value, split), _split_perm(operand.perm, axis))
-
-
-def _joined(rewriter: Rewriter, match: Match) -> Operand:
-    """One query of each head as the queries of the groups."""
-    value, perm = rewriter.value(match.query.value), match.query.perm
-    shape = [rewriter.types[value].shape[axis] for axis in perm]
-    joined = (*shape[:-3], match.groups, shape[-3] // match.groups, shape[-1])
-    return Operand(_viewed(rewriter, match, value, joined), _plain(len(perm)))
-
-
-def _ungrouped(rewriter: Rewriter, match: Match, operand: Operand) -> Operand:
-    """[..., groups, 1, positions, features] without the axis of one."""
-    value, place = rewriter.value(operand.value), len(operand.perm) - 3
-    shape = rewriter.types[value].shape
-    perm = tuple(axis - (axis > place) for axis in operand.perm if axis != place)
-    return Operand(_viewed(rewriter, match, value, (*shape[:place], *shape[place + 1 :])), perm)
-
-
-def _joined_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
-    """A mask whose heads are groups x their queries."""
-    value = rewriter.value(mask)
-    shape = rewriter.types[value].shape
-    if len(shape) < 3 or shape[-3] == 1:
-        return value
-    joined = (*shape[:-3], match.groups, shape[-3] // match.groups, shape[-1])
-    return _viewed(rewriter, match, value, joined)
-
-
-def _viewed(rewriter: Rewriter, match: Match, value: str, shape: tuple[int, ...]) -> str:
-    return rewriter.emit("reshape", (value,), {"shape": shape}, like=match.last)
-
-
-def _grouped_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
-    """A mask whose heads, the third axis from behind, are groups x heads of a group."""
-    value = rewriter.value(mask)
-    shape = rewriter.types[value].shape
-    if len(shape) < 3:
-        return value
-    heads = (1, 1) if shape[-3] == 1 else (match.groups, shape[-3] // match.groups)
-    split = (*shape[:-3], *heads, *shape[-2:])
-    return _viewed(rewriter, match, value, split)
-
-
 def _operands(node: Node) -> tuple[tuple[str, str], ...]:
     """Each operand that the other may be applied to, with that other one."""
     left, right = node.inputs
@@ -432,10 +285,6 @@ def _flag(node: Node, name: str) -> bool:
 
 def _is_view(node: Node) -> bool:
     return operator(node.operator).pattern is Pattern.VIEW
-
-
-def _plain(rank: int) -> Perm:
-    return tuple(range(rank))
 
 
 def _last_swapped(rank: int) -> Perm:

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from compiler.expr.walk import axes_of
 from compiler.kernels.attention import (
     BLOCK,
     FACTOR,
@@ -38,12 +37,20 @@ from compiler.kernels.attention import (
     PRODUCT,
     SHIFT,
     TOP,
-    Attention,
     attention_of,
     block_attention,
 )
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.nest_shape import Loop, Nest, NestShape
+from compiler.schedule.sketches.attention_domains import (
+    KEYS_AT_ONCE,
+    AttentionContext,
+    default_tiles,
+    key_blocks,
+    query_blocks,
+    register_tiles,
+    shares_keys,
+)
 from compiler.schedule.sketches.row_parts import (
     RowParts,
     RowReduction,
@@ -68,44 +75,8 @@ from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.numerics import Algorithm
 
-QUERIES = (1, 2, 4, 6, 8, 12, 16, 18, 24, 30, 32, 36, 42, 48, 64, 96, 128)
-KEYS_AT_ONCE = (64, 128, 256, 512)
-MANY_BLOCKS = 4  # of queries, per thread
-STACK_BYTES = 1024 * 1024  # what a thread keeps of scores and weights on its stack, at most
-CACHE_SHARE = 4  # parts of the second-level cache, of which scores and weights fill one
 UNROLLS = (1, 2, 4, 8)
-TILE_CYCLES = 24  # to begin and store a tile
-REST = 1.5  # times as long takes a multiply-add of what whole tiles leave over
 ACCUMULATORS = 4  # vectors that a row is summed up in
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """What all candidates have in common."""
-
-    facts: KernelFacts
-    parts: Attention
-    online: bool
-
-    @property
-    def kernel(self) -> FusedKernel:
-        return self.facts.kernel
-
-    @property
-    def lanes(self) -> int:
-        return self.facts.lanes
-
-    @property
-    def output(self) -> str:
-        return self.kernel.output.name
-
-    @property
-    def batch(self) -> tuple[str, ...]:
-        return tuple(axis.name for axis in self.parts.batch)
-
-    @property
-    def rows(self) -> str:
-        return self.parts.queries.name
 
 
 def attention_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -114,23 +85,29 @@ def attention_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     if parts is None:
         return []
     facts = KernelFacts(kernel, vector_lanes(kernel, target), threads, target)
-    direct, queries = _sketch("attention", _Context(facts, parts, False), target)
-    if parts.keys.extent <= KEYS_AT_ONCE[0]:
-        return [direct]
-    online, more = _sketch("online_attention", _Context(facts, parts, True), target)
-    # It leads where the cache holds fewer queries with all of their scores.
-    return [direct, replace(online, algorithm=Algorithm.ONLINE_SOFTMAX, leads=more > queries)]
+    found = _sketch("attention", AttentionContext(facts, parts, False), target)
+    sketches, queries = ([found[0]], found[1]) if found else ([], 0)
+    if parts.keys.extent > KEYS_AT_ONCE[0]:
+        blocked = _sketch("online_attention", AttentionContext(facts, parts, True), target)
+        if blocked is not None:
+            # It leads where the cache holds fewer queries with all of their scores.
+            leads = blocked[1] > queries
+            online = replace(blocked[0], algorithm=Algorithm.ONLINE_SOFTMAX, leads=leads)
+            sketches.append(online)
+    return sketches
 
 
-def _sketch(name: str, context: _Context, target: Target) -> tuple[Sketch, int]:
-    """The sketch, and how many queries make a block by rule."""
+def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketch, int] | None:
+    """The sketch, and how many queries make a block by rule; None where no query fits the stack."""
     parts, extent = context.parts, context.parts.keys.extent
-    blocks = _key_blocks(context) if context.online else (extent,)
+    blocks = key_blocks(context) if context.online else (extent,)
     keys = blocks[len(blocks) // 2]
-    queries = _query_blocks(context, blocks[0])
-    scores = _tiles(context, target, extent)
-    values = _tiles(context, target, parts.columns.extent)
-    preferred = _default_tiles(context, target, queries, keys, scores, values)
+    queries = query_blocks(context, blocks)
+    if not queries:
+        return None
+    scores = register_tiles(context, target, extent)
+    values = register_tiles(context, target, parts.columns.extent)
+    preferred = default_tiles(context, target, queries, keys, scores, values)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("queries", queries), preferred[0]),
         (Choice("keys", blocks), keys),
@@ -139,7 +116,7 @@ def _sketch(name: str, context: _Context, target: Target) -> tuple[Sketch, int]:
         (Choice("unroll", UNROLLS), 4),
         (Choice("exps", (1, 2, 4)), 1),
     ]
-    once = preferred[0] >= parts.queries.extent and not _is_shared(parts)
+    once = preferred[0] >= parts.queries.extent and not shares_keys(parts)
     choices.append((Choice("packing", ("whole", "tile")), "tile" if once else "whole"))
     if context.facts.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 2))
@@ -147,107 +124,10 @@ def _sketch(name: str, context: _Context, target: Target) -> tuple[Sketch, int]:
     return sketch, preferred[0]
 
 
-def _is_shared(parts: Attention) -> bool:
-    """Several stacks of queries have the same keys."""
-    own = {name for item in parts.key.indices for name in axes_of(item)}
-    return any(axis.name not in own and axis.extent > 1 for axis in parts.batch)
-
-
-def _query_blocks(context: _Context, keys: int) -> tuple[int, ...]:
-    """Numbers of queries that share the queries evenly, and whose scores fit the stack."""
-    extent = context.parts.queries.extent
-    even = {-(-extent // -(-extent // size)) for size in QUERIES}
-    row = 2 * keys * context.parts.scores.dtype.bytes
-    return tuple(sorted(size for size in even if size * row <= STACK_BYTES)) or (1,)
-
-
-def _key_blocks(context: _Context) -> tuple[int, ...]:
-    """Numbers of keys, whole vectors, in blocks that share all keys as evenly as they can."""
-    extent, lanes = context.parts.keys.extent, context.lanes
-    even = (-(-extent // -(-extent // size)) for size in KEYS_AT_ONCE if size < extent)
-    return tuple(sorted({min(-(-size // lanes) * lanes, extent) for size in even}))
-
-
-def _tiles(context: _Context, target: Target, extent: int) -> tuple[tuple[int, int], ...]:
-    """(rows, vectors) pairs of a register tile along an axis of this extent."""
-    budget = target.vector_registers - 1
-    most = -(-extent // context.lanes)
-    pairs = []
-    for vectors in (1, 2, 3, 4, 6):
-        if vectors <= most:
-            rows = min((budget - vectors) // vectors, context.parts.queries.extent)
-            pairs += [(count, vectors) for count in range(max(1, rows // 2), rows + 1)]
-    return tuple(pairs)
-
-
-def _default_tiles(
-    context: _Context,
-    target: Target,
-    queries: tuple[int, ...],
-    keys: int,
-    scores: tuple[tuple[int, int], ...],
-    values: tuple[tuple[int, int], ...],
-) -> tuple[int, tuple[int, int], tuple[int, int]]:
-    """The block of queries and both tiles that need the fewest cycles, of equals the most alike.
-
-    Scores and weights of a block stay in a part of the second-level cache.
-    """
-    parts, lanes = context.parts, context.lanes
-    row = 2 * keys * parts.scores.dtype.bytes
-    fitting = [size for size in queries if size * row * CACHE_SHARE <= target.l2_bytes]
-    if context.facts.threads > 1:
-        stacks = math.prod(axis.extent for axis in parts.batch)
-        enough = MANY_BLOCKS * context.facts.threads
-        many = [s for s in fitting if stacks * -(-parts.queries.extent // s) >= enough]
-        fitting = many or fitting[:1]
-    columns, features = parts.columns.extent, parts.features.extent
-
-    def best(
-        tiles: tuple[tuple[int, int], ...], size: int, extent: int, steps: int
-    ) -> tuple[float, tuple[int, int]]:
-        # A vector that is masked is loaded again for each row: it stands better on its own.
-        whole = [tile for tile in tiles if tile[1] <= max(1, extent // lanes)]
-        return min(
-            ((_cycles(tile, size, extent, lanes, steps), tile) for tile in whole),
-            key=lambda item: (item[0], -item[1][0] * item[1][1]),
-        )
-
-    def total(size: int) -> float:
-        first = best(scores, size, keys, features)[0]
-        return -(-parts.queries.extent // size) * (first + best(values, size, columns, keys)[0])
-
-    size = min(fitting or queries[:1], key=lambda size: (total(size), -size))
-    return size, best(scores, size, keys, features)[1], best(values, size, columns, keys)[1]
-
-
-def _cycles(tile: tuple[int, int], rows: int, extent: int, lanes: int, steps: int) -> float:
-    """Of a product of so many rows, an axis of vectors of this extent and steps of reduction.
-
-    Two multiply-adds and loads a cycle; a step waits four cycles for the one before. What whole
-    tiles leave over are smaller ones in shorter loops, but whole vectors are shifted back.
-    """
-
-    def step(height: int, width: int) -> float:
-        if not height or not width:
-            return 0.0
-        return steps * max(height * width / 2, (height + width) / 2, 4) + TILE_CYCLES
-
-    vectors = -(-extent // lanes)
-    height, width = tile[0], min(tile[1], vectors)
-    whole, rest = divmod(vectors, width)
-    if extent % lanes == 0:
-        whole, rest = -(-vectors // width), 0
-    total = 0.0
-    for number, columns, factor in ((whole, width, 1.0), (1, rest, REST)):
-        tiles = rows // height * step(height, columns)
-        total += number * factor * (tiles + REST * step(rows % height, columns))
-    return total
-
-
 class _Plan:
     """What is decided for n candidates; the shape is that of the sums over values."""
 
-    def __init__(self, context: _Context, values: Values) -> None:
+    def __init__(self, context: AttentionContext, values: Values) -> None:
         self.context, self.values = context, values
         self.queries, self.keys = values.integers("queries"), values.integers("keys")
         self.tile_rows, self.vectors = values.pairs("values")

@@ -1,0 +1,165 @@
+"""Emits the attention operator for what was found to spell it out, with the views that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.graph.rewriter import Rewriter
+from compiler.types.node import Node
+from compiler.types.tensor_type import Attribute
+
+Perm = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value whose axes, in the order `perm`, are a stack of matrices [..., position, feature]."""
+
+    value: str
+    perm: Perm
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What is added to the scores, or, of bool, where they stay (`masked` elsewhere)."""
+
+    value: str
+    inverted: bool = False  # they stay where it is false
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The parts of an attention that ends in the node `last`."""
+
+    last: Node
+    query: Operand
+    key: Operand
+    value: Operand
+    perm: Perm  # of the result
+    scale: float
+    masks: tuple[Mask, ...]
+    masked: float
+    empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
+    groups: int = 0  # of heads that share their keys and values; 0: each head has its own
+
+
+def emit_attention(rewriter: Rewriter, match: Match) -> None:
+    """The operator and, where heads share keys, views that give groups an axis of their own."""
+    masks = [_mask(rewriter, match, mask) for mask in match.masks]
+    query, key, value, perm = match.query, match.key, match.value, match.perm
+    shape = rewriter.graph.types[match.last.output].shape
+    if match.groups and rewriter.types[rewriter.value(query.value)].shape[query.perm[-2]] == 1:
+        # One query of each head: the heads of a group are the queries of their keys.
+        query, key, value = (
+            _joined(rewriter, match),
+            _ungrouped(rewriter, match, key),
+            _ungrouped(rewriter, match, value),
+        )
+        masks = [_joined_mask(rewriter, match, mask) for mask in masks]
+        perm = plain_order(len(perm))
+    elif match.groups:
+        head = len(perm) - 3
+        query = _grouped(rewriter, match, query)
+        masks = [_grouped_mask(rewriter, match, mask) for mask in masks]
+        perm = _split_perm(perm, head)
+    inputs = (query.value, key.value, value.value, *masks)
+    attributes: dict[str, Attribute] = {
+        "query_perm": query.perm,
+        "key_perm": key.perm,
+        "value_perm": value.perm,
+        "perm": perm,
+        "scale": match.scale,
+        "masked": match.masked,
+    }
+    operands = tuple(rewriter.value(name) for name in inputs)
+    nodes: list[tuple[str, tuple[str, ...], dict[str, Attribute]]] = [
+        ("attention", operands, attributes)
+    ]
+    if match.groups:
+        nodes.append(("reshape", (), {"shape": shape}))
+    if match.empty:
+        zero = rewriter.constant(np.zeros((), np.float32), f"{match.last.output}_zero")
+        nodes.append(("where", (_rows(rewriter, match), zero), {}))
+    result: tuple[str, ...] = ()
+    for number, (name, first, given) in enumerate(nodes, 1):
+        output = match.last.output if number == len(nodes) else ""
+        result = (rewriter.emit(name, (*first, *result), given, like=match.last, output=output),)
+
+
+def _rows(rewriter: Rewriter, match: Match) -> str:
+    """Where rows are empty, in the order of the result's axes."""
+    value, rank = rewriter.value(match.empty), len(match.perm)
+    shape = rewriter.types[value].shape
+    whole = (*(1 for _ in range(rank - len(shape))), *shape)
+    value = rewriter.emit("reshape", (value,), {"shape": whole}, like=match.last)
+    return rewriter.emit("transpose", (value,), {"perm": match.perm}, like=match.last)
+
+
+def _mask(rewriter: Rewriter, match: Match, mask: Mask) -> str:
+    if not mask.inverted:
+        return mask.value
+    return rewriter.emit("not", (rewriter.value(mask.value),), like=match.last)
+
+
+def _split_perm(perm: Perm, axis: int) -> Perm:
+    """The order once the axis number `perm[...] == axis` is two axes, both in its place."""
+    moved = [item + 1 if item > axis else item for item in perm]
+    place = moved.index(axis)
+    return (*moved[: place + 1], axis + 1, *moved[place + 1 :])
+
+
+def _grouped(rewriter: Rewriter, match: Match, operand: Operand) -> Operand:
+    """The operand with its heads as groups x heads of a group."""
+    shape = rewriter.types[rewriter.value(operand.value)].shape
+    axis = operand.perm[-3]
+    split = (*shape[:axis], match.groups, shape[axis] // match.groups, *shape[axis + 1 :])
+    value = rewriter.value(operand.value)
+    return Operand(_viewed(rewriter, match, value, split), _split_perm(operand.perm, axis))
+
+
+def _joined(rewriter: Rewriter, match: Match) -> Operand:
+    """One query of each head as the queries of the groups."""
+    value, perm = rewriter.value(match.query.value), match.query.perm
+    shape = [rewriter.types[value].shape[axis] for axis in perm]
+    joined = (*shape[:-3], match.groups, shape[-3] // match.groups, shape[-1])
+    return Operand(_viewed(rewriter, match, value, joined), plain_order(len(perm)))
+
+
+def _ungrouped(rewriter: Rewriter, match: Match, operand: Operand) -> Operand:
+    """[..., groups, 1, positions, features] without the axis of one."""
+    value, place = rewriter.value(operand.value), len(operand.perm) - 3
+    shape = rewriter.types[value].shape
+    perm = tuple(axis - (axis > place) for axis in operand.perm if axis != place)
+    return Operand(_viewed(rewriter, match, value, (*shape[:place], *shape[place + 1 :])), perm)
+
+
+def _joined_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
+    """A mask whose heads are groups x their queries."""
+    value = rewriter.value(mask)
+    shape = rewriter.types[value].shape
+    if len(shape) < 3 or shape[-3] == 1:
+        return value
+    joined = (*shape[:-3], match.groups, shape[-3] // match.groups, shape[-1])
+    return _viewed(rewriter, match, value, joined)
+
+
+def _viewed(rewriter: Rewriter, match: Match, value: str, shape: tuple[int, ...]) -> str:
+    return rewriter.emit("reshape", (value,), {"shape": shape}, like=match.last)
+
+
+def _grouped_mask(rewriter: Rewriter, match: Match, mask: str) -> str:
+    """A mask whose heads, the third axis from behind, are groups x heads of a group."""
+    value = rewriter.value(mask)
+    shape = rewriter.types[value].shape
+    if len(shape) < 3:
+        return value
+    heads = (1, 1) if shape[-3] == 1 else (match.groups, shape[-3] // match.groups)
+    split = (*shape[:-3], *heads, *shape[-2:])
+    return _viewed(rewriter, match, value, split)
+
+
+def plain_order(rank: int) -> Perm:
+    """The axes as they lie."""
+    return tuple(range(rank))
