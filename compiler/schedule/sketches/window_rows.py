@@ -150,6 +150,8 @@ class _Windows:
 
 def window_rows_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel reduces windows of several rows that overlap."""
+    if not isinstance(kernel.stage(kernel.anchor).body, Load):
+        return []  # before axes are merged: most kernels are no pools
     merged, merges = merge_all(kernel)
     windows = _windows(merged, merges, target)
     if windows is None:
@@ -177,7 +179,7 @@ def _windows(kernel: FusedKernel, merges: tuple[MergeAxes, ...], target: Target)
     anchor = kernel.stage(kernel.anchor)
     if len(anchor.reduce_axes) < 2 or len(anchor.axes) < 2 or not epilogue_is_plain(kernel):
         return None
-    if anchor.dtype is DType.BOOL or anchor.accumulator is not None or len(kernel.inputs) < 1:
+    if anchor.dtype is DType.BOOL or anchor.accumulator is not None:
         return None
     if not isinstance(anchor.body, Load):
         return None
