@@ -28,9 +28,13 @@ def with_roles(kernel: FusedKernel, lanes: int) -> FusedKernel:
     if not anchor.reduce_axes or not anchor.axes:
         return kernel
     phases = {axis.name: Role.PHASE for axis in anchor.axes if axis.role is Role.PHASE}
-    axes = [axis for axis in anchor.axes if axis.name not in phases]
-    vector = axes[-1].name
-    if any(vector_stride(kernel, load, vector, lanes) > 1 for load in loads(anchor.body)):
+    others = [axis for axis in anchor.axes if axis.name not in phases]
+    for axes in (_behind_ones(others), others):
+        vector = axes[-1].name
+        strides = [vector_stride(kernel, load, vector, lanes) for load in loads(anchor.body)]
+        if max(strides, default=0) <= 1:
+            break
+    else:
         return kernel
     behind = anchor.axes[-1].name == vector
     blocked = _blocked_roles(anchor, axes, lanes) if behind else None
@@ -44,6 +48,14 @@ def with_roles(kernel: FusedKernel, lanes: int) -> FusedKernel:
     changed = replace(anchor, axes=known(anchor.axes), reduce_axes=known(anchor.reduce_axes))
     stages = tuple(changed if stage is anchor else stage for stage in kernel.stages)
     return replace(kernel, stages=stages)
+
+
+def _behind_ones(axes: Sequence[Axis]) -> list[Axis]:
+    """The axes with those of one point in the end first: of one pixel, channels are adjacent."""
+    many = len(axes)
+    while many and axes[many - 1].extent == 1:
+        many -= 1
+    return [*axes[many:], *axes[:many]]
 
 
 def _blocked_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str, Role] | None:

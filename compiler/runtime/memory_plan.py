@@ -108,13 +108,11 @@ def plan_memory(
         else:
             copies.append((name, number))
 
-    last_read = _last_reads(program, storage)
-    last_read.update((storage[name].root, len(program.calls)) for name, _ in copies)
+    last_used = _last_uses(program, storage)
+    last_used.update((storage[name].root, len(program.calls)) for name, _ in copies)
     inner = [root for root in made_by if root not in locations]
     buffers = [
-        BufferLife(
-            root, program.types[root].bytes, made_by[root], last_read.get(root, made_by[root])
-        )
+        BufferLife(root, program.types[root].bytes, made_by[root], last_used[root])
         for root in inner
     ]
     scratch = [step for step, size in enumerate(workspace_bytes) if size]
@@ -203,12 +201,12 @@ def _followed(stored: Stored, inside: Mapping[str, Stored]) -> Stored:
     return stored
 
 
-def _last_reads(program: KernelProgram, storage: Mapping[str, Stored]) -> dict[str, int]:
-    """The last step at which each memory is read."""
+def _last_uses(program: KernelProgram, storage: Mapping[str, Stored]) -> dict[str, int]:
+    """The last step at which each memory is read or written."""
     last: dict[str, int] = {}
     for step, call in enumerate(program.calls):
         if isinstance(call, KernelCall):
-            last.update((storage[name].root, step) for name in call.inputs)
+            last.update((storage[name].root, step) for name in (*call.inputs, call.output))
     return last
 
 
