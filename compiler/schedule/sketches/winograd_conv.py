@@ -14,6 +14,7 @@ for block of output channels: (parallel) products; transform back; epilogue; sto
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,7 +46,10 @@ AXES = ("window", "tile", "output", "input")
 _DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 OUTER_BYTES = 16  # a cycle, of transformed data that threads share through memory
-MEMORY_BYTES = 4  # a cycle, that memory delivers to one core
+# Bytes a cycle of filters that do not fit the second-level cache (measured on Zen 5).
+MEMORY_BYTES = 4.0  # the first time
+REPEATED_BYTES = 10.0  # for another block of rows
+SHARED_BYTES = 16.0  # then, where they are well within the cache that cores share
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
 MOST_VECTORS = 4  # of output channels in a register tile
@@ -108,8 +112,8 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
 def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
     """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
 
-    Products and filters overlap: filters beyond the second-level cache come from memory. The
-    transforms load, compute and store without much reuse.
+    Products and filters overlap: filters beyond the second-level cache come from memory, anew for
+    each block of rows. The transforms load, compute and store without much reuse.
     """
     inputs, outputs = conv.icb.extent, conv.ocb.extent
     window = (m + 2) ** 2
@@ -117,8 +121,17 @@ def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
     vectors = inputs * conv.ici.extent * outputs * window
     filters = vectors * lanes * conv.data.dtype.bytes
     products = tiles * vectors / 2
-    streamed = filters / MEMORY_BYTES if filters > target.l2_bytes else 0.0
-    transforms = 0.0 if m == 1 else tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
+    if m == 1:
+        return products
+    blocks = _row_blocks(conv, m, lanes)
+    if not blocks:
+        return math.inf
+    passes = conv.n.extent * -(-conv.oh.extent // m) // _default_rows(conv, m, blocks)
+    streamed = 0.0
+    if filters > target.l2_bytes:
+        again = SHARED_BYTES if 4 * filters <= target.l3_bytes else REPEATED_BYTES
+        streamed = filters / MEMORY_BYTES + (passes - 1) * filters / again
+    transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
     return max(products, streamed) + transforms
 
 
@@ -130,18 +143,18 @@ def _sketch(
     prologue = tuple(names[: names.index("data.rows")])
     lanes = vector_lanes(kernel, target)
     context = _Context(rewritten, m, lanes, threads, conv, prologue)
-    rows = _row_blocks(context)
+    rows = _row_blocks(conv, m, lanes)
     if not rows:
         return None
     tiles = _tiles(context, target)
     unrolls = tuple(step for step in (2, 4, 8, 16) if step <= lanes)
     choices: list[tuple[Choice, ChoiceValue]] = [
-        (Choice("rows", rows), _default_rows(context, rows)),
+        (Choice("rows", rows), _default_rows(conv, m, rows)),
         (Choice("tile", tiles), _default_tile(tiles)),
         (Choice("unroll", unrolls), min(8, lanes)),
     ]
     if threads > 1:
-        few = context.rows // _default_rows(context, rows) < MANY_BLOCKS * threads
+        few = context.rows // _default_rows(conv, m, rows) < MANY_BLOCKS * threads
         choices.append((Choice("chunks", (1, 2, 4)), 2))
         choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
     sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
@@ -149,26 +162,25 @@ def _sketch(
     return replace(sketch, algorithm=Algorithm.winograd(m))
 
 
-def _row_blocks(context: _Context) -> tuple[int, ...]:
+def _row_blocks(conv: BlockedConv, m: int, lanes: int) -> tuple[int, ...]:
     """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
-    m = context.m
-    rows, columns = context.rows, context.width
-    channels = context.inputs
+    rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
+    channels = conv.icb.extent * conv.ici.extent
     result = []
     for block in range(1, rows + 1):
         transformed = (m + 2) ** 2 * channels * block * columns
         padded = channels * (block * m + 2) * (columns * m + 2)
-        products = (m + 2) ** 2 * MOST_VECTORS * context.lanes * block * columns
-        fits = (transformed + padded + products) * context.element_bytes <= STACK_BYTES
+        products = (m + 2) ** 2 * MOST_VECTORS * lanes * block * columns
+        fits = (transformed + padded + products) * conv.data.dtype.bytes <= STACK_BYTES
         even = rows % block == 0
         if fits and even:
             result.append(block)
     return tuple(result)
 
 
-def _default_rows(context: _Context, rows: tuple[int, ...]) -> int:
+def _default_rows(conv: BlockedConv, m: int, rows: tuple[int, ...]) -> int:
     """Enough tiles to fill the register tile a few times, few enough to stay in the L2 cache."""
-    enough = [block for block in rows if block * context.width >= 12]
+    enough = [block for block in rows if block * -(-conv.ow.extent // m) >= 12]
     return enough[0] if enough else rows[-1]
 
 
