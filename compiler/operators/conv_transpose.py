@@ -125,17 +125,15 @@ class _Axis:
         return guards
 
     def padding(self) -> tuple[int, int]:
-        """Zeros before the data, and its extent with those on both sides."""
-        lowest, highest = 0, self.inputs - 1
-        for phase in range(self.stride):
-            first = -(-(self.begin - phase) // self.stride)  # of what floor((o + begin) / stride)
-            last = (self.begin + self.outputs - 1 - phase) // self.stride  # is for some o
-            inverse = pow(self.dilation // self.common, -1, self.period) if self.period > 1 else 0
-            tap = phase // self.common * inverse % self.period
-            ahead = (phase - tap * self.dilation) // self.stride
-            back = (self.steps - 1) * (self.dilation // self.common)
-            if first <= last:
-                lowest, highest = min(lowest, first + ahead - back), max(highest, last + ahead)
+        """Zeros before the data, and its extent with those on both sides.
+
+        As far as the ranges of the parts of `source` reach, each by itself: so they are verified.
+        """
+        first, last = self.begin // self.stride, (self.begin + self.outputs - 1) // self.stride
+        back = (self.steps - 1) * (self.dilation // self.common)
+        if self.dilation > 1:
+            back += -(-(self.period - 1) * self.dilation // self.stride)
+        lowest, highest = min(0, first - back), max(self.inputs - 1, last)
         return -lowest, highest - lowest + 1
 
     def products(self) -> int:
