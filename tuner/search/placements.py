@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.executable_spec import CallStep, ExecutableSpec, Location, Place, aligned
+from compiler.runtime.executable_spec import (
+    ALIGNMENT,
+    CallStep,
+    ExecutableSpec,
+    Location,
+    Place,
+    aligned,
+)
 from measure.placement import Placement, buffer_sizes
 
 
@@ -16,7 +23,8 @@ def model_placements(
     """Where the planned arena has the buffers of each kernel, by workload key.
 
     A placement for each call of a kernel that differs from the earlier ones. Inputs and outputs of
-    the model are their callers': they are taken to lie after the arena, at cache lines.
+    the model are their callers': they are taken to lie after the arena, at cache lines. So is what
+    lies within a value, at the line that it begins in.
     """
     ends = list(
         accumulate(
@@ -30,9 +38,9 @@ def model_placements(
             case Place.ARENA:
                 return location.number
             case Place.INPUT:
-                return ends[location.number]
+                return ends[location.number] + location.offset
             case Place.OUTPUT:
-                return ends[len(spec.inputs) + location.number]
+                return ends[len(spec.inputs) + location.number] + location.offset
             case Place.CONSTANT:  # one that the kernel does not know as such
                 return ends[-1]
 
@@ -45,12 +53,17 @@ def model_placements(
         kernel = kernels[report.key]
         *inputs, output = step.buffers
         offsets = [
-            offset(location)
+            _line(offset(location))
             for buffer, location in zip(kernel.inputs, inputs, strict=True)
             if not buffer.constant
         ]
-        offsets.append(offset(output))
+        offsets.append(_line(offset(output)))
         if step.workspace is not None:
             offsets.append(step.workspace)
         found[report.key][Placement.near(offsets, buffer_sizes(kernel))] = None
     return {key: tuple(placements) for key, placements in found.items()}
+
+
+def _line(offset: int) -> int:
+    """Where the cache line of a byte begins."""
+    return offset // ALIGNMENT * ALIGNMENT

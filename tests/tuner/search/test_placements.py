@@ -88,3 +88,24 @@ def test_every_request_of_a_job_has_the_placement_of_the_first_call(tmp_path: Pa
     assert len(setting.runner.requests) > searched > 0
     assert all(request.placements == (first.to_json(),) for request in setting.runner.requests)
     setting.store.close()
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_parts_of_values_and_of_outputs_are_placed_at_cache_lines(returned: bool) -> None:
+    graph = GraphMaker()
+    value = graph.input(3, 5)
+    parts = [value]
+    for _ in range(3):
+        parts.append(graph.node("matmul", parts[-1], graph.weights(5, 5)))
+    joined = graph.node("concat", *parts[1:], axis=0)  # each 60 bytes behind the other
+    if not returned:
+        joined = graph.node("matmul", joined, graph.weights(5, 5))
+    compiled = compile_model(graph.graph(joined))
+    found = placements_of(compiled)
+    calls = [step for step in compiled.spec.steps if isinstance(step, CallStep)]
+    places = [location for call in calls for location in call.buffers]
+    assert any((at.number if at.place is Place.ARENA else at.offset) % 64 for at in places)
+    for key, (kernel, _) in distinct_kernels(compiled.program).items():
+        assert found[key]
+        for placement in found[key]:
+            placement.spans(buffer_sizes(kernel), 0)
