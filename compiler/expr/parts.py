@@ -6,7 +6,7 @@ import math
 
 from compiler.expr.combiners import neutral_element
 from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select, Unary, binary
+from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary, cast
 from compiler.expr.walk import axes_of, children, loads, postorder
 from compiler.types.dtypes import DType
 
@@ -46,13 +46,17 @@ def conjuncts(condition: Expr) -> list[Expr]:
 def split_guards(body: Expr, combiner: str) -> tuple[list[Expr], Expr]:
     """Conditions outside of which a reduction's body is neutral, and the body under them.
 
-    sum: a factor `select(c, x, 0)` of a product is `x` under c; max, min: `select(c, x, identity)`.
+    sum: a factor `select(c, x, 0)` of a product, converted or not, is `x` under c; max, min:
+    `select(c, x, identity)`.
     """
     neutral = neutral_element(combiner, body.dtype)
     # A condition on data stays a select: only conditions on indices can be decided early.
     if isinstance(body, Select) and body.otherwise == neutral and not loads(body.condition):
         guards, inner = split_guards(body.then, combiner)
         return [*conjuncts(body.condition), *guards], inner
+    if combiner == "sum" and isinstance(body, Cast):
+        guards, inner = split_guards(body.operand, combiner)
+        return guards, cast(body.dtype, inner) if guards else body
     if combiner == "sum" and isinstance(body, Binary) and body.op == "mul":
         left_guards, left = split_guards(body.left, combiner)
         right_guards, right = split_guards(body.right, combiner)

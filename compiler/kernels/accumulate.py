@@ -10,7 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.expr.nodes import Binary, Expr, Load, cast, index, mul
+from compiler.expr.nodes import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    cast,
+    const,
+    index,
+    mul,
+    select,
+)
+from compiler.expr.walk import loads
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
 
@@ -28,3 +41,40 @@ def apart(stage: Stage, result: str) -> tuple[Stage, Stage]:
     wide = replace(stage, name=result, body=body, accumulator=None)
     load = Load(wide.dtype, result, tuple(index(axis.name) for axis in stage.axes))
     return wide, Stage(stage.name, stage.axes, (), "", cast(stage.dtype, load))
+
+
+def narrow_factors(term: Expr) -> tuple[Expr, Expr] | None:
+    """The factors of a sum's term `mul(cast(left), cast(right))` that is wider than both of them.
+
+    Each is a load, or a choice by indices between loads and constants; None where that is not so.
+    Of a term that is 0 where a condition does not hold, the left factor is.
+    """
+    if isinstance(term, Select):
+        inside = narrow_factors(term.then)
+        if inside is None or not _is_zero(term.otherwise) or loads(term.condition):
+            return None
+        left, right = inside
+        return select(term.condition, left, const(0, left.dtype)), right
+    if not isinstance(term, Binary) or term.op != "mul":
+        return None
+    sides = _uncast(term.left, term.dtype), _uncast(term.right, term.dtype)
+    return None if sides[0] is None or sides[1] is None else (sides[0], sides[1])
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and expr.value == 0
+
+
+def _uncast(factor: Expr, term: DType) -> Expr | None:
+    """What the factor is converted from, if that is in memory, narrower, and loses nothing."""
+    if not isinstance(factor, Cast) or not _is_in_memory(factor.operand):
+        return None
+    held = factor.operand.dtype
+    return factor.operand if held.bytes < term.bytes and term.holds(held) else None
+
+
+def _is_in_memory(factor: Expr) -> bool:
+    if isinstance(factor, Select):
+        sides = _is_in_memory(factor.then) and _is_in_memory(factor.otherwise)
+        return sides and not loads(factor.condition)
+    return isinstance(factor, Load | Const)

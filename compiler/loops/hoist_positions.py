@@ -17,6 +17,7 @@ from compiler.expr.walk import axes_of, loads, transform
 from compiler.loops.ir import (
     Allocate,
     Body,
+    Dot,
     For,
     If,
     Let,
@@ -25,6 +26,7 @@ from compiler.loops.ir import (
     Stmt,
     Store,
     Update,
+    values_of,
     walk,
 )
 from compiler.loops.loop_ranges import RangeMap
@@ -87,6 +89,12 @@ class _Hoister:
         if isinstance(statement, Store | Update):
             value = self._rewritten(statement.value, frames, ranges, guarded)
             return statement if value is statement.value else replace(statement, value=value)
+        if isinstance(statement, Dot):
+            inside = (*frames, _Frame(statement.variable, holds=False))
+            within = {**ranges, statement.variable: (0, statement.count - 1)}
+            left = self._rewritten(statement.left, inside, within, guarded)
+            right = self._rewritten(statement.right, inside, within, guarded)
+            return replace(statement, left=left, right=right)
         return statement
 
     def _inside(
@@ -159,9 +167,10 @@ class _Hoister:
 
 def _reads_elsewhere(statement: Stmt) -> bool:
     """Some position is no sum of variables: most kernels have none, and lowering is to be quick."""
-    if not isinstance(statement, Store | Update):
+    if not isinstance(statement, Store | Update | Dot):
         return False
-    return any(not all(map(_is_plain, load.indices)) for load in loads(statement.value))
+    read = (load for value in values_of(statement) for load in loads(value))
+    return any(not all(map(_is_plain, load.indices)) for load in read)
 
 
 def _is_plain(item: Expr) -> bool:

@@ -19,7 +19,7 @@ from compiler.expr.nodes import (
     Select,
     Unary,
 )
-from compiler.loops.ir import Allocate, Carry, For, If, Let, LoopNest, Stmt, Store, Update
+from compiler.loops.ir import Allocate, Carry, Dot, For, If, Let, LoopNest, Stmt, Store, Update
 from compiler.types.tensor_type import Array
 
 Scalar: TypeAlias = Any  # a NumPy scalar of a buffer's element type
@@ -67,6 +67,8 @@ class _Interpreter:
                     self.buffers[buffer][position] = self.value(value_expr, env)
                 case Update():
                     self._update(statement, env)
+                case Dot():
+                    self._dot(statement, env)
                 case Carry(buffer=buffer, indices=indices, update=update, exclusive=exclusive):
                     before, after = self._update(update, env)
                     position = self._position(buffer, indices, env)
@@ -80,6 +82,14 @@ class _Interpreter:
         combine = COMBINERS[statement.combiner].array
         buffer[position] = combine(before, self.value(statement.value, env))
         return before, buffer[position]
+
+    def _dot(self, statement: Dot, env: dict[str, int]) -> None:
+        buffer = self.buffers[statement.buffer]
+        position = self._position(statement.buffer, statement.indices, env)
+        for value in range(statement.count):
+            inner = {**env, statement.variable: value}
+            left, right = (self.value(side, inner) for side in (statement.left, statement.right))
+            buffer[position] += left.astype(buffer.dtype) * right.astype(buffer.dtype)
 
     def _position(
         self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int]

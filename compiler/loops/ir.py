@@ -103,6 +103,27 @@ class Update(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Dot(Stmt):
+    """`buffer[indices] +=` the sum of `left * right` over 0 <= `variable` < `count`.
+
+    The factors are of narrow types, and converted to the buffer's type, in which products and sums
+    are formed: integers are exact and wrap around; in what order floats are added is left open, and
+    their denormals may count as 0. Factors are loads, constants, or selects among those by
+    conditions on indices; only they see `variable`.
+
+    With `widened`, factors are converted one by one, whatever dot products the target has.
+    """
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    variable: str
+    count: int
+    left: Expr
+    right: Expr
+    widened: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Carry(Stmt):
     """`update`, then `buffer[indices] =` what it updated; the other way round if `exclusive`.
 
@@ -135,11 +156,16 @@ class LoopNest:
     prefetches: tuple[tuple[str, int], ...] = ()  # buffer, elements ahead of each vector load
 
 
-def written(statement: Stmt) -> tuple[Store | Update | Carry, ...]:
+def written(statement: Stmt) -> tuple[Store | Update | Dot | Carry, ...]:
     """The writes that a statement is made of: none for those with a body."""
     if isinstance(statement, Carry):
         return (statement, statement.update)
-    return (statement,) if isinstance(statement, Store | Update) else ()
+    return (statement,) if isinstance(statement, Store | Update | Dot) else ()
+
+
+def values_of(statement: Store | Update | Dot) -> tuple[Expr, ...]:
+    """The expressions that a write evaluates, but for its indices."""
+    return (statement.left, statement.right) if isinstance(statement, Dot) else (statement.value,)
 
 
 def walk(body: Body) -> Iterator[Stmt]:

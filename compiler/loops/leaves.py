@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from compiler.errors import ScheduleError
 from compiler.expr.affine import Affine, Substitution, affine, decide
-from compiler.expr.nodes import Expr, Index, Load, add, all_of, binary, cast, integer
+from compiler.expr.nodes import (
+    Expr,
+    Index,
+    Load,
+    add,
+    all_of,
+    binary,
+    cast,
+    const,
+    integer,
+    select,
+)
 from compiler.expr.walk import transform
-from compiler.loops.ir import Body, If, Memory, Stmt, Store, Update
-from compiler.loops.loop_ranges import Env, Inside, PlacedStage, axis_value
+from compiler.kernels.accumulate import narrow_factors
+from compiler.loops.ir import Body, Dot, If, Memory, Stmt, Store, Update
+from compiler.loops.loop_ranges import Dotted, Env, Inside, PlacedStage, axis_value
 from compiler.loops.scheduled_kernel import ScheduledKernel
 
 
@@ -43,7 +55,9 @@ class Leaves:
             else:
                 value = body if indices_only else self.value(placed, body, env)
             statement: Stmt = Store(memory.name, indices, value)
-            if combiner:
+            if combiner and env.dot is not None:
+                statement = _dot(memory.name, indices, value, env.guards, env.dot)
+            elif combiner:
                 statement = Update(memory.name, indices, combiner, value)
             beyond = _beyond(placed, env, indices_only) if self.masks else []
             return (If(all_of(*beyond), (statement,)),) if beyond else (statement,)
@@ -82,6 +96,18 @@ class Leaves:
 
         under = Substitution(forms, lambda expr: transform(expr, visit))
         return transform(body, visit)
+
+
+def _dot(
+    buffer: str, indices: tuple[Expr, ...], term: Expr, guards: tuple[Expr, ...], dot: Dotted
+) -> Dot:
+    """The dot product of the term's factors, which is 0 where a guard does not hold."""
+    if guards:
+        term = select(all_of(*guards), term, const(0, term.dtype))
+    factors = narrow_factors(term)
+    if factors is None:
+        raise ScheduleError(f"the terms of {buffer} are no products of narrower factors")
+    return Dot(buffer, indices, dot.variable, dot.count, *factors, dot.widened)
 
 
 def _place(placed: PlacedStage, axis: str, env: Env) -> Expr:

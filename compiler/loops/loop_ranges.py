@@ -17,6 +17,15 @@ RangeMap = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class Dotted:
+    """The variable of a dot product, and over how many terms it runs; `widened` as in `Dot`."""
+
+    variable: str
+    count: int
+    widened: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Env:
     """What is known on the way down a nest; changed only by `replace`."""
 
@@ -27,6 +36,7 @@ class Env:
     locals: dict[str, tuple[Memory, tuple[Expr, ...]]]  # stage -> its part and where that begins
     edge: bool = False  # in a part of some loop that runs rarely
     guards: tuple[Expr, ...] = ()  # conditions over root axes that no loop has decided yet
+    dot: Dotted | None = None  # the dot product that the statement is
 
 
 Inside: TypeAlias = Callable[[Env], Body]

@@ -14,7 +14,19 @@ from collections.abc import Iterator
 
 from compiler.expr.nodes import Expr
 from compiler.kernels.printer import format_expression
-from compiler.loops.ir import Allocate, Carry, For, If, Let, LoopNest, Memory, Stmt, Store, Update
+from compiler.loops.ir import (
+    Allocate,
+    Carry,
+    Dot,
+    For,
+    If,
+    Let,
+    LoopNest,
+    Memory,
+    Stmt,
+    Store,
+    Update,
+)
 
 
 def format_loops(nest: LoopNest) -> str:
@@ -50,6 +62,8 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
                 yield f"{margin}{_access(statement)} = {format_expression(value)}"
             case Update():
                 yield margin + _update(statement)
+            case Dot():
+                yield margin + _dot(statement)
             case Carry(update=update, exclusive=exclusive):
                 when = "before" if exclusive else "after"
                 yield f"{margin}{_access(statement)} = {_access(update)} {when} {_update(update)}"
@@ -60,7 +74,14 @@ def _update(statement: Update) -> str:
     return f"{_access(statement)} {sign} {format_expression(statement.value)}"
 
 
-def _access(statement: Store | Update | Carry) -> str:
+def _dot(statement: Dot) -> str:
+    left, right = map(format_expression, (statement.left, statement.right))
+    over = f"{statement.variable} in 0..{statement.count}"
+    form = "widened dot" if statement.widened else "dot"
+    return f"{_access(statement)} += {form} over {over} of {left}, {right}"
+
+
+def _access(statement: Store | Update | Dot | Carry) -> str:
     return f"{statement.buffer}[{_list(statement.indices)}]"
 
 

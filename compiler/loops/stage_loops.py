@@ -11,7 +11,15 @@ from compiler.expr.affine import affine, decide, expr_range
 from compiler.expr.nodes import Const, Expr, Index, binary, index, integer, mul
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.loops.ir import Body, For, If, Let, LoopKind, Stmt
-from compiler.loops.loop_ranges import Env, Inside, PlacedStage, extent_of, free_ranges, pieces_of
+from compiler.loops.loop_ranges import (
+    Dotted,
+    Env,
+    Inside,
+    PlacedStage,
+    extent_of,
+    free_ranges,
+    pieces_of,
+)
 from compiler.loops.region import free_name
 
 SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard
@@ -34,6 +42,10 @@ class StageLoops:
         if not order:
             return leaf(env)
         state, axis, rest = self.state, order[0], order[1:]
+        if state.dotted is not None and axis == state.dotted.axis:
+            if rest:
+                raise ScheduleError(f"the dot product over {axis} of {state.name} holds loops")
+            return self._dotted(axis, state.dotted.widened, env, leaf)
         kind = state.kinds.get(axis, LoopKind.SERIAL)
         if env.edge and axis in state.unrolled_inside:
             kind = LoopKind.SERIAL
@@ -70,6 +82,27 @@ class StageLoops:
                     For(variable, start, stop, kind, body, state.chunks if parallel else 1)
                 )
         return tuple(statements)
+
+    def _dotted(self, axis: str, widened: bool, env: Env, leaf: Inside) -> Body:
+        """No loop: the statement itself sums over the axis."""
+        count = extent_of(self.state, axis, env)
+        if count == 0:
+            return ()
+        variable = axis if axis not in env.ranges else f"{axis}.{next(self._names)}"
+        bound = replace(
+            env,
+            values={**env.values, axis: index(variable)},
+            ranges={**env.ranges, variable: (0, count - 1)},
+            dot=Dotted(variable, count, widened),
+        )
+        values = self.placed.values(bound)
+        conditions = [substitute(guard, values) for guard in env.guards]
+        verdicts = [decide(condition, bound.ranges) for condition in conditions]
+        if False in verdicts:
+            return ()
+        pairs = zip(conditions, verdicts, strict=True)
+        undecided = tuple(condition for condition, verdict in pairs if verdict is None)
+        return leaf(replace(bound, guards=undecided))
 
     def _bind(self, axis: str, value: Expr, env: Env, inside: Inside) -> Body:
         """Give an axis its value, with what follows: parts of a fused axis, shifted tiles."""

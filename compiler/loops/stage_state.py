@@ -58,6 +58,14 @@ class ScannedAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class DottedAxis:
+    """The innermost axis, which a dot product sums over; `widened` as in `Dot`."""
+
+    axis: str
+    widened: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """Where a producer is computed: inside loop `axis` of `consumer`."""
 
@@ -85,6 +93,7 @@ class StageState:
     """Its memory lives as long as that of the stage that it is attached to."""
     scope: Scope = Scope.WORKSPACE
     scanned: ScannedAxis | None = None
+    dotted: DottedAxis | None = None
 
     @staticmethod
     def of(stage: Stage) -> StageState:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from compiler.errors import VerifyError
 from compiler.expr.affine import Ranges, affine, affine_range, expr_range
 from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import Expr, Load, Select
+from compiler.expr.nodes import Const, Expr, Load, Select
 from compiler.expr.verify import node_problem
-from compiler.expr.walk import children
+from compiler.expr.walk import children, loads
 from compiler.loops.ir import (
     Allocate,
     Carry,
+    Dot,
     For,
     If,
     Let,
@@ -31,8 +32,9 @@ def verify_loops(nest: LoopNest) -> None:
 
     Variables are bound once on each path; loops are not empty; a vectorised loop holds no loop but
     unrolled ones and allocates nothing; a parallel loop is outermost; workspace is allocated
-    outside of loops; types agree; indices are provably in range, except under a guard, whose
-    meaning is not analysed.
+    outside of loops; types agree; the factors of a dot product are narrower than their sum, and no
+    more than loads; indices are provably in range, except under a guard, whose meaning is not
+    analysed.
     """
     problem = _Verifier(nest).body(nest.body, {}, guarded=False, loops=())
     if problem:
@@ -76,6 +78,8 @@ class _Verifier:
                 return self._allocate(memory, scope, inner, ranges, guarded, loops)
             case Store() | Update():
                 return self._store(statement, ranges, guarded)
+            case Dot():
+                return self._dot(statement, ranges, guarded)
             case Carry(update=update):
                 carried = Load(update.value.dtype, update.buffer, update.indices)
                 stored = Store(statement.buffer, statement.indices, carried)
@@ -114,6 +118,22 @@ class _Verifier:
         self.memories[memory.name] = memory
         problem = self.body(inner, ranges, guarded=guarded, loops=loops)
         del self.memories[memory.name]
+        return problem
+
+    def _dot(self, statement: Dot, ranges: Ranges, guarded: bool) -> str:
+        memory, variable = self.memories.get(statement.buffer), statement.variable
+        if memory is None or statement.buffer in self.read_only:
+            return f"{statement.buffer} is summed up in, but is no output or allocation"
+        if variable in ranges:
+            return f"{variable} is bound twice"
+        if statement.count < 1:
+            return f"the dot product over {variable} is empty"
+        target = Load(memory.dtype, memory.name, statement.indices)
+        problem = self._value(target, ranges, guarded)
+        inner = {**ranges, variable: (0, statement.count - 1)}
+        for factor in (statement.left, statement.right):
+            problem = problem or _factor_problem(factor, memory.dtype)
+            problem = problem or self._value(factor, inner, guarded)
         return problem
 
     def _store(self, statement: Store | Update, ranges: Ranges, guarded: bool) -> str:
@@ -158,3 +178,14 @@ class _Verifier:
             return problem
 
         return check(expr, guarded)
+
+
+def _factor_problem(factor: Expr, total: DType) -> str:
+    """Why the expression is no factor of a dot product in the type `total`; "" if it is one."""
+    if factor.dtype.bytes >= total.bytes or not total.holds(factor.dtype):
+        return f"a dot product of {factor.dtype} is summed up in {total}, which does not hold it"
+    if isinstance(factor, Select):
+        if loads(factor.condition):
+            return "a factor of a dot product depends on data by more than its value"
+        return _factor_problem(factor.then, total) or _factor_problem(factor.otherwise, total)
+    return "" if isinstance(factor, Load | Const) else "a factor of a dot product is computed"

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Load, add, index, integer
+from compiler.expr.nodes import Load, add, const, index, integer
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.loops.interpret import interpret
-from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
+from compiler.loops.ir import Dot, For, LoopKind, LoopNest, Memory, Store
+from compiler.loops.printer import format_loops
 from compiler.loops.verify import verify_loops
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import naive_schedule, schedule_space
@@ -75,3 +76,26 @@ def test_an_index_out_of_range_is_an_error(shift: int) -> None:
 def test_what_is_never_stored_is_not_a_number() -> None:
     nest = replace(_copy(0), body=())
     assert np.isnan(interpret(nest, {"x": np.zeros(4, np.float32)})).all()
+
+
+def _dot(count: int) -> LoopNest:
+    """y[i] = 1 + the sum of count products a[i, d] * b[d]."""
+    i, d = index("i"), index("d")
+    left, right = Load(DType.U8, "a", (i, d)), Load(DType.I8, "b", (d,))
+    body = (Store("y", (i,), const(1, DType.I32)), Dot("y", (i,), "d", count, left, right))
+    inputs = (Memory("a", DType.U8, (3, 4)), Memory("b", DType.I8, (4,)))
+    output = Memory("y", DType.I32, (3,))
+    return LoopNest("dot", inputs, output, (For("i", 0, 3, LoopKind.SERIAL, body),))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_a_dot_product_is_summed_up_in_the_wide_type(count: int) -> None:
+    a = np.array([[255] * 4, [1, 2, 3, 4], [0, 200, 0, 1]], np.uint8)
+    b = np.array([-128, 127, -128, -128], np.int8)
+    verify_loops(_dot(count))
+    expected = 1 + a[:, :count].astype(np.int32) @ b[:count].astype(np.int32)
+    np.testing.assert_array_equal(interpret(_dot(count), {"a": a, "b": b}), expected)
+
+
+def test_a_dot_product_is_printed_with_its_variable_and_factors() -> None:
+    assert "    y[i] += dot over d in 0..4 of a[i, d], b[d]\n" in format_loops(_dot(4))

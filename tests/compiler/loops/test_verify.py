@@ -22,6 +22,7 @@ from compiler.expr.nodes import (
 )
 from compiler.loops.ir import (
     Allocate,
+    Dot,
     For,
     If,
     Let,
@@ -62,8 +63,31 @@ def allocate(*body: Stmt, scope: Scope = Scope.STACK, name: str = "t") -> Stmt:
     return Allocate(Memory(name, DType.F32, (8,)), scope, body)
 
 
+NARROW = (Memory("a", DType.U8, (8, 4)), Memory("b", DType.I8, (4,)))
+
+
+def dot(
+    count: int = 4,
+    variable: str = "d",
+    buffer: str = "s",
+    left: Expr | None = None,
+    condition: Expr | None = None,
+) -> Stmt:
+    """s[i] += dot over d of a[i, d], b[d]; the left factor may be another or a choice."""
+    at = index(variable)
+    factor: Expr = left if left is not None else Load(DType.U8, "a", (AT, at))
+    if condition is not None:
+        factor = select(condition, factor, const(0, DType.U8))
+    right = Load(DType.I8, "b", (at,))
+    return Dot(buffer, (AT,), variable, count, factor, right)
+
+
+def summed(*body: Stmt, dtype: DType = DType.I32) -> Stmt:
+    return Allocate(Memory("s", dtype, (8,)), Scope.STACK, (loop(*body),))
+
+
 def nest(*body: Stmt) -> LoopNest:
-    return LoopNest("test", (X,), Y, body)
+    return LoopNest("test", (X, *NARROW), Y, body)
 
 
 J_LOOP = loop(store(), variable="j", extent=2)
@@ -93,6 +117,51 @@ RULES = [
         loop(Let("j", AT, (store(index("j")),))),
         loop(Let("i", integer(0), (store(),))),
         "i is bound twice",
+    ),
+    Rule(
+        "a dot product has terms", summed(dot()), summed(dot(0)), "the dot product over d is empty"
+    ),
+    Rule(
+        "a dot product binds its variable",
+        summed(dot()),
+        summed(dot(variable="i")),
+        "i is bound twice",
+    ),
+    Rule(
+        "a dot product reads what there is",
+        summed(dot()),
+        summed(dot(5)),
+        "a: index 1 runs over 0..4, extent 4",
+    ),
+    Rule(
+        "a dot product is written",
+        summed(dot()),
+        summed(dot(buffer="a")),
+        "a is summed up in, but is no output or allocation",
+    ),
+    Rule(
+        "sums are wider than factors",
+        summed(dot()),
+        summed(dot(), dtype=DType.U8),
+        "a dot product of u8 is summed up in u8, which does not hold it",
+    ),
+    Rule(
+        "integers are not summed up as floats",
+        summed(dot()),
+        summed(dot(), dtype=DType.F32),
+        "a dot product of u8 is summed up in f32, which does not hold it",
+    ),
+    Rule(
+        "factors are what is in memory",
+        summed(dot()),
+        summed(dot(left=add(Load(DType.U8, "a", (AT, integer(0))), const(1, DType.U8)))),
+        "a factor of a dot product is computed",
+    ),
+    Rule(
+        "factors are chosen by indices",
+        summed(dot(condition=IN_RANGE)),
+        summed(dot(condition=binary("lt", load(), const(0.0, DType.F32)))),
+        "a factor of a dot product depends on data by more than its value",
     ),
     Rule("loops are not empty", loop(store()), loop(store(), extent=0), "loop i is empty"),
     Rule(
@@ -214,7 +283,7 @@ def test_a_rule_and_its_violation(rule: Rule) -> None:
     with pytest.raises(VerifyError) as caught:
         verify_loops(nest(rule.broken))
     assert caught.value.message == f"loops of test: {rule.problem}"
-    assert caught.value.program is not None and "kernel test(x: f32[8])" in caught.value.program
+    assert caught.value.program is not None and "kernel test(x: f32[8]" in caught.value.program
 
 
 @pytest.mark.parametrize("lanes", [LANES, 8])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.nodes import Expr, add, binary, const, integer, select, sub
+from compiler.expr.nodes import Expr, add, binary, cast, const, integer, select, sub
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.loops.interpret import interpret
 from compiler.loops.lower_kernel import lower_kernel
@@ -153,6 +153,19 @@ def _window() -> FusedKernel:
     return FusedKernel("window", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _narrow_product(terms: int) -> FusedKernel:
+    """y[i, j] = sum over k of i32(x[i, k]) * i32(w[k, j]), u8 by i8, with a constant w."""
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.U8, (2, terms)))
+    w = builder.input(TensorType(DType.I8, (terms, 3)), constant=True)
+
+    def body(i: Expr, j: Expr, k: Expr) -> Expr:
+        return binary("mul", cast(DType.I32, x[i, k]), cast(DType.I32, w[k, j]))
+
+    builder.stage("y", [("i", 2), ("j", 3)], body, reduce=[("k", terms)], combiner="sum")
+    return FusedKernel("narrow_product", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
 def _filter() -> FusedKernel:
     """y[o] = sum over c of w[o, c], with a constant w."""
     builder = KernelBuilder()
@@ -231,6 +244,8 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "scaled": _scaled,
     "window": _window,
     "filter": _filter,
+    "narrow_product": lambda: _narrow_product(8),
+    "narrow_product10": lambda: _narrow_product(10),
     "running_maximum": _running_maximum,
     "grouped": _grouped,
     "shared_part": _shared_part,

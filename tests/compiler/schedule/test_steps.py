@@ -22,6 +22,7 @@ from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_along import ComputeAlong
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.copy_operand import CopyOperand
+from compiler.schedule.steps.dot_product import DotProduct
 from compiler.schedule.steps.flatten_axes import FlattenAxes
 from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.hoist import Hoist
@@ -140,6 +141,20 @@ EXAMPLES = [
     ),
     Example("copy_operand", "row_sum19", CopyOperand("s", "in0", "t")),
     Example("split_axis_of_groups", "grouped", SplitAxis("i", 4)),
+    Example(
+        "dot_product",
+        "narrow_product",
+        DotProduct("y", "k.i"),
+        (
+            PackLayout("in1", ((0, 4),), (0, 2, 1)),
+            Tile("y", "k", 4),
+            Reorder("y", ("i", "k.o", "j", "k.i")),
+            Vectorize("y", "j"),
+        ),
+    ),
+    Example(
+        "dot_product_with_a_tail", "narrow_product10", DotProduct("y", "k.i"), (Tile("y", "k", 4),)
+    ),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
 ]
 
@@ -412,6 +427,17 @@ REFUSALS = [
         "in0 is a constant: PackLayout arranges it for nothing",
     ),
     Refusal("window", CopyOperand("y", "in0", "copy"), "y does not read in0"),
+    Refusal("narrow_product", DotProduct("y", "j"), "j is not the innermost reduce axis of y"),
+    Refusal(
+        "row_sum16", DotProduct("s", "k"), "the terms of s are no products of narrower factors"
+    ),
+    Refusal("windows", DotProduct("y", "m"), "y is no sum in the type of its terms"),
+    Refusal(
+        "narrow_product",
+        DotProduct("y", "k"),
+        "k is a loop of another kind already",
+        (Unroll("y", "k"),),
+    ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
