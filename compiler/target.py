@@ -13,6 +13,8 @@ from typing import Any, Self
 
 import llvmlite.binding as llvm
 
+from compiler.dot_products import DotProduct, dot_products
+from compiler.tile_state import FULL_PALETTE, TILE_FEATURES, TilePalette, host_tile_problem
 from compiler.types.dtypes import DType
 
 _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -24,7 +26,7 @@ class Target:
 
     `vector_bytes` is the size of a vector register, `vector_registers` how many of those there are,
     caches are in bytes per core (L3: shared), `features` the LLVM feature names that the CPU has,
-    sorted.
+    sorted. `tile_palette` describes the matrix tiles of a CPU that has them, see `matrix_tiles`.
 
     A later field needs a default that says what was so before: targets that have it keep their JSON
     and key.
@@ -39,6 +41,7 @@ class Target:
     l2_bytes: int
     l3_bytes: int
     cores: int
+    tile_palette: TilePalette = FULL_PALETTE
 
     def lanes(self, dtype: DType) -> int:
         """Elements of the type in a vector register."""
@@ -62,6 +65,16 @@ class Target:
     def has_avx512(self) -> bool:
         """AVX-512 as all CPUs but the first have it: short vectors, and integers of 64 bits too."""
         return {"avx512f", "avx512vl", "avx512dq"} <= set(self.features)
+
+    @property
+    def matrix_tiles(self) -> TilePalette | None:
+        """The matrix tiles (AMX) that code may use; None of a CPU without."""
+        return self.tile_palette if "amx-tile" in self.features else None
+
+    def dot_products(self, left: DType, right: DType, accumulator: DType) -> tuple[DotProduct, ...]:
+        """The instructions that add products of these types, the fastest first."""
+        architecture = self.triple.split("-")[0]
+        return dot_products(architecture, self.features, left, right, accumulator)
 
     @property
     def key(self) -> str:
@@ -101,6 +114,8 @@ class Target:
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
         values["features"] = tuple(data["features"])
+        if "tile_palette" in values:
+            values["tile_palette"] = TilePalette(*values["tile_palette"])
         values["vector_bytes"] = values.pop("lanes") * DType.F32.bytes
         return cls(**values)
 
@@ -130,8 +145,14 @@ def llvm_version() -> str:
 
 @cache
 def host_target() -> Target:
-    """The CPU that this process runs on."""
-    features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
+    """The CPU that this process runs on.
+
+    With matrix tiles if it has them and the kernel lets this process use them, which is asked for
+    here; see `host_tile_refusal` where it does not.
+    """
+    features = host_features()
+    if host_tile_refusal():
+        features = tuple(name for name in features if not name.startswith(TILE_FEATURES))
     triple = llvm.get_process_triple()
     vector_bytes, registers = _vector_facts(triple, features)
     return Target(
@@ -145,6 +166,18 @@ def host_target() -> Target:
         l3_bytes=_cache_bytes(3, 8 * 1024 * 1024),
         cores=os.cpu_count() or 1,
     )
+
+
+def host_tile_refusal() -> str:
+    """Why this process goes without the matrix tiles that its CPU tells of; "" if it does not."""
+    told = any(name.startswith(TILE_FEATURES) for name in host_features())
+    return host_tile_problem() if told else ""
+
+
+@cache
+def host_features() -> tuple[str, ...]:
+    """The names that LLVM has for what this CPU tells of, sorted."""
+    return tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
 
 
 def _vector_facts(triple: str, features: tuple[str, ...]) -> tuple[int, int]:

@@ -176,6 +176,15 @@ class TargetSettings(_Section):
     l2_bytes: Bytes
     l3_bytes: Annotated[int, Field(ge=0, le=1 << 50)]
     cores: Annotated[int, Field(ge=1, le=4096)]
+    tile_palette: Annotated[
+        tuple[
+            Annotated[int, Field(ge=1, le=8)],
+            Annotated[int, Field(ge=1, le=16)],
+            Annotated[int, Field(ge=4, le=64, multiple_of=4)],
+        ],
+        Field(strict=False),
+    ] = (8, 16, 64)
+    """Matrix tiles, rows of each and bytes of a row; of no meaning without the feature amx-tile."""
 
 
 def presets() -> tuple[str, ...]:

@@ -29,6 +29,8 @@ COMPILER_ORDER = (
     "types",
     "machine_memory",
     "limits",
+    "tile_state",
+    "dot_products",
     "target",
     "content_cache",
     "expr",
@@ -79,7 +81,12 @@ ORDERS = {
 # A library may be imported by these files, or below these folders, and nowhere else.
 HOMES = {
     "onnx": ("compiler/frontend/",),
-    "llvmlite": ("compiler/llvm/", "compiler/runtime/", "compiler/target.py"),
+    "llvmlite": (
+        "compiler/llvm/",
+        "compiler/runtime/",
+        "compiler/target.py",
+        "compiler/tile_state.py",
+    ),
     "ray": ("measure/farm/ray_runner.py", "measure/farm/ray_start.py"),
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),

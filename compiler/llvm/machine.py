@@ -15,6 +15,9 @@ _local = threading.local()
 # What every 64-bit x86 CPU has: a target need not name it, and LLVM cannot do without.
 _BASELINE = frozenset("64bit cmov cx8 fxsr mmx sse sse2 x87".split())
 
+# What the names of 64-bit Arm CPUs may imply, and LLVM would then use for vectors of 16 bytes too.
+_SCALABLE = ("sve", "sve2")
+
 
 @cache
 def _initialize() -> None:
@@ -46,6 +49,8 @@ def feature_flags(target: Target) -> list[str]:
         known = llvm.get_host_cpu_features()
         lacking = set(known) - set(target.features) - _BASELINE
         flags += [f"-{feature}" for feature in sorted(lacking)]
+    elif target.triple.startswith("aarch64"):
+        flags += [f"-{name}" for name in _SCALABLE if name not in target.features]
     return flags
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from compiler.runtime.c_interface import CInterface, CPort
 from compiler.runtime.cpu_features import checked_features, cpu_check_code
 from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec, aligned
+from compiler.tile_state import TILE_FEATURES
 
 CONSTANTS_SYMBOL = "tunefarm_constants"
 
@@ -156,6 +157,9 @@ int {name}_run(const struct {name}_io *io, void *workspace)
 
 def _error_function(interface: CInterface, features: Sequence[str]) -> str:
     macro = interface.macro
+    lacking = "this CPU lacks instructions that the code needs"
+    if any(name.startswith(TILE_FEATURES) for name in features):
+        lacking += ", or its kernel does not permit matrix tiles"
     return f"""\
 const char *{interface.name}_error(int code)
 {{
@@ -167,7 +171,7 @@ const char *{interface.name}_error(int code)
     case {macro}_ERROR_WORKSPACE:
         return "the workspace is not aligned to {ALIGNMENT} bytes";
     case {macro}_ERROR_CPU:
-        return "this CPU lacks instructions that the code needs: {" ".join(features)}";
+        return "{lacking}: {" ".join(features)}";
     default:
         return "there is no such error code";
     }}

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from compiler.errors import ArtefactError
-from compiler.target import Target, host_target
+from compiler.target import Target, host_target, host_tile_refusal
+from compiler.tile_state import TILE_FEATURES
 
 
-def check_target(target: Target, host: Target | None = None) -> None:
-    """Raise `ArtefactError` unless `host` (this machine) can run code made for `target`."""
+def check_target(
+    target: Target, host: Target | None = None, tile_refusal: str | None = None
+) -> None:
+    """Raise `ArtefactError` unless `host` (this machine) can run code made for `target`.
+
+    `tile_refusal` says why matrix tiles that the host's CPU tells of cannot be used.
+    """
     host = host_target() if host is None else host
     made_for, here = platform_of(target), platform_of(host)
     if made_for != here:
@@ -17,9 +23,13 @@ def check_target(target: Target, host: Target | None = None) -> None:
         )
     missing = sorted(set(target.features) - set(host.features))
     if missing:
+        lacking = ", ".join(missing)
+        refusal = host_tile_refusal() if tile_refusal is None else tile_refusal
+        if refusal and any(name.startswith(TILE_FEATURES) for name in missing):
+            lacking += f" (matrix tiles: {refusal})"
         raise ArtefactError(
             f"the model was built for {target.cpu} and needs CPU features that this "
-            f"{host.cpu} lacks: {', '.join(missing)}",
+            f"{host.cpu} lacks: {lacking}",
             hint="build it with --fallback, again on this machine, or for an older target",
         )
 

@@ -1,18 +1,22 @@
 """How a C program finds out whether its CPU has the instructions that code was made for.
 
 CPUID is asked directly: compilers differ in the names that `__builtin_cpu_supports` knows, and on a
-CPU without LZCNT, for one, code that uses it does not stop but computes something else.
+CPU without LZCNT, for one, code that uses it does not stop but computes something else. On 64-bit
+Arm it is the kernel that tells, in the words of getauxval(3). Matrix tiles have to be asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from compiler.target import Target
+from compiler.tile_state import TILE_FEATURES
 
 _EAX, _EBX, _ECX, _EDX = range(4)
 _AVX = 0x6  # bits of XCR0: the operating system keeps these registers
 _AVX512 = 0xE6
+_TILES = 0x60000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +58,54 @@ X86_FEATURES = {
     "avx512bitalg": CpuidBit(7, 0, _ECX, 12, _AVX512),
     "avx512vpopcntdq": CpuidBit(7, 0, _ECX, 14, _AVX512),
     "avx512vp2intersect": CpuidBit(7, 0, _EDX, 8, _AVX512),
+    "amx-bf16": CpuidBit(7, 0, _EDX, 22, _TILES),
     "avx512fp16": CpuidBit(7, 0, _EDX, 23, _AVX512),
+    "amx-tile": CpuidBit(7, 0, _EDX, 24, _TILES),
+    "amx-int8": CpuidBit(7, 0, _EDX, 25, _TILES),
     "avxvnni": CpuidBit(7, 1, _EAX, 4, _AVX),
     "avx512bf16": CpuidBit(7, 1, _EAX, 5, _AVX512),
+    "amx-fp16": CpuidBit(7, 1, _EAX, 21, _TILES),
     "avxifma": CpuidBit(7, 1, _EAX, 23, _AVX),
+    "avxvnniint8": CpuidBit(7, 1, _EDX, 4, _AVX),
+    "avxneconvert": CpuidBit(7, 1, _EDX, 5, _AVX),
+    "avxvnniint16": CpuidBit(7, 1, _EDX, 10, _AVX),
     "lzcnt": CpuidBit(0x80000001, 0, _ECX, 5),
     "sse4a": CpuidBit(0x80000001, 0, _ECX, 6),
     "xop": CpuidBit(0x80000001, 0, _ECX, 11, _AVX),
     "fma4": CpuidBit(0x80000001, 0, _ECX, 16, _AVX),
     "tbm": CpuidBit(0x80000001, 0, _ECX, 21),
 }
+
+# The entry of the auxiliary vector (AT_HWCAP, AT_HWCAP2) and the bit in it, from the kernel's
+# Documentation/arch/arm64/elf_hwcaps.rst.
+ARM_FEATURES = {
+    "lse": (16, 8),
+    "fullfp16": (16, 10),
+    "rdm": (16, 12),
+    "jsconv": (16, 13),
+    "complxnum": (16, 14),
+    "rcpc": (16, 15),
+    "dotprod": (16, 20),
+    "sve": (16, 22),
+    "fp16fml": (16, 23),
+    "sve2": (26, 1),
+    "i8mm": (26, 13),
+    "bf16": (26, 14),
+}
+
+_ARM_CODE = """\
+#include <sys/auxv.h>
+
+struct feature {
+    unsigned long entry;
+    unsigned bit;
+};
+
+static int cpu_has(const struct feature *feature)
+{
+    return getauxval(feature->entry) >> feature->bit & 1;
+}
+"""
 
 _X86_CODE = """\
 #include <cpuid.h>
@@ -88,23 +130,48 @@ static int cpu_has(const struct feature *feature)
 }
 """
 
+_TILE_CODE = """\
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Linux hands tile state out on demand; some virtual machines tell of tiles and have no palette. */
+static int tiles_are_permitted(void)
+{
+    unsigned values[4];
+
+    if (!__get_cpuid_count(0x1d, 0, &values[0], &values[1], &values[2], &values[3]))
+        return 0;
+    return values[0] >= 1 && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+"""
+_NO_TILES = "#define tiles_are_permitted() 1\n"
+
 
 def checked_features(target: Target) -> tuple[str, ...]:
     """The features of `target` that generated C code checks for before it runs a kernel."""
-    if not target.triple.startswith("x86_64"):
-        return ()
-    return tuple(name for name in target.features if name in X86_FEATURES)
+    return tuple(name for name in target.features if name in _features_of(target))
+
+
+def _features_of(target: Target) -> Collection[str]:
+    """What can be checked on CPUs of the target's family."""
+    if target.triple.startswith("x86_64"):
+        return X86_FEATURES
+    return ARM_FEATURES if target.triple.startswith("aarch64") else ()
 
 
 def cpu_check_code(features: tuple[str, ...]) -> str:
     """C code of `static int cpu_is_able(void)`: 1 if the CPU has all of `features`.
 
-    The answer is kept: CPUID takes long in a virtual machine.
+    The answer is kept: CPUID takes long in a virtual machine. Where matrix tiles are among them the
+    kernel is asked to let the process use them, see `compiler.tile_state`.
     """
     if not features:
         return "static int cpu_is_able(void)\n{\n    return 1;\n}\n"
     rows = "\n".join(f"    {feature_row(name)}, /* {name} */" for name in features)
-    return f"""{_X86_CODE}
+    of_arm = all(name in ARM_FEATURES for name in features)
+    has_tiles = any(name.startswith(TILE_FEATURES) for name in features)
+    return f"""{_ARM_CODE if of_arm else _X86_CODE}
+{_TILE_CODE if has_tiles else _NO_TILES}
 static const struct feature needed[] = {{
 {rows}
 }};
@@ -119,6 +186,8 @@ static int cpu_is_able(void)
         for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
             if (!cpu_has(&needed[i]))
                 able = 2;
+        if (able == 1 && !tiles_are_permitted())
+            able = 2;
         __atomic_store_n(&known, able, __ATOMIC_RELAXED);
     }}
     return able == 1;
@@ -128,5 +197,8 @@ static int cpu_is_able(void)
 
 def feature_row(name: str) -> str:
     """The initialiser of a feature's `struct feature`."""
+    if name in ARM_FEATURES:
+        entry, bit = ARM_FEATURES[name]
+        return f"{{{entry}, {bit}}}"
     item = X86_FEATURES[name]
     return f"{{{item.leaf:#x}, {item.subleaf}, {item.register}, {item.bit}, {item.xcr0:#x}}}"

@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import llvmlite.binding as llvm
 import pytest
 
-from compiler.target import Target, baseline_target
+from compiler import target as module
+from compiler.target import (
+    Target,
+    baseline_target,
+    host_features,
+    host_target,
+    host_tile_refusal,
+)
+from compiler.tile_state import TilePalette
 from compiler.types.dtypes import DType
+from configs.settings import load_target, targets
 
 FACTS = {
     "triple": "x86_64-unknown-linux-gnu",
@@ -65,3 +75,72 @@ def test_field_of_a_later_version_is_refused() -> None:
 
 def test_baseline_has_vectors_of_16_bytes() -> None:
     assert baseline_target(Target.from_json(FACTS)).vector_bytes == 16
+
+
+def test_tile_palette_is_written_where_it_is_another() -> None:
+    facts = {**FACTS, "features": ["amx-tile", "avx2", "fma"]}
+    usual = Target.from_json(facts)
+    assert usual.matrix_tiles == TilePalette(8, 16, 64) and usual.to_json() == facts
+    smaller = Target.from_json({**facts, "tile_palette": [4, 8, 64]})
+    assert smaller.matrix_tiles == TilePalette(4, 8, 64) and smaller.key != usual.key
+    assert Target.from_json(json.loads(json.dumps(smaller.to_json()))) == smaller
+
+
+def test_baseline_has_no_matrix_tiles() -> None:
+    target = Target.from_json({**FACTS, "features": ["amx-tile", "avx2", "fma"]})
+    assert baseline_target(target).matrix_tiles is None
+
+
+@pytest.mark.parametrize("name", targets())
+def test_named_targets_lie_between_their_kind_and_themselves(name: str) -> None:
+    target = Target.from_json(load_target(name).model_dump())
+    assert list(target.features) == sorted(set(target.features))
+    assert Target.from_json(json.loads(json.dumps(target.to_json()))) == target
+    assert "tile_palette" not in target.to_json()
+
+
+def test_host_goes_without_tiles_that_it_may_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"amx-bf16": True, "amx-tile": True, "avx2": True, "avx512f": False}
+    host = host_target()
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: told)
+    for refusal, features in (
+        ("the kernel does not permit them", ("avx2",)),
+        ("", ("amx-bf16", "amx-tile", "avx2")),
+    ):
+        monkeypatch.setattr(module, "host_tile_problem", lambda refusal=refusal: refusal)
+        host_features.cache_clear()
+        host_target.cache_clear()
+        assert (host_target().features, host_tile_refusal()) == (features, refusal)
+    monkeypatch.undo()
+    host_features.cache_clear()
+    host_target.cache_clear()
+    assert host_target() == host
+
+
+def test_nobody_asks_for_tiles_where_the_cpu_tells_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "host_features", lambda: ("avx2",))
+    monkeypatch.setattr(module, "host_tile_problem", lambda: pytest.fail("asked"))
+    assert host_tile_refusal() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "right", "instructions"),
+    [
+        ("x86-64-v2", DType.U8, DType.I8, []),
+        ("x86-64-v4", DType.U8, DType.I8, []),
+        ("x86-64-v3", DType.I16, DType.I16, ["vpmaddwd"]),
+        ("znver4", DType.U8, DType.I8, ["vpdpbusd"]),
+        ("znver5", DType.I8, DType.I8, []),
+        ("sapphirerapids", DType.U8, DType.I8, ["tdpbusd", "vpdpbusd"]),
+        ("sapphirerapids", DType.I8, DType.I8, ["tdpbssd"]),
+        ("armv8-neon", DType.I8, DType.I8, []),
+        ("neoverse-v1", DType.I8, DType.I8, ["smmla", "sdot"]),
+        ("neoverse-v1", DType.U8, DType.I8, ["usmmla", "usdot"]),
+    ],
+)
+def test_dot_products_of_named_targets(
+    name: str, left: DType, right: DType, instructions: list[str]
+) -> None:
+    target = Target.from_json(load_target(name).model_dump())
+    found = target.dot_products(left, right, DType.I32)
+    assert [item.instruction for item in found] == instructions

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuner.commands.command_files import check_files
-from tuner.commands.command_line import prepare, show, write_file
+from tuner.commands.command_line import prepare, show, tell_of_tiles, write_file
 from tuner.commands.database_cli import database, open_database
 from tuner.commands.entry import began, begins, short_lived
 from tuner.commands.options import (
@@ -98,6 +98,7 @@ def tune(
         from tuner.reports.task_table import TaskTable
         from tuner.result import summary_lines
 
+        tell_of_tiles(settings)
     result = tune_model(model, settings, shapes=shapes, progress=make_progress(), started=started)
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
@@ -183,6 +184,7 @@ def build(
     )
     prepare(settings, config, model, [*request.files(), json])
     result = build_model(request, digest)
+    tell_of_tiles(settings)
     show(json, result.to_json(), build_table(result.report))
     notes = () if json == "-" else result.report.notes
     for note in (*notes, *filter(None, [result.not_listed])):

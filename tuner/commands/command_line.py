@@ -113,6 +113,14 @@ def prepare(
         print(f"note: {problem}", file=sys.stderr)
 
 
+def tell_of_tiles(settings: Settings) -> None:
+    """Say so if code for this machine goes without the matrix tiles that its CPU tells of."""
+    from compiler.target import host_tile_refusal  # loading LLVM takes long
+
+    if settings.compile.target is None and (refusal := host_tile_refusal()):
+        print(f"note: code is made without matrix tiles (AMX): {refusal}", file=sys.stderr)
+
+
 def show(path: str | None, value: Any, *parts: RenderableType) -> None:
     """Write a result as JSON to `path`, and print it for people unless that is stdout."""
     write_json(path, value)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compiler.runtime.buffers import address_of
+from compiler.runtime.c_implementation import implementation_text
 from compiler.runtime.c_interface import c_interface, identifier
 from compiler.runtime.cpu_features import X86_FEATURES, cpu_check_code, feature_row
 from compiler.runtime.export_c import export_library
@@ -114,6 +115,28 @@ def test_c_code_knows_the_features_that_llvm_knows(tmp_path: Path) -> None:
     cc(tmp_path, "-std=gnu11", "-Wall", "-Werror", "features.c")
     known = {name for name in host_target().features if name in X86_FEATURES}
     assert set(run(tmp_path, "./a.out").split()) == known
+
+
+@pytest.mark.skipif(not ON_X86, reason="CPUs of other architectures have no such tiles")
+def test_c_code_asks_for_tiles_and_does_without_where_they_are_denied(tmp_path: Path) -> None:
+    """The check of each reason by itself: tiles are no feature of the CPU that compiles this."""
+    (tmp_path / "tiles.c").write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n"
+        + cpu_check_code(("sse3", "amx-tile"))
+        + "int main(void)\n{\n"
+        '    printf("%d %d\\n", cpu_is_able(), cpu_has(&needed[1]) && tiles_are_permitted());\n'
+        "    return 0;\n}\n"
+    )
+    cc(tmp_path, "-std=gnu11", "-Wall", "-Werror", "tiles.c")
+    able = int(host_target().matrix_tiles is not None)
+    assert run(tmp_path, "./a.out").split() == [str(able), str(able)]
+
+
+def test_c_library_says_what_tiles_need(tmp_path: Path) -> None:
+    spec = compiled(renamed("x", "y"), tmp_path)
+    target = replace(spec.target, features=("amx-tile", *spec.target.features))
+    text = implementation_text(c_interface(spec, "tiled"), replace(spec, target=target))
+    assert "or its kernel does not permit matrix tiles: amx-tile" in text
 
 
 def test_every_feature_that_vectors_need_is_checked() -> None:
