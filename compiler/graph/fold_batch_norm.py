@@ -92,7 +92,12 @@ def _contraction_before(
 
 
 def _scalable(graph: Graph, node: Node, norm: Node) -> bool:
-    """Is it a contraction whose constant weights have the norm's channels as output channels?"""
+    """Is it a contraction whose constant weights have the norm's channels as output channels?
+
+    Weights narrower than the sums would be rounded anew.
+    """
+    if complete_attributes(node).get("accumulator"):
+        return False
     if node.operator in ("conv", "conv_transpose"):
         names = node.inputs[1:]
         plain = complete_attributes(node).get("layout", "NCHW") == "NCHW"

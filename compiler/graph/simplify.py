@@ -233,7 +233,7 @@ def _pad_before_window(rewriter: Rewriter, node: Node) -> str | None:
     if complete_attributes(pad)["mode"] != "constant":
         return None
     fill = _pad_value(rewriter, pad)
-    own = outside(rewriter.types[node.inputs[0]].dtype)
+    own = outside(attributes, rewriter.types[node.inputs[0]].dtype)
     pads = _ints(pad, "pads")
     rank = len(pads) // 2
     outer = (*pads[:2], *pads[rank : rank + 2])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.operators.use import Attributes, Types
+from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
 BLOCKED = "NCHWc"
@@ -29,6 +30,11 @@ class BlockedUse:
     lanes: tuple[float | None, ...]
     constants: tuple[bool, ...]
     block: int
+
+    @property
+    def fills_lanes(self) -> bool:
+        """Are a contraction's sums as wide as the lanes: in f32, or in a given accumulator?"""
+        return self.types.present(0).dtype is DType.F32 or bool(self.attributes["accumulator"])
 
     def is_whole(self, type: TensorType) -> bool:
         """Do the channels fill whole blocks, so that no lane pads them?"""

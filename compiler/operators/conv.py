@@ -3,12 +3,19 @@
 Layouts of conv: "NCHW" (data, weight and result as in ONNX, 1 to 3 spatial axes); "NCHWc" (data and
 result blocked, 2 spatial axes; the weight keeps its logical axes [OC, IC/groups, KH, KW] with
 channels padded to whole blocks); "NCHW->NCHWc" (plain data, blocked result; `block` is needed).
+
+Data and weights narrower than their sums (u8 and i8 in i32, bf16 in f32) come with the attribute
+`accumulator`, the type of the bias and the result. Around the data lies `pad_value`: the zero point
+of quantised data.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
 
 from compiler.expr.nodes import Expr, add, binary, const, integer, mul
 from compiler.kernels.kernel import KernelBuilder, Tensor
@@ -21,7 +28,7 @@ from compiler.operators.blocked import (
     Shape,
 )
 from compiler.operators.registry import OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, check_dtype, check_same_dtype
+from compiler.operators.rules import check, check_dtype, product, sum_dtype
 from compiler.operators.use import Attributes, Types, Use
 from compiler.operators.windows import Windows, read_windows, spatial_names
 from compiler.types.dtypes import NUMBERS, DType
@@ -37,26 +44,31 @@ def groups_of(attributes: Attributes) -> int:
     return groups
 
 
-def check_bias(types: Types, channels: int) -> None:
-    """Raise `ShapeError` unless input 2 is absent or a bias for `channels` channels."""
+def check_bias(types: Types, channels: int, dtype: DType) -> None:
+    """Raise `ShapeError` unless input 2 is absent or a bias of this type for each channel."""
     bias = types.optional(2)
     if bias is None:
         return
-    check_same_dtype(types.present(0), bias)
+    check(bias.dtype is dtype, f"the bias {bias} has not the type of the sums, {dtype}")
     check(bias.shape == (channels,), f"the bias must have the shape [{channels}], not {bias}")
 
 
-def check_weight(types: Types, blocked: bool) -> None:
-    """Raise `ShapeError` unless data and weight have the same number (1 to 3) of spatial axes."""
+def check_weight(attributes: Attributes, types: Types, blocked: bool) -> DType:
+    """The type of the result.
+
+    Raises `ShapeError` unless data and weight have the same number (1 to 3) of spatial axes, and
+    types that fit.
+    """
     data, weight = types.present(0), types.present(1)
     check_dtype(data, NUMBERS, "the data")
-    check_same_dtype(data, weight)
+    dtype = sum_dtype(attributes, data, weight)
     rank = len(data.shape) - (3 if blocked else 2)
     check(1 <= rank <= 3, f"data of {data} does not have 1 to 3 spatial axes")
     check(
         len(weight.shape) == rank + 2,
         f"data of {rank} spatial axes needs a weight of rank {rank + 2}, not {weight}",
     )
+    return dtype
 
 
 # --- conv ---------------------------------------------------------------------------------------
@@ -64,7 +76,7 @@ def check_weight(types: Types, blocked: bool) -> None:
 
 def _infer_conv(attributes: Attributes, types: Types) -> TensorType:
     layout = attributes.choice("layout", LAYOUTS)
-    check_weight(types, layout == BLOCKED)
+    dtype = check_weight(attributes, types, layout == BLOCKED)
     data, weight = types.present(0), types.present(1)
     windows, groups = read_windows(attributes, weight.shape[2:]), groups_of(attributes)
     channels, outputs = data.shape[1], weight.shape[0]
@@ -79,7 +91,8 @@ def _infer_conv(attributes: Attributes, types: Types) -> TensorType:
     else:
         check(windows.rank == 2, f"blocked data has 2 spatial axes, not {windows.rank}")
         _check_blocked(attributes, groups, data, weight)
-    check_bias(types, outputs)
+    check_bias(types, outputs, dtype)
+    _check_pad_value(attributes, data.dtype)
     spatial = []
     for axis in range(windows.rank):
         extent = data.shape[2 + axis] + windows.begins[axis] + windows.ends[axis]
@@ -91,9 +104,17 @@ def _infer_conv(attributes: Attributes, types: Types) -> TensorType:
         )
         spatial.append((extent - reach) // windows.strides[axis] + 1)
     if layout == "NCHW":
-        return TensorType(data.dtype, (data.shape[0], outputs, *spatial))
+        return TensorType(dtype, (data.shape[0], outputs, *spatial))
     block = _block(attributes, data.shape)
-    return TensorType(data.dtype, (data.shape[0], outputs // block, *spatial, block))
+    return TensorType(dtype, (data.shape[0], outputs // block, *spatial, block))
+
+
+def _check_pad_value(attributes: Attributes, dtype: DType) -> None:
+    value = attributes.integer("pad_value")
+    fits = value == 0 or (
+        dtype.is_integer and np.iinfo(dtype.numpy).min <= value <= np.iinfo(dtype.numpy).max
+    )
+    check(fits, f"pad_value {value} is none of data of {dtype}")
 
 
 def _block(attributes: Attributes, data_shape: Shape) -> int:
@@ -140,14 +161,15 @@ def _is_depthwise(groups: int, weight_shape: Sequence[int]) -> bool:
 
 def _conv(attributes: Attributes, use: Use) -> Tensor:
     data, weight, bias = use.input(0), use.input(1), use.optional(2)
-    windows, groups = read_windows(attributes, weight.shape[2:]), groups_of(attributes)
+    windows = read_windows(attributes, weight.shape[2:])
     layout, outputs = attributes["layout"], use.shape[2 : 2 + windows.rank]
     channel = "icb" if layout == BLOCKED else "ic"
-    source = windows.padded(use.builder, data, channel, outputs, const(0, data.dtype))
+    padding = const(attributes.integer("pad_value"), data.dtype)
+    source = windows.padded(use.builder, data, channel, outputs, padding)
     if layout == "NCHW":
-        result = _plain_conv(use, windows, groups, source, weight)
+        result = _plain_conv(attributes, use, windows, source, weight)
     else:
-        result = _blocked_conv(use, windows, groups, source, weight, layout == BLOCKED)
+        result = _blocked_conv(attributes, use, windows, source, weight)
     if bias is None:
         return result
     return add_bias(use.builder, result, bias, 0 if layout == "NCHW" else use.shape[-1])
@@ -166,7 +188,10 @@ def add_bias(builder: KernelBuilder, result: Tensor, bias: Tensor, block: int) -
     return builder.stage("bias", axes, body)
 
 
-def _plain_conv(use: Use, windows: Windows, groups: int, source: Tensor, weight: Tensor) -> Tensor:
+def _plain_conv(
+    attributes: Attributes, use: Use, windows: Windows, source: Tensor, weight: Tensor
+) -> Tensor:
+    groups = groups_of(attributes)
     rank, (outputs, group_inputs, *_) = windows.rank, weight.shape
     per_group = outputs // groups
     depthwise = _is_depthwise(groups, weight.shape)
@@ -180,7 +205,7 @@ def _plain_conv(use: Use, windows: Windows, groups: int, source: Tensor, weight:
             group = binary("floordiv", oc, integer(per_group))
             channel = add(mul(group, integer(group_inputs)), ic)
         positions = windows.positions(others[:rank], tap)
-        return mul(source[(n, channel, *positions)], weight[(oc, ic, *tap)])
+        return product(attributes, source[(n, channel, *positions)], weight[(oc, ic, *tap)])
 
     channels = [] if depthwise else [("ic", group_inputs)]
     reduce = [*channels, *windows.taps()]
@@ -188,29 +213,31 @@ def _plain_conv(use: Use, windows: Windows, groups: int, source: Tensor, weight:
 
 
 def _blocked_conv(
-    use: Use, windows: Windows, groups: int, source: Tensor, weight: Tensor, blocked_data: bool
+    attributes: Attributes, use: Use, windows: Windows, source: Tensor, weight: Tensor
 ) -> Tensor:
+    groups, blocked_data = groups_of(attributes), attributes["layout"] == BLOCKED
     block, group_inputs = use.shape[-1], weight.shape[1]
     axes = list(zip(("n", "ocb", "oh", "ow", "oci"), use.shape, strict=True))
     input_blocks = group_inputs // block
     output_blocks = use.shape[1] // groups  # of one group
     depthwise = _is_depthwise(groups, weight.shape)
+    times = partial(product, attributes)
 
     def body(*indices: Expr) -> Expr:
         n, ocb, oh, ow, oci, *channel, kh, kw = indices
         oc = add(mul(ocb, integer(block)), oci)
         ih, iw = windows.positions((oh, ow), (kh, kw))
         if depthwise:
-            return mul(source[n, ocb, ih, iw, oci], weight[oc, integer(0), kh, kw])
+            return times(source[n, ocb, ih, iw, oci], weight[oc, integer(0), kh, kw])
         if not blocked_data:
-            return mul(source[n, channel[0], ih, iw], weight[oc, channel[0], kh, kw])
+            return times(source[n, channel[0], ih, iw], weight[oc, channel[0], kh, kw])
         icb, ici = channel
         position = icb
         if groups > 1:
             group = binary("floordiv", ocb, integer(output_blocks))
             position = add(mul(group, integer(input_blocks)), icb)
         ic = add(mul(icb, integer(block)), ici)
-        return mul(source[n, position, ih, iw, ici], weight[oc, ic, kh, kw])
+        return times(source[n, position, ih, iw, ici], weight[oc, ic, kh, kw])
 
     channels: list[tuple[str, int]] = []
     if not depthwise:
@@ -235,7 +262,7 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     With fewer input channels than lanes it reads plain data if its data is plain.
     """
     data, weight = use.types.present(0), use.types.present(1)
-    if data.dtype is not DType.F32 or len(data.shape) != 4 or use.attributes["layout"] != "NCHW":
+    if not use.fills_lanes or len(data.shape) != 4 or use.attributes["layout"] != "NCHW":
         return None
     if not all(use.constants[1:]):
         return None
@@ -272,9 +299,18 @@ register(
         (2, 3),
         _infer_conv,
         _conv,
-        {"strides": (), "pads": (), "dilations": (), "groups": 1, "layout": "NCHW", "block": 0},
+        {
+            "strides": (),
+            "pads": (),
+            "dilations": (),
+            "groups": 1,
+            "layout": "NCHW",
+            "block": 0,
+            "accumulator": "",
+            "pad_value": 0,
+        },
         work=work_by_weight,
-        outside=lambda dtype: 0.0,
+        outside=lambda attributes, dtype: float(attributes.integer("pad_value")),
         blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
     )
 )

@@ -19,10 +19,9 @@ from compiler.kernels.kernel import Tensor
 from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
 from compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, pad_stage
+from compiler.operators.rules import check, pad_stage, product
 from compiler.operators.use import Attributes, Types, Use
 from compiler.operators.windows import Windows, read_windows, spatial_names
-from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)
@@ -30,7 +29,7 @@ LAYOUTS = ("NCHW", BLOCKED)
 
 def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
     blocked = attributes.choice("layout", LAYOUTS) == BLOCKED
-    check_weight(types, blocked)
+    dtype = check_weight(attributes, types, blocked)
     data, weight = types.present(0), types.present(1)
     windows, groups = read_windows(attributes, weight.shape[2:]), groups_of(attributes)
     shape, (inputs, group_outputs, *_) = attributes.integers("shape"), weight.shape
@@ -47,16 +46,16 @@ def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
         )
     if not blocked:
         check(channels % groups == 0, f"{channels} channels do not divide into {groups} groups")
-        check_bias(types, outputs)
-        return TensorType(data.dtype, (data.shape[0], outputs, *shape))
+        check_bias(types, outputs, dtype)
+        return TensorType(dtype, (data.shape[0], outputs, *shape))
     check(rank == 2, f"blocked data has 2 spatial axes, not {rank}")
     if _is_depthwise(groups, weight.shape, block):
         outputs = channels
     else:
         whole = group_outputs % block == 0 and inputs % (groups * block) == 0
         check(whole, f"the channels of one of {groups} groups are no whole blocks of {block}")
-    check_bias(types, outputs)
-    return TensorType(data.dtype, (data.shape[0], outputs // block, *shape, block))
+    check_bias(types, outputs, dtype)
+    return TensorType(dtype, (data.shape[0], outputs // block, *shape, block))
 
 
 def _is_depthwise(groups: int, weight_shape: Sequence[int], block: int = 1) -> bool:
@@ -219,7 +218,7 @@ def _conv_transpose(attributes: Attributes, use: Use) -> Tensor:
             factor = weight[(ic, oc, *taps)]
         if guards:
             factor = select(all_of(*guards), factor, const(0, factor.dtype))
-        return mul(element, factor)
+        return product(attributes, element, factor)
 
     names = ["n", "ocb" if block else "oc", *spatial_names(rank, "o"), "oci"]
     channels = [("icb", group_inputs // block), ("ici", block)] if block else [("ic", group_inputs)]
@@ -248,7 +247,7 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
 def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     """Blocked unless channels would be mostly padding."""
     data, weight = use.types.present(0), use.types.present(1)
-    if data.dtype is not DType.F32 or len(data.shape) != 4 or use.attributes["layout"] != "NCHW":
+    if not use.fills_lanes or len(data.shape) != 4 or use.attributes["layout"] != "NCHW":
         return None
     if not all(use.constants[1:]):
         return None
@@ -289,6 +288,7 @@ register(
             "dilations": (),
             "groups": 1,
             "layout": "NCHW",
+            "accumulator": "",
         },
         work=_work,
         blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),

@@ -1,8 +1,12 @@
-"""Matrix products over stacks of matrices."""
+"""Matrix products over stacks of matrices.
+
+Operands narrower than their sums (u8 and i8 in i32, bf16 in f32) come with the attribute
+`accumulator`, which is the result's type, too.
+"""
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, mul
+from compiler.expr.nodes import Expr
 from compiler.kernels.kernel import Tensor
 from compiler.operators.registry import OperatorDefinition, Pattern, register
 from compiler.operators.rules import (
@@ -10,7 +14,8 @@ from compiler.operators.rules import (
     broadcast_shapes,
     check,
     check_dtype,
-    check_same_dtype,
+    product,
+    sum_dtype,
 )
 from compiler.operators.use import Attributes, Types, Use, axes_of
 from compiler.types.dtypes import NUMBERS
@@ -25,7 +30,7 @@ def _matrix(type: TensorType, transposed: bool) -> tuple[int, int]:
 def _infer_matmul(attributes: Attributes, types: Types) -> TensorType:
     left, right = types.present(0), types.present(1)
     check_dtype(left, NUMBERS)
-    check_same_dtype(left, right)
+    dtype = sum_dtype(attributes, left, right)
     check(
         min(len(left.shape), len(right.shape)) >= 2,
         "both operands need at least the two axes of a matrix",
@@ -34,7 +39,7 @@ def _infer_matmul(attributes: Attributes, types: Types) -> TensorType:
     right_inner, columns = _matrix(right, attributes.flag("transpose_b"))
     check(left_inner == right_inner, f"the inner extents {left_inner} and {right_inner} differ")
     batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    return TensorType(left.dtype, (*batch, rows, columns))
+    return TensorType(dtype, (*batch, rows, columns))
 
 
 def _matmul(attributes: Attributes, use: Use) -> Tensor:
@@ -48,7 +53,8 @@ def _matmul(attributes: Attributes, use: Use) -> Tensor:
         *stack, m, n, k = indices
         of_left = [*stack, *((k, m) if transpose_a else (m, k))]
         of_right = [*stack, *((n, k) if transpose_b else (k, n))]
-        return mul(
+        return product(
+            attributes,
             broadcast_load(left, of_left, (*batch, *left.shape[-2:])),
             broadcast_load(right, of_right, (*batch, *right.shape[-2:])),
         )
@@ -74,7 +80,7 @@ register(
         2,
         _infer_matmul,
         _matmul,
-        {"transpose_a": False, "transpose_b": False},
+        {"transpose_a": False, "transpose_b": False, "accumulator": ""},
         work=_work,
     )
 )

@@ -195,7 +195,7 @@ register(
         _max_pool,
         {**_ATTRIBUTES, "layout": "NCHW"},
         passes=_passes,
-        outside=lambda dtype: float(neutral_element("max", dtype).value),
+        outside=lambda attributes, dtype: float(neutral_element("max", dtype).value),
         blocked=_blocked_form(keeps_lane=True),
     ),
     OperatorDefinition(
@@ -206,7 +206,7 @@ register(
         _sum_pool,
         {**_ATTRIBUTES, "layout": "NCHW"},
         passes=_passes,
-        outside=lambda dtype: 0.0,
+        outside=lambda attributes, dtype: 0.0,
         blocked=_blocked_form(keeps_lane=False),
     ),
     OperatorDefinition(
@@ -217,7 +217,7 @@ register(
         _average_pool,
         {**_ATTRIBUTES, "count_include_pad": False, "layout": "NCHW"},
         passes=_passes,
-        outside=lambda dtype: 0.0,
+        outside=lambda attributes, dtype: 0.0,
         blocked=_blocked_form(keeps_lane=False),
     ),
 )

@@ -94,7 +94,7 @@ class OperatorDefinition:
     """Which operand an element is of follows from its position."""
     work: WorkRule | None = None
     """The multiplications of a contraction."""
-    outside: Callable[[DType], float] | None = None
+    outside: Callable[[Attributes, DType], float] | None = None
     """What windows with `pads` read outside of the data, for elements of this type."""
     blocked: BlockedRule | None = None
     """How it runs on blocked data (pointwise operators all do so alike)."""

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.errors import ShapeError
-from compiler.expr.nodes import Const, Expr, all_of, binary, const, integer, mul, select, sub
+from compiler.expr.nodes import (
+    Const,
+    Expr,
+    all_of,
+    binary,
+    cast,
+    const,
+    integer,
+    mul,
+    select,
+    sub,
+)
 from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.operators.use import Attributes
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
@@ -51,7 +63,36 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(result)
 
 
+ACCUMULATORS = ("", DType.F32.value, DType.I32.value)
+"""What the attribute `accumulator` of a contraction may be; "": the operands' own type."""
+
+
+def sum_dtype(attributes: Attributes, left: TensorType, right: TensorType) -> DType:
+    """The type of a contraction's sums and of its result: the operands', or its `accumulator`.
+
+    With an accumulator the operands are narrower: integers of any signs for i32, floats of one type
+    for f32. Raises `ShapeError` for operands that do not fit it, or each other.
+    """
+    name = attributes.choice("accumulator", ACCUMULATORS)
+    if not name:
+        check_same_dtype(left, right)
+        return left.dtype
+    accumulator = DType(name)
+    for what, type in (("the left operand", left), ("the right operand", right)):
+        narrower = type.dtype.bytes < accumulator.bytes and accumulator.holds(type.dtype)
+        check(narrower, f"{what} of {type} is not narrower than its accumulator {accumulator}")
+    if accumulator.is_float:
+        check_same_dtype(left, right)
+    return accumulator
+
+
 # --- expressions --------------------------------------------------------------------------------
+
+
+def product(attributes: Attributes, left: Expr, right: Expr) -> Expr:
+    """A contraction's product of two elements, in the type of its sums."""
+    name = attributes.choice("accumulator", ACCUMULATORS)
+    return mul(cast(DType(name), left), cast(DType(name), right)) if name else mul(left, right)
 
 
 def broadcast_load(tensor: Tensor, indices: Sequence[Expr], shape: Sequence[int]) -> Expr:

@@ -1,10 +1,11 @@
 """Pass: run convolutions and what lies between them on blocked data.
 
-An NCHW value becomes [N, ceil(C/b), H, W, b], b being the target's lanes. Weights and per-channel
+An NCHW value becomes [N, ceil(C/b), H, W, b], b being the target's lanes of f32 and i32, in which
+products are summed; narrower types have blocks of as many channels. Weights and per-channel
 constants are padded with zeros. A value that is needed in both forms is converted once, and only
 where a consumer asks for the other form.
 
-Which nodes run blocked (f32 only):
+Which nodes run blocked (in f32, and on what narrow products read and give):
 
 - Convolutions, which start regions, as far as their rules (`OperatorDefinition.blocked`) say so.
 - Pointwise operators, and others whose rules do, when an operand is blocked already. If other
@@ -42,6 +43,8 @@ from compiler.types.tensor_type import Attribute, TensorType
 # A blocked convolution saves some 15 ns per thousand operations against a plain one; a conversion
 # reads and writes a value, some 0.25 ns per byte.
 FLOPS_PER_CONVERTED_BYTE = 16
+
+_BLOCKED_TYPES = (DType.F32, DType.I32, DType.I8, DType.U8)
 
 
 def run(graph: Graph, block: int | None) -> Graph:
@@ -137,7 +140,7 @@ class _Planner:
         if node.output in self.rejected or not (reads_blocked or (rule and rule.starts)):
             return ""
         names = [name for name in (*node.inputs, node.output) if name]
-        if any(self._type(name).dtype is not DType.F32 for name in names):
+        if any(self._type(name).dtype not in _BLOCKED_TYPES for name in names):
             return ""
         if definition.pattern is Pattern.ELEMENTWISE:
             return BLOCKED if self._elementwise(node) else ""
@@ -194,7 +197,7 @@ class _Planner:
                 lane = 0.0 if constant is None else fill
             if lane is None:
                 return None
-            operands.append(np.array(lane, dtype=np.float32))
+            operands.append(np.array(lane, dtype=self._type(name).dtype.numpy))
         with np.errstate(all="ignore"):
             return float(evaluate_node(node, tuple(operands)))
 

@@ -163,7 +163,8 @@ class _Rewrite:
             if repeats > 1:
                 bias = rewriter.constant(np.repeat(rewriter.constants[bias], repeats), bias)
             operands.append(bias)
-        return rewriter.emit(operator, tuple(operands), attributes, like=node)
+        given = {key: node.attributes[key] for key in ("accumulator",) if key in node.attributes}
+        return rewriter.emit(operator, tuple(operands), {**attributes, **given}, like=node)
 
     def _finish(self, result: str, first: Sequence[int]) -> None:
         """Cut the result's shape out, from `first` on, and give it the node's name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from compiler.frontend.converter import converter
@@ -11,40 +13,67 @@ from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.conv import conv_value
 from compiler.frontend.operators.matmul import matmul_value
 from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute
 
 
-def _aligned(
-    node: OnnxNode, parameter: Value, data: Value, axis: int, graph: GraphBuilder
-) -> Value:
-    """A scale or zero point (scalar, per axis, or blocked) shaped to broadcast over the data."""
-    block = node.integer("block_size", 0)
-    if parameter.type.size == 1 and not block:
-        return graph.reshape(parameter, ())
-    axis = node.axis(axis, data.rank)
-    if not block:
-        if parameter.shape != (data.shape[axis],):
-            raise node.bad_shape(f"{parameter.type} does not fit axis {axis} of {data.type}")
-        return graph.reshape(parameter, (*parameter.shape, *(1,) * (data.rank - axis - 1)))
-    blocks = -(-data.shape[axis] // block)
-    if parameter.shape != (*data.shape[:axis], blocks, *data.shape[axis + 1 :]):
-        raise node.bad_shape(f"{parameter.type} does not fit blocks of {block} in {data.type}")
-    before, after = parameter.shape[: axis + 1], parameter.shape[axis + 1 :]
-    spread = graph.reshape(parameter, (*before, 1, *after))
-    spread = graph.emit("expand", spread, shape=(*before, block, *after))
-    whole = graph.reshape(spread, (*before[:-1], blocks * block, *after))
-    return graph.part(whole, axis, 0, data.shape[axis])
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """A scale and a zero point as operands of `quantize` and `dequantize`."""
+
+    scale: Value
+    zero_point: Value | None
+    axis: int = 0
+    block: int = 0
+
+    @staticmethod
+    def of(
+        node: OnnxNode,
+        data: Value,
+        parameters: tuple[Value, Value | None],
+        graph: GraphBuilder,
+        axis: int = 1,
+    ) -> Parameters:
+        """Those of a node: scalars, one pair for each position of `axis`, or for each block of it.
+
+        A zero point of zeros is left out. Raises `ImportModelError` for a scale that is not
+        positive, `ShapeError` for parameters that do not fit the data.
+        """
+        scale, zero_point = parameters
+        check_scale(node, scale)
+        axis, block = node.integer("axis", axis), node.integer("block_size", 0)
+        if zero_point is not None and zero_point.array is not None and not zero_point.array.any():
+            zero_point = None
+
+        def aligned(parameter: Value) -> Value:
+            if parameter.type.size == 1 and not block:
+                return graph.reshape(parameter, ())
+            where = node.axis(axis, data.rank)
+            if block:
+                return parameter
+            if parameter.shape != (data.shape[where],):
+                raise node.bad_shape(f"{parameter.type} does not fit axis {where} of {data.type}")
+            return graph.reshape(parameter, (*parameter.shape, *(1,) * (data.rank - where - 1)))
+
+        placed = None if zero_point is None else aligned(zero_point)
+        where = node.axis(axis, data.rank) if block else 0
+        return Parameters(aligned(scale), placed, where, block)
+
+    def emit(self, operator: str, data: Value, to: DType, graph: GraphBuilder) -> Value:
+        """`quantize` or `dequantize` with these parameters."""
+        blocked: dict[str, Attribute] = {}
+        if self.block:
+            blocked = {"axis": self.axis, "block": self.block}
+        return graph.emit(operator, data, self.scale, self.zero_point, to=str(to), **blocked)
 
 
-def _quantised(
-    scaled: Value, zero_point: Value | None, target: DType, graph: GraphBuilder
-) -> Value:
-    """saturate(round(scaled) + zero_point), in the arithmetic of `scaled`, as `target`."""
-    rounded = graph.emit("round", scaled)
-    if zero_point is not None:
-        rounded = graph.emit("add", rounded, graph.cast(zero_point, rounded.dtype))
-    limits = np.iinfo(target.numpy)
-    clipped = graph.emit("clip", rounded, min=float(limits.min), max=float(limits.max))
-    return graph.emit("cast", clipped, to=str(target))
+def check_scale(node: OnnxNode, scale: Value) -> None:
+    """Raise `ImportModelError` for a constant scale that is not positive."""
+    if scale.array is None:
+        return
+    numbers = scale.array.astype(np.float64).reshape(-1)
+    wrong = numbers[~((numbers > 0) & np.isfinite(numbers))]
+    if wrong.size:
+        raise node.invalid(f"the scale {wrong[0]:g} is not a positive number")
 
 
 def _result_type(node: OnnxNode, default: DType) -> DType:
@@ -58,27 +87,16 @@ def quantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     target = _result_type(node, DType.U8 if zero_point is None else zero_point.dtype)
     if target.is_float or target.bytes > 2:
         raise node.unsupported(f"quantisation to {target}")
-    axis = node.integer("axis", 1)
-    work = DType.F64 if DType.F64 in (data.dtype, scale.dtype) else DType.F32
-    scale = graph.cast(_aligned(node, scale, data, axis, graph), work)
-    if zero_point is not None:
-        zero_point = _aligned(node, zero_point, data, axis, graph)
-    scaled = graph.emit("div", graph.cast(data, work), scale)
-    return _quantised(scaled, zero_point, target, graph)
+    parameters = Parameters.of(node, data, (scale, zero_point), graph)
+    return parameters.emit("quantize", data, target, graph)
 
 
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def dequantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     """(x - zero_point) * scale."""
     data, scale, zero_point = node.input(0), node.input(1), node.optional(2)
-    result = _result_type(node, scale.dtype)
-    axis = node.integer("axis", 1)
-    centred = graph.cast(data, result)
-    if zero_point is not None:
-        offset = graph.cast(_aligned(node, zero_point, data, axis, graph), result)
-        centred = graph.emit("sub", centred, offset)
-    factor = graph.cast(_aligned(node, scale, data, axis, graph), result)
-    return graph.emit("mul", centred, factor)
+    parameters = Parameters.of(node, data, (scale, zero_point), graph)
+    return parameters.emit("dequantize", data, _result_type(node, scale.dtype), graph)
 
 
 def _widened(value: Value, zero_point: Value | None, graph: GraphBuilder) -> Value:
@@ -142,11 +160,20 @@ def _per_output_channel(
 def _requantised(
     total: Value, scales: tuple[Value, Value, Value], zero_point: Value, graph: GraphBuilder
 ) -> Value:
-    """total * a_scale * b_scale / y_scale, rounded; computed in f64, which holds any i32."""
-    a_scale, b_scale, y_scale = (graph.cast(scale, DType.F64) for scale in scales)
+    """total * (a_scale * b_scale / y_scale) + zero_point, rounded.
+
+    As ONNX's reference evaluator computes it: the factor is a float of the scales' type, the
+    product one of 64 bits, and what is rounded has the zero point in it already.
+    """
+    a_scale, b_scale, y_scale = scales
     factor = graph.emit("div", graph.emit("mul", a_scale, b_scale), y_scale)
-    scaled = graph.emit("mul", graph.cast(total, DType.F64), factor)
-    return _quantised(scaled, zero_point, zero_point.dtype, graph)
+    value = graph.emit("mul", graph.cast(total, DType.F64), graph.cast(factor, DType.F64))
+    if zero_point.array is None or zero_point.array.any():
+        value = graph.emit("add", value, graph.cast(zero_point, DType.F64))
+    limits = np.iinfo(zero_point.dtype.numpy)
+    rounded = graph.emit("round", value)
+    clipped = graph.emit("clip", rounded, min=float(limits.min), max=float(limits.max))
+    return graph.cast(clipped, zero_point.dtype)
 
 
 @converter("QLinearMatMul", 10, 21)

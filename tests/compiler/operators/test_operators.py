@@ -13,10 +13,17 @@ from compiler.types.tensor_type import TensorType
 from tests.compiler.operators.cases import Case, Values
 from tests.compiler.operators.movement_cases import movement_cases
 from tests.compiler.operators.pointwise_cases import pointwise_cases
+from tests.compiler.operators.quantised_cases import quantised_cases
 from tests.compiler.operators.reduction_cases import reduction_cases
 from tests.compiler.operators.window_cases import window_cases
 
-CASES = [*pointwise_cases(), *movement_cases(), *reduction_cases(), *window_cases()]
+CASES = [
+    *pointwise_cases(),
+    *movement_cases(),
+    *reduction_cases(),
+    *window_cases(),
+    *quantised_cases(),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

@@ -1,0 +1,136 @@
+"""Linear quantisation: floats as integers with a scale and a zero point, and back.
+
+    quantize(x) = saturate(round(x / scale) + zero point), ties to even
+    dequantize(q) = (q - zero point) * scale
+
+Scale and zero point broadcast to the data. With the attribute `block` each of their entries along
+`axis` stands for so many elements of the data, the last one for what remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.expr.nodes import Expr, binary, cast, const, integer, mul, sub, unary
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, Required, register
+from compiler.operators.rules import (
+    broadcast_load,
+    broadcast_shapes,
+    check,
+    check_dtype,
+)
+from compiler.operators.use import Attributes, Types, Use
+from compiler.types.dtypes import FLOATS, INTEGERS, SIGNED, DType
+from compiler.types.tensor_type import Attribute, TensorType
+
+QUANTISED = frozenset(dtype for dtype in INTEGERS if dtype.bytes <= 2)
+"""Types that floats are quantised to."""
+
+
+def _check_parameters(attributes: Attributes, types: Types, quantised: DType) -> None:
+    """Raise `ShapeError` unless scale and zero point fit the data."""
+    data, scale, zero_point = types.present(0), types.present(1), types.optional(2)
+    check_dtype(scale, FLOATS, "the scale")
+    if zero_point is not None:
+        fits = zero_point.dtype is quantised
+        check(fits, f"the zero point {zero_point} is not of the quantised type {quantised}")
+    block = attributes.integer("block")
+    check(block >= 0, f"the block {block} must not be negative")
+    for parameter in (scale, zero_point):
+        if parameter is None:
+            continue
+        if not block:
+            whole = broadcast_shapes(data.shape, parameter.shape)
+            check(whole == data.shape, f"{parameter} does not broadcast to {data}")
+            continue
+        shape, axis = list(data.shape), attributes.axis("axis", len(data.shape))
+        shape[axis] = -(-shape[axis] // block)
+        check(parameter.shape == tuple(shape), f"{parameter} has no entry per block of {data}")
+
+
+def _element(
+    attributes: Attributes, parameter: Tensor, indices: Sequence[Expr], shape: Sequence[int]
+) -> Expr:
+    """The entry of a scale or zero point for one element of data of this shape."""
+    block = attributes.integer("block")
+    if not block:
+        return broadcast_load(parameter, indices, shape)
+    chosen, axis = list(indices), attributes.integer("axis")
+    chosen[axis] = binary("floordiv", chosen[axis], integer(block))
+    return parameter[tuple(chosen)]
+
+
+def _to(attributes: Attributes) -> DType:
+    return DType(attributes.choice("to", list(DType)))
+
+
+def _infer_quantize(attributes: Attributes, types: Types) -> TensorType:
+    data, to = types.present(0), _to(attributes)
+    check_dtype(data, SIGNED, "the data")
+    check(to in QUANTISED, f"{to} is no type of quantised data")
+    _check_parameters(attributes, types, to)
+    return TensorType(to, data.shape)
+
+
+def _quantize(attributes: Attributes, use: Use) -> Tensor:
+    data, scale, zero_point = use.input(0), use.input(1), use.optional(2)
+    work = DType.F64 if DType.F64 in (data.dtype, scale.dtype) else DType.F32
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        divisor = cast(work, _element(attributes, scale, indices, use.shape))
+        rounded = unary("round", binary("div", cast(work, data[indices]), divisor))
+        if zero_point is not None:
+            offset = _element(attributes, zero_point, indices, use.shape)
+            rounded = binary("add", rounded, cast(work, offset))
+        return saturated(rounded, use.dtype)
+
+    return use.pointwise("quantize", body)
+
+
+def saturated(value: Expr, to: DType) -> Expr:
+    """A float as the nearest number of an integer type of at most 2 bytes."""
+    limits = np.iinfo(to.numpy)
+    raised = binary("max", value, const(int(limits.min), value.dtype))
+    return cast(to, binary("min", raised, const(int(limits.max), value.dtype)))
+
+
+def _infer_dequantize(attributes: Attributes, types: Types) -> TensorType:
+    data, to = types.present(0), _to(attributes)
+    check_dtype(data, INTEGERS, "the data")
+    check(to.is_float, f"the result of dequantize is a float, not {to}")
+    _check_parameters(attributes, types, data.dtype)
+    return TensorType(to, data.shape)
+
+
+def _dequantize(attributes: Attributes, use: Use) -> Tensor:
+    data, scale, zero_point = use.input(0), use.input(1), use.optional(2)
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        centred = cast(use.dtype, data[indices])
+        if zero_point is not None:
+            offset = _element(attributes, zero_point, indices, use.shape)
+            centred = sub(centred, cast(use.dtype, offset))
+        return mul(centred, cast(use.dtype, _element(attributes, scale, indices, use.shape)))
+
+    return use.pointwise("dequantize", body)
+
+
+_ATTRIBUTES: dict[str, Attribute | Required] = {"to": REQUIRED, "axis": 0, "block": 0}
+
+register(
+    OperatorDefinition(
+        "quantize", Pattern.ELEMENTWISE, (2, 3), _infer_quantize, _quantize, _ATTRIBUTES
+    ),
+    OperatorDefinition(
+        "dequantize",
+        Pattern.ELEMENTWISE,
+        (2, 3),
+        _infer_dequantize,
+        _dequantize,
+        _ATTRIBUTES,
+        cheap=True,
+    ),
+)
