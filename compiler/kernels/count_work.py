@@ -8,6 +8,7 @@ from compiler.expr.nodes import Binary, Cast, Expr, Select, Unary
 from compiler.expr.walk import children, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.running import running_reduction
+from compiler.kernels.scatter import searched_updates
 from compiler.kernels.stage import Stage
 
 
@@ -51,9 +52,16 @@ def elements(stage: Stage) -> int:
 
 
 def iterations(stage: Stage) -> int:
-    """How often the stage's body is evaluated; once per element of a running reduction."""
+    """How often the stage's body is evaluated; once per element of a running reduction.
+
+    Of a search for updates once for each, and once for each element that has none.
+    """
     if running_reduction(stage) is not None:
         return elements(stage)
+    searched = searched_updates(stage)
+    if searched is not None:
+        extent = next(axis.extent for axis in stage.axes if axis.name == searched.axis)
+        return elements(stage) // extent * (extent + searched.updates.extent)
     return math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
 
 

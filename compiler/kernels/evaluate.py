@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from compiler.expr.walk import axes_of, children, postorder
 from compiler.kernels.evaluate_product import contract, product_factors
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.running import RunningReduction, running_reduction
+from compiler.kernels.scatter import SearchedUpdates, searched_updates
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
@@ -69,6 +71,9 @@ def evaluate_stage(stage: Stage, tensors: Mapping[str, Array], accumulate_double
     running = running_reduction(stage)
     if running is not None:
         return _run(stage, running, tensors, accumulator)
+    searched = searched_updates(stage)
+    if searched is not None:
+        return _updated(stage, searched, tensors, accumulator)
     neutral = neutral_element(stage.combiner, accumulator)
     result = np.full(stage.shape, neutral.value, accumulator.numpy)
     _accumulate(stage, tensors, ranges, accumulator, result)
@@ -106,6 +111,28 @@ def _run(
     if running.reverse:
         result = np.flip(result, axis)
     return np.ascontiguousarray(result, stage.dtype.numpy)
+
+
+def _updated(
+    stage: Stage, searched: SearchedUpdates, tensors: Mapping[str, Array], accumulator: DType
+) -> Array:
+    """A search for updates, along these once: each joins what is at its position."""
+    along = [axis.name for axis in stage.axes].index(searched.axis)
+    axes = tuple(
+        searched.updates if position == along else axis for position, axis in enumerate(stage.axes)
+    )
+    ranges = {axis.name: range(axis.extent) for axis in axes}
+    walked = replace(stage, axes=axes, reduce_axes=(), combiner="")
+    found = _evaluate_pointwise(replace(walked, body=searched.position), tensors, ranges)
+    places = found.astype(np.int64)
+    values = _evaluate_pointwise(replace(walked, body=searched.value), tensors, ranges)
+    inside = (places >= 0) & (places < stage.shape[along])
+    positions = list(np.nonzero(inside))
+    positions[along] = places[inside]
+    result = np.full(stage.shape, searched.missed.value, accumulator.numpy)
+    terms = values[inside].astype(accumulator.numpy)
+    COMBINERS[stage.combiner].array.at(result, tuple(positions), terms)
+    return result.astype(stage.dtype.numpy, copy=False)
 
 
 def _part(result: _Values, chunk: Mapping[str, range], names: Sequence[str]) -> _Values:

@@ -2,7 +2,8 @@
 
 Instructions are estimated statement by statement, as the emitter would make them: one for a vector
 where lanes lie side by side, one for each lane where they do not, one for each element outside of
-vectorised loops.
+vectorised loops. What is written where memory says is written one by one on any machine: it does
+not count.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class _Place:
     local: frozenset[str]  # buffers whose vectors are known where their indices are
     times: int = 1
     lane: For | None = None
+    read: frozenset[str] = frozenset()  # variables whose values are read from memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,10 @@ def _leaves(body: Body, place: _Place) -> Iterator[tuple[Store | Update, _Place]
             case Let(variable=variable, value=value):
                 ranges = {**place.ranges, variable: expr_range(value, place.ranges)}
                 instance = {**place.instance, variable: expr_range(value, place.instance)}
-                yield from _leaves(statement.body, replace(place, ranges=ranges, instance=instance))
+                inner = replace(place, ranges=ranges, instance=instance)
+                if loads(value):
+                    inner = replace(inner, read=place.read | {variable})
+                yield from _leaves(statement.body, inner)
             case If(condition=condition):
                 if decide(condition, place.ranges) is not False:
                     yield from _leaves(statement.body, place)
@@ -114,6 +119,8 @@ def _inside(loop: For, place: _Place) -> _Place:
 
 def _work(statement: Store | Update, place: _Place, target: Target) -> _Work:
     nodes = list(postorder(statement.value, _operands))
+    if place.lane is None and any(axes_of(item) & place.read for item in statement.indices):
+        return _Work(0.0, 0.0)
     if place.lane is None:
         instructions = 1.0 + sum(map(_cost, nodes))
         return _Work(0.0, place.times * instructions, _why_scalar(statement, place, target))

@@ -32,6 +32,7 @@ from compiler.loops.loop_ranges import (
 )
 from compiler.loops.region import Region, User, required_region, required_regions
 from compiler.loops.scan_loops import scan_loops
+from compiler.loops.scatter_loops import scatter_loops
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_loops import StageLoops
 from compiler.loops.stage_state import StageState
@@ -103,6 +104,8 @@ class _Lowering:
         loops = StageLoops(PlacedStage(state, offsets, places or {}), self._names, self._attached)
         if state.scanned is not None:
             return scan_loops(loops, self.leaves, memory, region, start)
+        if state.scattered is not None:
+            return scatter_loops(loops, self.leaves, memory, region, start)
         if not stage.reduce_axes:
             leaf = self.leaves.leaf(loops.placed, memory, stage.body)
             return loops.nest(state.order, start, leaf)

@@ -21,6 +21,7 @@ from compiler.loops.loop_ranges import (
     pieces_of,
 )
 from compiler.loops.region import free_name
+from compiler.loops.stage_state import StageState
 
 SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard
 
@@ -36,6 +37,14 @@ class StageLoops:
         self.state = placed.state
         self.attached = attached
         self._names = names
+
+    def with_state(self, state: StageState) -> StageLoops:
+        """The same for another state of the stage."""
+        return StageLoops(replace(self.placed, state=state), self._names, self.attached)
+
+    def fresh(self, name: str, env: Env) -> str:
+        """The name, with a number if it is taken."""
+        return name if name not in env.ranges else f"{name}.{next(self._names)}"
 
     def nest(self, order: tuple[str, ...], env: Env, leaf: Inside, producers: bool = True) -> Body:
         """The loops of `order`, round what `leaf` makes."""
@@ -73,7 +82,7 @@ class StageLoops:
             if stop - start == 1:
                 statements += self._bind(axis, integer(start), piece, inside)
                 continue
-            variable = axis if axis not in env.ranges else f"{axis}.{next(self._names)}"
+            variable = self.fresh(axis, env)
             piece = replace(piece, ranges={**piece.ranges, variable: (start, stop - 1)})
             body = self._bind(axis, index(variable), piece, inside)
             if body:
@@ -162,7 +171,7 @@ class StageLoops:
         simple = affine(value, env.ranges).to_expr()
         if isinstance(simple, Const | Index):
             return inside(simple, env)
-        variable = name if name not in env.ranges else f"{name}.{next(self._names)}"
+        variable = self.fresh(name, env)
         ranges = {**env.ranges, variable: expr_range(simple, env.ranges)}
         body = inside(index(variable), replace(env, ranges=ranges))
         return (Let(variable, simple, body),) if body else ()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.errors import ScheduleError
+from compiler.expr.nodes import Expr
 from compiler.kernels.stage import Axis, Stage
 from compiler.loops.ir import LoopKind, Scope
 
@@ -66,6 +67,19 @@ class DottedAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class ScatteredAxis:
+    """The axis along which a stage, filled with `seed`, is updated at `position`, in order.
+
+    The stage's body is what an update gives, its reduce axis goes over the updates, and its
+    combiner, if there is one, joins them with what is there.
+    """
+
+    axis: str
+    seed: Expr
+    position: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """Where a producer is computed: inside loop `axis` of `consumer`."""
 
@@ -94,6 +108,7 @@ class StageState:
     scope: Scope = Scope.WORKSPACE
     scanned: ScannedAxis | None = None
     dotted: DottedAxis | None = None
+    scattered: ScatteredAxis | None = None
 
     @staticmethod
     def of(stage: Stage) -> StageState:

@@ -8,6 +8,7 @@ from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import Const, Expr, Load, Select
 from compiler.expr.verify import node_problem
 from compiler.expr.walk import children, loads
+from compiler.loops.computed_places import ComputedPlaces
 from compiler.loops.ir import (
     Allocate,
     Carry,
@@ -34,7 +35,8 @@ def verify_loops(nest: LoopNest) -> None:
     unrolled ones and allocates nothing; a parallel loop is outermost; workspace is allocated
     outside of loops; types agree; the factors of a dot product are narrower than their sum, and no
     more than loads; indices are provably in range, except under a guard, whose meaning is not
-    analysed.
+    analysed. Where an index of what is written is read from memory, another one says
+    which thread or lane writes there.
     """
     problem = _Verifier(nest).body(nest.body, {}, guarded=False, loops=())
     if problem:
@@ -46,6 +48,7 @@ class _Verifier:
         self.read_only = {memory.name for memory in nest.inputs}
         self.memories: dict[str, Memory] = {memory.name: memory for memory in nest.inputs}
         self.memories[nest.output.name] = nest.output
+        self.places = ComputedPlaces()
 
     def body(
         self, body: tuple[Stmt, ...], ranges: Ranges, *, guarded: bool, loops: tuple[LoopKind, ...]
@@ -68,6 +71,7 @@ class _Verifier:
                     return f"{variable} is bound twice"
                 problem = self._value(value, ranges, guarded)
                 bound = {**ranges, variable: expr_range(value, ranges)}
+                self.places.bind(variable, value)
                 return problem or self.body(inner, bound, guarded=guarded, loops=loops)
             case If(condition=condition, body=inner):
                 problem = self._value(condition, ranges, guarded)
@@ -98,7 +102,8 @@ class _Verifier:
         if LoopKind.VECTORISED in loops and loop.kind is not LoopKind.UNROLLED:
             return f"vectorised loop round the {loop.kind} loop {loop.variable}"
         inner = {**ranges, loop.variable: (loop.start, loop.stop - 1)}
-        return self.body(loop.body, inner, guarded=guarded, loops=(*loops, loop.kind))
+        with self.places.inside(loop):
+            return self.body(loop.body, inner, guarded=guarded, loops=(*loops, loop.kind))
 
     def _allocate(
         self,
@@ -116,6 +121,7 @@ class _Verifier:
         if LoopKind.VECTORISED in loops:
             return f"the lanes of a vectorised loop share {memory.name}"
         self.memories[memory.name] = memory
+        self.places.allocate(memory.name)
         problem = self.body(inner, ranges, guarded=guarded, loops=loops)
         del self.memories[memory.name]
         return problem
@@ -145,7 +151,11 @@ class _Verifier:
         if isinstance(statement, Update) and statement.combiner not in COMBINERS:
             return f"unknown combiner {statement.combiner!r}"
         target = Load(memory.dtype, memory.name, statement.indices)
-        return self._value(target, ranges, guarded) or self._value(statement.value, ranges, guarded)
+        return (
+            self._value(target, ranges, guarded)
+            or self._value(statement.value, ranges, guarded)
+            or self.places.problem(statement)
+        )
 
     def _indices(
         self, memory: Memory, indices: tuple[Expr, ...], ranges: Ranges, guarded: bool

@@ -18,8 +18,8 @@ from compiler.types.dtypes import NUMBERS, DType
 from compiler.types.tensor_type import TensorType
 
 
-def _wrapped(position: Expr, extent: int) -> Expr:
-    """A loaded index as an i64; negative ones count from the end."""
+def wrapped(position: Expr, extent: int) -> Expr:
+    """A loaded index as an i64: negative ones count from the end, others stay as they are."""
     position = cast(DType.I64, position)
     negative = binary("lt", position, integer(0))
     return select(negative, add(position, integer(extent)), position)
@@ -27,8 +27,8 @@ def _wrapped(position: Expr, extent: int) -> Expr:
 
 def _position(position: Expr, extent: int) -> Expr:
     """A loaded index as a position in 0..extent-1, whatever its value."""
-    wrapped = _wrapped(position, extent)
-    return binary("max", binary("min", wrapped, integer(extent - 1)), integer(0))
+    inside = binary("min", wrapped(position, extent), integer(extent - 1))
+    return binary("max", inside, integer(0))
 
 
 def _infer_gather(attributes: Attributes, types: Types) -> TensorType:
@@ -129,7 +129,7 @@ def _one_hot(attributes: Attributes, use: Use) -> Tensor:
     depth = attributes.integer("depth")
 
     def value(indices: tuple[Expr, ...]) -> Expr:
-        hot = _wrapped(picks[(*indices[:axis], *indices[axis + 1 :])], depth)
+        hot = wrapped(picks[(*indices[:axis], *indices[axis + 1 :])], depth)
         return select(binary("eq", hot, indices[axis]), values[integer(1)], values[integer(0)])
 
     return use.pointwise("one_hot", value)

@@ -32,7 +32,7 @@ class Pattern(StrEnum):
     INJECTIVE = "injective"  # each output element is one input element (or a constant)
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
-    OPAQUE = "opaque"  # a kernel of its own, nothing is fused with it
+    OPAQUE = "opaque"  # several stages; what is pointwise after it joins its kernel
     VIEW = "view"  # the same memory, or a part of it, under another shape: no code
     JOIN = "join"  # the operands one behind the other, where they were written: no code
 
@@ -90,6 +90,8 @@ class OperatorDefinition:
     """Where it reads its data."""
     turns: Callable[[Attributes], bool] | None = None
     """Whether elements that lie side by side are read far apart; None: they are not."""
+    alone: bool = False
+    """No other node shares its kernel."""
     pieced: bool = False
     """Which operand an element is of follows from its position."""
     work: WorkRule | None = None

@@ -125,6 +125,8 @@ class _Fuser:
     # --- towards the consumers ------------------------------------------------------------------
 
     def _with_epilogue(self, core: Node) -> list[Node]:
+        if operator(core.operator).alone:
+            return self._claim([core])
         shape = self.graph.types[core.output].shape
 
         def joins(node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.attention import attention_sketches
 from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
 from compiler.schedule.sketches.scan import scan_sketches
+from compiler.schedule.sketches.scatter import scatter_sketches
 from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from compiler.schedule.sketches.transposed import transposed_sketches
 from compiler.schedule.sketches.window import window_sketches
@@ -18,7 +19,7 @@ from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 ATTENDING = (attention_sketches,)
-SCANNING = (scan_sketches,)
+SCANNING = (scan_sketches, scatter_sketches)
 REDUCING = (
     window_rows_sketches,
     window_sketches,

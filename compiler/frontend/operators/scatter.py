@@ -1,7 +1,4 @@
-"""Scatter operators as gathers: of constant indices, every update's place is known.
-
-Those whose indices are computed are in scatter_search.py.
-"""
+"""Scatters: as gathers where each update's place is known and its own, else as they are."""
 
 from __future__ import annotations
 
@@ -13,10 +10,8 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators import scatter_search
+from compiler.operators.scatter import REDUCTIONS
 
-_COMBINE = {"none": "", "add": "add", "mul": "mul", "max": "max", "min": "min"}
-_MAX_ROUNDS = 64  # updates of one element, one after the other
 _MAX_ELEMENTS = 2**26
 
 Positions = npt.NDArray[np.int64]
@@ -31,11 +26,13 @@ def scatter_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(
             f"indices {list(indices.shape)} and updates {updates.type} do not fit {data.type}"
         )
+    reached = zip(indices.shape, data.shape, strict=True)
+    if any(own > whole for at, (own, whole) in enumerate(reached) if at != axis):
+        raise node.bad_shape(f"indices {list(indices.shape)} reach beyond {data.type}")
     if math.prod(updates.shape) == 0:
         return data
     if indices.array is None:
-        reduction = node.choice("reduction", "none", tuple(_COMBINE))
-        return scatter_search.scatter_elements(node, data, indices, updates, axis, reduction, graph)
+        return _scatter_elements(node, data, indices, updates, axis, graph)
     graph.check_array((indices.rank, *indices.shape), 8)
     positions: list[Positions] = list(np.indices(indices.shape, np.int64))
     positions[axis] = _wrapped(node, indices.array.astype(np.int64), data.shape[axis])
@@ -61,8 +58,57 @@ def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
         each = [_wrapped(node, tuples[:, a], extent) for a, extent in enumerate(named)]
         targets = np.ravel_multi_index(tuple(each), named)
         return _scatter_rows(node, data, updates, targets, rows, graph)
-    reduction = node.choice("reduction", "none", tuple(_COMBINE))
-    return scatter_search.scatter_rows(node, data, indices, updates, reduction, graph)
+    return _scatter_tuples(node, data, indices, updates, named, graph)
+
+
+def _scatter_elements(
+    node: OnnxNode, data: Value, indices: Value, updates: Value, axis: int, graph: GraphBuilder
+) -> Value:
+    """ScatterElements: `indices` names, for each update, its position along an axis."""
+    count, outside = indices.shape[axis], -data.shape[axis] - 1
+    reaching = (*data.shape[:axis], count, *data.shape[axis + 1 :])
+    indices = _widened(graph, indices, reaching, outside)
+    updates = _widened(graph, updates, reaching, 0)
+    before, behind = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
+    result = graph.emit(
+        "scatter_elements",
+        graph.reshape(data, (before, data.shape[axis], behind)),
+        graph.reshape(indices, (before, count, behind)),
+        graph.reshape(updates, (before, count, behind)),
+        reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
+    )
+    return graph.reshape(result, data.shape)
+
+
+def _scatter_tuples(
+    node: OnnxNode,
+    data: Value,
+    indices: Value,
+    updates: Value,
+    named: tuple[int, ...],
+    graph: GraphBuilder,
+) -> Value:
+    """ScatterND: the last axis of `indices` names a row of the data's first axes."""
+    rows, width, depth = math.prod(named), data.type.size // math.prod(named), len(named)
+    count = indices.type.size // depth
+    result = graph.emit(
+        "scatter_rows",
+        graph.reshape(data, (rows, width)),
+        graph.reshape(indices, (count, depth)),
+        graph.reshape(updates, (count, width)),
+        reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
+        named=named,
+    )
+    return graph.reshape(result, data.shape)
+
+
+def _widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...], fill: int) -> Value:
+    """The value in the corner of a larger shape."""
+    if value.shape == shape:
+        return value
+    ends = (full - extent for full, extent in zip(shape, value.shape, strict=True))
+    pads = (*(0,) * len(shape), *ends)
+    return graph.emit("pad", value, graph.scalar(fill, value.dtype), pads=pads, mode="constant")
 
 
 def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:
@@ -81,41 +127,32 @@ def _scatter_rows(
 ) -> Value:
     """Write update i to row `targets[i]` of the data, which has so many rows.
 
-    Each round writes at most one update per row: `where(mask, combine(data, picked), data)`.
+    One update per row is `where(mask, combine(data, picked), data)`; several that are joined need
+    no more than one place each.
     """
-    reduction = node.choice("reduction", "none", tuple(_COMBINE))
+    reduction = node.choice("reduction", "none", tuple(REDUCTIONS))
     if rows > _MAX_ELEMENTS:
         raise node.unsupported(f"scattering into {rows} rows")
     graph.check_array((rows,), 9)  # a position and a mask
-    rounds = [_last_writes(targets)] if reduction == "none" else _rounds(targets)
-    if len(rounds) > _MAX_ROUNDS:
-        raise node.unsupported(f"{len(rounds)} updates of one element")
+    last = _last_writes(targets)
+    if reduction != "none" and len(last) < len(targets):
+        return _scatter_tuples(
+            node, data, graph.constant(targets.reshape(-1, 1)), updates, (rows,), graph
+        )
     width = data.type.size // rows
     row = (width,) if width > 1 else ()
-    flat, result = graph.reshape(updates, (len(targets), *row)), graph.reshape(data, (rows, *row))
-    for chosen in rounds:
-        mask = np.zeros((rows, *(1 for _ in row)), np.bool_)
-        source = np.zeros(rows, np.int64)
-        mask[targets[chosen]] = True
-        source[targets[chosen]] = chosen
-        picked = graph.emit("gather", flat, graph.constant(source), axis=0)
-        if reduction != "none":
-            picked = graph.emit(_COMBINE[reduction], result, picked)
-        result = graph.emit("where", graph.constant(mask), picked, result)
-    return graph.reshape(result, data.shape)
+    flat, table = graph.reshape(updates, (len(targets), *row)), graph.reshape(data, (rows, *row))
+    mask = np.zeros((rows, *(1 for _ in row)), np.bool_)
+    source = np.zeros(rows, np.int64)
+    mask[targets[last]] = True
+    source[targets[last]] = last
+    picked = graph.emit("gather", flat, graph.constant(source), axis=0)
+    if reduction != "none":
+        picked = graph.emit(reduction, table, picked)
+    return graph.reshape(graph.emit("where", graph.constant(mask), picked, table), data.shape)
 
 
 def _last_writes(targets: Positions) -> Positions:
     """Positions of the last update of each element."""
     _, first_from_end = np.unique(targets[::-1], return_index=True)
     return (len(targets) - 1 - first_from_end).astype(np.int64)
-
-
-def _rounds(targets: Positions) -> list[Positions]:
-    """The updates in rounds, the n-th update of an element in round n."""
-    order = np.argsort(targets, kind="stable")
-    sorted_targets = targets[order]
-    starts = np.r_[True, sorted_targets[1:] != sorted_targets[:-1]]
-    group_start = np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))
-    number = np.arange(len(order)) - group_start
-    return [order[number == n].astype(np.int64) for n in range(int(number.max()) + 1)]

@@ -38,6 +38,10 @@ class CaseBuilder:
         """An input of 64-bit integers from 0 to `below` - 1."""
         return self._input(self._random.integers(0, below, shape))
 
+    def places(self, axis: int, shape: Sequence[int]) -> str:
+        """An input of 64-bit integers of which no two are equal along an axis."""
+        return self._input(self._random.permuted(np.indices(shape)[axis], axis=axis))
+
     def permutation(self, size: int) -> str:
         """An input of the integers below `size` in random order."""
         return self._input(self._random.permutation(size))

@@ -67,10 +67,40 @@ def _gather_elements(axis: int, *shape: int) -> Callable[[CaseBuilder], str]:
     )
 
 
-def _scatter_elements(net: CaseBuilder) -> str:
-    data, updates = net.input(256, 512), net.input(256, 64)
-    return net.node(
-        "ScatterElements", data, net.indices(512, 256, 64), updates, axis=1, reduction="add"
+def _scatter_elements(
+    axis: int, count: int, reduction: str, *shape: int
+) -> Callable[[CaseBuilder], str]:
+    def write(net: CaseBuilder) -> str:
+        part = (*shape[:axis], count, *shape[axis + 1 :])
+        places = net.indices(shape[axis], *part) if reduction != "none" else net.places(axis, part)
+        return net.node(
+            "ScatterElements",
+            net.input(*shape),
+            places,
+            net.input(*part),
+            axis=axis,
+            reduction=reduction,
+        )
+
+    return write
+
+
+def _scatter_tuples(
+    depth: int, count: int, reduction: str, *shape: int
+) -> Callable[[CaseBuilder], str]:
+    """Of indices below all named extents."""
+
+    def write(net: CaseBuilder) -> str:
+        data, updates = net.input(*shape), net.input(count, *shape[depth:])
+        indices = net.indices(min(shape[:depth]), count, depth)
+        return net.node("ScatterND", data, indices, updates, reduction=reduction)
+
+    return write
+
+
+def _gather_tuples(depth: int, count: int, *shape: int) -> Callable[[CaseBuilder], str]:
+    return lambda net: net.node(
+        "GatherND", net.input(*shape), net.indices(min(shape[:depth]), count, depth)
     )
 
 
@@ -113,7 +143,22 @@ _INDEXED: dict[str, tuple[str, Callable[[CaseBuilder], str]]] = {
     "GatherElements over 1: 256x512": ("gather", _gather_elements(1, 256, 512)),
     "GatherElements over 0: 256x512": ("gather", _gather_elements(0, 256, 512)),
     "relative positions: 64x4x49x49": ("gather", _relative_positions),
-    "ScatterElements add: 256x64 to 256x512": ("scatter", _scatter_elements),
+    "GatherND: 2000 of 64x64x100": ("gather", _gather_tuples(2, 2000, 64, 64, 100)),
+    "GatherND: 20000 of 300x400": ("gather", _gather_tuples(2, 20000, 300, 400)),
+    "ScatterElements add: 256x64 to 256x512": (
+        "scatter",
+        _scatter_elements(1, 64, "add", 256, 512),
+    ),
+    "ScatterElements: 200x256 to 1000x256": (
+        "scatter",
+        _scatter_elements(0, 200, "none", 1000, 256),
+    ),
+    "ScatterElements max: 8x50x64 to 8x300x64": (
+        "scatter",
+        _scatter_elements(1, 50, "max", 8, 300, 64),
+    ),
+    "ScatterND add: 5000 of 1000x64": ("scatter", _scatter_tuples(1, 5000, "add", 1000, 64)),
+    "ScatterND add: 10000 of 300x400": ("scatter", _scatter_tuples(2, 10000, "add", 300, 400)),
     "ScatterND rows: 64 of 512x512": ("scatter", _scatter_rows),
     "OneHot: 64 of 1000": ("scatter", _one_hot),
     "Trilu: 12x128x128": ("gather", _triangle),

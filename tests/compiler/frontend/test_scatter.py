@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import compiler
 from compiler.errors import ImportModelError
@@ -107,7 +107,23 @@ def test_positions_outside_of_the_data_are_left_out() -> None:
     np.testing.assert_array_equal(result, [[0] * 3, [1] * 3, [0] * 3, [0] * 3])
 
 
-def test_too_many_comparisons_are_refused() -> None:
-    proto = model("ScatterND", (1 << 16, 4), (1 << 15, 1), (1 << 15, 4))
-    with pytest.raises(ImportModelError, match="computed at run time"):
+def test_many_updates_are_walked_once() -> None:
+    rows, count = 1 << 16, 1 << 15  # 2**31 comparisons
+    proto = model("ScatterND", (rows, 4), (count, 1), (count, 4), reduction="add")
+    check(proto, np.random.default_rng(0).integers(0, rows, (count, 1)), 1)
+
+
+def test_updates_of_one_element_at_known_positions_are_joined() -> None:
+    proto = model("ScatterElements", (1, 5), (1, 300), (1, 300), axis=1, reduction="add")
+    positions = np.arange(300).reshape(1, 300) % 3
+    proto.graph.initializer.append(numpy_helper.from_array(positions, "i"))
+    proto.graph.input.pop(1)
+    x, u = np.ones((1, 5), np.float32), np.ones((1, 300), np.float32)
+    result = compiler.build(import_model_proto(proto)).run({"x": x, "u": u})["y"]
+    np.testing.assert_array_equal(result, [[101, 101, 101, 1, 1]])
+
+
+def test_positions_beyond_another_axis_are_refused() -> None:
+    proto = model("ScatterElements", (4, 3), (2, 5), (2, 5), axis=0)
+    with pytest.raises(ImportModelError, match="reach beyond"):
         import_model_proto(proto)

@@ -7,7 +7,7 @@ import pytest
 from compiler.expr.library_calls import calls_library
 from compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
 from compiler.llvm.scalar_work import scalar_work
-from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store, Update
+from compiler.loops.ir import For, If, Let, LoopKind, LoopNest, Memory, Store, Update
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.target import Target
@@ -95,6 +95,14 @@ def test_loop_that_is_not_vectorised_is_scalar_work_for_what_keeps_it_from_that(
     body = For("lane", 0, 3, serial, (Store("y", (narrow,), x(narrow)),))
     few = LoopNest("k", (X, TABLE), Y, (For("row", 0, ROWS, serial, (body,)),))
     assert scalar_work(few, TARGET) == "no axis of 4 or more elements is contiguous in `y`"
+
+
+def test_what_is_written_where_memory_says_does_not_count() -> None:
+    place = Load(DType.I64, "table", (index("row"),))
+    store = Store("y", (index("at"),), x(index("row")))
+    body = (Let("at", place, (If(binary("lt", index("at"), integer(ROWS)), (store,)),)),)
+    scattered = LoopNest("k", (X, TABLE), Y, (For("row", 0, ROWS, LoopKind.SERIAL, body),))
+    assert scalar_work(scattered, TARGET) == ""
 
 
 def test_a_little_scalar_work_beside_vectors_is_nothing() -> None:

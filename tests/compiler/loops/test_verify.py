@@ -92,6 +92,8 @@ def nest(*body: Stmt) -> LoopNest:
 
 J_LOOP = loop(store(), variable="j", extent=2)
 IN_RANGE = binary("lt", AT, integer(7))
+READ = cast(DType.I64, load())  # a place that is read from memory
+OWN = binary("lt", index("at"), integer(8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,18 @@ RULES = [
         loop(If(IN_RANGE, (store(add(AT, integer(1))),))),
         loop(store(add(AT, integer(1)))),
         "y: index 0 runs over 1..8, extent 8",
+    ),
+    Rule(
+        "threads write to places of their own",
+        loop(Let("at", READ, (If(OWN, (store(index("at")),)),))),
+        loop(Let("at", READ, (If(OWN, (store(index("at")),)),)), kind=LoopKind.PARALLEL),
+        "rounds of the parallel for loop i may write to one place of y, which is read from memory",
+    ),
+    Rule(
+        "lanes write to places of their own",
+        loop(store(READ)),
+        loop(store(READ), kind=LoopKind.VECTORISED),
+        "rounds of the vector for loop i may write to one place of y, which is read from memory",
     ),
     Rule(
         "conditions are bool",

@@ -226,6 +226,14 @@ def _shared_part() -> FusedKernel:
     return FusedKernel("shared_part", tuple(builder.inputs), tuple(builder.stages), "z")
 
 
+def _scattered(reduction: str) -> FusedKernel:
+    """x, updated at positions that two columns read, two of seven beyond its rows."""
+    data, updates = f32(2, 5, 2), f32(2, 4, 2)
+    operands = [data, TensorType(DType.I64, updates.shape), updates]
+    node = ("scatter_elements", ["x0", "x1", "x2"], {"reduction": reduction})
+    return kernel_of(operands, [node])
+
+
 STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "vector8": lambda: _vector(8),
     "vector9": lambda: _vector(9),
@@ -249,6 +257,8 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "running_maximum": _running_maximum,
     "grouped": _grouped,
     "shared_part": _shared_part,
+    "scattered": lambda: _scattered("none"),
+    "scattered_sum": lambda: _scattered("add"),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.operators.scatter import REDUCTIONS
 from tests.compiler.operators.cases import ALL, Case, Values, array, case, reference, runtime
 
 
@@ -187,6 +188,29 @@ def _weighted(x: Values, axis: int) -> Iterator[Case]:
         )
 
 
+def _scatters() -> Iterator[Case]:
+    random = np.random.default_rng(0)
+    places = random.permuted(np.indices((3, 5, 2))[1], axis=1)[:, :4] - 5 * (np.arange(2) > 0)
+    rows = random.permutation(np.indices((2, 3)).reshape(2, 6).T)[:4]
+    for reduction in REDUCTIONS:
+        for dtype in ("float32", "float64", "int32", "uint8"):
+            data, updates = array(20, (3, 5, 2), dtype), array(21, (3, 4, 2), dtype)
+            operands = [data, places, updates]
+            expected = reference("ScatterElements", *operands, axis=1, reduction=reduction)
+            id = f"{dtype}-{reduction}"
+            yield case(id, "scatter_elements", operands, expected, reduction=reduction)
+            table, updates = array(22, (6, 5), dtype), array(23, (4, 5), dtype)
+            whole = reference(
+                "ScatterND", table.reshape(2, 3, 5), rows, updates, reduction=reduction
+            )
+            operands, expected = [table, rows, updates], _flat_rows(whole)
+            yield case(id, "scatter_rows", operands, expected, reduction=reduction, named=(2, 3))
+
+
+def _flat_rows(expected: Callable[[], Values]) -> Callable[[], Values]:
+    return lambda: expected().reshape(6, 5)
+
+
 def _one_hots() -> Iterator[Case]:
     for dtype in ("int64", "int32", "float32", "uint8"):
         picks = array(10, (2, 7), dtype)
@@ -220,6 +244,7 @@ def movement_cases() -> list[Case]:
         *_pads(),
         *_gathers(),
         *_resamplings(),
+        *_scatters(),
         *_one_hots(),
         *_blocks(),
     ]

@@ -45,6 +45,7 @@ from tests.compiler.schedule.drawn_rows import (
     rows_of_any_axes,
     running_rows,
 )
+from tests.compiler.schedule.drawn_scatters import scatters
 from tests.compiler.schedule.drawn_turns import rows_of_windows, turns
 from tests.compiler.schedule.drawn_windows import (
     blocked_convolutions,
@@ -85,6 +86,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "resampled_rows": (resampled_rows, 120),
     "rows_of_windows": (rows_of_windows, 90),
     "attentions": (attentions, 120),
+    "scatters": (scatters, 90),
 }
 
 

@@ -36,6 +36,7 @@ from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
 from compiler.schedule.steps.scan import Scan
+from compiler.schedule.steps.scatter import Scatter
 from compiler.schedule.steps.separate_window import SeparateWindow
 from compiler.schedule.steps.split_axis import SplitAxis
 from compiler.schedule.steps.split_reduction import SplitReduction
@@ -85,6 +86,13 @@ EXAMPLES = [
         "running_sum",
         Vectorize("y", "j.i"),
         (Scan("y"), Tile("y", "j", 8)),
+    ),
+    Example("scatter", "scattered", Scatter("scatter")),
+    Example(
+        "scatter_lanes_in_turns",
+        "scattered_sum",
+        Vectorize("scatter", "i2"),
+        (Scatter("scatter"), Reorder("scatter", ("i0", "i1", "u", "i2"))),
     ),
     Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
     Example("split_reduction_masked", "row_sum19", SplitReduction("s", "k", 8, masked=True)),
@@ -289,6 +297,13 @@ REFUSALS = [
         "a running reduction must be walked before other steps touch the stage",
         (Unroll("y", "i"),),
     ),
+    Refusal("running_sum", Scatter("y"), "y is no scatter"),
+    Refusal(
+        "scattered",
+        Scatter("scatter"),
+        "a scatter must be walked before other steps touch the kernel",
+        (Unroll("scatter", "i0"),),
+    ),
     Refusal("row_sum19", SplitReduction("s", "i", 8), "i is no reduce axis of s"),
     Refusal("row_sum19", SplitReduction("s", "k", 0), "there must be at least 1 lane"),
     Refusal("row_sum19", SplitReduction("s", "k", 32), "extent 19 is below 32 lanes"),
@@ -492,6 +507,24 @@ def test_an_axis_that_is_not_walked_in_order_cannot_be_scanned(
 ) -> None:
     with pytest.raises(ScheduleError, match=reason):
         lower(KERNELS["running_sum"], Schedule((Scan("y"), *steps)))
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (
+            (Reorder("scatter", ("i1", "i0", "i2", "u")), Parallelize("scatter", "i1")),
+            "loop i1 is walked in order",
+        ),
+        ((Fuse("scatter", ("i0", "i1"), "f"),), "f fuses loops over updates, or where they go"),
+        ((Tile("scatter", "i2", 2, "shift"),), "the tiles of a scatter can only be peeled"),
+    ],
+)
+def test_updates_of_one_place_are_neither_shared_nor_repeated(
+    steps: tuple[Step, ...], reason: str
+) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        lower(KERNELS["scattered_sum"], Schedule((Scatter("scatter"), *steps)))
 
 
 def test_a_tile_cannot_be_cut_again_where_it_has_a_rest() -> None:
