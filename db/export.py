@@ -1,6 +1,7 @@
-"""Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds, an end.
+"""Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds, plans,
+and an end.
 
-    {"format": "tunefarm-records", "version": 5}
+    {"format": "tunefarm-records", "version": 6}
     {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …, "checksum": "01ef…"}
     {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …, "checksum": …}
     {"kind": "end", "records": 2}
@@ -28,6 +29,7 @@ from db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
+    PlanRecord,
     Record,
     TargetRecord,
     TaskKey,
@@ -38,9 +40,9 @@ from db.records import (
 from db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 5
+VERSION = 6
 """Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs,
-version 4 no pairs."""
+version 4 no pairs, version 5 no plans."""
 _CHECKED_SINCE = 4
 _PAIRS_SINCE = 5
 _ALONE: Mapping[str, Any] = {
@@ -127,6 +129,7 @@ def records_of(store: Store) -> Iterator[Record]:
     yield from queries.iterate_trials(store)
     yield from queries.iterate_bests(store)
     yield from reversed(queries.builds(store))
+    yield from reversed(queries.plans(store))
 
 
 _KINDS: Mapping[str, type[Record]] = {
@@ -136,6 +139,7 @@ _KINDS: Mapping[str, type[Record]] = {
     "trial": TrialRecord,
     "best": BestRecord,
     "build": BuildRecord,
+    "plan": PlanRecord,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -249,7 +253,7 @@ def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
         case BestRecord():
             keys = [record.key]
             needed = {("job", record.job), ("trial", _trial_name(record))}
-        case BuildRecord():
+        case BuildRecord() | PlanRecord():
             needed = {("target", record.target)}
     needed |= {
         part for key in keys for part in (("workload", key.workload), ("target", key.target))

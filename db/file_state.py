@@ -14,7 +14,12 @@ from pathlib import Path
 from configs.regular_file import read_regular
 
 _MOST_BYTES = 64 << 20  # reading more takes longer than looking a model's kernels up
-_TABLES = ("tasks", "trials", "bests")  # whatever else changes, these decide what is applied
+_TABLES = (
+    "tasks",
+    "trials",
+    "bests",
+    "plans",
+)  # whatever else changes, these decide what is applied
 
 
 def file_digest(path: str | Path) -> str | None:

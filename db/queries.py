@@ -21,6 +21,7 @@ from db.records import (
     BuildRecord,
     JobRecord,
     JobTask,
+    PlanRecord,
     TargetRecord,
     TaskKey,
     TrialRecord,
@@ -291,6 +292,39 @@ def builds(store: Store, *, limit: int | None = None) -> list[BuildRecord]:
     with store.reading() as session:
         rows = session.execute(statement)
         return [record_of(BuildRecord, row, id=row.uid, target=target) for row, target in rows]
+
+
+def plans(store: Store) -> list[PlanRecord]:
+    """What was chosen for models as a whole, newest first."""
+    return _plans(store, _of_plans())
+
+
+def newest_plan(
+    store: Store, model_hash: str, target: str, threads: int, numerics: str, compiler_version: str
+) -> PlanRecord | None:
+    """What was last chosen for a model under these conditions; None if nothing was."""
+    plan = schema.Plan
+    statement = _of_plans().where(
+        plan.model_hash == model_hash,
+        schema.Target.key == target,
+        plan.threads == threads,
+        plan.numerics == numerics,
+        plan.compiler_version == compiler_version,
+    )
+    return next(iter(_plans(store, statement.limit(1))), None)
+
+
+def _of_plans() -> Select[Any]:
+    of_target = schema.Target.id == schema.Plan.target_id
+    newest_first = schema.Plan.created.desc(), schema.Plan.id.desc()
+    columns: tuple[Any, ...] = (schema.Plan, schema.Target.key)
+    return select(*columns).join(schema.Target, of_target).order_by(*newest_first)
+
+
+def _plans(store: Store, statement: Select[Any]) -> list[PlanRecord]:
+    with store.reading() as session:
+        rows = session.execute(statement)
+        return [record_of(PlanRecord, row, id=row.uid, target=target) for row, target in rows]
 
 
 def is_built(store: Store, model_hash: str, artefact_sha256: str) -> bool:

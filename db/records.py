@@ -197,6 +197,24 @@ class BuildRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """What was chosen for a model as a whole, a JSON value, under these numerics.
+
+    `id` is unique over all databases; `created` is in seconds since the epoch.
+    """
+
+    id: bounds.Word
+    model_name: bounds.Prose
+    model_hash: bounds.Hash
+    target: bounds.TargetKey
+    threads: bounds.Count
+    numerics: bounds.Word
+    compiler_version: bounds.Hash
+    plan: bounds.JsonObject
+    created: bounds.Moment
+
+
+@dataclass(frozen=True, slots=True)
 class JobTask:
     """One distinct kernel of a job's model and how often it occurs there."""
 
@@ -226,5 +244,5 @@ class JobRecord:
 
 
 Record: TypeAlias = (
-    TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord | BuildRecord
+    TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord | BuildRecord | PlanRecord
 )

@@ -19,6 +19,7 @@ from db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
+    PlanRecord,
     Record,
     TargetRecord,
     TaskKey,
@@ -186,8 +187,8 @@ def _best_values(ids: RowIds, record: BestRecord) -> dict[str, Any]:
     }
 
 
-def _build_values(ids: RowIds, record: BuildRecord) -> dict[str, Any]:
-    """The columns of a build's row. Raises DatabaseError if its target is not in the database."""
+def _values_of_model(ids: RowIds, record: BuildRecord | PlanRecord) -> dict[str, Any]:
+    """The columns of a build's or a plan's row. Raises DatabaseError if its target is not there."""
     return {
         **_columns(record, "id", "target"),
         "uid": record.id,
@@ -251,7 +252,8 @@ _ROWS: Mapping[type[Record], tuple[type[schema.Base], _Values]] = {
     WorkloadRecord: (schema.Workload, lambda _, record: _columns(record)),
     TrialRecord: (schema.Trial, _trial_values),
     BestRecord: (schema.Best, _best_values),
-    BuildRecord: (schema.Build, _build_values),
+    BuildRecord: (schema.Build, _values_of_model),
+    PlanRecord: (schema.Plan, _values_of_model),
 }
 _PARENTS = (TargetRecord, WorkloadRecord, JobRecord)
 """Records that others refer to."""

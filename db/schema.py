@@ -5,7 +5,7 @@ workloads ─┐
 targets  ──┘                               ├─ bests (each one of the trials)
                                            ├─ job_tasks ─ jobs
                                └─ claims ─ jobs ─ leases
-targets ── builds
+targets ── builds, plans
 
 Every row has a checksum, so that a damaged one is told from an intact one (`db.checksum`).
 """
@@ -38,11 +38,11 @@ from db.checksum import checksum_of, checksum_of_insert, damaged_row
 from db.packing import pack, unpack
 from db.records import OK, JobState, compact_json
 
-REVISION = "0005"
+REVISION = "0006"
 """The Alembic revision that these models are."""
 
 
-WITH_CHECKSUMS = ("0003", "0004", REVISION)
+WITH_CHECKSUMS = ("0003", "0004", "0005", REVISION)
 """The revisions whose tables, if there, have the columns of these models, but for those that stand
 behind the checksum (`db.checksum.added_columns`)."""
 
@@ -317,4 +317,20 @@ class Build(Numbered):
     artefact_sha256: Mapped[str] = mapped_column(String(64))
     tuned_share: Mapped[float]
     report: Mapped[Any] = mapped_column(PackedJson)
+    created: Mapped[float]
+
+
+class Plan(Numbered):
+    """What was chosen for a model as a whole. The newest row of a model counts."""
+
+    __tablename__ = "plans"
+
+    uid: Mapped[str] = mapped_column(String(32), unique=True)
+    model_name: Mapped[str]
+    model_hash: Mapped[str] = mapped_column(String(64), index=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), index=True)
+    threads: Mapped[int]
+    numerics: Mapped[str] = mapped_column(String(32))
+    compiler_version: Mapped[str] = mapped_column(String(64))
+    plan: Mapped[Any] = mapped_column(PackedJson)
     created: Mapped[float]

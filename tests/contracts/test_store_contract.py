@@ -33,6 +33,7 @@ from tests.db.examples import (
     count_claims,
     failed,
     paired,
+    plan,
     populate,
     trial,
 )
@@ -350,6 +351,20 @@ def test_builds_come_back_newest_first_and_once(store: Store) -> None:
     assert queries.builds(store, limit=1) == [build(2)]
     with pytest.raises(DatabaseError, match="target 'nowhere' is not in the database"):
         store.add([replace(build(3), target="nowhere")])
+
+
+def test_the_newest_plan_of_a_model_counts(store: Store) -> None:
+    other = plan(3, numerics="int8")
+    store.add([plan(2), plan(1), other])
+    store.add([plan(2)])
+    assert queries.plans(store) == [other, plan(2), plan(1)]
+    of = ("abc", TARGET.key, 1)
+    assert queries.newest_plan(store, *of, "auto", "1") == plan(2)
+    assert queries.newest_plan(store, *of, "int8", "1") == other
+    assert queries.newest_plan(store, *of, "auto", "2") is None
+    assert queries.newest_plan(store, "abd", TARGET.key, 1, "auto", "1") is None
+    with pytest.raises(DatabaseError, match="target 'nowhere' is not in the database"):
+        store.add([plan(4, target="nowhere")])
 
 
 def test_a_candidate_is_claimed_by_one_job_until_it_is_measured(store: Store) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from db import schema
-from db.records import BuildRecord, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from db.records import BuildRecord, PlanRecord, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
 
 KEY = TaskKey("89abcdef01234567", "x86-64-v3/8", 1, "default", "1")
@@ -70,6 +70,22 @@ def build(number: int) -> BuildRecord:
         report={"kernels": [{"name": "conv", "share": 0.75}]},
         created=2000.0 + number,
     )
+
+
+def plan(number: int, **changes: Any) -> PlanRecord:
+    """A plan of a model for KEY's target; another `number` is another plan."""
+    record = PlanRecord(
+        id=f"plan-{number}",
+        model_name="resnet18",
+        model_hash="abc",
+        target=TARGET.key,
+        threads=1,
+        numerics="auto",
+        compiler_version="1",
+        plan={"points": [{"error": 0.01, "number": number}]},
+        created=3000.0 + number,
+    )
+    return replace(record, **changes)
 
 
 def count_claims(store: Store) -> int:

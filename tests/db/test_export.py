@@ -14,7 +14,7 @@ from db import queries
 from db.export import VERSION, export_records, import_records
 from db.records import BestRecord, JobTask, hash_json
 from db.store import Store
-from tests.db.examples import KEY, build, failed, paired, populate, trial
+from tests.db.examples import KEY, build, failed, paired, plan, populate, trial
 
 
 @pytest.fixture
@@ -29,6 +29,7 @@ def file(tmp_path: Path) -> Path:
         best = BestRecord(KEY, hash, "request-1", 1.0, 0.5, 0.4, 0.6, (hash, "b"), job.id, 7.0)
         store.add([best])
         store.add([build(1)])
+        store.add([plan(1)])
         store.finish_job(job.id, "interrupted", {"done": 0.5})
         assert export_records(store, path) == 3
     return path
@@ -42,6 +43,7 @@ def content(store: Store) -> list[object]:
         list(queries.iterate_trials(store)),
         list(queries.iterate_bests(store)),
         queries.builds(store),
+        queries.plans(store),
     ]
 
 
@@ -101,15 +103,15 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
     ("damage", "reason"),
     [
         (lambda text: "", "is empty"),
-        (lambda text: text[:-20], ":10: "),
+        (lambda text: text[:-20], ":11: "),
         (lambda text: text[: text.rindex('{"kind":"end"')], "is cut off: it has no end"),
-        (lambda text: text + text.splitlines()[1], ":11: this stands behind the end"),
-        (lambda text: text.replace('"records":8', '"records":7'), "8 records stand above"),
+        (lambda text: text + text.splitlines()[1], ":12: this stands behind the end"),
+        (lambda text: text.replace('"records":9', '"records":8'), "9 records stand above"),
         (lambda text: text.replace('"latency":0.5', '"latency":0.6'), ":5: the line is not what"),
         (lambda text: text.replace("signal 11", "signal 12").replace("a\\nb", "c"), ":6: the line"),
         (lambda text: "[]\n" + text, ":1: this is not a file of records"),
-        (lambda text: text.replace('"version":5}', '"version":6}', 1), ":1: version 6 is not"),
-        (lambda text: text.replace('"version":5}', '"version":true}', 1), "version True is not"),
+        (lambda text: text.replace('"version":6}', '"version":7}', 1), ":1: version 7 is not"),
+        (lambda text: text.replace('"version":6}', '"version":true}', 1), "version True is not"),
         (change(7, lambda line: line.update(request_id="x")), ":8: trial 'x "),
         (change(7, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),
         (change(7, lambda line: line.update(ratio=None)), ":8: ratio: None is not a finite"),
@@ -158,7 +160,7 @@ def test_damaged_file_is_refused_as_a_whole(
             import_records(store, file)
         assert str(file) in str(caught.value)
         assert reason in str(caught.value)
-        assert content(store) == [{}, {}, [], [], [], []]
+        assert content(store) == [{}, {}, [], [], [], [], []]
 
 
 def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
@@ -175,17 +177,18 @@ PAIR = ("reference", "ratio", "low", "high", "reference_samples")
 
 
 def as_of_version(version: int, text: str) -> str:
-    """An export as an earlier version wrote it: version 1 had no bests and no builds."""
+    """An export as an earlier version wrote it: none had plans, version 1 no bests and builds."""
     header, *lines, end = map(json.loads, text.splitlines())
     old = [{**header, "version": version}]
     for line in lines:
-        if version == 1 and line["kind"] in ("best", "build"):
+        if line["kind"] == "plan" or (version == 1 and line["kind"] in ("best", "build")):
             continue
         del line["checksum"]
-        if line["kind"] == "trial":
+        if line["kind"] == "trial" and version < 5:
             for name in PAIR:
                 del line[name]
         old.append({**line, "checksum": hash_json(line)} if version >= 4 else line)
+    end["records"] = len(old) - 1
     return "\n".join(map(json.dumps, [*old, end] if version >= 4 else old))
 
 
@@ -195,7 +198,9 @@ def test_files_of_earlier_versions_are_read(version: int, file: Path) -> None:
     with Store.open(":memory:") as store:
         assert import_records(store, file) == 3
         assert (list(queries.iterate_bests(store)) == []) == (version == 1)
-        assert all(trial.reference is None for trial in queries.iterate_trials(store))
+        alone = all(trial.reference is None for trial in queries.iterate_trials(store))
+        assert alone == (version < 5)
+        assert queries.plans(store) == []
 
 
 def test_pair_in_a_file_from_before_pairs_is_refused(file: Path) -> None:

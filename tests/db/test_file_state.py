@@ -12,7 +12,7 @@ import pytest
 from db import file_state
 from db.file_state import file_digest, records_stamp
 from db.store import Store
-from tests.db.examples import build, populate, trial
+from tests.db.examples import build, plan, populate, trial
 
 
 @pytest.fixture
@@ -38,6 +38,13 @@ def test_a_record_changes_both_and_a_build_only_the_digest(store: Store) -> None
     assert records_stamp(store.name) == stamp
     digest = file_digest(store.name)
     store.add([trial(2)])
+    assert file_digest(store.name) != digest
+    assert records_stamp(store.name) != stamp
+
+
+def test_a_plan_changes_both(store: Store) -> None:
+    digest, stamp = file_digest(store.name), records_stamp(store.name)
+    store.add([plan(1)])
     assert file_digest(store.name) != digest
     assert records_stamp(store.name) != stamp
 
