@@ -1,0 +1,109 @@
+"""Calibration data: what is read as samples, and the line for what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.errors import TunefarmError
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
+from tuner.calibration.data import Samples, read_samples, split
+
+TYPES = {"x": TensorType(DType.F32, (2, 3)), "n": TensorType(DType.I64, ())}
+
+
+def save(path: Path, **arrays: Array) -> Path:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def whole(samples: Samples) -> list[tuple[list[float], int]]:
+    return [(np.asarray(run["x"]).ravel().tolist(), int(run["n"])) for run in samples]
+
+
+def test_an_array_of_the_inputs_shape_is_one_sample(tmp_path: Path) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    file = save(tmp_path / "a.npz", x=x, n=np.array(4))
+    samples = read_samples(str(file), TYPES)
+    assert whole(samples) == [([0, 1, 2, 3, 4, 5], 4)]
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 3), (6, 3)])
+def test_a_further_or_longer_first_axis_counts_samples(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    x = np.arange(18, dtype=np.float32).reshape(shape)
+    file = save(tmp_path / "a.npz", x=x, n=np.array([7, 8, 9]))
+    found = whole(read_samples(str(file), TYPES))
+    assert [number for _, number in found] == [7, 8, 9]
+    assert [row[0] for row, _ in found] == [0, 6, 12]
+
+
+def test_files_of_a_folder_follow_each_other_by_name(tmp_path: Path) -> None:
+    x = np.zeros((2, 3), np.float32)
+    for name, number in (("b", 2), ("a", 1)):
+        save(tmp_path / f"{name}.npz", x=x, n=np.array(number))
+    samples = read_samples(str(tmp_path), TYPES)
+    assert [number for _, number in whole(samples)] == [1, 2]
+    assert [number for _, number in whole(samples.part([1]))] == [2]
+    assert samples.digest != read_samples(str(tmp_path / "a.npz"), TYPES).digest
+
+
+GOOD = {"x": np.zeros((2, 3), np.float32), "n": np.array(0)}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"x": GOOD["x"]}, "lacks n; the model's inputs are x, n"),
+        ({**GOOD, "y": GOOD["x"]}, "has y; the model's inputs are x, n"),
+        ({**GOOD, "x": np.zeros((2, 3))}, "x is float64, the model's input is float32"),
+        ({**GOOD, "x": np.zeros((2, 4), np.float32)}, r"shape \[2, 4\], the model's input"),
+        ({**GOOD, "x": np.zeros((3, 3), np.float32)}, r"shape \[3, 3\], the model's input"),
+        ({**GOOD, "x": np.zeros((0, 2, 3), np.float32)}, "x is empty"),
+        ({**GOOD, "x": np.full((2, 3), np.nan, np.float32)}, "x holds NaN or infinities"),
+        ({**GOOD, "x": np.zeros((4, 3), np.float32)}, "different numbers of samples"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_in_one_line(
+    arrays: dict[str, Array], reason: str, tmp_path: Path
+) -> None:
+    file = save(tmp_path / "a.npz", **arrays)
+    with pytest.raises(TunefarmError, match=reason) as caught:
+        read_samples(str(file), TYPES)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\3\4 cut off", b"\x93NUMPY", b"text"])
+def test_a_file_that_is_no_npz_is_refused(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    file.write_bytes(content)
+    with pytest.raises(TunefarmError, match=r"a\.npz: it is no \.npz file"):
+        read_samples(str(file), TYPES)
+
+
+def test_missing_file_and_empty_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TunefarmError, match=r"cannot read .*nowhere"):
+        read_samples(str(tmp_path / "nowhere.npz"), TYPES)
+    with pytest.raises(TunefarmError, match=r"there is no \.npz file"):
+        read_samples(str(tmp_path), TYPES)
+
+
+def test_objects_in_an_npz_are_not_unpickled(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.npz", x=np.array([{}], object), n=np.array(0))
+    with pytest.raises(TunefarmError, match="plain arrays"):
+        read_samples(str(file), TYPES)
+
+
+def test_split_is_seeded_and_leaves_nothing_out() -> None:
+    runs = [{"x": np.zeros((2, 3), np.float32), "n": np.array(n)} for n in range(8)]
+    samples = Samples.of(runs, TYPES)
+    chosen, held_out = split(samples, seed=3)
+    assert sorted(n for part in (chosen, held_out) for _, n in whole(part)) == list(range(8))
+    assert len(held_out) == 2
+    assert whole(split(samples, seed=3)[1]) == whole(held_out)
+    with pytest.raises(TunefarmError, match="one sample cannot be split"):
+        split(samples.first(1), seed=0)

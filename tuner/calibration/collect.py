@@ -1,0 +1,66 @@
+"""Runs of the f32 model whose inner values are collected: what int8 contractions will read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from compiler.errors import SettingsError
+from compiler.graph import dead_code
+from compiler.graph.ir import Graph
+from compiler.plan.contractions import contractions
+from compiler.runtime.executable import Executable
+from compiler.types.precision import Calibration
+from tuner.calibration.data import Samples
+from tuner.calibration.ranges import Method, ValueRange
+
+MOST_BYTES = 512 * 1024 * 1024
+"""Of the values that one executable gives beside the model's outputs."""
+
+Compile = Callable[[Graph], Executable]
+
+
+def calibrate(prepared: Graph, samples: Samples, method: Method, compile: Compile) -> Calibration:
+    """The ranges of all that the quantisable contractions of a prepared graph read.
+
+    `compile` makes an executable of a graph; there are several, with some of the values each, where
+    all at once would take too much memory. Raises SettingsError for a model without contractions.
+    """
+    found = [item for item in contractions(prepared) if item.quantisable]
+    if not found:
+        raise SettingsError(
+            "the model has no contraction that could be computed in int8",
+            hint="build it with --numerics default",
+        )
+    values = {item.data: item.data_identity for item in found}
+    ranges = {name: ValueRange() for name in values}
+    inner = [name for name in values if name not in prepared.inputs]
+    for name in values.keys() - set(inner):
+        for run in samples:
+            ranges[name].add(run[name])
+    for batch in _batches(prepared, inner):
+        executable = compile(with_outputs(prepared, batch))
+        for run in samples:
+            for name, array in executable.run(run).items():
+                ranges[name].add(array)
+    by_identity = {values[name]: found.range(method) for name, found in ranges.items()}
+    return Calibration(str(method), len(samples), samples.digest, by_identity)
+
+
+def with_outputs(graph: Graph, values: Iterable[str]) -> Graph:
+    """The part of a graph that computes these values; all inputs stay."""
+    return dead_code.run(replace(graph, outputs=tuple(values)))
+
+
+def _batches(graph: Graph, values: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for name in values:
+        bytes = graph.types[name].bytes
+        if batch and size + bytes > MOST_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(name)
+        size += bytes
+    if batch:
+        yield batch

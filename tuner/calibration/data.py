@@ -1,0 +1,156 @@
+"""The user's calibration data: .npz files with an array for each input of the model.
+
+An array has the input's own shape (one run of the model), one more axis in front of it (as many
+runs as that is long), or a longer first axis, a multiple of the model's own (runs of one batch
+after the other). A folder is all its .npz files in the order of their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from compiler.errors import InputError, SettingsError
+from compiler.types.tensor_type import Array, TensorType
+
+HELD_OUT_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Inputs of a model, run by run; `digest` is the SHA-256 of what they are from.
+
+    Only the file that is being read is in memory: `places` are a file and a number within it.
+    """
+
+    types: Mapping[str, TensorType]
+    places: tuple[tuple[Path, int], ...]
+    digest: str
+    given: tuple[Mapping[str, Array], ...] = ()
+
+    @staticmethod
+    def of(runs: Sequence[Mapping[str, Array]], types: Mapping[str, TensorType]) -> Samples:
+        """Samples that are in memory."""
+        digest = hashlib.sha256()
+        for run in runs:
+            for name in sorted(run):
+                digest.update(np.ascontiguousarray(run[name]).data)
+        places = tuple((Path(), number) for number in range(len(runs)))
+        return Samples(types, places, digest.hexdigest(), tuple(runs))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        if self.given:
+            yield from (self.given[number] for _, number in self.places)
+            return
+        path, runs = None, []
+        for place, number in self.places:
+            if place != path:
+                path, runs = place, _read(place, self.types)
+            yield runs[number]
+
+    def part(self, numbers: Sequence[int]) -> Samples:
+        """Some of the samples."""
+        places = tuple(self.places[number] for number in sorted(numbers))
+        return Samples(self.types, places, self.digest, self.given)
+
+    def first(self, count: int) -> Samples:
+        """At most so many of them."""
+        return self.part(range(min(count, len(self))))
+
+
+def read_samples(path: str, types: Mapping[str, TensorType]) -> Samples:
+    """The samples of a file or folder for a model with these inputs; all of it is checked.
+
+    Raises InputError or SettingsError, a readable line, for what cannot be read, has other names,
+    shapes or element types than the inputs, holds NaN or infinities, or is empty.
+    """
+    place = Path(path)
+    files = sorted(place.glob("*.npz")) if place.is_dir() else [place]
+    if not files:
+        raise SettingsError(f"{path}: there is no .npz file in this folder")
+    digest = hashlib.sha256()
+    places: list[tuple[Path, int]] = []
+    for file in files:
+        runs = _read(file, types)
+        places += [(file, number) for number in range(len(runs))]
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return Samples(types, tuple(places), digest.hexdigest())
+
+
+def split(samples: Samples, seed: int) -> tuple[Samples, Samples]:
+    """The samples to choose by, and a part held out to check the choice with, drawn by `seed`.
+
+    Raises SettingsError for a single one.
+    """
+    count = len(samples)
+    if count < 2:
+        raise SettingsError(
+            "one sample cannot be split into data to choose by and data to check with",
+            hint="give two samples or more",
+        )
+    held_out = max(1, round(HELD_OUT_SHARE * count))
+    drawn = Random(seed).sample(range(count), held_out)
+    return samples.part([n for n in range(count) if n not in set(drawn)]), samples.part(drawn)
+
+
+def _read(path: Path, types: Mapping[str, TensorType]) -> list[dict[str, Array]]:
+    """The runs of one file."""
+    arrays = _arrays(path)
+    missing = [name for name in types if name not in arrays]
+    foreign = [name for name in arrays if name not in types]
+    if missing or foreign:
+        has = f"has {', '.join(foreign)}" if foreign else f"lacks {', '.join(missing)}"
+        raise InputError(f"{path}: it {has}; the model's inputs are {', '.join(types)}")
+    runs = {name: _runs(path, name, arrays[name], type) for name, type in types.items()}
+    counts = {name: len(found) for name, found in runs.items()}
+    if len(set(counts.values())) != 1:
+        told = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise InputError(f"{path}: the inputs have different numbers of samples: {told}")
+    return [dict(zip(runs, run, strict=True)) for run in zip(*runs.values(), strict=True)]
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: it is no .npz file", hint="numpy.savez(file, x=array)")
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: it is no .npz file of plain arrays: {error}") from error
+
+
+def _runs(path: Path, name: str, array: Array, type: TensorType) -> list[Array]:
+    """The array of an input cut into runs of the model."""
+    if array.dtype != type.dtype.numpy:
+        raise InputError(
+            f"{path}: {name} is {array.dtype}, the model's input is {type.dtype.numpy}",
+            hint=f"{name}.astype(numpy.{type.dtype.numpy})",
+        )
+    if array.size == 0:
+        raise InputError(f"{path}: {name} is empty")
+    if type.dtype.is_float and not np.isfinite(array).all():
+        raise InputError(f"{path}: {name} holds NaN or infinities")
+    if array.shape == type.shape:
+        return [array]
+    if array.shape[1:] == type.shape:
+        return list(array)
+    batch = type.shape[0] if type.shape else 0
+    fits = batch and array.ndim == len(type.shape) and array.shape[1:] == type.shape[1:]
+    if not fits or array.shape[0] % batch:
+        raise InputError(
+            f"{path}: {name} has the shape {list(array.shape)}, the model's input "
+            f"{list(type.shape)}",
+            hint="give samples of that shape one behind the other along the first axis",
+        )
+    return [array[begin : begin + batch] for begin in range(0, len(array), batch)]
