@@ -77,6 +77,15 @@ class Target:
         return dot_products(architecture, self.features, left, right, accumulator)
 
     @property
+    def converted(self) -> frozenset[DType]:
+        """The narrow floats that the CPU has instructions for to convert them from and to f32."""
+        arm = self.triple.startswith("aarch64")
+        f16 = {DType.F16} if arm or "f16c" in self.features else set[DType]()
+        of_bf16 = {"bf16"} if arm else {"avx512bf16", "avxneconvert"}
+        bf16 = {DType.BF16} if of_bf16 & set(self.features) else set[DType]()
+        return frozenset(f16 | bf16)
+
+    @property
     def key(self) -> str:
         """Identifies targets for which the same machine code is best, e.g. `znver3-1a2b3c4d`.
 

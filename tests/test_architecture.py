@@ -89,6 +89,7 @@ HOMES = {
         "compiler/target.py",
         "compiler/tile_state.py",
     ),
+    "ml_dtypes": ("compiler/types/dtypes.py",),
     "ray": ("measure/farm/ray_runner.py", "measure/farm/ray_start.py"),
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),

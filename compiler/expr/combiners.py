@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.expr.nodes import Const, const
-from compiler.types.dtypes import BOOLS, NUMBERS, DType
+from compiler.types.dtypes import BOOLS, DType
+from compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
 
 
 @dataclass(frozen=True, slots=True)

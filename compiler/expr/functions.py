@@ -24,7 +24,9 @@ from compiler.expr.instructions import (
     intrinsic,
     libm,
 )
-from compiler.types.dtypes import ALL, BOOLS, FLOATS, INTEGERS, NUMBERS, DType
+from compiler.types.dtypes import BOOLS, INTEGERS, WIDE, DType
+from compiler.types.dtypes import WIDE_FLOATS as FLOATS
+from compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
 
 _Values: TypeAlias = npt.NDArray[Any]
 
@@ -162,7 +164,7 @@ def _comparison(evaluate: np.ufunc, relation: str, symbol: str) -> Function:
     def emit(m: Instructions, left: str, right: str) -> str:
         return m.compare(relation, left, right)
 
-    return Function(ALL, evaluate, emit, DType.BOOL, (symbol, 3))
+    return Function(WIDE, evaluate, emit, DType.BOOL, (symbol, 3))
 
 
 BINARY: Mapping[str, Function] = {

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from struct import pack, unpack
 from typing import Protocol, TypeAlias
 
+from compiler.types.conversions import bits_of
 from compiler.types.dtypes import DType
 
 _LITERAL = re.compile(r"(?:splat \(i\d+ )?(-?\d+)\)?")
@@ -15,6 +16,19 @@ _FLOAT_LITERAL = re.compile(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?"
 _TYPES = {
     DType.F32: "float",
     DType.F64: "double",
+    # Narrow floats are integers until they are converted: see compiler.expr.narrow_floats.
+    DType.F16: "i16",
+    DType.BF16: "i16",
+    DType.F8E4M3FN: "i8",
+    DType.F8E4M3FNUZ: "i8",
+    DType.F8E5M2: "i8",
+    DType.F8E5M2FNUZ: "i8",
+    DType.F8E8M0: "i8",
+    DType.F4E2M1: "i8",
+    DType.I2: "i8",
+    DType.U2: "i8",
+    DType.I4: "i8",
+    DType.U4: "i8",
     DType.I8: "i8",
     DType.U8: "i8",
     DType.I16: "i16",
@@ -56,12 +70,16 @@ PREDICATES = {
 
 def literal(value: float, dtype: DType, width: int = 0) -> str:
     """A literal with exactly this value (a float rounded to `dtype`), for every element."""
-    if dtype.is_float:
+    if dtype.is_float and dtype.bits <= 16:
+        text = str(bits_of(value, dtype))
+    elif dtype.is_float:
         if dtype is DType.F32 and abs(value) < 3.5e38:
             value = float(unpack("<f", pack("<f", value))[0])
         text = f"0x{unpack('<Q', pack('<d', value))[0]:016X}"
     elif dtype is DType.BOOL:
         text = "true" if value else "false"
+    elif dtype.bits < 8:
+        text = str(int(value) % (1 << dtype.bits))
     else:
         text = str(int(value))
     return f"splat ({type_of(dtype, 0)} {text})" if width else text
@@ -72,6 +90,7 @@ class Writer(Protocol):
 
     has_fma: bool
     has_avx512: bool
+    converted: frozenset[DType]
 
     def emit(self, operation: str) -> str:
         """Append `%fresh = operation` and return the name."""
@@ -117,6 +136,11 @@ class Instructions:
         fits = self.dtype is DType.F32 and (not self._width or bytes in _AVX512_MASKS)
         return fits and self._writer.has_avx512
 
+    @property
+    def converts_natively(self) -> bool:
+        """Whether the target has instructions that convert these from f32, and to it."""
+        return self.dtype in self._writer.converted
+
     def of(self, dtype: DType) -> Instructions:
         """Instructions on as many elements of another type."""
         return Instructions(self._writer, dtype, self._width)
@@ -159,6 +183,15 @@ class Instructions:
     def convert(self, name: str, operand: str, to: DType) -> str:
         """A conversion ("fptosi", "bitcast") to elements of another type."""
         return self._writer.emit(f"{name} {self._type} {operand} to {type_of(to, self._width)}")
+
+    def convert_as(self, format: str, name: str, operand: str, to: DType) -> str:
+        """A conversion from or to what LLVM calls "half" or "bfloat", and is an integer here."""
+        narrow = f"<{self._width} x {format}>" if self._width else format
+        if name == "fpext":
+            number = self._writer.emit(f"bitcast {self._type} {operand} to {narrow}")
+            return self._writer.emit(f"fpext {narrow} {number} to {type_of(to, self._width)}")
+        number = self._writer.emit(f"fptrunc {self._type} {operand} to {narrow}")
+        return self._writer.emit(f"bitcast {narrow} {number} to {type_of(to, self._width)}")
 
     def call(self, name: str, *operands: str, flags: str = "") -> str:
         """An intrinsic ("llvm.sqrt") whose result has the operands' type."""

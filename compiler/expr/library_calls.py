@@ -42,6 +42,7 @@ class _Notes:
 
     has_fma = True
     has_avx512 = False
+    converted = frozenset[DType]()
 
     def __init__(self) -> None:
         self.called = False

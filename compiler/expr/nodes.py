@@ -158,6 +158,35 @@ def cast(dtype: DType, operand: Expr) -> Expr:
     return operand if operand.dtype is dtype else Cast(dtype, operand)
 
 
+def stored_as(dtype: DType, operand: Expr) -> Expr:
+    """`operand`, of the wide type of `dtype`, rounded to what is stored.
+
+    Where it only is what was stored elsewhere, or one of such values, nothing is converted.
+    """
+    found = _as_stored(dtype, operand, {})
+    return cast(dtype, operand) if found is None else found
+
+
+def _as_stored(dtype: DType, expr: Expr, known: dict[int, Expr | None]) -> Expr | None:
+    """The expression without a conversion of its own; None where there is none."""
+    if expr.dtype is dtype:
+        return expr
+    if isinstance(expr, Const):
+        return const(expr.value, dtype)
+    if isinstance(expr, Cast):
+        return expr.operand if expr.operand.dtype is dtype and expr.dtype.holds(dtype) else None
+    if not isinstance(expr, Select):
+        return None
+    if id(expr) not in known:
+        then = _as_stored(dtype, expr.then, known)
+        otherwise = None if then is None else _as_stored(dtype, expr.otherwise, known)
+        if then is None or otherwise is None:
+            known[id(expr)] = None
+        else:
+            known[id(expr)] = select(expr.condition, then, otherwise)
+    return known[id(expr)]
+
+
 def all_of(*conditions: Expr) -> Expr:
     """The conjunction of bool expressions; true when there are none."""
     if not conditions:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Protocol
 
-import numpy as np
-
 from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from compiler.types.dtypes import DType
@@ -63,8 +61,8 @@ def _const_problem(node: Const) -> str:
     if type(node.value) is not expected:
         return f"literal of type {type(node.value).__name__} for {node.dtype}"
     if node.dtype.is_integer:
-        limits = np.iinfo(node.dtype.numpy)
-        if not limits.min <= node.value <= limits.max:
+        least, most = node.dtype.limits
+        if not least <= node.value <= most:
             return f"literal outside {node.dtype}"
     return ""
 

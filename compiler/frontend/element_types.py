@@ -10,10 +10,22 @@ from compiler.types.dtypes import DType
 _DTYPES: dict[int, DType] = {
     TensorProto.FLOAT: DType.F32,
     TensorProto.DOUBLE: DType.F64,
+    TensorProto.FLOAT16: DType.F16,
+    TensorProto.BFLOAT16: DType.BF16,
+    TensorProto.FLOAT8E4M3FN: DType.F8E4M3FN,
+    TensorProto.FLOAT8E4M3FNUZ: DType.F8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2: DType.F8E5M2,
+    TensorProto.FLOAT8E5M2FNUZ: DType.F8E5M2FNUZ,
+    TensorProto.FLOAT8E8M0: DType.F8E8M0,
+    TensorProto.FLOAT4E2M1: DType.F4E2M1,
+    TensorProto.INT2: DType.I2,
+    TensorProto.INT4: DType.I4,
     TensorProto.INT8: DType.I8,
     TensorProto.INT16: DType.I16,
     TensorProto.INT32: DType.I32,
     TensorProto.INT64: DType.I64,
+    TensorProto.UINT2: DType.U2,
+    TensorProto.UINT4: DType.U4,
     TensorProto.UINT8: DType.U8,
     TensorProto.UINT16: DType.U16,
     TensorProto.UINT32: DType.U32,
@@ -22,14 +34,8 @@ _DTYPES: dict[int, DType] = {
 }
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _SCHEMA_NAMES: dict[DType, str] = {
-    DType.F32: "tensor(float)",
-    DType.F64: "tensor(double)",
-    DType.BOOL: "tensor(bool)",
-    **{
-        DType(f"{short}{bits}"): f"tensor({long}{bits})"
-        for short, long in (("i", "int"), ("u", "uint"))
-        for bits in (8, 16, 32, 64)
-    },
+    dtype: f"tensor({TensorProto.DataType.Name(number).lower()})"
+    for number, dtype in _DTYPES.items()
 }
 
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
+import numpy.typing as npt
 from onnx import TensorProto
 
 from compiler.errors import ImportModelError
@@ -37,7 +38,7 @@ def read_tensor(
     if tensor.HasField("segment"):
         raise ImportModelError(f"{what} is stored in segments, which are not supported")
     if tensor.data_location == TensorProto.EXTERNAL:
-        data = _external_bytes(tensor, what, base_dir, count * dtype.bytes)
+        data = _external_bytes(tensor, what, base_dir, _stored_bytes(dtype, count))
         array = _from_bytes(data, dtype, count, what)
     elif tensor.HasField("raw_data"):
         array = _from_bytes(tensor.raw_data, dtype, count, what)
@@ -48,21 +49,41 @@ def read_tensor(
     return result
 
 
+def _stored_bytes(dtype: DType, count: int) -> int:
+    """Bytes of `count` elements in a file, where narrow ones share bytes."""
+    return -(-count * dtype.bits // 8) if _is_packed(dtype) else count * dtype.bytes
+
+
+def _is_packed(dtype: DType) -> bool:
+    return dtype is not DType.BOOL and dtype.bits < 8
+
+
 def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> Array:
-    if len(data) != count * dtype.bytes:
-        raise ImportModelError(
-            f"{what} needs {count * dtype.bytes} bytes of data and has {len(data)}"
-        )
+    size = _stored_bytes(dtype, count)
+    if len(data) != size:
+        raise ImportModelError(f"{what} needs {size} bytes of data and has {len(data)}")
+    if _is_packed(dtype):
+        return _unpacked(np.frombuffer(data, np.uint8), dtype, count)
     if dtype is DType.BOOL:
         flags: Array = np.frombuffer(data, np.uint8).astype(np.bool_)
         return flags
-    little_endian: Array = np.frombuffer(data, dtype.numpy.newbyteorder("<"))
-    native: Array = np.require(little_endian, dtype.numpy, ["C_CONTIGUOUS", "ALIGNED"])
-    return native
+    unsigned = np.dtype(f"u{dtype.bytes}")
+    little_endian = np.frombuffer(data, unsigned.newbyteorder("<"))
+    native = np.require(little_endian, unsigned, ["C_CONTIGUOUS", "ALIGNED"])
+    return native.view(dtype.numpy)
+
+
+def _unpacked(data: npt.NDArray[np.uint8], dtype: DType, count: int) -> Array:
+    """Elements of fewer than 8 bits, the first of each byte in its lowest bits, a byte for each."""
+    places = np.arange(0, 8, dtype.bits, dtype=np.uint8)
+    elements = (data[:, None] >> places) & np.uint8((1 << dtype.bits) - 1)
+    return elements.reshape(-1)[:count].copy().view(dtype.numpy)
 
 
 def _from_typed_data(tensor: TensorProto, dtype: DType, count: int, what: str) -> Array:
     stored: Array
+    if _is_packed(dtype) or (dtype.is_float and dtype.bits <= 16):
+        return _from_typed_bits(tensor, dtype, count, what)
     if dtype is DType.F32:
         stored = np.array(tensor.float_data, np.float32)
     elif dtype is DType.F64:
@@ -79,6 +100,15 @@ def _from_typed_data(tensor: TensorProto, dtype: DType, count: int, what: str) -
     if dtype is not DType.BOOL and dtype.is_integer and not np.array_equal(array, stored):
         raise ImportModelError(f"{what} has elements outside the range of {dtype}")
     return array
+
+
+def _from_typed_bits(tensor: TensorProto, dtype: DType, count: int, what: str) -> Array:
+    """Elements whose bits are given as integers: of narrow floats one each, else whole bytes."""
+    bits = np.array(tensor.int32_data, np.int64)
+    unsigned = np.dtype(np.uint8 if _is_packed(dtype) else f"<u{dtype.bytes}")
+    if bits.size and not 0 <= bits.min() <= bits.max() <= np.iinfo(unsigned).max:
+        raise ImportModelError(f"{what} has elements outside the range of {dtype}")
+    return _from_bytes(bits.astype(unsigned).tobytes(), dtype, count, what)
 
 
 def _external_bytes(

@@ -14,7 +14,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.expr.affine import simplify_division
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, binary, index
+from compiler.expr.nodes import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    binary,
+    const,
+    index,
+)
 from compiler.expr.parts import is_expensive
 from compiler.expr.walk import loads, rewrite
 from compiler.kernels.accumulate import apart
@@ -43,6 +53,9 @@ def with_literals(kernel: FusedKernel, literals: Mapping[str, Const]) -> FusedKe
     """The kernel with every load of the given (one-element) inputs replaced by a literal."""
 
     def rule(node: Expr) -> Expr:
+        if isinstance(node, Cast) and isinstance(node.operand, Const):
+            stored = node.operand.dtype
+            return const(node.operand.value, node.dtype) if stored is not stored.wide else node
         return literals.get(node.buffer, node) if isinstance(node, Load) else node
 
     stages = tuple(replace(stage, body=rewrite(stage.body, rule)) for stage in kernel.stages)

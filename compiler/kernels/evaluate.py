@@ -26,6 +26,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.running import RunningReduction, running_reduction
 from compiler.kernels.scatter import SearchedUpdates, searched_updates
 from compiler.kernels.stage import Stage
+from compiler.types.conversions import converted
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 
@@ -234,7 +235,7 @@ class _Evaluator:
             case Select():
                 return np.where(*operands)
             case Cast():
-                return operands[0].astype(node.dtype.numpy, copy=False)
+                return converted(operands[0], node.dtype)
         raise TypeError(f"{type(node).__name__} is no scalar expression")
 
     def _load(self, load: Load, positions: Sequence[_Values]) -> _Values:

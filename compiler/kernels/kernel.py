@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.expr.nodes import Expr, Load, index
+from compiler.expr.nodes import Expr, Load, cast, index
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
@@ -60,18 +60,30 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A handle on an input or stage, used while a kernel is built: `tensor[i, j]` is a load."""
+    """A handle on an input or stage, used while a kernel is built: `tensor[i, j]` is a load.
+
+    Elements are `stored` in a narrower type than `dtype`, which they are converted to, if that is
+    not None. `exact` is the tensor before it was rounded to what is stored, if it was.
+    """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    stored: DType | None = None
+    exact: Tensor | None = None
 
     def __getitem__(self, indices: Expr | tuple[Expr, ...]) -> Expr:
         if not isinstance(indices, tuple):
             indices = (indices,)
         if len(indices) != len(self.shape):
             raise TypeError(f"{self.name} has {len(self.shape)} axes, indexed with {len(indices)}")
-        return Load(self.dtype, self.name, indices)
+        return cast(self.dtype, Load(self.stored or self.dtype, self.name, indices))
+
+    def widened(self) -> Tensor:
+        """With elements of the type that they are computed with."""
+        if self.dtype is self.dtype.wide:
+            return self
+        return Tensor(self.name, self.dtype.wide, self.shape, self.dtype)
 
 
 class KernelBuilder:

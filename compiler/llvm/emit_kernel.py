@@ -74,7 +74,10 @@ class _KernelEmitter:
         return "\n".join([*sorted(self.declarations), *self.functions])
 
     def new_writer(self) -> FunctionWriter:
-        return FunctionWriter(self.declarations, self.target.has_fma, self.target.has_avx512)
+        target = self.target
+        return FunctionWriter(
+            self.declarations, target.has_fma, target.has_avx512, target.converted
+        )
 
 
 class _FunctionEmitter:

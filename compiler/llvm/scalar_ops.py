@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compiler.errors import LoweringError
+from compiler.expr import narrow_floats
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.instructions import Instructions, suffix_of, type_of
 from compiler.llvm.writer import FunctionWriter, Value
@@ -35,6 +36,8 @@ def cast(writer: FunctionWriter, x: Value, to: DType) -> Value:
     """`x` converted to `to`."""
     if x.dtype is to:
         return x
+    if _is_narrow(x.dtype) or _is_narrow(to):
+        return _cast_narrow(writer, x, to)
     m = Instructions(writer, x.dtype, x.width)
     if to is DType.BOOL:
         predicate = "une" if x.dtype.is_float else "ne"
@@ -52,6 +55,39 @@ def cast(writer: FunctionWriter, x: Value, to: DType) -> Value:
         widen = "sext" if x.dtype.is_signed else "zext"
         operation = "trunc" if before > after else widen
     return Value(m.convert(operation, x.text, to), to, x.width)
+
+
+def _is_narrow(dtype: DType) -> bool:
+    """A type that LLVM's conversions do not know: a float, or an integer, that is only stored."""
+    return dtype.bits <= 16 if dtype.is_float else 1 < dtype.bits < 8
+
+
+def _cast_narrow(writer: FunctionWriter, x: Value, to: DType) -> Value:
+    """A conversion from or to a type that is only stored, by way of one that is computed with."""
+    m = Instructions(writer, x.dtype, x.width)
+    if x.dtype.is_float and _is_narrow(x.dtype):
+        return cast(writer, Value(narrow_floats.to_f32(m, x.text), DType.F32, x.width), to)
+    if _is_narrow(x.dtype):
+        return cast(writer, _integer_of_bits(m, x), to)
+    if to.is_integer:
+        byte = cast(writer, x, DType.I8 if to.is_signed else DType.U8)
+        bits = Instructions(writer, byte.dtype, x.width)
+        lowest = bits.emit("and", byte.text, bits.constant((1 << to.bits) - 1))
+        return Value(lowest, to, x.width)
+    if x.dtype is DType.F64:
+        x = Value(narrow_floats.f32_of_f64(m, x.text), DType.F32, x.width)
+    x = cast(writer, x, DType.F32)
+    return Value(
+        narrow_floats.from_f32(Instructions(writer, DType.F32, x.width), x.text, to), to, x.width
+    )
+
+
+def _integer_of_bits(m: Instructions, x: Value) -> Value:
+    """An integer of fewer than 8 bits, the lowest of a byte, as one of 8."""
+    byte = DType.I8 if x.dtype.is_signed else DType.U8
+    bits, unused = m.of(byte), m.of(byte).constant(8 - x.dtype.bits)
+    shift = "ashr" if x.dtype.is_signed else "lshr"
+    return Value(bits.emit(shift, bits.emit("shl", x.text, unused), unused), byte, x.width)
 
 
 SMALL = 2.0**31 - 128

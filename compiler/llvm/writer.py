@@ -47,11 +47,16 @@ class FunctionWriter:
     """
 
     def __init__(
-        self, declarations: set[str], has_fma: bool = False, has_avx512: bool = False
+        self,
+        declarations: set[str],
+        has_fma: bool = False,
+        has_avx512: bool = False,
+        converted: frozenset[DType] = frozenset(),
     ) -> None:
         self.declarations = declarations
         self.has_fma = has_fma
         self.has_avx512 = has_avx512
+        self.converted = converted
         self.entry: list[object] = []
         self._out: list[object] = []
         self._next = 0

@@ -20,6 +20,7 @@ from compiler.expr.nodes import (
     Unary,
 )
 from compiler.loops.ir import Allocate, Carry, Dot, For, If, Let, LoopNest, Stmt, Store, Update
+from compiler.types.conversions import converted
 from compiler.types.tensor_type import Array
 
 Scalar: TypeAlias = Any  # a NumPy scalar of a buffer's element type
@@ -116,6 +117,6 @@ class _Interpreter:
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return self.value(then if self.value(condition, env) else otherwise, env)
             case Cast(dtype=dtype, operand=operand):
-                return self.value(operand, env).astype(dtype.numpy)
+                return converted(np.asarray(self.value(operand, env)), dtype)[()]
             case _:
                 raise TypeError(f"not an expression: {expr!r}")

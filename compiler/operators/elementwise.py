@@ -174,6 +174,7 @@ register(
         {"to": REQUIRED},
         cheap=True,
         identity_if_same_type=True,
+        stored=True,
     )
 )
 

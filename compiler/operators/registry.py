@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
 from compiler.errors import ShapeError, UnsupportedOperatorError
+from compiler.expr.nodes import stored_as
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.blocked import BlockedRule
-from compiler.operators.use import Attributes, Types, Use
+from compiler.operators.use import Attributes, Types, Use, axes_of
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute, TensorType
@@ -98,6 +99,10 @@ class OperatorDefinition:
     """The multiplications of a contraction."""
     outside: Callable[[Attributes, DType], float] | None = None
     """What windows with `pads` read outside of the data, for elements of this type."""
+    stored: bool = False
+    """Its expression reads and gives elements as they are stored: it converts, or only moves them.
+
+    Others get 16-bit floats as f32, and their results are rounded."""
     blocked: BlockedRule | None = None
     """How it runs on blocked data (pointwise operators all do so alike)."""
 
@@ -188,7 +193,28 @@ def add_expression(
     definition = operator(node.operator)
     if definition.expression is None:
         raise ValueError(f"{node.operator} is a view or join and has no expression")
-    return definition.expression(complete_attributes(node), Use(builder, tuple(inputs), type))
+    attributes = complete_attributes(node)
+    if definition.stored:
+        return definition.expression(attributes, Use(builder, tuple(inputs), type))
+    operands = tuple(None if tensor is None else _computed_with(tensor) for tensor in inputs)
+    wide = replace(type, dtype=type.dtype.wide)
+    result = definition.expression(attributes, Use(builder, operands, wide))
+    return result if wide == type else _rounded(builder, result, type.dtype)
+
+
+def _computed_with(tensor: Tensor) -> Tensor:
+    """An operand as expressions compute with it.
+
+    What another operator of the kernel made is taken as it was before it was rounded.
+    """
+    return tensor.widened() if tensor.exact is None else tensor.exact
+
+
+def _rounded(builder: KernelBuilder, exact: Tensor, dtype: DType) -> Tensor:
+    """A result as it is stored: the stage "rounded"."""
+    axes = axes_of(exact.shape)
+    result = builder.stage("rounded", axes, lambda *indices: stored_as(dtype, exact[indices]))
+    return replace(result, exact=exact)
 
 
 def passes_over_data(node: Node) -> int | None:

@@ -15,6 +15,7 @@ from compiler.expr.nodes import (
     integer,
     mul,
     select,
+    stored_as,
     sub,
 )
 from compiler.kernels.kernel import KernelBuilder, Tensor
@@ -146,4 +147,8 @@ def pad_stage(
             moved.append(source)
         return select(all_of(*guards), data[tuple(moved)], value) if guards else data[tuple(moved)]
 
-    return builder.stage("pad", list(zip(names, extents, strict=True)), body)
+    def stored(*indices: Expr) -> Expr:
+        return stored_as(data.stored or data.dtype, body(*indices))
+
+    padded = builder.stage("pad", list(zip(names, extents, strict=True)), stored)
+    return padded if data.stored is None else padded.widened()

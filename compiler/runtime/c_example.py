@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.runtime.c_interface import CInterface, CPort
+from compiler.runtime.c_interface import C_TYPES, CInterface, CPort
 from compiler.types.dtypes import DType
 
 _SHOWN = 8  # elements of an output
@@ -134,11 +134,11 @@ def _fill(interface: CInterface, port: CPort, number: int) -> str:
 def _pattern(port: CPort) -> str:
     """A value for element i; integers that may be indices stay 0."""
     dtype = port.type.dtype
-    if dtype.is_float:
+    if port.c_type in ("float", "double"):
         return f"({port.c_type})(i % 17) / 16 - ({port.c_type})0.5"
     if dtype is DType.BOOL:
         return "i % 2 != 0"
-    return "0" if dtype.bytes > 1 else f"({port.c_type})(i % 7)"
+    return "0" if dtype.bytes > 1 or dtype.bits < 8 else f"({port.c_type})(i % 7)"
 
 
 def _show(interface: CInterface, port: CPort, number: int) -> str:
@@ -158,6 +158,8 @@ def _show(interface: CInterface, port: CPort, number: int) -> str:
 
 def _format(dtype: DType) -> tuple[str, str]:
     """How printf shows an element, and the type that it is converted to."""
-    if dtype.is_float:
+    if C_TYPES[dtype] in ("float", "double"):
         return "%.9g", "double"
-    return ("%lld", "long long") if dtype.is_signed else ("%llu", "unsigned long long")
+    if C_TYPES[dtype].startswith("int"):
+        return "%lld", "long long"
+    return "%llu", "unsigned long long"  # the bits, where C has no such numbers

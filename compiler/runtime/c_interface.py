@@ -11,9 +11,22 @@ from compiler.runtime.thread_pool import is_supported
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
+# Types that C has not are the bits of their elements.
 C_TYPES = {
     DType.F32: "float",
     DType.F64: "double",
+    DType.F16: "uint16_t",
+    DType.BF16: "uint16_t",
+    DType.F8E4M3FN: "uint8_t",
+    DType.F8E4M3FNUZ: "uint8_t",
+    DType.F8E5M2: "uint8_t",
+    DType.F8E5M2FNUZ: "uint8_t",
+    DType.F8E8M0: "uint8_t",
+    DType.F4E2M1: "uint8_t",
+    DType.I2: "uint8_t",
+    DType.U2: "uint8_t",
+    DType.I4: "uint8_t",
+    DType.U4: "uint8_t",
     DType.I8: "int8_t",
     DType.I16: "int16_t",
     DType.I32: "int32_t",

@@ -15,10 +15,22 @@ class DType(StrEnum):
 
     F32 = "f32"
     F64 = "f64"
+    F16 = "f16"
+    BF16 = "bf16"
+    F8E4M3FN = "f8e4m3fn"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2 = "f8e5m2"
+    F8E5M2FNUZ = "f8e5m2fnuz"
+    F8E8M0 = "f8e8m0"
+    F4E2M1 = "f4e2m1"
+    I2 = "i2"
+    I4 = "i4"
     I8 = "i8"
     I16 = "i16"
     I32 = "i32"
     I64 = "i64"
+    U2 = "u2"
+    U4 = "u4"
     U8 = "u8"
     U16 = "u16"
     U32 = "u32"
@@ -29,13 +41,19 @@ class DType(StrEnum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of an element in memory."""
-        return _numpy_types()[self]
+        """The NumPy dtype of an element in memory; some are of the package ml_dtypes."""
+        known = _numpy_types()
+        return known[self] if self in known else _numpy_extensions()[self]
+
+    @property
+    def bits(self) -> int:
+        """Bits that tell an element from others."""
+        return _FACTS[self].bits
 
     @property
     def bytes(self) -> int:
-        """Size of one element in memory, in bytes."""
-        return _FACTS[self].bytes
+        """Size of one element in memory, in bytes: those of fewer bits have one each."""
+        return _BYTES[self]
 
     @property
     def is_float(self) -> bool:
@@ -54,17 +72,38 @@ class DType(StrEnum):
         """The spacing of a float type's numbers at 1; 0 for others, which do not round."""
         return _FACTS[self].epsilon
 
+    @property
+    def wide(self) -> DType:
+        """The type that arithmetic on its elements is done in: f32 for 16-bit floats.
+
+        Results are rounded to the narrow type where they are stored. Types that only store numbers
+        have no arithmetic.
+        """
+        return DType.F32 if self in (DType.F16, DType.BF16) else self
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest number of an integer type."""
+        if self.is_signed:
+            return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+        return 0, (1 << self.bits) - 1
+
     def holds(self, other: DType) -> bool:
         """Every value of `other` is one of this type, and both are floats or both integers."""
         own, kind = _FACTS[self].kind, _FACTS[other].kind
+        if self is other:
+            return True
+        if own == kind == "float":
+            return self.bits > other.bits and _spans(self, other)
         if own == kind:
-            return self.bytes >= other.bytes
-        return (own, kind) == ("signed", "unsigned") and self.bytes > other.bytes
+            return self.bits >= other.bits
+        return (own, kind) == ("signed", "unsigned") and self.bits > other.bits
 
     @staticmethod
     def from_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype; `ValueError` when there is none."""
-        for candidate, numpy_dtype in _numpy_types().items():
+        known = _numpy_extensions() if dtype.type.__module__ == "ml_dtypes" else _numpy_types()
+        for candidate, numpy_dtype in known.items():
             if numpy_dtype == dtype:
                 return candidate
         supported = ", ".join(DType)
@@ -73,38 +112,82 @@ class DType(StrEnum):
 
 class _Facts(NamedTuple):
     kind: str  # float, signed, unsigned or bool
-    bytes: int
+    bits: int
     numpy: str
     epsilon: float = 0.0
+    exponents: tuple[int, int] = (0, 0)  # of a float's smallest number, and of the largest
 
 
 _FACTS: dict[DType, _Facts] = {
-    DType.F32: _Facts("float", 4, "float32", 2.0**-23),
-    DType.F64: _Facts("float", 8, "float64", 2.0**-52),
-    DType.I8: _Facts("signed", 1, "int8"),
-    DType.I16: _Facts("signed", 2, "int16"),
-    DType.I32: _Facts("signed", 4, "int32"),
-    DType.I64: _Facts("signed", 8, "int64"),
-    DType.U8: _Facts("unsigned", 1, "uint8"),
-    DType.U16: _Facts("unsigned", 2, "uint16"),
-    DType.U32: _Facts("unsigned", 4, "uint32"),
-    DType.U64: _Facts("unsigned", 8, "uint64"),
+    DType.F32: _Facts("float", 32, "float32", 2.0**-23, (-149, 127)),
+    DType.F64: _Facts("float", 64, "float64", 2.0**-52, (-1074, 1023)),
+    DType.F16: _Facts("float", 16, "float16", 2.0**-10, (-24, 15)),
+    DType.BF16: _Facts("float", 16, "bfloat16", 2.0**-7, (-133, 127)),
+    DType.F8E4M3FN: _Facts("float", 8, "float8_e4m3fn", 2.0**-3, (-9, 8)),
+    DType.F8E4M3FNUZ: _Facts("float", 8, "float8_e4m3fnuz", 2.0**-3, (-10, 7)),
+    DType.F8E5M2: _Facts("float", 8, "float8_e5m2", 2.0**-2, (-16, 15)),
+    DType.F8E5M2FNUZ: _Facts("float", 8, "float8_e5m2fnuz", 2.0**-2, (-17, 15)),
+    DType.F8E8M0: _Facts("float", 8, "float8_e8m0fnu", 1.0, (-127, 127)),
+    DType.F4E2M1: _Facts("float", 4, "float4_e2m1fn", 0.5, (-1, 2)),
+    DType.I2: _Facts("signed", 2, "int2"),
+    DType.I4: _Facts("signed", 4, "int4"),
+    DType.I8: _Facts("signed", 8, "int8"),
+    DType.I16: _Facts("signed", 16, "int16"),
+    DType.I32: _Facts("signed", 32, "int32"),
+    DType.I64: _Facts("signed", 64, "int64"),
+    DType.U2: _Facts("unsigned", 2, "uint2"),
+    DType.U4: _Facts("unsigned", 4, "uint4"),
+    DType.U8: _Facts("unsigned", 8, "uint8"),
+    DType.U16: _Facts("unsigned", 16, "uint16"),
+    DType.U32: _Facts("unsigned", 32, "uint32"),
+    DType.U64: _Facts("unsigned", 64, "uint64"),
     DType.BOOL: _Facts("bool", 1, "bool"),
 }
+_BYTES = {dtype: max(1, facts.bits // 8) for dtype, facts in _FACTS.items()}
+
+_EXTENSIONS = frozenset(
+    dtype
+    for dtype, facts in _FACTS.items()
+    if facts.bits < 8 or (facts.kind == "float" and facts.bits <= 16)
+) - {DType.F16, DType.BOOL}
+"""Types that NumPy does not have itself."""
+
+
+def _spans(wide: DType, narrow: DType) -> bool:
+    """A float type has the digits and the exponents of another."""
+    (low, high), (least, most) = _FACTS[wide].exponents, _FACTS[narrow].exponents
+    return low <= least and high >= most and wide.epsilon <= narrow.epsilon
 
 
 @cache
 def _numpy_types() -> dict[DType, np.dtype[Any]]:
     import numpy as np  # late: targets have element types, and the command line's help has targets
 
-    return {dtype: np.dtype(facts.numpy) for dtype, facts in _FACTS.items()}
+    return {
+        dtype: np.dtype(facts.numpy) for dtype, facts in _FACTS.items() if dtype not in _EXTENSIONS
+    }
 
 
-FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
-INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer)
+@cache
+def _numpy_extensions() -> dict[DType, np.dtype[Any]]:
+    import ml_dtypes  # late: most models have none of its types
+    import numpy as np
+
+    return {dtype: np.dtype(getattr(ml_dtypes, _FACTS[dtype].numpy)) for dtype in _EXTENSIONS}
+
+
+WIDE_FLOATS = frozenset((DType.F32, DType.F64))
+"""Floats that scalar functions compute with."""
+FLOATS = WIDE_FLOATS | {DType.F16, DType.BF16}
+"""Floats that operators compute with, see `DType.wide`."""
+INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bits >= 8)
 SIGNED_INTEGERS = frozenset(dtype for dtype in INTEGERS if dtype.is_signed)
 UNSIGNED_INTEGERS = INTEGERS - SIGNED_INTEGERS
 SIGNED = FLOATS | SIGNED_INTEGERS
 NUMBERS = FLOATS | INTEGERS
+WIDE_NUMBERS = WIDE_FLOATS | INTEGERS
 BOOLS = frozenset((DType.BOOL,))
+WIDE = WIDE_NUMBERS | BOOLS
+"""What expressions compute with; others are loaded, stored and converted."""
 ALL = NUMBERS | BOOLS
+"""What operators compute with; others are only stored, and moved about."""

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.dtypes import DType
+from compiler.types.dtypes import WIDE_FLOATS, DType
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.tensor_type import Array
 
@@ -45,9 +45,14 @@ class Mismatch:
         )
 
 
-def tolerance(expected: Floats, length: float, numerics: Numerics) -> tuple[float, float]:
-    """(relative, absolute) tolerance of a float output behind sums of `length` terms."""
-    relative = numerics.tolerance(DType.from_numpy(expected.dtype), length)
+def tolerance(
+    expected: Floats, length: float, numerics: Numerics, dtype: DType | None = None
+) -> tuple[float, float]:
+    """(relative, absolute) tolerance of a float output behind sums of `length` terms.
+
+    `dtype` is what the output is stored in, the type of `expected` if None.
+    """
+    relative = numerics.tolerance(dtype or DType.from_numpy(expected.dtype), length)
     finite = expected[np.isfinite(expected)]
     if not finite.size:
         return relative, 0.0
@@ -66,11 +71,12 @@ class OutputCheck:
         self, expected: Array, length: float, numerics: Numerics = DEFAULT_NUMERICS
     ) -> None:
         """`expected` behind sums of `length` terms."""
-        self._expected = expected
-        self._is_float = bool(np.issubdtype(expected.dtype, np.floating))
+        self._expected: Array = expected
+        dtype = DType.from_numpy(expected.dtype)
+        self._is_float = dtype.is_float
         if self._is_float:
-            floats = cast(Floats, expected)
-            relative, absolute = tolerance(floats, length, numerics)
+            floats = self._expected = _computed(expected)
+            relative, absolute = tolerance(floats, length, numerics, dtype)
             with np.errstate(invalid="ignore", over="ignore"):
                 self._limit: Floats = np.abs(floats)
                 self._limit *= relative
@@ -80,7 +86,7 @@ class OutputCheck:
     def mismatch(self, got: Array) -> Mismatch | None:
         """The worst element of `got`, or None when all are right. Shapes and types are equal."""
         if self._is_float:
-            return self._compare_floats(cast(Floats, got))
+            return self._compare_floats(_computed(got))
         if got.dtype == np.bool_:
             return _exact(got.view(np.uint8), self._expected.view(np.uint8))
         return _exact(got, self._expected)
@@ -93,6 +99,12 @@ class OutputCheck:
         if self._is_finite and right.all():
             return None
         return _mismatch_of_floats(got, expected, error, self._limit, right)
+
+
+def _computed(values: Array) -> Floats:
+    """Floats in a type that NumPy computes with: narrow ones as f32, which holds them."""
+    dtype = DType.from_numpy(values.dtype)
+    return cast(Floats, values if dtype in WIDE_FLOATS else values.astype(np.float32))
 
 
 def compare_output(

@@ -16,10 +16,11 @@ import numpy as np
 
 from compiler.expr.combiners import COMBINERS
 from compiler.expr.functions import BINARY, UNARY, Function
-from compiler.expr.nodes import Binary, Expr, Load, Unary
+from compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
 from compiler.expr.walk import Operands, children, postorder
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
+from compiler.types.conversions import converted
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 
@@ -75,7 +76,8 @@ def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:
         return rng.integers(0, 2, size=shape, dtype=np.uint8).astype(np.bool_)
     if not dtype.is_float:
         low, high = _integer_range(dtype, uses)
-        return rng.integers(low, high, size=shape, dtype=dtype.numpy)
+        drawn = np.int64 if dtype.bits < 8 else dtype.numpy
+        return converted(rng.integers(low, high, size=shape, dtype=drawn), dtype)
     low_end, high_end = uses.floats or (-1.0, 1.0)
     if uses.floats is None and buffer.constant and uses.summed > _NEGLIGIBLE_SUM:
         high_end = math.sqrt(3.0 / uses.summed)
@@ -85,7 +87,7 @@ def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:
     values = rng.random(shape, dtype=np.float32)
     values *= np.float32(high_end - low_end)
     values += np.float32(low_end)
-    return values
+    return converted(values, dtype)
 
 
 def _integer_range(dtype: DType, uses: _Uses) -> tuple[int, int]:
@@ -93,7 +95,8 @@ def _integer_range(dtype: DType, uses: _Uses) -> tuple[int, int]:
         return 0, max(1, min(uses.addressed))
     if uses.integers is not None:
         return uses.integers
-    return (-8, 8) if dtype.is_signed else (0, 16)
+    low, high = (-8, 8) if dtype.is_signed else (0, 16)
+    return max(low, dtype.limits[0]), min(high, dtype.limits[1] + 1)
 
 
 def _find_uses(kernel: FusedKernel) -> dict[str, _Uses]:
@@ -130,6 +133,8 @@ def _note_domains(
 
 def _note_product(node: Binary, length: int, uses: dict[str, _Uses]) -> None:
     for operand in (node.left, node.right):
+        while isinstance(operand, Cast):
+            operand = operand.operand
         if isinstance(operand, Load) and operand.buffer in uses:
             uses[operand.buffer].summed = max(uses[operand.buffer].summed, length)
 

@@ -69,7 +69,7 @@ def run_model(
     InputError for a file that cannot be read or does not fit.
     """
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
-    given = {name: read_array(path) for name, path in files.items()}
+    given = {name: _stored(executable, name, read_array(path)) for name, path in files.items()}
     inputs = {**seeded_inputs(executable.inputs, seed), **given}
     outputs = executable.run(inputs)
     samples = []
@@ -159,6 +159,14 @@ def _profile_to_json(profile: Profile) -> dict[str, Any]:
     }
 
 
+def _stored(executable: Executable, name: str, array: Array) -> Array:
+    """What a file holds, in the input's type where files have no name for that: only its bytes."""
+    type = executable.inputs.get(name)
+    if type is None or array.dtype.kind != "V" or array.dtype.itemsize != type.dtype.bytes:
+        return array
+    return array.view(type.dtype.numpy)
+
+
 def read_array(path: str) -> Array:
     """A .npy file's array; InputError if it is none."""
     try:
@@ -174,7 +182,10 @@ def read_array(path: str) -> Array:
 
 
 def write_outputs(outputs: Mapping[str, Array], path: str) -> None:
-    """Write arrays to an .npz file, replacing an old one only when the new one is complete."""
+    """Write arrays to an .npz file, replacing an old one only when the new one is complete.
+
+    Elements of types that NumPy has not are written as their bytes, as NumPy's own functions do.
+    """
     try:
         with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
             for name, array in outputs.items():

@@ -18,6 +18,8 @@ from compiler.errors import MeasureError
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
+from compiler.types.conversions import converted
+from compiler.types.dtypes import WIDE_FLOATS, DType
 from compiler.types.tensor_type import Array, TensorType
 from measure.compare import Comparison
 from measure.machine import available_cores, on_cores
@@ -64,7 +66,7 @@ def seeded_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, A
             drawn: Array = rng.standard_normal(type.shape)
         else:
             drawn = rng.integers(0, 2, type.shape)
-        inputs[name] = drawn.astype(type.dtype.numpy)
+        inputs[name] = converted(drawn, type.dtype)
     return inputs
 
 
@@ -118,12 +120,19 @@ def _calls_per_sample(program: Program, options: LatencyOptions, now: Callable[[
 
 
 def outputs_agree(actual: Array, expected: Array) -> bool:
-    """Within rtol 1e-3 and atol 1e-4 x max|expected|; equal for integers and bools."""
-    if expected.dtype.kind != "f":
+    """Within rtol 1e-3 and atol 1e-4 x max|expected|; equal for integers and bools.
+
+    Floats of 16 bits and fewer may differ by a few roundings of their type.
+    """
+    dtype = DType.from_numpy(expected.dtype)
+    if not dtype.is_float:
         return bool(np.array_equal(actual, expected))
+    if dtype not in WIDE_FLOATS:
+        actual, expected = actual.astype(np.float32), expected.astype(np.float32)
     finite = np.abs(expected[np.isfinite(expected)])
     scale = float(finite.max()) if finite.size else 0.0
-    return bool(np.allclose(actual, expected, rtol=1e-3, atol=1e-4 * scale, equal_nan=True))
+    relative, absolute = max(1e-3, 8 * dtype.epsilon), scale * max(1e-4, dtype.epsilon)
+    return bool(np.allclose(actual, expected, rtol=relative, atol=absolute, equal_nan=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.import_onnx import import_model_proto, import_onnx
 from compiler.frontend.tensors import read_tensor
 from compiler.limits import Allowance
+from compiler.types.dtypes import DType
 from tests.compiler.frontend.onnx_models import model, tensor
 
 TYPES = "float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
@@ -48,8 +49,10 @@ def test_scalar_keeps_its_rank() -> None:
         (TensorProto(data_type=1, dims=[-1], float_data=[1.0]), "negative extent"),
         (TensorProto(data_type=1, dims=[2**40, 2**40]), "would take"),
         (TensorProto(data_type=2, dims=[1], int32_data=[300]), "outside the range of u8"),
-        (TensorProto(data_type=10, dims=[1], int32_data=[1]), "float16"),
-        (TensorProto(data_type=16, dims=[1], int32_data=[1]), "bfloat16"),
+        (TensorProto(data_type=10, dims=[1], int32_data=[1 << 16]), "outside the range of f16"),
+        (TensorProto(data_type=16, dims=[1], int32_data=[-1]), "outside the range of bf16"),
+        (TensorProto(data_type=22, dims=[3], raw_data=bytes(3)), "2 bytes of data and has 3"),
+        (TensorProto(data_type=21, dims=[3], int32_data=[1]), "2 bytes of data and has 1"),
         (TensorProto(data_type=8, dims=[1], string_data=[b"a"]), "string"),
         (TensorProto(data_type=14, dims=[1]), "complex64"),
         (TensorProto(data_type=77, dims=[1]), "number 77"),
@@ -148,3 +151,21 @@ def test_sparse_initializers_are_refused() -> None:
     proto.graph.sparse_initializer.add(values=values, dims=[4])
     with pytest.raises(UnsupportedOperatorError, match="'sparse_w' is sparse"):
         import_model_proto(proto)
+
+
+NARROW = [dtype for dtype in DType if dtype.bits < 8 or (dtype.is_float and dtype.bits <= 16)]
+
+
+@pytest.mark.parametrize("form", ["raw", "typed"])
+@pytest.mark.parametrize("dtype", [dtype for dtype in NARROW if dtype is not DType.BOOL])
+def test_narrow_elements_are_read_as_onnx_writes_them(dtype: DType, form: str) -> None:
+    values = np.arange(7) % (1 << dtype.bits)
+    array = values.astype(f"u{dtype.bytes}").view(dtype.numpy).reshape(1, 7)
+    proto = numpy_helper.from_array(array)
+    if form == "typed":
+        packed = dtype.bits < 8
+        data = np.frombuffer(proto.raw_data, np.uint8 if packed else f"u{dtype.bytes}")
+        proto = TensorProto(data_type=proto.data_type, dims=[1, 7], int32_data=data.tolist())
+    read = read_tensor(proto, "initializer 'w'", None, Allowance())
+    assert (read.dtype, read.shape) == (array.dtype, array.shape)
+    assert read.tobytes() == array.tobytes()

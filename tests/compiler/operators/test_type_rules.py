@@ -84,10 +84,10 @@ ACCEPTED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
 )
 
 REFUSED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
-    ("exp", "i32[2, 3]", {}, "element type i32 (allowed: f32, f64)"),
+    ("exp", "i32[2, 3]", {}, "element type i32 (allowed: f32, f64, f16, bf16)"),
     ("isnan", "i8[]", {}, "element type i8"),
     ("neg", "u8[2]", {}, "element type u8"),
-    ("cast", "bool[3]", {"to": "f16"}, "attribute to must be one of"),
+    ("cast", "bool[3]", {"to": "f12"}, "attribute to must be one of"),
     ("clip", "u8[3]", {"max": "six"}, "attribute max must be a number"),
     ("leaky_relu", "f32[3]", {"alpha": "x"}, "attribute alpha must be a number"),
     ("gelu", "f32[3]", {"approximate": "fast"}, "one of none, tanh"),
