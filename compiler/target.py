@@ -14,7 +14,8 @@ from typing import Any, Self
 import llvmlite.binding as llvm
 
 from compiler.dot_products import DotProduct, dot_products
-from compiler.tile_state import FULL_PALETTE, TILE_FEATURES, TilePalette, host_tile_problem
+from compiler.tile_set_up import FULL_PALETTE, TilePalette
+from compiler.tile_state import TILE_FEATURES, host_tile_problem
 from compiler.types.dtypes import DType
 
 _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")

@@ -17,29 +17,13 @@ from typing import NamedTuple, Protocol
 
 import llvmlite.binding as llvm
 
+from compiler.tile_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
+
 TILE_FEATURES = "amx-"  # LLVM's names of the features that need tiles begin so
-CONFIGURATION_BYTES = 64
 _TILE_DATA = 18  # the component of the processor's extended state
 _PERMIT, _ARCH_PRCTL = 0x1023, 158  # ARCH_REQ_XCOMP_PERM, and the system call's number
 _TILES_IN_XCR0 = 0x60000
 _TILE_BYTES = 1024
-
-
-class TilePalette(NamedTuple):
-    """How many matrix tiles there are, and what each can hold: rows, and bytes of a row."""
-
-    tiles: int = 8
-    rows: int = 16
-    row_bytes: int = 64
-
-    def configuration(self) -> bytes:
-        """What LDTILECFG reads: palette 1, and every tile in its full size."""
-        row_bytes = self.row_bytes.to_bytes(2, "little") * self.tiles
-        text = bytes([1]) + bytes(15) + row_bytes.ljust(32, b"\0") + bytes([self.rows]) * self.tiles
-        return text.ljust(CONFIGURATION_BYTES, b"\0")
-
-
-FULL_PALETTE = TilePalette()
 
 
 class Trial(NamedTuple):

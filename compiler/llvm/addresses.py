@@ -14,7 +14,7 @@ from compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range
 from compiler.expr.nodes import Expr, Load
 from compiler.expr.walk import axes_of
 from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.ir import Carry, Dot, Memory, Store, Update
+from compiler.loops.ir import Carry, Dot, Memory, Store, TileStore, Update
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Addresses:
         self.spans: dict[str, tuple[int, int]] = {}
         self._terms: dict[int, tuple[Affine, tuple[tuple[str, int], ...]]] = {}
 
-    def of(self, access: Load | Store | Update | Dot | Carry) -> Affine:
+    def of(self, access: Load | Store | Update | Dot | Carry | TileStore) -> Affine:
         """The flattened index in elements, under the current values of unrolled variables."""
         known = self._terms.get(id(access))
         if known is None:
@@ -85,7 +85,9 @@ class Addresses:
             del self.ranges[variable]
             spans.pop(variable, None)
 
-    def _flatten(self, access: Load | Store | Update | Dot | Carry, ranges: Ranges) -> Affine:
+    def _flatten(
+        self, access: Load | Store | Update | Dot | Carry | TileStore, ranges: Ranges
+    ) -> Affine:
         shape = self.storages[access.buffer].memory.shape
         result = Affine(0, ())
         stride = 1

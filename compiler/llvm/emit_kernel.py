@@ -16,9 +16,10 @@ from compiler.llvm.addresses import Addresses, Storage
 from compiler.llvm.copies import Copy, copy_of, emit_copy
 from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
-from compiler.llvm.parallel_loops import RangeLoop, call_outlined, outline
+from compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
 from compiler.llvm.shuffles import first_lanes, prefixes, reversed_lanes, shuffle
+from compiler.llvm.tiles import TileEmitter
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
     Allocate,
@@ -32,7 +33,12 @@ from compiler.loops.ir import (
     Scope,
     Stmt,
     Store,
+    TileDot,
+    TileLoad,
+    TileStore,
+    TileZero,
     Update,
+    uses_tiles,
     walk,
     written,
 )
@@ -66,6 +72,7 @@ class _KernelEmitter:
     def run(self) -> str:
         body = _FunctionEmitter(self, self.new_writer(), "%buffers", "%workspace")
         body.statements(self.nest.body)
+        body.tiles.finish(self.symbol)
         body.writer.line("ret void")
         self.functions.append(
             f"define void @{self.symbol}(ptr %buffers, ptr %workspace, ptr %runtime) "
@@ -98,6 +105,8 @@ class _FunctionEmitter:
             dict(kernel.nest.prefetches),
             kernel.target.has_gather,
         )
+        palette = kernel.target.matrix_tiles
+        self.tiles = TileEmitter(writer, self.addresses, self.registers, palette)
         self.lane: Lane | None = None
         self._reduce_only: dict[int, bool] = {}
         self._stores: dict[int, tuple[str, ...]] = {}
@@ -117,6 +126,7 @@ class _FunctionEmitter:
             Update: self._update,
             Carry: self._carry,
             Allocate: self._allocate,
+            **dict.fromkeys((TileZero, TileLoad, TileDot, TileStore), self.tiles.emit),
         }
 
     def statements(self, body: Iterable[Stmt]) -> None:
@@ -220,12 +230,19 @@ class _FunctionEmitter:
         name = f"{kernel.symbol}.parallel{kernel.parallel_bodies}"
         kernel.parallel_bodies += 1
 
-        def serial_loop(inner: FunctionWriter, buffers: str, workspace: str) -> RangeLoop:
+        def serial_loop(
+            inner: FunctionWriter, buffers: str, workspace: str
+        ) -> tuple[RangeLoop, Leave]:
             emitter = _FunctionEmitter(kernel, inner, buffers, workspace)
-            return lambda start, stop: emitter._serial(loop, start, stop)
+            return (
+                lambda start, stop: emitter._serial(loop, start, stop),
+                lambda: emitter.tiles.finish(name),
+            )
 
         kernel.functions.append(outline(loop, name, kernel.new_writer(), serial_loop))
         call_outlined(writer, loop, name)
+        if uses_tiles(loop.body):
+            self.tiles.repeat_set_up()
 
     # Other statements ----------------------------------------------------------------------------
 
@@ -283,6 +300,11 @@ class _FunctionEmitter:
 
     def _allocate(self, statement: Allocate) -> None:
         memory = statement.memory
+        if statement.scope is Scope.TILE:
+            self.tiles.allocate(memory)
+            self.statements(statement.body)
+            self.tiles.free(memory)
+            return
         if statement.scope is Scope.WORKSPACE:
             if len(self.writer.bodies) > 1:
                 raise LoweringError("workspace can only be allocated outside of loops")

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from compiler.llvm.writer import FunctionWriter
-from compiler.loops.ir import For
+from compiler.loops.ir import For, uses_tiles
+from compiler.tile_set_up import TILED
 
 RangeLoop: TypeAlias = Callable[[str, str], None]  # emits the loop over [start, stop)
-Body: TypeAlias = Callable[[FunctionWriter, str, str], RangeLoop]  # given buffers and workspace
+Leave: TypeAlias = Callable[[], None]  # emits what the function ends with
+Body: TypeAlias = Callable[[FunctionWriter, str, str], tuple[RangeLoop, Leave]]
+"""What is in the function, given buffers and workspace."""
 
 
 def call_outlined(writer: FunctionWriter, loop: For, name: str) -> None:
@@ -48,7 +51,8 @@ def call_outlined(writer: FunctionWriter, loop: For, name: str) -> None:
     writer.line(f"call void @{name}(ptr {context})")
     writer.line(f"br label %{done}")
     writer.begin_block(together)
-    writer.line(f"call void {parallel}(ptr @{name}, ptr {context}, i32 {threads}, i32 0)")
+    flags = TILED if uses_tiles(loop.body) else 0
+    writer.line(f"call void {parallel}(ptr @{name}, ptr {context}, i32 {threads}, i32 {flags})")
     writer.line(f"br label %{done}")
     writer.begin_block(done)
 
@@ -64,7 +68,7 @@ def outline(loop: For, name: str, writer: FunctionWriter, body: Body) -> str:
     buffers = writer.emit_entry(f"load ptr, ptr {slots[0]}, align 8")
     workspace = writer.emit_entry(f"load ptr, ptr {slots[1]}, align 8")
     chunks = writer.emit_entry(f"load i64, ptr {slots[3]}, align 8")
-    run = body(writer, buffers, workspace)
+    run, end = body(writer, buffers, workspace)
     extent = loop.stop - loop.start
     length = writer.emit(f"udiv i64 {extent}, {chunks}")
     longer = writer.emit(f"urem i64 {extent}, {chunks}")
@@ -85,5 +89,6 @@ def outline(loop: For, name: str, writer: FunctionWriter, body: Body) -> str:
     run(bounds[0], bounds[1])
     writer.line(f"br label %{draw}")
     writer.begin_block(leave)
+    end()
     writer.line("ret void")
     return f"define internal void @{name}(ptr %context) nounwind {{\nentry:\n{writer.text()}\n}}"

@@ -11,6 +11,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from compiler.target import Target
+from compiler.tile_set_up import set_up_ir
 
 REPEAT_SYMBOL = "tunefarm_repeat"
 
@@ -36,13 +37,22 @@ done:
 """
 
 
+def _repeat_ir(target: Target) -> str:
+    """With matrix tiles set up round all calls, as they are in a model, if the target has them."""
+    if target.matrix_tiles is None:
+        return _IR
+    begun = _IR.replace("entry:\n", "entry:\n  call void @repeat_tiles.begin()\n")
+    ended = begun.replace("done:\n", "done:\n  call void @repeat_tiles.end()\n")
+    return set_up_ir(target.matrix_tiles, "repeat_tiles") + ended
+
+
 @cache
 def repeat_call_object(target: Target) -> bytes:
     """Object code of `void tunefarm_repeat(kernel, tables, workspace, runtime, n, first, count,
     stride)`, the last four int64."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    module = llvm.parse_assembly(_IR)
+    module = llvm.parse_assembly(_repeat_ir(target))
     module.triple = target.triple
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         opt=1, reloc="pic", codemodel="default"

@@ -18,8 +18,25 @@ from compiler.expr.nodes import (
     Load,
     Select,
     Unary,
+    integer,
 )
-from compiler.loops.ir import Allocate, Carry, Dot, For, If, Let, LoopNest, Stmt, Store, Update
+from compiler.loops.ir import (
+    Allocate,
+    Carry,
+    Dot,
+    For,
+    If,
+    Let,
+    LoopNest,
+    Stmt,
+    Store,
+    TileDot,
+    TileLoad,
+    TileStmt,
+    TileStore,
+    TileZero,
+    Update,
+)
 from compiler.types.conversions import converted
 from compiler.types.tensor_type import Array
 
@@ -70,6 +87,8 @@ class _Interpreter:
                     self._update(statement, env)
                 case Dot():
                     self._dot(statement, env)
+                case TileZero() | TileLoad() | TileDot() | TileStore():
+                    self._tile(statement, env)
                 case Carry(buffer=buffer, indices=indices, update=update, exclusive=exclusive):
                     before, after = self._update(update, env)
                     position = self._position(buffer, indices, env)
@@ -91,6 +110,43 @@ class _Interpreter:
             inner = {**env, statement.variable: value}
             left, right = (self.value(side, inner) for side in (statement.left, statement.right))
             buffer[position] += left.astype(buffer.dtype) * right.astype(buffer.dtype)
+
+    def _tile(self, statement: TileStmt, env: dict[str, int]) -> None:
+        match statement:
+            case TileZero(buffer=buffer, indices=indices):
+                self._held(buffer, indices, env)[...] = 0
+            case TileLoad(source=source, stride=stride):
+                tile = self._held(statement.buffer, statement.indices, env)
+                tile[...] = self._rows(source, stride, tile.shape, env)
+            case TileStore(source=source, stride=stride):
+                tile = self._held(source.buffer, source.indices, env)
+                target = Load(source.dtype, statement.buffer, statement.indices)
+                self._rows(target, stride, tile.shape, env)[...] = tile
+            case TileDot(left=left, right=right):
+                total = self._held(statement.buffer, statement.indices, env)
+                factors = self._held(left.buffer, left.indices, env).astype(total.dtype)
+                pairs = self._held(right.buffer, right.indices, env).astype(total.dtype)
+                terms = 4 // left.dtype.bytes
+                by_step = pairs.reshape(len(pairs), -1, terms).swapaxes(1, 2)
+                products = np.matmul(factors, by_step.reshape(-1, total.shape[1]))
+                np.add(total, products, out=total)
+
+    def _held(self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int]) -> Array:
+        """The rows and columns of a tile."""
+        zero = integer(0)
+        held: Array = self.buffers[buffer][self._position(buffer, (*indices, zero, zero), env)[:-2]]
+        return held
+
+    def _rows(self, first: Load, stride: int, shape: tuple[int, ...], env: dict[str, int]) -> Array:
+        """A view of rows of a buffer, of which an element is the first."""
+        buffer = self.buffers[first.buffer]
+        begin = np.ravel_multi_index(self._position(first.buffer, first.indices, env), buffer.shape)
+        flat = buffer.reshape(-1)[begin:]
+        rows, columns = shape
+        if (rows - 1) * stride + columns > flat.size:
+            raise IndexError(f"rows of {first.buffer} from element {begin} on")
+        strides = (stride * buffer.itemsize, buffer.itemsize)
+        return np.lib.stride_tricks.as_strided(flat, shape, strides)
 
     def _position(
         self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int]

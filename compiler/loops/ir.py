@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from compiler.expr.nodes import Expr
+from compiler.expr.nodes import Expr, Load
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
@@ -31,6 +31,7 @@ class Scope(StrEnum):
     REGISTER = "register"  # indices are constants after unrolling
     STACK = "stack"  # private to the thread
     WORKSPACE = "workspace"  # memory that the caller gives, shared by all threads
+    TILE = "tile"  # matrix tiles: the last two dimensions are one tile's rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,55 @@ class Dot(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class TileZero(Stmt):
+    """The tile `buffer[indices]` = 0."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoad(Stmt):
+    """The tile `buffer[indices]` = rows of memory, the first from the element `source` on.
+
+    A row's elements lie one after the other, whatever dimensions of `source` they are of, and rows
+    lie `stride` elements apart.
+    """
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    source: Load
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileDot(Stmt):
+    """`buffer[indices][r, l] +=` the sum over s and v < n of `left[r, n s + v] * right[s, n l + v]`
+
+    where `left` and `right` are tiles too, of a narrow type of which n elements have 4 bytes. What
+    is said of `Dot` of types, order and denormals goes for this too.
+    """
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    left: Load
+    right: Load
+
+
+@dataclass(frozen=True, slots=True)
+class TileStore(Stmt):
+    """Rows of memory, `stride` elements apart, from `buffer[indices]` on = the tile `source`."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    source: Load
+    stride: int
+
+
+TileStmt: TypeAlias = TileZero | TileLoad | TileDot | TileStore
+
+
+@dataclass(frozen=True, slots=True)
 class Carry(Stmt):
     """`update`, then `buffer[indices] =` what it updated; the other way round if `exclusive`.
 
@@ -156,16 +206,21 @@ class LoopNest:
     prefetches: tuple[tuple[str, int], ...] = ()  # buffer, elements ahead of each vector load
 
 
-def written(statement: Stmt) -> tuple[Store | Update | Dot | Carry, ...]:
-    """The writes that a statement is made of: none for those with a body."""
+def written(statement: Stmt) -> tuple[Store | Update | Dot | Carry | TileStore, ...]:
+    """The writes to memory that a statement is made of: none for those with a body."""
     if isinstance(statement, Carry):
         return (statement, statement.update)
-    return (statement,) if isinstance(statement, Store | Update | Dot) else ()
+    return (statement,) if isinstance(statement, Store | Update | Dot | TileStore) else ()
 
 
 def values_of(statement: Store | Update | Dot) -> tuple[Expr, ...]:
     """The expressions that a write evaluates, but for its indices."""
     return (statement.left, statement.right) if isinstance(statement, Dot) else (statement.value,)
+
+
+def uses_tiles(body: Body) -> bool:
+    """Some statement of a body is about matrix tiles."""
+    return any(isinstance(statement, TileStmt) for statement in walk(body))
 
 
 def walk(body: Body) -> Iterator[Stmt]:

@@ -25,6 +25,11 @@ from compiler.loops.ir import (
     Memory,
     Stmt,
     Store,
+    TileDot,
+    TileLoad,
+    TileStmt,
+    TileStore,
+    TileZero,
     Update,
 )
 
@@ -64,6 +69,8 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
                 yield margin + _update(statement)
             case Dot():
                 yield margin + _dot(statement)
+            case TileZero() | TileLoad() | TileDot() | TileStore():
+                yield margin + _tile(statement)
             case Carry(update=update, exclusive=exclusive):
                 when = "before" if exclusive else "after"
                 yield f"{margin}{_access(statement)} = {_access(update)} {when} {_update(update)}"
@@ -81,7 +88,21 @@ def _dot(statement: Dot) -> str:
     return f"{_access(statement)} += {form} over {over} of {left}, {right}"
 
 
-def _access(statement: Store | Update | Dot | Carry) -> str:
+def _tile(statement: TileStmt) -> str:
+    place = _access(statement)
+    match statement:
+        case TileZero():
+            return f"tile {place} = 0"
+        case TileDot(left=left, right=right):
+            sides = f"{format_expression(left)}, {format_expression(right)}"
+            return f"tile {place} += dot of {sides}"
+        case TileLoad(source=source, stride=stride) | TileStore(source=source, stride=stride):
+            kind = "tile" if isinstance(statement, TileLoad) else "rows"
+            rows = "rows" if isinstance(statement, TileLoad) else "tile"
+            return f"{kind} {place} = {rows} {format_expression(source)}, {stride} apart"
+
+
+def _access(statement: Store | Update | Dot | Carry | TileStmt) -> str:
     return f"{statement.buffer}[{_list(statement.indices)}]"
 
 

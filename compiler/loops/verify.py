@@ -22,9 +22,15 @@ from compiler.loops.ir import (
     Scope,
     Stmt,
     Store,
+    TileDot,
+    TileLoad,
+    TileStmt,
+    TileStore,
+    TileZero,
     Update,
 )
 from compiler.loops.printer import format_loops
+from compiler.loops.verify_tiles import rows_problem, tile_memory_problem, tile_problem
 from compiler.types.dtypes import DType
 
 
@@ -34,9 +40,10 @@ def verify_loops(nest: LoopNest) -> None:
     Variables are bound once on each path; loops are not empty; a vectorised loop holds no loop but
     unrolled ones and allocates nothing; a parallel loop is outermost; workspace is allocated
     outside of loops; types agree; the factors of a dot product are narrower than their sum, and no
-    more than loads; indices are provably in range, except under a guard, whose meaning is not
-    analysed. Where an index of what is written is read from memory, another one says
-    which thread or lane writes there.
+    more than loads; of matrix tiles no more are live than exist, those of a statement fit each
+    other, and which they are is known when code is made; indices are provably in range, except
+    under a guard, whose meaning is not analysed. Where an index of what is written is read from
+    memory, another one says which thread or lane writes there.
     """
     problem = _Verifier(nest).body(nest.body, {}, guarded=False, loops=())
     if problem:
@@ -49,6 +56,8 @@ class _Verifier:
         self.memories: dict[str, Memory] = {memory.name: memory for memory in nest.inputs}
         self.memories[nest.output.name] = nest.output
         self.places = ComputedPlaces()
+        self.tiles: dict[str, Memory] = {}
+        self.unrolled: list[str] = []  # variables that are known where code is made
 
     def body(
         self, body: tuple[Stmt, ...], ranges: Ranges, *, guarded: bool, loops: tuple[LoopKind, ...]
@@ -84,6 +93,8 @@ class _Verifier:
                 return self._store(statement, ranges, guarded)
             case Dot():
                 return self._dot(statement, ranges, guarded)
+            case TileZero() | TileLoad() | TileDot() | TileStore():
+                return self._tile(statement, ranges, guarded, loops)
             case Carry(update=update):
                 carried = Load(update.value.dtype, update.buffer, update.indices)
                 stored = Store(statement.buffer, statement.indices, carried)
@@ -102,8 +113,13 @@ class _Verifier:
         if LoopKind.VECTORISED in loops and loop.kind is not LoopKind.UNROLLED:
             return f"vectorised loop round the {loop.kind} loop {loop.variable}"
         inner = {**ranges, loop.variable: (loop.start, loop.stop - 1)}
+        if loop.kind is LoopKind.UNROLLED:
+            self.unrolled.append(loop.variable)
         with self.places.inside(loop):
-            return self.body(loop.body, inner, guarded=guarded, loops=(*loops, loop.kind))
+            problem = self.body(loop.body, inner, guarded=guarded, loops=(*loops, loop.kind))
+        if loop.kind is LoopKind.UNROLLED:
+            self.unrolled.pop()
+        return problem
 
     def _allocate(
         self,
@@ -114,17 +130,39 @@ class _Verifier:
         guarded: bool,
         loops: tuple[LoopKind, ...],
     ) -> str:
-        if memory.name in self.memories:
+        if memory.name in self.memories or memory.name in self.tiles:
             return f"{memory.name} is allocated inside of itself"
         if scope is Scope.WORKSPACE and loops:
             return f"workspace {memory.name} is allocated inside a loop"
         if LoopKind.VECTORISED in loops:
             return f"the lanes of a vectorised loop share {memory.name}"
-        self.memories[memory.name] = memory
+        scoped = self.memories
+        if scope is Scope.TILE:
+            problem, scoped = tile_memory_problem(memory, self.tiles.values()), self.tiles
+            if problem:
+                return problem
+        scoped[memory.name] = memory
         self.places.allocate(memory.name)
         problem = self.body(inner, ranges, guarded=guarded, loops=loops)
-        del self.memories[memory.name]
+        del scoped[memory.name]
         return problem
+
+    def _tile(
+        self, statement: TileStmt, ranges: Ranges, guarded: bool, loops: tuple[LoopKind, ...]
+    ) -> str:
+        if LoopKind.VECTORISED in loops:
+            return "a vectorised loop holds tiles, which are vectors of vectors"
+        problem = tile_problem(statement, self.tiles, self.unrolled, ranges)
+        if problem or not isinstance(statement, TileLoad | TileStore):
+            return problem
+        place = statement.source
+        if isinstance(statement, TileStore):
+            memory = self.memories.get(statement.buffer)
+            if memory is None or statement.buffer in self.read_only:
+                return f"a tile is stored to {statement.buffer}, which is no output or allocation"
+            place = Load(memory.dtype, memory.name, statement.indices)
+        problem = self._value(place, ranges, guarded)
+        return problem or rows_problem(statement, self.memories, self.tiles, ranges)
 
     def _dot(self, statement: Dot, ranges: Ranges, guarded: bool) -> str:
         memory, variable = self.memories.get(statement.buffer), statement.variable

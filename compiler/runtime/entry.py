@@ -13,32 +13,39 @@ from compiler.runtime.executable_spec import (
     Place,
     RunStep,
 )
+from compiler.tile_set_up import TilePalette, set_up_ir
 
 _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
 
 
-def entry_ir(steps: Sequence[RunStep], seal: bytes = b"") -> str:
+def entry_ir(steps: Sequence[RunStep], seal: bytes = b"", tiles: TilePalette | None = None) -> str:
     """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
 
     The first three are arrays of buffer pointers, `arena` is the planned memory, `runtime` is
     passed on to the kernels. One array on the stack holds the pointers of the call being made.
-    A `seal` stands beside the function, as data that nothing reads.
+    A `seal` stands beside the function, as data that nothing reads. `tiles` are the matrix tiles
+    that some kernels need: they are set up before all and released after all.
     """
     calls = [step for step in steps if isinstance(step, CallStep)]
     widest = max((len(call.buffers) for call in calls), default=1)
     body = _Body()
     body.line(f"%buffers = alloca [{widest} x ptr], align 16")
+    if tiles is not None:
+        body.line("call void @run_tiles.begin()")
     for step in steps:
         if isinstance(step, CallStep):
             _emit_call(body, step)
         else:
             _emit_copy(body, step)
+    if tiles is not None:
+        body.line("call void @run_tiles.end()")
     body.line("ret void")
+    set_up = "" if tiles is None else set_up_ir(tiles, "run_tiles")
     declarations = "\n".join(
         f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
     )
     return (
-        f"{_seal_ir(seal)}{declarations}\n"
+        f"{_seal_ir(seal)}{set_up}{declarations}\n"
         "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
         f"define void @{ENTRY_SYMBOL}"
         "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"

@@ -23,6 +23,7 @@ import threading
 
 from compiler.errors import ArtefactError
 from compiler.runtime.loaded_code import LoadedCode
+from compiler.tile_set_up import FULL_PALETTE, TILED, set_up_ir
 
 SPINS = 6000  # pauses before a thread sleeps: longer than the serial kernels between two loops
 # Pauses (a power of two) between offers of the core: the caller and its helper may share one.
@@ -56,6 +57,7 @@ open:
   store ptr %fn, ptr @job
   store ptr %data, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 1)
   store i32 %helpers, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 2)
+  store i32 %flags, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 3)
   store atomic i32 {open}, ptr @state seq_cst, align 4
   %before = atomicrmw add ptr @generation, i32 1 seq_cst
   %asleep = load atomic i32, ptr @sleepers seq_cst, align 4
@@ -95,7 +97,7 @@ entry:
   %first = sub i32 %current, 1
   br label %outer
 outer:
-  %last = phi i32 [ %first, %entry ], [ %now, %join ], [ %now, %full ], [ %now, %run ]
+  %last = phi i32 [ %first, %entry ], [ %now, %join ], [ %now, %full ], [ %now, %{done} ]
   br label %spin
 spin:
   %count = phi i32 [ 0, %outer ], [ %next, %pause ], [ %next, %yield ], [ 0, %sleep ]
@@ -145,7 +147,7 @@ enter:
 run:
   %fn = load ptr, ptr @job
   %data = load ptr, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 1)
-  call void %fn(ptr %data)
+{call}
   %left = atomicrmw sub ptr @state, i32 1 acq_rel
   br label %outer
 leave:
@@ -162,9 +164,32 @@ entry:
 """
 
 
+# What a thread does for a job; on x86-64 with matrix tiles where the job's flags ask for them. The
+# caller has set its own up for the whole run.
+_CALL = "  call void %fn(ptr %data)"
+_TILED_CALL = f"""\
+  %flags = load i32, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 3)
+  %asked = and i32 %flags, {TILED}
+  %tiled = icmp ne i32 %asked, 0
+  br i1 %tiled, label %tiles, label %plain
+plain:
+  call void %fn(ptr %data)
+  br label %ran
+tiles:
+  call void @pool_tiles.begin()
+  call void %fn(ptr %data)
+  call void @pool_tiles.end()
+  br label %ran
+ran:"""
+
+
 def pool_ir(machine: str) -> str:
     """LLVM IR of `pool_parallel`, `pool_worker` and `pool_stop` for Linux on such a processor."""
-    return _MODULE.format(
+    has_tiles = machine == "x86_64"
+    tiles = set_up_ir(FULL_PALETTE, "pool_tiles") if has_tiles else ""
+    return tiles + _MODULE.format(
+        call=_TILED_CALL if has_tiles else _CALL,
+        done="ran" if has_tiles else "run",
         open=_OPEN,
         active_bits=_OPEN - 1,
         futex=_FUTEX_NUMBERS[machine],

@@ -16,7 +16,7 @@ from compiler.target import (
     host_target,
     host_tile_refusal,
 )
-from compiler.tile_state import TilePalette
+from compiler.tile_set_up import TilePalette
 from compiler.types.dtypes import DType
 from configs.settings import load_target, targets
 
