@@ -29,6 +29,7 @@ class DotProduct(NamedTuple):
 
 
 _I8, _U8, _I16, _I32 = DType.I8, DType.U8, DType.I16, DType.I32
+_BF16, _F16, _F32 = DType.BF16, DType.F16, DType.F32
 _VNNI = ("avx512vnni", "avxvnni")
 
 DOT_PRODUCTS = {
@@ -37,20 +38,25 @@ DOT_PRODUCTS = {
         DotProduct("tdpbsud", _I8, _U8, _I32, 4, ("amx-int8",), matrix=True),
         DotProduct("tdpbssd", _I8, _I8, _I32, 4, ("amx-int8",), matrix=True),
         DotProduct("tdpbuud", _U8, _U8, _I32, 4, ("amx-int8",), matrix=True),
+        DotProduct("tdpbf16ps", _BF16, _BF16, _F32, 2, ("amx-bf16",), matrix=True),
+        DotProduct("tdpfp16ps", _F16, _F16, _F32, 2, ("amx-fp16",), matrix=True),
         DotProduct("vpdpbusd", _U8, _I8, _I32, 4, _VNNI),
         DotProduct("vpdpbsud", _I8, _U8, _I32, 4, ("avxvnniint8",)),
         DotProduct("vpdpbssd", _I8, _I8, _I32, 4, ("avxvnniint8",)),
         DotProduct("vpdpbuud", _U8, _U8, _I32, 4, ("avxvnniint8",)),
         DotProduct("vpdpwssd", _I16, _I16, _I32, 2, _VNNI),
+        DotProduct("vdpbf16ps", _BF16, _BF16, _F32, 2, ("avx512bf16",)),
         DotProduct("vpmaddwd", _I16, _I16, _I32, 2, ("avx2",)),
     ),
     "aarch64": (
         DotProduct("smmla", _I8, _I8, _I32, 8, ("i8mm",), matrix=True),
         DotProduct("ummla", _U8, _U8, _I32, 8, ("i8mm",), matrix=True),
         DotProduct("usmmla", _U8, _I8, _I32, 8, ("i8mm",), matrix=True),
+        DotProduct("bfmmla", _BF16, _BF16, _F32, 4, ("bf16",), matrix=True),
         DotProduct("sdot", _I8, _I8, _I32, 4, ("dotprod",)),
         DotProduct("udot", _U8, _U8, _I32, 4, ("dotprod",)),
         DotProduct("usdot", _U8, _I8, _I32, 4, ("i8mm",)),
+        DotProduct("bfdot", _BF16, _BF16, _F32, 2, ("bf16",)),
     ),
 }
 """By architecture, the fastest first."""

@@ -25,6 +25,8 @@ _DOTS = {
     (DType.I8, DType.U8): "tdpbsud",
     (DType.I8, DType.I8): "tdpbssd",
     (DType.U8, DType.U8): "tdpbuud",
+    (DType.BF16, DType.BF16): "tdpbf16ps",
+    (DType.F16, DType.F16): "tdpfp16ps",
 }
 
 

@@ -133,6 +133,10 @@ def test_nobody_asks_for_tiles_where_the_cpu_tells_of_none(monkeypatch: pytest.M
         ("znver5", DType.I8, DType.I8, []),
         ("sapphirerapids", DType.U8, DType.I8, ["tdpbusd", "vpdpbusd"]),
         ("sapphirerapids", DType.I8, DType.I8, ["tdpbssd"]),
+        ("znver4", DType.BF16, DType.BF16, ["vdpbf16ps"]),
+        ("sapphirerapids", DType.BF16, DType.BF16, ["tdpbf16ps", "vdpbf16ps"]),
+        ("sapphirerapids", DType.F16, DType.F16, []),
+        ("neoverse-v1", DType.BF16, DType.BF16, ["bfmmla", "bfdot"]),
         ("armv8-neon", DType.I8, DType.I8, []),
         ("neoverse-v1", DType.I8, DType.I8, ["smmla", "sdot"]),
         ("neoverse-v1", DType.U8, DType.I8, ["usmmla", "usdot"]),
@@ -142,5 +146,5 @@ def test_dot_products_of_named_targets(
     name: str, left: DType, right: DType, instructions: list[str]
 ) -> None:
     target = Target.from_json(load_target(name).model_dump())
-    found = target.dot_products(left, right, DType.I32)
+    found = target.dot_products(left, right, DType.F32 if left.is_float else DType.I32)
     assert [item.instruction for item in found] == instructions

@@ -56,10 +56,12 @@ def test_a_block_of_tiles_is_loaded_once_and_multiplied_in_every_pair() -> None:
         (DType.I8, DType.U8, "tdpbsud"),
         (DType.I8, DType.I8, "tdpbssd"),
         (DType.U8, DType.U8, "tdpbuud"),
+        (DType.BF16, DType.BF16, "tdpbf16ps"),
     ],
 )
-def test_signs_choose_the_instruction(left: DType, right: DType, instruction: str) -> None:
-    lines = tile_lines(product_nest(16, 16, 16, (1, 1), (1, 2, 1), (left, right, DType.I32)))
+def test_types_choose_the_instruction(left: DType, right: DType, instruction: str) -> None:
+    total = DType.F32 if left.is_float else DType.I32
+    lines = tile_lines(product_nest(16, 16, 16, (1, 1), (1, 2, 1), (left, right, total)))
     assert [line.split()[0] for line in lines if line.startswith("tdp")] == [instruction]
 
 

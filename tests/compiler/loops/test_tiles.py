@@ -50,6 +50,7 @@ FULL = product_nest(16, 16, 16, (2, 2), (2, 2, 1), BYTES)
             (DType.I8, DType.U8, DType.I32),
             (DType.I8, DType.I8, DType.I32),
             (DType.I16, DType.I16, DType.I32),
+            (DType.BF16, DType.BF16, DType.F32),
         ]
     ),
 )
@@ -69,13 +70,17 @@ def test_products_of_tiles_are_those_of_matrices(
         for memory in nest.inputs
     )
     plain = w.transpose(0, 2, 1).reshape(-1, nest.output.shape[1])
-    expected = (x.astype(np.int64) @ plain.astype(np.int64)).astype(np.int32)
-    np.testing.assert_array_equal(interpret(nest, {"x": x, "w": w}), expected)
+    expected = x.astype(np.int64) @ plain.astype(np.int64)
+    total = nest.output.dtype.numpy
+    np.testing.assert_array_equal(interpret(nest, {"x": x, "w": w}), expected.astype(total))
 
 
 def _limits(dtype: DType) -> tuple[int, int]:
-    facts = np.iinfo(dtype.numpy)
-    return int(facts.min), int(facts.max) + 1
+    """Floats are small whole numbers: their products and sums are exact."""
+    if dtype.is_float:
+        return -15, 16
+    low, high = dtype.limits
+    return low, high + 1
 
 
 def test_tiles_are_printed_with_what_they_hold() -> None:
