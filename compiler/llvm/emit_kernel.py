@@ -14,6 +14,7 @@ from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, Storage
 from compiler.llvm.copies import Copy, copy_of, emit_copy
+from compiler.llvm.dot_products import DotEmitter
 from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
@@ -24,6 +25,7 @@ from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
     Allocate,
     Carry,
+    Dot,
     For,
     If,
     Let,
@@ -107,7 +109,11 @@ class _FunctionEmitter:
         )
         palette = kernel.target.matrix_tiles
         self.tiles = TileEmitter(writer, self.addresses, self.registers, palette)
+        self.dots = DotEmitter(
+            writer, self.addresses, self.registers, self.expressions, kernel.target
+        )
         self.lane: Lane | None = None
+        self.one_active = False  # the mask is known to leave nothing but the first lane
         self._reduce_only: dict[int, bool] = {}
         self._stores: dict[int, tuple[str, ...]] = {}
         self._verdict_axes: dict[int, frozenset[str]] = {}
@@ -124,6 +130,7 @@ class _FunctionEmitter:
             If: self._if,
             Store: self._store,
             Update: self._update,
+            Dot: self._dot,
             Carry: self._carry,
             Allocate: self._allocate,
             **dict.fromkeys((TileZero, TileLoad, TileDot, TileStore), self.tiles.emit),
@@ -284,9 +291,11 @@ class _FunctionEmitter:
         first = {**self.addresses.ranges, variable: (start, start)}
         if self.expressions.active is not None or decide(statement.condition, first) is not True:
             raise LoweringError("a vectorised loop's condition has to hold in its first lane")
+        second = {**self.addresses.ranges, variable: (start + 1, start + 1)}
+        self.one_active = decide(statement.condition, second) is False
         self.expressions.active = condition
         self.statements(statement.body)
-        self.expressions.active = None
+        self.expressions.active, self.one_active = None, False
 
     def _decide(self, statement: If) -> bool | None:
         axes = self._verdict_axes.get(id(statement))
@@ -360,6 +369,14 @@ class _FunctionEmitter:
             combined = Value(name, old.dtype, old.width)
         self._put(statement, form, combined)
 
+    def _dot(self, statement: Dot) -> None:
+        self.expressions.begin_statement(self.lane)
+        form = self._target(statement)
+        if form is None:
+            raise LoweringError("a vectorised dot product must be contiguous in its result")
+        old = self._read(statement.buffer, form, self.lane.width if self.lane else 0)
+        self._put(statement, form, self.dots.sum(statement, old, self.lane))
+
     def _product(self, statement: Update) -> tuple[Expr, Expr] | None:
         """The factors of a sum's term, where the target multiplies and adds in one instruction."""
         value = statement.value
@@ -368,7 +385,7 @@ class _FunctionEmitter:
             return value.left, value.right
         return None
 
-    def _target(self, statement: Store | Update | Carry) -> Affine | None:
+    def _target(self, statement: Store | Update | Dot | Carry) -> Affine | None:
         """Where an access to the result begins; None: one address per lane."""
         form = self.addresses.of(statement)
         if self.lane is None:
@@ -472,7 +489,7 @@ class _FunctionEmitter:
         zero = "zeroinitializer" if width else "0"
         return Value(self.writer.emit(f"icmp ne {value.typed}, {zero}"), dtype, width)
 
-    def _put(self, statement: Store | Update | Carry, form: Affine, value: Value) -> None:
+    def _put(self, statement: Store | Update | Dot | Carry, form: Affine, value: Value) -> None:
         buffer = statement.buffer
         self.addresses.written(buffer)
         active = self.expressions.active
@@ -484,7 +501,7 @@ class _FunctionEmitter:
         if not self.registers.set(buffer, form, value):
             self._to_memory(buffer, form, value, active)
 
-    def _exists(self, statement: Store | Update | Carry) -> bool:
+    def _exists(self, statement: Store | Update | Dot | Carry) -> bool:
         """All lanes, those that are left out too, lie in the row that they are written to."""
         shape = self.addresses.storages[statement.buffer].memory.shape
         return expr_range(statement.indices[-1], self.addresses.ranges)[1] < shape[-1]
@@ -504,6 +521,10 @@ class _FunctionEmitter:
             active = first_lanes(value.width)
             every = [i if i < value.width else None for i in range(active.width)]
             stored = shuffle(self.writer, stored, stored, every)
+        if active is not None and self.one_active and dtype.bytes < DType.I32.bytes:
+            # LLVM would store the one element of a masked vector as wide as before its truncation.
+            element = self.writer.emit(f"extractelement {stored.typed}, i64 0")
+            stored, active = Value(element, stored.dtype, 0), None
         if active is None or not value.width:
             self.writer.line(f"store {stored.typed}, ptr {pointer}, align {dtype.bytes}")
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
@@ -78,6 +79,15 @@ class ExpressionEmitter(LoadEmitter):
         """The value of `expr`, widened to the lane's width if there is a lane."""
         value = self.value(expr)
         return value if self.lane is None else self.widen(value, self.lane.width)
+
+    def vector_at(self, expr: Expr, variable: str, value: int) -> Value:
+        """The value of `expr`, as wide as the lane, where a variable that is no loop's has this."""
+        memo, self._memo = self._memo, {}
+        try:
+            with self.addresses.fixed(variable, value):
+                return self.vector(expr)
+        finally:
+            self._memo = memo
 
     def depends_on_lane(self, expr: Expr) -> bool:
         if self.lane is None:
@@ -230,14 +240,21 @@ class ExpressionEmitter(LoadEmitter):
 
     def _under(self, condition: Value, expr: Expr) -> Value:
         """The value of `expr` where `condition` holds; its loads are guarded by it if need be."""
-        if isinstance(expr, Const) or self._is_safe(expr):
+        with self.under(condition, expr):
             return self.value(expr)
+
+    @contextmanager
+    def under(self, condition: Value, expr: Expr) -> Iterator[None]:
+        """Within, `condition` holds, and guards the loads of `expr` if need be."""
+        if isinstance(expr, Const) or self._is_safe(expr):
+            yield
+            return
         outer = self.mask
         if outer is not None:
             condition = scalar_ops.binary(self.writer, "and", *self.common(outer, condition))
         self.mask = condition
         memo, self._memo = self._memo, {}
         try:
-            return self.value(expr)
+            yield
         finally:
             self.mask, self._memo = outer, memo

@@ -20,6 +20,7 @@ from compiler.llvm.lane_patterns import pieces_of
 from compiler.loops.ir import (
     Allocate,
     Body,
+    Dot,
     For,
     If,
     Let,
@@ -80,10 +81,10 @@ def scalar_work(nest: LoopNest, target: Target) -> str:
     return max(work, key=lambda item: item.scalar).reason
 
 
-def _leaves(body: Body, place: _Place) -> Iterator[tuple[Store | Update, _Place]]:
+def _leaves(body: Body, place: _Place) -> Iterator[tuple[Store | Update | Dot, _Place]]:
     for statement in body:
         match statement:
-            case Store() | Update():
+            case Store() | Update() | Dot():
                 yield statement, place
             case For():
                 yield from _leaves(statement.body, _inside(statement, place))
@@ -117,7 +118,9 @@ def _inside(loop: For, place: _Place) -> _Place:
     return replace(place, ranges=ranges, instance=instance, loops=loops, times=times)
 
 
-def _work(statement: Store | Update, place: _Place, target: Target) -> _Work:
+def _work(statement: Store | Update | Dot, place: _Place, target: Target) -> _Work:
+    if isinstance(statement, Dot):
+        return _work_of_dot(statement, place, target)
     nodes = list(postorder(statement.value, _operands))
     if place.lane is None and any(axes_of(item) & place.read for item in statement.indices):
         return _Work(0.0, 0.0)
@@ -145,6 +148,15 @@ def _work(statement: Store | Update, place: _Place, target: Target) -> _Work:
             reasons.append((cost, problem))
     reason = max(reasons)[1] if reasons else ""
     return _Work(place.times * vector, place.times * scalar, reason)
+
+
+def _work_of_dot(statement: Dot, place: _Place, target: Target) -> _Work:
+    """An instruction for the products and one for each factor; without lanes, each for a term."""
+    if place.lane is None:
+        reason = f"no sketch makes vectors of the elements of `{statement.buffer}`"
+        return _Work(0.0, 4.0 * place.times * statement.count, reason)
+    width = place.lane.stop - place.lane.start
+    return _Work(3.0 * place.times * math.ceil(width / target.lanes(DType.F32)), 0.0)
 
 
 def _depends_on_lane(node: Expr, variable: str, depending: set[int]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -43,6 +43,14 @@ class Operand:
     element_bytes: int
     dimensions: tuple[Dimension, ...]
     extents: tuple[int, ...]
+
+    def stepped(self, axis: int, step: int) -> Operand:
+        """The same operand, where a step along the axis goes over so many points."""
+        dimensions = tuple(
+            tuple((number, c * step if number == axis else c) for number, c in dimension)
+            for dimension in self.dimensions
+        )
+        return replace(self, dimensions=dimensions)
 
     def footprint(self, extents: Numbers) -> Numbers:
         """Bytes touched while each axis a runs over extents[a] points; shapes [axes, n] and [n]."""

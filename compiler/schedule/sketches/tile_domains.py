@@ -107,9 +107,17 @@ class TileContext:
 
     @cached_property
     def extents(self) -> dict[str, int]:
-        """Of the anchor's axes, reduce axes last."""
+        """Of the anchor's axes, reduce axes last: in dot products where these sum along one."""
         stage = self.anchor
-        return {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
+        extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
+        if (dot := self.form.dot) is not None:
+            extents[dot.axis] = dot.steps(extents[dot.axis])
+        return extents
+
+    @property
+    def terms(self) -> int:
+        """Products that one step of the reduction adds to each element."""
+        return 1 if self.form.dot is None else self.form.dot.terms
 
     def extent(self, axis: str) -> int:
         """One point where there is no such axis, ""."""
@@ -215,6 +223,8 @@ class TileContext:
         stages = list({stage.name: stage for stage in (self.anchor, self.kernel.output)}.values())
         numbers = {name: number for number, name in enumerate(self.extents)}
         operands = operands_of(self.kernel, stages, numbers)
+        if (dot := self.form.dot) is not None:
+            operands = tuple(item.stepped(numbers[dot.axis], dot.terms) for item in operands)
         if not self.form.turned:
             return operands
         *read, written = operands

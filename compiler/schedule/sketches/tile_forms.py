@@ -24,6 +24,7 @@ from compiler.kernels.stage import Axis
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.schedule.sketches.phases import split_phases
 from compiler.schedule.sketches.roles import Roles, epilogue_is_plain, roles_of
+from compiler.schedule.sketches.tile_dots import DotAxis, dot_axis
 from compiler.schedule.sketches.tile_operands import packed_along
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.copy_operand import CopyOperand
@@ -61,7 +62,8 @@ class TileForm:
 
     `copies` are the stages that hold operands in another layout. Where the tile is turned before it
     is stored, `turned` is the output's axis that runs along its vectors, else "". Rows of windows
-    above each other may be `held` in registers.
+    above each other may be `held` in registers. Terms of narrow factors are summed by `dot`
+    products.
     """
 
     name: str
@@ -71,10 +73,22 @@ class TileForm:
     copies: tuple[str, ...] = ()
     turned: str = ""
     held: HeldRows | None = None
+    dot: DotAxis | None = None
 
 
 def tile_forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:
     """The forms of this kernel for vectors of so many lanes; none where no axis makes a vector."""
+    return [_with_dots(form, lanes) for form in _forms(kernel, lanes)]
+
+
+def _with_dots(form: TileForm, lanes: int) -> TileForm:
+    """The form with dot products where it has a use for them."""
+    if form.dot is not None or form.turned or form.held is not None:
+        return form
+    return replace(form, dot=dot_axis(form.kernel, form.roles.vector, lanes))
+
+
+def _forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:
     if not kernel.stage(kernel.anchor).reduce_axes or not epilogue_is_plain(kernel):
         return []
     if any(stage.reduce_axes for stage in kernel.stages if stage.name != kernel.anchor):
@@ -331,7 +345,8 @@ def _along_channels(kernel: FusedKernel, steps: tuple[Step, ...], lanes: int) ->
         name = f"{anchor.name}.sum"
         made = (CacheWrite(anchor.name, name),)
     position = anchor.axes.index(channel)
-    packed = packed_along(kernel, channel.name, lanes, window_inside=True)
+    dot = dot_axis(kernel, channel.name, lanes)
+    packed = packed_along(kernel, channel.name, lanes, window_inside=True, dot=dot)
     rank = len(anchor.axes)
     order = [n if n < position else n + 1 for n in range(rank) if n != position]
     order.insert(position, position)
@@ -340,7 +355,7 @@ def _along_channels(kernel: FusedKernel, steps: tuple[Step, ...], lanes: int) ->
     turned = with_roles(prepared(kernel, made, name), lanes)
     roles = roles_of(turned, turned=True)
     if roles is not None and roles.block == f"{channel.name}.b":
-        yield TileForm("channels", turned, (*steps, *made), roles, turned=channel.name)
+        yield TileForm("channels", turned, (*steps, *made), roles, turned=channel.name, dot=dot)
 
 
 def _begins_vectors(load: Load, axis: str, lanes: int) -> bool:

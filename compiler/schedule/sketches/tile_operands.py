@@ -9,6 +9,7 @@ from compiler.expr.nodes import Select
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
+from compiler.schedule.sketches.tile_dots import DotAxis
 from compiler.schedule.steps.pack_layout import PackLayout
 
 
@@ -40,11 +41,16 @@ def guarded_axes(stage: Stage) -> set[str]:
 
 
 def packed_along(
-    kernel: FusedKernel, vector: str, lanes: int, window_inside: bool = False
+    kernel: FusedKernel,
+    vector: str,
+    lanes: int,
+    window_inside: bool = False,
+    dot: DotAxis | None = None,
 ) -> list[PackLayout]:
     """The constants that the anchor reads along the axis `vector`, in whole vectors.
 
-    Of a filter the positions of the window come outside of the channels, or else inside.
+    Of a filter the positions of the window come outside of the channels, or else inside. The terms
+    of dot products lie side by side, within the lanes.
     """
     steps: list[PackLayout] = []
     seen: set[str] = set()
@@ -54,17 +60,28 @@ def packed_along(
         if buffer is None or buffer.name in seen:
             continue
         seen.add(buffer.name)
-        holding = [d for d, item in enumerate(load.indices) if vector in axes_of(item)]
-        if len(holding) != 1:
+        splits: list[tuple[int, int]] = []
+        for axis, factor in ((vector, lanes), (dot.axis, dot.terms) if dot else ("", 0)):
+            holding = [d for d, item in enumerate(load.indices) if axis in axes_of(item)]
+            if len(holding) == 1 and affine(load.indices[holding[0]], {}).coefficient(axis) == 1:
+                splits.append((holding[0], factor))
+        if not splits or (dot is None and splits[0][1] != lanes):
             continue
-        dimension = holding[0]
-        rank = len(buffer.shape)
-        if affine(load.indices[dimension], {}).coefficient(vector) != 1:
-            continue
-        # Dimensions after the split: `dimension` -> blocks, `dimension` + 1 -> lanes.
-        others = [d if d < dimension else d + 1 for d in range(rank) if d != dimension]
-        others = [*others[1:], *others[:1]] if rank > 2 and not window_inside else others
-        steps.append(
-            PackLayout(buffer.name, ((dimension, lanes),), (dimension, *others, dimension + 1))
-        )
+        steps.append(_packed(buffer.name, len(buffer.shape), splits, window_inside))
     return steps
+
+
+def _packed(
+    buffer: str, rank: int, splits: list[tuple[int, int]], window_inside: bool
+) -> PackLayout:
+    """The inner parts of split dimensions last, in this order; the first one's outer part first.
+
+    Dimensions after the split: d -> its blocks, the next -> within a block.
+    """
+    split = [dimension for dimension, _ in splits]
+    places = {d: d + sum(other < d for other in split) for d in range(rank)}
+    first = split[0]
+    others = [places[d] for d in range(rank) if d != first]
+    others = [*others[1:], *others[:1]] if rank > 2 and not window_inside else others
+    inner = [places[d] + 1 for d in split]
+    return PackLayout(buffer, tuple(sorted(splits)), (places[first], *others, *inner))

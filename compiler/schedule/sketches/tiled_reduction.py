@@ -53,6 +53,7 @@ from compiler.schedule.sketches.tile_operands import can_inline, packed_along
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.dot_product import DotProduct
 from compiler.schedule.steps.inline import Inline
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
@@ -265,7 +266,9 @@ class _Plan:
         if inline:
             steps += [Inline(stage) for stage in reversed(context.prologue)]
         packed = (
-            [] if context.form.turned else packed_along(context.kernel, roles.vector, context.lanes)
+            []
+            if context.form.turned
+            else packed_along(context.kernel, roles.vector, context.lanes, dot=context.form.dot)
         )
         steps += packed
         if distance := values.integers("prefetch").item():
@@ -334,23 +337,33 @@ class _Plan:
     def _reduction_steps(self, anchor: str) -> list[Step]:
         roles, lanes = self.context.roles, self.context.lanes
         *loops, last = self.orders[0]
-        steps: list[Step] = [Tile(anchor, last, self.unrolled.item())]
-        unrolled = [loops.pop()] if self.unrolls_next.item() else []
+        dot, size = self.context.form.dot, self.unrolled.item()
+        names = {axis: axis for axis in loops} | {last: f"{last}.i"}
+        if dot is not None and dot.axis == last:
+            size *= dot.terms
+        steps: list[Step] = [Tile(anchor, last, size)]
+        if dot is not None:
+            steps.append(Tile(anchor, names[dot.axis], dot.terms))
+            summed, names[dot.axis] = f"{names[dot.axis]}.i", f"{names[dot.axis]}.o"
+        unrolled = [names[loops.pop()]] if self.unrolls_next.item() else []
         # The step loop has one iteration when all of it is unrolled, so its place does not matter.
-        loops.append(f"{last}.o")
-        unrolled.append(f"{last}.i")
+        loops = [*(names[axis] for axis in loops), f"{last}.o"]
+        unrolled.append(names[last])
         vector = [roles.block, roles.vector]
         if not roles.block:
             steps.append(Tile(anchor, roles.vector, lanes))
             vector = [f"{roles.vector}.o", f"{roles.vector}.i"]
         column = [roles.column] if roles.column else []
         rest = [axis for axis in (*roles.outer, roles.row, *roles.phases) if axis]
-        steps.append(Reorder(anchor, (*rest, *loops, *unrolled, *column, *vector)))
+        within = [] if dot is None else [summed]
+        steps.append(Reorder(anchor, (*rest, *loops, *unrolled, *column, *vector, *within)))
         # Rows in registers have no address: each of their loops is unrolled in tails, too.
         everywhere = self.context.form.held is not None
         steps += [Unroll(anchor, axis, everywhere) for axis in unrolled]
         steps += [Unroll(anchor, axis) for axis in (*column, vector[0])]
-        return [*steps, Vectorize(anchor, vector[-1]), *self._held_rows(anchor)]
+        steps.append(Vectorize(anchor, vector[-1]))
+        steps += [DotProduct(anchor, axis) for axis in within]
+        return [*steps, *self._held_rows(anchor)]
 
     def _held_rows(self, anchor: str) -> list[Step]:
         """The rows that windows above each other share, in registers."""
@@ -413,7 +426,7 @@ class _Plan:
             loads=columns + vectors if context.broadcasts else step + vectors,
             step=step,
             cycles=cycles,
-            flops=2.0 * math.prod(extents.values()) * repeated,
+            flops=2.0 * context.terms * math.prod(extents.values()) * repeated,
             full=whole * columns / extent * np.floor(blocks) / blocks,
             lanes=np.full(values.count, useful),
             aliased=aliased,

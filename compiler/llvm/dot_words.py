@@ -1,0 +1,248 @@
+"""Words: the factors of a dot product, as many of them in each 32-bit lane as it has terms.
+
+A word holds n adjacent narrow values, 4 of 8 bits or 2 of 16. Packed weights [..., lane, n] are a
+vector of words as they lie in memory, and n adjacent values that all lanes share one word, which is
+broadcast. Others are rearranged: lanes [..., n, lane], or windows that overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.expr.affine import Affine, affine_range, decide, expr_range
+from compiler.expr.instructions import type_of
+from compiler.expr.nodes import Const, Expr, Load, Select
+from compiler.expr.walk import axes_of
+from compiler.llvm import scalar_ops
+from compiler.llvm.addresses import Addresses
+from compiler.llvm.expressions import ExpressionEmitter
+from compiler.llvm.loads import Lane
+from compiler.llvm.registers import Registers
+from compiler.llvm.shuffles import shuffle
+from compiler.llvm.writer import FunctionWriter, Value
+from compiler.types.dtypes import DType
+
+WORD = DType.U32
+MOST_BYTES = 128  # of memory that are loaded at once to be rearranged
+_BITS = {1: DType.U8, 2: DType.U16}  # by bytes of a narrow value
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The variable of a dot product, how many terms it has, and how many of them fit a word."""
+
+    variable: str
+    count: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One word, or one for each lane; `clean` says that slots beyond the last term are 0."""
+
+    value: Value
+    clean: bool = True
+
+
+class WordEmitter:
+    """Emits words at the writer's current point."""
+
+    def __init__(
+        self,
+        writer: FunctionWriter,
+        addresses: Addresses,
+        registers: Registers,
+        expressions: ExpressionEmitter,
+    ) -> None:
+        self.writer = writer
+        self.addresses = addresses
+        self.registers = registers
+        self.expressions = expressions
+
+    def words(self, factor: Expr, terms: Terms, lane: Lane) -> Words:
+        """The words of a factor, a scalar where all lanes have the same."""
+        if isinstance(factor, Const):
+            return Words(self._repeated(factor, terms))
+        if isinstance(factor, Select):
+            return self._chosen(factor, terms, lane)
+        assert isinstance(factor, Load)
+        if self.registers.holds(factor.buffer):
+            self.registers.release(factor.buffer)
+        form = self.addresses.of(factor)
+        moving = {terms.variable, lane.variable}
+        loose = (atom for atom, _ in form.terms if not isinstance(atom, str))
+        if any(axes_of(atom) & moving for atom in loose):
+            return self._term_by_term(factor, terms, lane)
+        found: Words | None
+        if lane.variable not in axes_of(factor):
+            found = self._word(factor, form, terms)
+        else:
+            found = self._adjacent(factor, form, terms, lane) or self._rearranged(
+                factor, form, terms, lane
+            )
+        return found or self._term_by_term(factor, terms, lane)
+
+    def cleaned(self, words: Words, terms: Terms) -> Words:
+        """With 0 in the slots beyond the last term."""
+        if words.clean:
+            return words
+        bits = 32 // terms.slots * terms.count
+        kept = self.expressions.widen(word_of((1 << bits) - 1), words.value.width)
+        return Words(scalar_ops.binary(self.writer, "and", words.value, kept))
+
+    def _repeated(self, factor: Const, terms: Terms) -> Value:
+        bits = 32 // terms.slots
+        pattern = int.from_bytes(np.array(factor.value, factor.dtype.numpy).tobytes(), "little")
+        return word_of(sum(pattern << bits * slot for slot in range(terms.count)))
+
+    def _chosen(self, factor: Select, terms: Terms, lane: Lane) -> Words:
+        verdict = decide(factor.condition, self.addresses.ranges)
+        if verdict is not None:
+            return self.words(factor.then if verdict else factor.otherwise, terms, lane)
+        sides = (factor.then, factor.otherwise)
+        varying = axes_of(factor.condition) & {terms.variable, lane.variable}
+        if varying or not isinstance(factor.otherwise, Const) or isinstance(sides[0], Select):
+            return self._term_by_term(factor, terms, lane)
+        condition = self.expressions.value(factor.condition)
+        with self.expressions.under(condition, factor.then):
+            then = self.words(factor.then, terms, lane)
+        other = self.words(factor.otherwise, terms, lane)
+        first, second = self.expressions.common(then.value, other.value)
+        name = self.writer.emit(f"select {condition.typed}, {first.typed}, {second.typed}")
+        return Words(Value(name, WORD, first.width), then.clean and other.clean)
+
+    def _word(self, load: Load, form: Affine, terms: Terms) -> Words | None:
+        """One word for all lanes, whose terms lie side by side."""
+        if terms.count > 1 and form.coefficient(terms.variable) != 1:
+            return None
+        first = _without(form, terms.variable)
+        missing = terms.slots - terms.count
+        if missing and not self._has_beyond(load, form, missing):
+            return None
+        value = self._load(load, first, 0, WORD)
+        return self.cleaned(Words(value, missing == 0), terms)
+
+    def _adjacent(self, load: Load, form: Affine, terms: Terms, lane: Lane) -> Words | None:
+        """A word for each lane, as they lie in memory."""
+        along = 1 if terms.count == 1 else form.coefficient(terms.variable)
+        if along != 1 or form.coefficient(lane.variable) != terms.slots:
+            return None
+        missing = terms.slots - terms.count
+        if not self._is_inside(load) or (missing and not self._has_beyond(load, form, missing)):
+            return None
+        start = terms.slots * self.addresses.ranges[lane.variable][0]
+        first = _without(form, terms.variable, lane.variable)
+        value = self._load(load, Affine(first.constant + start, first.terms), lane.width, WORD)
+        return Words(value, missing == 0)
+
+    def _rearranged(self, load: Load, form: Affine, terms: Terms, lane: Lane) -> Words | None:
+        """A word for each lane, from a part of memory that is loaded as a whole."""
+        along, across = form.coefficient(lane.variable), form.coefficient(terms.variable)
+        if along < 0 or across < 0 or not self._is_inside(load):
+            return None
+        span = along * (lane.width - 1) + across * (terms.count - 1) + 1
+        if span * load.dtype.bytes > MOST_BYTES:
+            return None
+        whole = 1 << (span - 1).bit_length()
+        loaded = whole if self._has_beyond(load, form, whole - span) else span
+        start = along * self.addresses.ranges[lane.variable][0]
+        first = _without(form, terms.variable, lane.variable)
+        stored = _BITS[load.dtype.bytes]
+        memory = self._load(load, Affine(first.constant + start, first.terms), loaded, stored)
+        none = Value("zeroinitializer", stored, loaded)
+        places = [
+            along * i + across * slot if slot < terms.count else loaded
+            for i in range(lane.width)
+            for slot in range(terms.slots)
+        ]
+        return Words(self.as_words(shuffle(self.writer, memory, none, places)))
+
+    def _term_by_term(self, factor: Expr, terms: Terms, lane: Lane) -> Words:
+        """Each term on its own, then joined: right for everything."""
+        stored = _BITS[factor.dtype.bytes]
+        values: list[Value] = []
+        for number in range(terms.count):
+            term = self.expressions.vector_at(factor, terms.variable, number)
+            if factor.dtype.is_float:
+                name = self.writer.emit(f"bitcast {term.typed} to {type_of(stored, term.width)}")
+                term = Value(name, stored, term.width)
+            values.append(Value(term.text, stored, term.width))
+        width = lane.width
+        none = Value("zeroinitializer", stored, width)
+        values += [none] * (terms.slots - terms.count)
+        while len(values) > 1:
+            size = values[0].width // width  # values of each lane
+            order = [
+                i * size + j + side * size * width
+                for i in range(width)
+                for side in (0, 1)
+                for j in range(size)
+            ]
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [shuffle(self.writer, one, other, order) for one, other in pairs]
+        return Words(self.as_words(values[0]))
+
+    def as_words(self, narrow: Value) -> Value:
+        """A vector of narrow values, lane by lane, as words."""
+        width = narrow.width * narrow.dtype.bytes // WORD.bytes
+        name = self.writer.emit(f"bitcast {narrow.typed} to {type_of(WORD, width)}")
+        return Value(name, WORD, width)
+
+    # Memory --------------------------------------------------------------------------------------
+
+    def _load(self, load: Load, first: Affine, width: int, dtype: DType) -> Value:
+        """What lies from `first` on as so many values of a type; kept until the next store."""
+        simple = all(isinstance(atom, str) for atom, _ in first.terms)
+        mask = self.expressions.mask
+        keeps = simple and mask is None
+        key = ("words", load.buffer, first.constant, first.terms, width, dtype)
+        if keeps and (known := self.addresses.recall(load.buffer, key)) is not None:
+            return known
+        if mask is None:
+            pointer = self.addresses.pointer(load.buffer, first)
+        else:
+            pointer = self.addresses.guarded_pointer(load.buffer, first, mask)
+        align = load.dtype.bytes
+        name = self.writer.emit(f"load {type_of(dtype, width)}, ptr {pointer}, align {align}")
+        value = Value(name, dtype, width)
+        if keeps:
+            self.addresses.keep(load.buffer, key, value)
+        return value
+
+    def _has_beyond(self, load: Load, form: Affine, count: int) -> bool:
+        """There are so many elements in memory behind the last one that is read."""
+        last = affine_range(form, self.addresses.ranges)[1]
+        return last + count < self.addresses.storages[load.buffer].memory.type.size
+
+    def _is_inside(self, load: Load) -> bool:
+        """All lanes read what there is, those that are masked too."""
+        if self.expressions.active is None:
+            return True
+        shape = self.addresses.storages[load.buffer].memory.shape
+        spans = [expr_range(item, self.addresses.ranges) for item in load.indices]
+        return all(low >= 0 and high < most for (low, high), most in zip(spans, shape, strict=True))
+
+
+def word_of(bits: int) -> Value:
+    """A word that is known."""
+    return Value(str(bits - (1 << 32) if bits >> 31 else bits), WORD, 0)
+
+
+def _without(form: Affine, *variables: str) -> Affine:
+    return Affine(form.constant, tuple(term for term in form.terms if term[0] not in variables))
+
+
+def joined(writer: FunctionWriter, parts: Sequence[Value]) -> Value:
+    """Vectors of one width, one behind the other."""
+    result = parts[0]
+    for part in parts[1:]:
+        width = result.width
+        rest = part
+        if part.width != width:
+            order = [i if i < part.width else None for i in range(width)]
+            rest = shuffle(writer, part, part, order)
+        result = shuffle(writer, result, rest, range(width + part.width))
+    return result

@@ -1,0 +1,105 @@
+"""Which reduce axis of a register tile dot products run along, where factors are narrow.
+
+    for k.o: for columns, vectors:  registers += dot over k.i of weights[k.o, :, k.i], data[k.i]
+
+n adjacent values of what all lanes share are one 32-bit word, which is broadcast; constants are
+packed so that the n values of each lane are adjacent. Other operands along vectors are rearranged
+in registers, from one load where n values of all lanes lie close to each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Expr, Load, Select
+from compiler.expr.walk import axes_of
+from compiler.kernels.accumulate import narrow_factors
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Stage
+from compiler.types.dtypes import DType
+
+_BYTES = (DType.U8, DType.I8)
+_TERMS = {(DType.I32, frozenset(pair)): 4 for pair in product(_BYTES, _BYTES)} | {
+    (DType.I32, frozenset((DType.I16,))): 2,
+    (DType.F32, frozenset((DType.BF16,))): 2,
+}
+"""How many products a dot adds, by the type of the sum and those of the factors."""
+MOST_BYTES = 128  # from the first to the last value that the lanes of a vector read in one dot
+APART = 4.0  # words that are joined of values from several places cost so much more
+
+
+@dataclass(frozen=True, slots=True)
+class DotAxis:
+    """The reduce axis that dot products of `terms` factors run along."""
+
+    axis: str
+    terms: int
+
+    def steps(self, extent: int) -> int:
+        """Dot products for so many terms of the sum."""
+        return -(-extent // self.terms)
+
+
+def dot_axis(kernel: FusedKernel, vector: str, lanes: int) -> DotAxis | None:
+    """The reduce axis along which the fewest dot products make the anchor's sum.
+
+    None where the factors are not narrow, or where no axis has a use for dot products.
+    """
+    anchor = kernel.stage(kernel.anchor)
+    factors = narrow_factors(anchor.body) if anchor.combiner == "sum" else None
+    if factors is None or anchor.accumulator is not None:
+        return None
+    terms = _TERMS.get((anchor.dtype, frozenset(factor.dtype for factor in factors)))
+    if terms is None:
+        return None
+    read = [load for factor in factors for load in _loads_of(factor)]
+    total = math.prod(axis.extent for axis in anchor.reduce_axes)
+    best, least = None, float(total)
+    for axis in anchor.reduce_axes:
+        costs = [_cost(kernel, anchor, load, axis.name, vector, lanes, terms) for load in read]
+        found = DotAxis(axis.name, terms)
+        dots = total // axis.extent * found.steps(axis.extent) * max(costs)
+        if dots < least:
+            best, least = found, dots
+    return best
+
+
+def _loads_of(factor: Expr) -> list[Load]:
+    if isinstance(factor, Select):
+        return [*_loads_of(factor.then), *_loads_of(factor.otherwise)]
+    return [factor] if isinstance(factor, Load) else []
+
+
+def _cost(
+    kernel: FusedKernel,
+    anchor: Stage,
+    load: Load,
+    axis: str,
+    vector: str,
+    lanes: int,
+    terms: int,
+) -> float:
+    """Dot products that a dot product along the axis costs, for how it reads this operand."""
+    along = [number for number, item in enumerate(load.indices) if axis in axes_of(item)]
+    if not along:
+        return float(terms)
+    if len(along) > 1 or affine(load.indices[along[0]], {}).coefficient(axis) < 1:
+        return math.inf
+    step = affine(load.indices[along[0]], {}).coefficient(axis)
+    moving = [number for number, item in enumerate(load.indices) if vector in axes_of(item)]
+    constant = any(buffer.name == load.buffer and buffer.constant for buffer in kernel.inputs)
+    if constant and step == 1:
+        return 1.0 if not moving or moving != along else math.inf
+    distance = step * math.prod(_shape(kernel, load.buffer)[along[0] + 1 :])
+    if not moving:
+        return 1.0 if distance == 1 else APART
+    reach = (lanes + (terms - 1) * distance) * load.dtype.bytes
+    return 1.0 if reach <= MOST_BYTES else APART
+
+
+def _shape(kernel: FusedKernel, name: str) -> tuple[int, ...]:
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    return (shapes | {stage.name: stage.shape for stage in kernel.stages})[name]

@@ -1,0 +1,124 @@
+"""Sums of narrow products are exact on every target, whatever the shapes and the schedule."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.spaces import schedule_space
+from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tests.compiler.schedule.narrow_kernels import narrowed, values_for
+from tests.compiler.schedule.small_kernels import kernel_of
+
+BYTES = st.sampled_from([DType.U8, DType.I8])
+EXTENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 24, 33, 64])
+DRAWN = settings(
+    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+def i32(*shape: int) -> TensorType:
+    return TensorType(DType.I32, shape)
+
+
+def without(target: Target, *parts: str) -> Target:
+    """The target with registers of 32 bytes and without features whose names have these parts."""
+    kept = tuple(name for name in target.features if not any(part in name for part in parts))
+    return replace(target, vector_bytes=32, vector_registers=16, features=kept)
+
+
+def all_targets() -> dict[str, Target]:
+    host = host_target()
+    made = targets()
+    if "avx2" in host.features:
+        made["avx2"] = without(host, "512", "vnni")
+    if "avxvnni" in host.features:
+        made["avxvnni"] = without(host, "512")
+    return made
+
+
+TARGETS = all_targets()
+
+
+def product(
+    m: int, k: int, n: int, *, batch: tuple[int, ...] = (), constant: bool = True, turned: bool
+) -> FusedKernel:
+    right = i32(*(() if constant else batch), *((n, k) if turned else (k, n)))
+    node = ("matmul", ["x0", "x1"], {"transpose_b": turned})
+    return kernel_of([i32(*batch, m, k), right], [node], ["x1"] if constant else [])
+
+
+@st.composite
+def products(draw: st.DrawFn, lanes: int) -> FusedKernel:
+    batch = draw(st.sampled_from([(), (), (2,)]))
+    m, k, n = draw(EXTENTS), draw(EXTENTS), draw(EXTENTS)
+    constant, turned = draw(st.booleans()), draw(st.booleans())
+    return product(m, k, n, batch=batch, constant=constant, turned=turned)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, lanes: int) -> FusedKernel:
+    kind = draw(st.sampled_from(["blocked", "first", "depthwise", "plain", "groups"]))
+    window = draw(st.sampled_from([1, 2, 3, 5, 7])), draw(st.sampled_from([1, 3, 3, 4, 5, 7]))
+    stride, dilation = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 1, 2]))
+    pads = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    height, width = (max(draw(st.integers(1, 12)), (taps - 1) * dilation + 1) for taps in window)
+    attributes: dict[str, int | str | tuple[int, ...]] = {
+        "pads": pads,
+        "strides": (stride, stride),
+        "dilations": (dilation, dilation),
+    }
+    blocks = draw(st.sampled_from([1, 2, 3]))
+    data: tuple[int, ...]
+    weight: tuple[int, ...]
+    if kind == "plain" or kind == "groups":
+        groups = 1 if kind == "plain" else draw(st.sampled_from([2, 3]))
+        inputs, outputs = draw(st.sampled_from([1, 2, 3, 5, 8])), draw(st.sampled_from([1, 4, 9]))
+        data, weight = (1, groups * inputs, height, width), (groups * outputs, inputs, *window)
+        attributes["groups"] = groups
+    elif kind == "first":
+        inputs = draw(st.integers(1, 5))
+        data, weight = (1, inputs, height, width), (blocks * lanes, inputs, *window)
+        attributes |= {"layout": "NCHW->NCHWc", "block": lanes}
+    else:
+        inputs = draw(st.sampled_from([1, 2])) if kind == "blocked" else blocks
+        data = (1, inputs, height, width, lanes)
+        weight = (blocks * lanes, inputs * lanes if kind == "blocked" else 1, *window)
+        attributes |= {"layout": "NCHWc"}
+        if kind == "depthwise":
+            attributes["groups"] = blocks * lanes
+    return kernel_of([i32(*data), i32(*weight)], [("conv", ["x0", "x1"], attributes)], ["x1"])
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("drawn", [products, convolutions], ids=["products", "convolutions"])
+def test_sums_are_exact_under_any_schedule(drawn: object, target: Target) -> None:
+    @DRAWN
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        kernel = data.draw(drawn(target.lanes(DType.F32)))  # type: ignore[operator]
+        pad = data.draw(st.sampled_from([0, 0, 7]))
+        made = narrowed(kernel, data.draw(BYTES), data.draw(BYTES), pad, data.draw(st.booleans()))
+        threads, seed = data.draw(st.sampled_from([1, 1, 2])), data.draw(st.integers(0, 1 << 16))
+        space = schedule_space(made, target, threads)
+        candidate = space.default() if seed % 3 == 0 else space.sample(random.Random(seed))
+        schedule = space.schedule(candidate)
+        verify_loops(lower(made, schedule))
+        inputs = values_for(made, seed)
+        outcome = run_guarded(made, schedule, inputs, target, threads)
+        assert not outcome.problem
+        np.testing.assert_array_equal(outcome.output, evaluate_kernel(made, inputs), strict=True)
+
+    check()
