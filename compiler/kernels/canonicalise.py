@@ -6,6 +6,7 @@
   readers, except padding ("pad", whose windows overlap) and expensive ones that would be evaluated
   more than once per element; everything after the anchor becomes one epilogue stage, with the
   anchor's axis names where it has the anchor's shape.
+- The stages of a recurrence stay as they are: its operator says what is kept of a step.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from compiler.expr.walk import loads, rewrite
 from compiler.kernels.accumulate import apart
 from compiler.kernels.count_work import iterations
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.recurrence import recurrence_of
 from compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
@@ -41,10 +43,12 @@ def canonicalise(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:
     The anchor becomes the last reduction, or the only stage. Equal subexpressions become one node.
     Also returns the old names of the inputs that are left, in order.
     """
-    stages = _read(_inline(_accumulators_apart(kernel.stages)))
+    recurrent = recurrence_of(kernel) is not None
+    stages = _accumulators_apart(kernel.stages)
+    stages = _read(stages if recurrent else _inline(stages))
     reductions = [stage.name for stage in stages if stage.reduce_axes]
     anchor = reductions[-1] if reductions else stages[-1].name
-    stages = _name_axes_like(stages, anchor)
+    stages = stages if recurrent else _name_axes_like(stages, anchor)
     renamed, kept = _rename_inputs(replace(kernel, stages=stages, anchor=anchor))
     return kernel_from_json(kernel_to_json(renamed)), kept
 

@@ -23,6 +23,7 @@ from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, 
 from compiler.expr.walk import axes_of, children, postorder
 from compiler.kernels.evaluate_product import contract, product_factors
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.recurrence import Recurrence, recurrence_of
 from compiler.kernels.running import RunningReduction, running_reduction
 from compiler.kernels.scatter import SearchedUpdates, searched_updates
 from compiler.kernels.stage import Stage
@@ -57,9 +58,31 @@ def evaluate_kernel(
             raise ValueError(f"kernel {kernel.name}: {buffer.name} is {buffer.type}, not {found}")
         tensors[buffer.name] = array
     with np.errstate(all="ignore"):
+        recurrence = recurrence_of(kernel)
+        walked = () if recurrence is None else recurrence.stages
         for stage in kernel.stages:
-            tensors[stage.name] = evaluate_stage(stage, tensors, accumulate_double)
+            if stage.name not in walked:
+                tensors[stage.name] = evaluate_stage(stage, tensors, accumulate_double)
+        if recurrence is not None:
+            _walk(kernel, recurrence, tensors, accumulate_double)
     return tensors[kernel.output.name]
+
+
+def _walk(
+    kernel: FusedKernel, recurrence: Recurrence, tensors: dict[str, Array], accumulate_double: bool
+) -> None:
+    """The stages that are computed step by step, into `tensors`."""
+    stages = [kernel.stage(name) for name in recurrence.stages]
+    for stage in stages:
+        tensors[stage.name] = np.zeros(stage.shape, stage.dtype.numpy)
+    for position in range(recurrence.extent):
+        for stage in stages:
+            place = tuple(
+                slice(position, position + 1) if axis.name == recurrence.axis else slice(None)
+                for axis in stage.axes
+            )
+            now = recurrence.step(stage, position)
+            tensors[stage.name][place] = evaluate_stage(now, tensors, accumulate_double)
 
 
 def evaluate_stage(stage: Stage, tensors: Mapping[str, Array], accumulate_double: bool) -> Array:

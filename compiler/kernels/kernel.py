@@ -119,9 +119,8 @@ class KernelBuilder:
         `body` is called with one index expression per axis, then one per reduce axis. Terms are
         joined in the type `accumulator`, None for the body's.
         """
-        count = self._used.get(hint, 0)
-        self._used[hint] = count + 1
-        name = hint if count == 0 else f"{hint}_{count}"
+        name = self._next_name(hint)
+        self._used[hint] = self._used.get(hint, 0) + 1
         names = [axis for axis, _ in axes] + [axis for axis, _ in reduce]
         if len(set(names)) != len(names):
             raise ValueError(f"stage {name}: axis names repeat: {names}")
@@ -136,6 +135,14 @@ class KernelBuilder:
         )
         self.stages.append(stage)
         return Tensor(name, stage.dtype, stage.shape)
+
+    def later(self, hint: str, dtype: DType, shape: tuple[int, ...]) -> Tensor:
+        """The next stage of this hint, for stages before it that read back what it was."""
+        return Tensor(self._next_name(hint), dtype, shape)
+
+    def _next_name(self, hint: str) -> str:
+        count = self._used.get(hint, 0)
+        return hint if count == 0 else f"{hint}_{count}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from compiler.expr.verify import node_problem
 from compiler.expr.walk import Operands, children, loads, postorder
 from compiler.kernels.kernel import FusedKernel, Tensor
 from compiler.kernels.printer import format_expression, format_kernel
+from compiler.kernels.recurrence import recurrence_of
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
 
@@ -41,11 +42,21 @@ def _first_problem(kernel: FusedKernel) -> str:
         tensors[buffer.name] = Tensor(buffer.name, buffer.dtype, buffer.shape)
     if not kernel.stages:
         return "it has no stage"
+    names = [*tensors, *(stage.name for stage in kernel.stages)]
+    for stage in kernel.stages:
+        if names.count(stage.name) > 1:
+            return f"the name {stage.name} is taken twice"
+    try:
+        recurrence = recurrence_of(kernel)
+    except ValueError as error:
+        return str(error)
+    back: dict[str, Tensor] = {}
+    if recurrence is not None:  # the output's earlier elements are there for all of its stages
+        output = kernel.output
+        back = {output.name: Tensor(output.name, output.dtype, output.shape)}
     used: set[str] = set()
     for stage in kernel.stages:
-        if stage.name in tensors:
-            return f"the name {stage.name} is taken twice"
-        problem = _stage_problem(stage, tensors)
+        problem = _stage_problem(stage, {**back, **tensors})
         if problem:
             return f"stage {stage.name}: {problem}"
         used.update(load.buffer for load in loads(stage.body))

@@ -36,6 +36,7 @@ from compiler.loops.scatter_loops import scatter_loops
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_loops import StageLoops
 from compiler.loops.stage_state import StageState
+from compiler.loops.walk_recurrence import checked_recurrence
 
 
 def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:
@@ -48,6 +49,7 @@ class _Lowering:
         self.scheduled = scheduled
         self.kernel = scheduled.kernel
         self.leaves = Leaves(scheduled)
+        self.recurrence = checked_recurrence(scheduled)
         self._names = itertools.count(1)
 
     def run(self) -> LoopNest:
@@ -79,6 +81,8 @@ class _Lowering:
         stage = state.stage
         memory = Memory(stage.name, stage.dtype, stage.shape)
         zero = tuple(integer(0) for _ in stage.axes)
+        if not rest and self.recurrence is not None:
+            env = replace(env, locals={**env.locals, stage.name: (memory, zero)})
         statements = self._stage(state, Region(zero, stage.shape), memory, env)
         if not rest:
             return statements

@@ -9,6 +9,7 @@ from compiler.errors import ScheduleError
 from compiler.expr.nodes import Expr, Load, index
 from compiler.expr.walk import transform
 from compiler.kernels.kernel import Buffer, FusedKernel
+from compiler.kernels.recurrence import recurrence_of
 from compiler.kernels.stage import Axis, Stage
 from compiler.loops.constant_layout import ConstantLayout
 from compiler.loops.stage_state import StageState
@@ -27,8 +28,17 @@ class ScheduledKernel:
 
     @staticmethod
     def of(kernel: FusedKernel) -> ScheduledKernel:
-        """The naive state: every stage a serial loop nest."""
-        return ScheduledKernel(kernel, tuple(StageState.of(stage) for stage in kernel.stages))
+        """The naive state: every stage a serial loop nest, inside of the steps of a recurrence."""
+        states = tuple(StageState.of(stage) for stage in kernel.stages)
+        recurrence = recurrence_of(kernel)
+        if recurrence is not None:
+            states = tuple(
+                state.walked(kernel.output.name, recurrence.axis)
+                if state.name in recurrence.stages
+                else state
+                for state in states
+            )
+        return ScheduledKernel(kernel, states)
 
     def stage(self, name: str) -> StageState:
         """A stage by name; `ScheduleError` if there is none."""

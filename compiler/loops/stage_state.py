@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import Expr
@@ -116,6 +116,12 @@ class StageState:
         reduce = tuple(axis.name for axis in stage.reduce_axes)
         order = (*(axis.name for axis in stage.axes), *reduce)
         return StageState(stage, order, frozenset(reduce))
+
+    def walked(self, output: str, axis: str) -> StageState:
+        """The state as one of a recurrence: inside of the output's loop over its steps."""
+        if self.name != output:
+            return replace(self, attachment=Attachment(output, axis), scope=Scope.STACK)
+        return replace(self, order=(axis, *(loop for loop in self.order if loop != axis)))
 
     @property
     def name(self) -> str:
