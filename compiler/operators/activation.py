@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -149,6 +150,30 @@ def _clip_bounds(attributes: Attributes) -> list[int | float | None]:
 def _check_celu(attributes: Attributes) -> None:
     check(attributes.floating("alpha") != 0, "attribute alpha must not be 0")
 
+
+def _affine(attributes: Attributes, x: Expr) -> Expr:
+    return add(mul(x, _constant(attributes, "alpha", x)), _constant(attributes, "beta", x))
+
+
+def _scaled_tanh(attributes: Attributes, x: Expr) -> Expr:
+    inner = unary("tanh", mul(x, _constant(attributes, "beta", x)))
+    return mul(inner, _constant(attributes, "alpha", x))
+
+
+RECURRENT: Mapping[str, Callable[[Attributes, Expr], Expr]] = {
+    "affine": _affine,
+    "elu": _elu,
+    "hard_sigmoid": _hard_sigmoid,
+    "leaky_relu": _leaky_relu,
+    "relu": _relu,
+    "scaled_tanh": _scaled_tanh,
+    "sigmoid": lambda attributes, x: unary("sigmoid", x),
+    "softplus": _softplus,
+    "softsign": _softsign,
+    "tanh": lambda attributes, x: unary("tanh", x),
+    "thresholded_relu": _thresholded_relu,
+}
+"""The functions that recurrent layers have, of the attributes `alpha` and `beta`."""
 
 register_unary("relu", SIGNED, _relu)
 register_unary("leaky_relu", FLOATS, _leaky_relu, alpha=0.01)

@@ -6,6 +6,7 @@ from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.attention import attention_sketches
+from compiler.schedule.sketches.recurrent import recurrent_sketches
 from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
 from compiler.schedule.sketches.scan import scan_sketches
 from compiler.schedule.sketches.scatter import scatter_sketches
@@ -18,6 +19,7 @@ from compiler.schedule.space import ScheduleSpace, Sketch
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
+RECURRING = (recurrent_sketches,)
 ATTENDING = (attention_sketches,)
 SCANNING = (scan_sketches, scatter_sketches)
 REDUCING = (
@@ -52,7 +54,7 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    for families in (ATTENDING, SCANNING, REDUCING, MOVING):
+    for families in (RECURRING, ATTENDING, SCANNING, REDUCING, MOVING):
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:

@@ -1,8 +1,8 @@
-"""RNN, GRU and LSTM, unrolled over their (static) number of steps."""
+"""RNN, GRU and LSTM: a product of the inputs for all steps, and the recurrence over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,271 +10,339 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dtypes import DType
+from compiler.operators.activation import RECURRENT
+from compiler.types.tensor_type import Attribute
 
-_MAX_STEPS = 1024
-_ACTIVATIONS = ("relu", "tanh", "sigmoid", "softsign", "softplus")
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One direction of a node: weights [gates * hidden, size], biases [gates * hidden]."""
-
-    hidden: int
-    weight: Value
-    recurrence: Value
-    bias: Value | None
-    recurrent_bias: Value | None
-    peephole: Value | None
-    activations: tuple[Callable[[Value], Value], ...]
+_ALPHAS = {
+    "affine": 1.0,
+    "elu": 1.0,
+    "hard_sigmoid": 0.2,
+    "leaky_relu": 0.01,
+    "scaled_tanh": 1.0,
+    "thresholded_relu": 1.0,
+}
+"""The functions that take an alpha, with their defaults."""
+_BETAS = {"affine": 0.0, "hard_sigmoid": 0.5, "scaled_tanh": 1.0}
+_NAMES = {name.replace("_", ""): name for name in RECURRENT}
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """Hidden and (for LSTM) cell state, each [batch, hidden]."""
+class Kind:
+    """How many gates a layer has, and its functions where none are named."""
 
+    gates: int
+    functions: tuple[str, ...]
+
+
+_KINDS = {
+    "RNN": Kind(1, ("Tanh",)),
+    "GRU": Kind(3, ("Sigmoid", "Tanh")),
+    "LSTM": Kind(4, ("Sigmoid", "Tanh", "Tanh")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The activations of one direction, with an alpha and a beta each."""
+
+    names: tuple[str, ...]
+    alphas: tuple[float, ...]
+    betas: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """What one direction gives: [steps, batch, hidden], and its last states [batch, hidden]."""
+
+    sequence: Value
     hidden: Value
     cell: Value | None
 
 
-Cell = Callable[[OnnxNode, GraphBuilder, Layer, Value, State], State]
+# --- attributes ---------------------------------------------------------------------------------
 
 
-def _rnn_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state: State) -> State:
-    """h' = f(W x + R h + b)."""
-    (activation,) = layer.activations
-    return State(activation(_joined(x, state.hidden, layer, graph)), None)
-
-
-def _gru_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state: State) -> State:
-    """Gates z, r, h: h' = (1 - z) g(h) + z h, as in ONNX's definition of GRU."""
-    gate, candidate = layer.activations
-    n = layer.hidden
-    bias = layer.recurrent_bias
-    recurrence = graph.part(layer.recurrence, 0, 0, 2 * n)
-    gates = graph.emit("add", graph.part(x, 1, 0, 2 * n), _product(state.hidden, recurrence, graph))
-    gates = gate(_plus(gates, None if bias is None else graph.part(bias, 0, 0, 2 * n), graph))
-    update, reset = (graph.part(gates, 1, start, n) for start in (0, n))
-    inner = graph.part(layer.recurrence, 0, 2 * n, n)
-    inner_bias = None if bias is None else graph.part(bias, 0, 2 * n, n)
-    if node.integer("linear_before_reset", 0):
-        linear = _plus(_product(state.hidden, inner, graph), inner_bias, graph)
-        linear = graph.emit("mul", reset, linear)
-    else:
-        linear = _product(graph.emit("mul", reset, state.hidden), inner, graph)
-        linear = _plus(linear, inner_bias, graph)
-    proposed = candidate(graph.emit("add", graph.part(x, 1, 2 * n, n), linear))
-    kept = graph.emit("mul", update, graph.emit("sub", state.hidden, proposed))
-    return State(graph.emit("add", proposed, kept), None)
-
-
-def _lstm_cell(node: OnnxNode, graph: GraphBuilder, layer: Layer, x: Value, state: State) -> State:
-    """Gates i, o, f, c with peepholes i, o, f, as in ONNX's definition of LSTM."""
-    gate, candidate, output = layer.activations
-    n = layer.hidden
-    joined = _joined(x, state.hidden, layer, graph)
-    parts = [graph.part(joined, 1, k * n, n) for k in range(4)]
-    if state.cell is None:
-        raise node.invalid("the cell state is missing")
-
-    def peeped(part: Value, position: int, cell: Value) -> Value:
-        if layer.peephole is None:
-            return part
-        weight = graph.part(layer.peephole, 0, position * n, n)
-        return graph.emit("add", part, graph.emit("mul", weight, cell))
-
-    entering = gate(peeped(parts[0], 0, state.cell))
-    if node.integer("input_forget", 0):
-        forget = graph.emit("sub", graph.scalar(1, x.dtype), entering)
-    else:
-        forget = gate(peeped(parts[2], 2, state.cell))
-    cell = graph.emit(
-        "add",
-        graph.emit("mul", forget, state.cell),
-        graph.emit("mul", entering, candidate(parts[3])),
-    )
-    leaving = gate(peeped(parts[1], 1, cell))
-    return State(graph.emit("mul", leaving, output(cell)), cell)
-
-
-def _joined(x: Value, hidden: Value, layer: Layer, graph: GraphBuilder) -> Value:
-    """x + R h + b."""
-    joined = graph.emit("add", x, _product(hidden, layer.recurrence, graph))
-    return _plus(joined, layer.recurrent_bias, graph)
-
-
-def _plus(value: Value, bias: Value | None, graph: GraphBuilder) -> Value:
-    return value if bias is None else graph.emit("add", value, bias)
-
-
-def _product(left: Value, weight: Value, graph: GraphBuilder) -> Value:
-    return graph.emit("matmul", left, weight, transpose_a=False, transpose_b=True)
-
-
-def _activations(
-    node: OnnxNode, defaults: tuple[str, ...], direction: int, directions: int,
-    graph: GraphBuilder,
-) -> tuple[Callable[[Value], Value], ...]:  # fmt: skip
+def _functions(node: OnnxNode, directions: int) -> list[Functions]:
+    """The activations of each direction; alphas and betas go to those that take one, in order."""
+    defaults = _KINDS[node.operator].functions
     attribute = node.attributes.get("activations", defaults * directions)
     if not isinstance(attribute, tuple) or len(attribute) != len(defaults) * directions:
         raise node.invalid(f"needs {len(defaults) * directions} activations")
-    if node.has("activation_alpha") or node.has("activation_beta"):
-        raise node.unsupported("activation_alpha or activation_beta")
-    clip = node.floating("clip", 0.0)
-
-    def function(name: str) -> Callable[[Value], Value]:
-        operator = name.lower()
-        if operator not in _ACTIVATIONS:
-            raise node.unsupported(f"the activation {name}")
-
-        def apply(value: Value) -> Value:
-            if clip:
-                value = graph.emit("clip", value, min=-clip, max=clip)
-            return graph.emit(operator, value)
-
-        return apply
-
+    names = []
+    for item in attribute:
+        name = _NAMES.get(str(item).lower())
+        if name is None:
+            raise node.unsupported(f"the activation {item}")
+        names.append(name)
+    alphas = _given(node, "activation_alpha", names, _ALPHAS)
+    betas = _given(node, "activation_beta", names, _BETAS)
     count = len(defaults)
-    chosen = attribute[direction * count : (direction + 1) * count]
-    return tuple(function(str(name)) for name in chosen)
+    parts = [slice(begin, begin + count) for begin in range(0, len(names), count)]
+    return [Functions(tuple(names[p]), tuple(alphas[p]), tuple(betas[p])) for p in parts]
 
 
-def _layer(
-    node: OnnxNode, gates: int, defaults: tuple[str, ...], direction: int, graph: GraphBuilder
-) -> Layer:
-    weight, recurrence, bias = node.input(1), node.input(2), node.optional(3)
-    directions = weight.shape[0]
-    hidden = recurrence.shape[-1]
-    rows = gates * hidden
-    if weight.shape != (directions, rows, node.input(0).shape[2]) or recurrence.shape != (
-        directions, rows, hidden,
-    ):  # fmt: skip
-        raise node.bad_shape(f"W {weight.type} and R {recurrence.type} do not fit")
-    own = recurrent = None
-    if bias is not None:
-        if bias.shape != (directions, 2 * rows):
+def _given(
+    node: OnnxNode, attribute: str, names: Sequence[str], defaults: dict[str, float]
+) -> list[float]:
+    given = list(node.floats(attribute, ()))
+    values = []
+    for name in names:
+        takes = name in defaults and given
+        values.append(given.pop(0) if takes else defaults.get(name, 0.0))
+    if given:
+        raise node.invalid(f"{attribute} has {len(given)} values too many")
+    return values
+
+
+# --- operands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Importer:
+    """A node on its way into the graph; `x` is [steps, batch, size]."""
+
+    node: OnnxNode
+    graph: GraphBuilder
+    x: Value
+
+    @property
+    def kind(self) -> Kind:
+        return _KINDS[self.node.operator]
+
+    @property
+    def linear(self) -> bool:
+        """The reset gate comes after the product with the hidden state."""
+        return self.node.operator == "GRU" and bool(self.node.integer("linear_before_reset", 0))
+
+    @property
+    def hidden(self) -> int:
+        return self.node.input(2).shape[-1]
+
+    def check_shapes(self, directions: int) -> None:
+        """Raise unless weights and biases fit each other and the data."""
+        node, rows = self.node, self.kind.gates * self.hidden
+        weight, recurrence, bias = node.input(1), node.input(2), node.optional(3)
+        if weight.shape[0] != directions:
+            raise node.bad_shape(f"W {weight.type} is not for {directions} direction(s)")
+        if weight.shape != (directions, rows, self.x.shape[2]) or recurrence.shape != (
+            directions, rows, self.hidden,
+        ):  # fmt: skip
+            raise node.bad_shape(f"W {weight.type} and R {recurrence.type} do not fit")
+        if bias is not None and bias.shape != (directions, 2 * rows):
             raise node.bad_shape(f"B {bias.type} should be [{directions}, {2 * rows}]")
-        row = graph.pick(bias, 0, direction)
+
+    def projected(self, direction: int, backward: bool) -> Value:
+        """[1, steps, batch, gates, hidden]: what inputs and biases contribute, in walked order."""
+        graph, (steps, batch, size) = self.graph, self.x.shape
+        x = _flipped(self.x, graph) if backward else self.x
+        weight = graph.pick(self.node.input(1), 0, direction)
+        flat = graph.reshape(x, (steps * batch, size))
+        result = graph.emit("matmul", flat, weight, transpose_a=False, transpose_b=True)
+        bias = self._bias(direction)
+        if bias is not None:
+            result = graph.emit("add", result, bias)
+        return graph.reshape(result, (1, steps, batch, self.kind.gates, self.hidden))
+
+    def _bias(self, direction: int) -> Value | None:
+        """The sum of both biases, but for that of a candidate whose product is reset."""
+        given, graph = self.node.optional(3), self.graph
+        if given is None:
+            return None
+        rows = self.kind.gates * self.hidden
+        row = graph.pick(given, 0, direction)
         own, recurrent = graph.part(row, 0, 0, rows), graph.part(row, 0, rows, rows)
-    peephole = node.optional(7) if node.operator == "LSTM" else None
-    return Layer(
-        hidden,
-        graph.pick(weight, 0, direction),
-        graph.pick(recurrence, 0, direction),
-        own,
-        recurrent,
-        None if peephole is None else graph.pick(peephole, 0, direction),
-        _activations(node, defaults, direction, directions, graph),
+        if not self.linear:
+            return graph.emit("add", own, recurrent)
+        gates = 2 * self.hidden
+        both = [graph.part(bias, 0, 0, gates) for bias in (own, recurrent)]
+        candidate = graph.part(own, 0, gates, self.hidden)
+        return graph.concat([graph.emit("add", *both), candidate], 0)
+
+    def recurrence(self, directions: Sequence[int]) -> tuple[Value, Value | None]:
+        """[direction, k, gate, hidden], and [direction, k, hidden] of a candidate apart."""
+        graph, gates = self.graph, self.kind.gates
+        weights = self._rows(self.node.input(2), directions)
+        shape = (len(directions), gates, self.hidden, self.hidden)
+        turned = graph.transpose(graph.reshape(weights, shape), (0, 3, 1, 2))
+        if self.node.operator != "GRU" or self.linear:
+            return turned, None
+        return graph.part(turned, 2, 0, 2), graph.pick(turned, 2, 2)
+
+    def candidate_bias(self, directions: Sequence[int]) -> Value | None:
+        """[direction, hidden]: what is added to the candidate's product before its reset."""
+        given = self.node.optional(3)
+        if given is None or not self.linear:
+            return None
+        rows = self._rows(given, directions)
+        return self.graph.part(rows, 1, 5 * self.hidden, self.hidden)
+
+    def peephole(self, directions: Sequence[int]) -> Value | None:
+        """[direction, gate, hidden]."""
+        given = self.node.optional(7) if self.node.operator == "LSTM" else None
+        if given is None:
+            return None
+        shape = (len(directions), 3, self.hidden)
+        return self.graph.reshape(self._rows(given, directions), shape)
+
+    def initial(self, position: int, directions: Sequence[int], batch_first: bool) -> Value | None:
+        """[direction, batch, hidden], None for zeros."""
+        given = self.node.optional(position)
+        if given is None:
+            return None
+        if given.rank != 3:
+            raise self.node.bad_shape(f"the initial state {given.type} must have three axes")
+        if batch_first:
+            given = self.graph.transpose(given, (1, 0, 2))
+        return self._rows(given, directions)
+
+    def bounds(self, backward: Sequence[bool]) -> tuple[Value | None, Value | None]:
+        """[direction, batch]: the first step that counts, and the one after the last."""
+        lengths, graph, steps = self.node.optional(4), self.graph, self.x.shape[0]
+        if lengths is None or not _may_end(lengths, steps):
+            return None, None
+        row = graph.reshape(lengths, (1, self.x.shape[1]))
+        whole = graph.constant(np.full(row.shape, steps, row.dtype.numpy))
+        none = graph.constant(np.zeros(row.shape, row.dtype.numpy))
+        late = graph.emit("sub", whole, row) if any(backward) else none
+        first = [late if back else none for back in backward]
+        last = [whole if back else row for back in backward]
+        return (
+            graph.concat(first, 0) if any(backward) else None,
+            None if all(backward) else graph.concat(last, 0),
+        )
+
+    def _rows(self, value: Value, directions: Sequence[int]) -> Value:
+        """The directions of a value; they follow one another."""
+        return self.graph.part(value, 0, directions[0], len(directions))
+
+    # --- the recurrence -------------------------------------------------------------------------
+
+    def run(
+        self,
+        functions: Functions,
+        directions: Sequence[int],
+        backward: Sequence[bool],
+        batch_first: bool,
+    ) -> list[Direction]:
+        """What directions with the same activations give, walked beside each other."""
+        node, graph = self.node, self.graph
+        is_lstm = node.operator == "LSTM"
+        projected = [self.projected(*item) for item in zip(directions, backward, strict=True)]
+        weights, candidate = self.recurrence(directions)
+        first, last = self.bounds(backward)
+        attributes: dict[str, Attribute] = {
+            "kind": node.operator,
+            "activations": functions.names,
+            "alphas": functions.alphas,
+            "betas": functions.betas,
+            "clip": node.floating("clip", 0.0),
+        }
+        if self.linear:
+            attributes["linear_before_reset"] = True
+        if is_lstm and node.integer("input_forget", 0):
+            attributes["input_forget"] = True
+        states = graph.emit(
+            "recurrence",
+            graph.concat(projected, 0),
+            weights,
+            candidate,
+            self.candidate_bias(directions),
+            self.peephole(directions),
+            self.initial(5, directions, batch_first),
+            self.initial(6, directions, batch_first) if is_lstm else None,
+            first,
+            last,
+            **attributes,
+        )
+        rows, steps = states.shape[0], states.shape[2]
+        hidden = 0 if first is None and last is None else 1
+        return [
+            self._direction(states, number, hidden, rows - 1 if is_lstm else None, steps, back)
+            for number, back in enumerate(backward)
+        ]
+
+    def _direction(
+        self,
+        states: Value,
+        number: int,
+        hidden: int,
+        cell: int | None,
+        steps: int,
+        backward: bool,
+    ) -> Direction:
+        graph = self.graph
+
+        def last(row: int) -> Value:
+            return graph.pick(graph.pick(graph.pick(states, 0, row), 0, number), 0, steps - 1)
+
+        shown = graph.pick(graph.pick(states, 0, 0), 0, number)
+        return Direction(
+            _flipped(shown, graph) if backward else shown,
+            last(hidden),
+            None if cell is None else last(cell),
+        )
+
+
+def _flipped(value: Value, graph: GraphBuilder) -> Value:
+    """The steps of [steps, ...] from the last to the first."""
+    steps = value.shape[0]
+    if steps == 1:
+        return value
+    others = (0,) * (value.rank - 1)
+    return graph.emit(
+        "slice",
+        value,
+        starts=(steps - 1, *others),
+        steps=(-1, *(1 for _ in others)),
+        shape=value.shape,
     )
-
-
-def _steps(
-    node: OnnxNode, layer: Layer, cell: Cell, x: Value, state: State, backward: bool,
-    graph: GraphBuilder,
-) -> tuple[list[Value], State]:  # fmt: skip
-    """Run over x [steps, batch, size]: the hidden state after each step, and the last state.
-
-    Past the end of a shorter sequence the state is kept and the output is 0.
-    """
-    steps, batch, size = x.shape
-    flat = graph.reshape(x, (steps * batch, size))
-    projected = _plus(_product(flat, layer.weight, graph), layer.bias, graph)
-    projected = graph.reshape(projected, (steps, batch, layer.weight.shape[0]))
-    lengths = node.optional(4)
-    outputs: list[Value] = []
-    order = range(steps - 1, -1, -1) if backward else range(steps)
-    for step in order:
-        new = cell(node, graph, layer, graph.pick(projected, 0, step), state)
-        shown = new.hidden
-        if lengths is not None and _may_end(lengths, steps):
-            active = graph.emit("less", graph.scalar(step, lengths.dtype), lengths)
-            active = graph.reshape(active, (batch, 1))
-            shown = graph.emit("where", active, new.hidden, graph.scalar(0, x.dtype))
-            new = State(
-                graph.emit("where", active, new.hidden, state.hidden),
-                None
-                if new.cell is None or state.cell is None
-                else graph.emit("where", active, new.cell, state.cell),
-            )
-        outputs.append(shown)
-        state = new
-    return (outputs[::-1] if backward else outputs), state
 
 
 def _may_end(lengths: Value, steps: int) -> bool:
     return lengths.array is None or int(lengths.array.astype(np.int64).min()) < steps
 
 
-def _initial(
-    node: OnnxNode, position: int, direction: int, shape: tuple[int, int], dtype: DType,
-    graph: GraphBuilder,
-) -> Value:  # fmt: skip
-    given = node.optional(position)
-    if given is None:
-        graph.check_array(shape, dtype.bytes)
-        return graph.constant(np.zeros(shape, dtype.numpy))
-    return graph.reshape(graph.pick(given, 0, direction), shape)
+@converter("RNN", 7, 14, 22)
+@converter("GRU", 7, 14, 22)
+@converter("LSTM", 7, 14, 22)
+def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """Outputs Y [steps, directions, batch, hidden], Y_h and Y_c [directions, batch, hidden].
 
-
-def _run(
-    node: OnnxNode, graph: GraphBuilder, gates: int, defaults: tuple[str, ...], cell: Cell
-) -> Sequence[Value]:
-    """Outputs Y [steps, directions, batch, hidden], Y_h and Y_c [directions, batch, hidden]."""
+    Past the end of a shorter sequence the state is kept and the output is 0.
+    """
     kind = node.choice("direction", "forward", ("forward", "reverse", "bidirectional"))
     batch_first = bool(node.integer("layout", 0))
     x = node.input(0)
     if x.rank != 3 or node.input(1).rank != 3 or node.input(2).rank != 3:
         raise node.bad_shape("X, W and R must have three axes")
     if batch_first:
-        if any(node.optional(position) is not None for position in (5, 6)):
-            raise node.unsupported("layout=1 with initial states")
-        x = graph.emit("transpose", x, perm=(1, 0, 2))
-    steps, batch, _ = x.shape
-    if steps > _MAX_STEPS:
-        raise node.unsupported(f"a sequence of {steps} steps (at most {_MAX_STEPS})")
-    directions = 2 if kind == "bidirectional" else 1
-    if node.input(1).shape[0] != directions:
-        raise node.bad_shape(f"W {node.input(1).type} is not for {directions} direction(s)")
-    sequences: list[Value] = []
-    hidden: list[Value] = []
-    cells: list[Value] = []
-    for direction in range(directions):
-        layer = _layer(node, gates, defaults, direction, graph)
-        shape = (batch, layer.hidden)
-        start = State(
-            _initial(node, 5, direction, shape, x.dtype, graph),
-            _initial(node, 6, direction, shape, x.dtype, graph)
-            if node.operator == "LSTM"
-            else None,
-        )
-        backward = kind == "reverse" or direction == 1
-        outputs, last = _steps(node, layer, cell, x, start, backward, graph)
-        rows = [graph.reshape(output, (1, 1, *shape)) for output in outputs]
-        sequences.append(graph.concat(rows, 0))
-        hidden.append(graph.reshape(last.hidden, (1, *shape)))
-        if last.cell is not None:
-            cells.append(graph.reshape(last.cell, (1, *shape)))
-    results = [
-        graph.concat(parts, axis)
-        for parts, axis in ((sequences, 1), (hidden, 0), (cells, 0))
-        if parts
-    ]
+        x = graph.transpose(x, (1, 0, 2))
+    importer = _Importer(node, graph, x)
+    backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[kind]
+    importer.check_shapes(len(backward))
+    functions = _functions(node, len(backward))
+    if len(set(functions)) == 1:
+        made = importer.run(functions[0], range(len(backward)), backward, batch_first)
+    else:
+        made = [
+            found
+            for number, back in enumerate(backward)
+            for found in importer.run(functions[number], (number,), (back,), batch_first)
+        ]
+    return _outputs(made, batch_first, graph)
+
+
+def _outputs(made: list[Direction], batch_first: bool, graph: GraphBuilder) -> list[Value]:
+    def joined(values: list[Value], axis: int) -> Value:
+        shapes = ((*value.shape[:axis], 1, *value.shape[axis:]) for value in values)
+        rows = [graph.reshape(value, shape) for value, shape in zip(values, shapes, strict=True)]
+        return graph.concat(rows, axis)
+
+    results = [joined([item.sequence for item in made], 1), joined([i.hidden for i in made], 0)]
+    cells = [item.cell for item in made if item.cell is not None]
+    if cells:
+        results.append(joined(cells, 0))
     if batch_first:
         perms = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
         results = list(map(graph.transpose, results, perms))
     return results
-
-
-@converter("RNN", 7, 14, 22)
-def rnn(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    return _run(node, graph, 1, ("Tanh",), _rnn_cell)
-
-
-@converter("GRU", 7, 14, 22)
-def gru(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    return _run(node, graph, 3, ("Sigmoid", "Tanh"), _gru_cell)
-
-
-@converter("LSTM", 7, 14, 22)
-def lstm(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    return _run(node, graph, 4, ("Sigmoid", "Tanh", "Tanh"), _lstm_cell)

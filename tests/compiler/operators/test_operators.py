@@ -14,6 +14,7 @@ from tests.compiler.operators.cases import Case, Values
 from tests.compiler.operators.movement_cases import movement_cases
 from tests.compiler.operators.pointwise_cases import pointwise_cases
 from tests.compiler.operators.quantised_cases import quantised_cases
+from tests.compiler.operators.recurrence_cases import recurrence_cases
 from tests.compiler.operators.reduction_cases import reduction_cases
 from tests.compiler.operators.window_cases import window_cases
 
@@ -23,6 +24,7 @@ CASES = [
     *reduction_cases(),
     *window_cases(),
     *quantised_cases(),
+    *recurrence_cases(),
 ]
 
 

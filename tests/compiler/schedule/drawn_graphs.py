@@ -90,7 +90,8 @@ class Chain:
     def apply(self, operator: str, *operands: str, **attributes: Attribute) -> str:
         name = f"v{len(self.nodes)}"
         node = Node(operator, operands, name, MappingProxyType(attributes))
-        self.types[name] = infer_type(node, tuple(self.types[operand] for operand in operands))
+        types = tuple(self.types[operand] if operand else None for operand in operands)
+        self.types[name] = infer_type(node, types)
         self.nodes.append(node)
         return name
 

@@ -39,6 +39,7 @@ from tests.compiler.schedule.drawn_kernels import (
     reductions,
 )
 from tests.compiler.schedule.drawn_moves import resampled_rows
+from tests.compiler.schedule.drawn_recurrences import recurrences
 from tests.compiler.schedule.drawn_rows import (
     pieced_rows,
     reduced_rows,
@@ -87,6 +88,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "rows_of_windows": (rows_of_windows, 90),
     "attentions": (attentions, 120),
     "scatters": (scatters, 90),
+    "recurrences": (recurrences, 100),
 }
 
 

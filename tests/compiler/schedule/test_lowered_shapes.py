@@ -35,6 +35,13 @@ CANDIDATES = 15
 
 CONV: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}
 Nodes: TypeAlias = list[tuple[str, list[str], dict[str, Attribute]]]
+
+
+def recurrence(kind: str, functions: int) -> dict[str, Attribute]:
+    names, values = ("tanh",) * functions, (0.0,) * functions
+    return {"kind": kind, "activations": names, "alphas": values, "betas": values}
+
+
 CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
     "3x3": (
         [f32(1, 2, 9, 11, 8), f32(40, 16, 3, 3), f32(40)],
@@ -239,6 +246,24 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
         [],
         TARGET,
     ),
+    "recurrence": (
+        [f32(2, 6, 13, 4, 24), f32(2, 24, 4, 24)],
+        [("recurrence", ["x0", "x1"], recurrence("LSTM", 3))],
+        ["x1"],
+        TARGET,
+    ),
+    "recurrence of odd units": (
+        [f32(1, 3, 5, 3, 43), f32(1, 43, 2, 43), f32(1, 43, 43)],
+        [("recurrence", ["x0", "x1", "x2"], recurrence("GRU", 2))],
+        ["x1", "x2"],
+        TARGET,
+    ),
+    "recurrence of few units": (
+        [f32(1, 3, 2, 1, 5), f32(1, 5, 1, 5)],
+        [("recurrence", ["x0", "x1"], recurrence("RNN", 1))],
+        ["x1"],
+        TARGET,
+    ),
     "transposes": ([f32(3, 41, 30)], [("transpose", ["x0"], {"perm": (0, 2, 1)})], [], TARGET),
 }
 KERNELS = {
@@ -362,6 +387,8 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
         buffer, names = "block.weighted.sum", ATTENTION_AXES
     elif sketch.name == "attention":
         buffer, names = anchor, ATTENTION_AXES
+    elif sketch.name == "recurrent":
+        buffer = anchor
     elif sketch.name.startswith(("tiled", "channels", "window")):
         buffer = f"{output}.sum" if anchor == output else anchor
     else:
@@ -443,4 +470,5 @@ def test_every_sketch_is_compared() -> None:
     tiled = {"tiled", "tiled_merged", "tiled_phases", "tiled_rows", "tiled_panels", "channels"}
     attention = {"attention", "online_attention"}
     windows = {"window", "window_rows"}
-    assert families == {*tiled, *windows, "winograd", "row_wise", "transposed", *attention}
+    others = {"winograd", "row_wise", "transposed", "recurrent"}
+    assert families == {*tiled, *windows, *attention, *others}

@@ -1,0 +1,329 @@
+"""Recurrent layers, step after step: RNN, GRU and LSTM as ONNX defines them.
+
+What the inputs contribute is a product for all steps at once, and an operand here. The result has
+a row for what each step shows, one for the hidden state where sequences have lengths of their own
+(what is shown is then 0 outside of them), and one for an LSTM's cells.
+
+for step:                                                       products, [direction, step, batch]
+    previous = the states after the step before, or the initial ones
+    product[gate, unit] = sum over k of previous[k] * recurrence[k, gate, unit]
+    cell, hidden = what the gates make of them
+    result[row, unit] = shown, hidden, cell
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compiler.expr.nodes import (
+    Expr,
+    add,
+    all_of,
+    binary,
+    cast,
+    const,
+    integer,
+    mul,
+    select,
+    sub,
+)
+from compiler.kernels.kernel import Tensor
+from compiler.operators.activation import RECURRENT
+from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
+from compiler.operators.use import Attributes, Types, Use
+from compiler.types.dtypes import FLOATS, DType
+from compiler.types.tensor_type import TensorType
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
+PROJECTED, RECURRENCE, CANDIDATE, CANDIDATE_BIAS, PEEPHOLE, HIDDEN, CELL, FIRST, LAST = range(9)
+"""The operands."""
+Element: TypeAlias = Callable[..., Expr]
+"""An element at a direction, a step, a row of the batch, and a unit."""
+
+
+def _floats(attributes: Attributes, name: str) -> tuple[float, ...]:
+    value = attributes[name]
+    check(isinstance(value, tuple), f"attribute {name} must be a tuple of numbers")
+    assert isinstance(value, tuple)
+    return tuple(float(item) for item in value)
+
+
+def _rows(kind: str, bounded: bool) -> int:
+    return 1 + bounded + (kind == "LSTM")
+
+
+def _check_functions(attributes: Attributes, kind: str) -> None:
+    names = attributes["activations"]
+    count = FUNCTIONS[kind]
+    fits = isinstance(names, tuple) and len(names) == count and set(names) <= RECURRENT.keys()
+    check(fits, f"{kind} needs {count} activations (of {', '.join(RECURRENT)}), not {names!r}")
+    for name in ("alphas", "betas"):
+        check(len(_floats(attributes, name)) == count, f"{kind} needs {count} {name}")
+    check(attributes.floating("clip") >= 0, "attribute clip must not be negative")
+
+
+def _infer(attributes: Attributes, types: Types) -> TensorType:
+    kind = attributes.choice("kind", tuple(GATES))
+    _check_functions(attributes, kind)
+    gates = GATES[kind]
+    data = types.present(PROJECTED)
+    check_dtype(data, FLOATS)
+    check(
+        len(data.shape) == 5 and data.shape[3] == gates,
+        f"{data} is no [directions, steps, batch, {gates} gates, units]",
+    )
+    directions, steps, batch, _, units = data.shape
+    apart = kind == "GRU" and not attributes.flag("linear_before_reset")
+    linear = kind == "GRU" and not apart
+    own = gates - 1 if apart else gates
+    wanted: dict[int, tuple[int, ...] | None] = {
+        RECURRENCE: (directions, units, own, units),
+        CANDIDATE: (directions, units, units) if apart else None,
+        CANDIDATE_BIAS: (directions, units) if linear else None,
+        PEEPHOLE: (directions, 3, units) if kind == "LSTM" else None,
+        HIDDEN: (directions, batch, units),
+        CELL: (directions, batch, units) if kind == "LSTM" else None,
+        FIRST: (directions, batch),
+        LAST: (directions, batch),
+    }
+    types.present(RECURRENCE)
+    check(not apart or types.optional(CANDIDATE) is not None, "the candidate's weights are absent")
+    for position, shape in wanted.items():
+        type = types.optional(position)
+        if type is None:
+            continue
+        check(shape is not None, f"{kind} does not take operand {position}")
+        check(type.shape == shape, f"operand {position} is {type}, not of the shape {shape}")
+        if position in (FIRST, LAST):
+            check_dtype(type, INDICES, "a bound of the steps")
+        else:
+            check_same_dtype(data, type)
+    bounded = any(types.optional(position) is not None for position in (FIRST, LAST))
+    return TensorType(data.dtype, (_rows(kind, bounded), directions, steps, batch, units))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer's stages under construction; `back` is the result, read back at earlier steps."""
+
+    attributes: Attributes
+    use: Use
+    back: Tensor
+
+    @property
+    def kind(self) -> str:
+        return self.attributes.choice("kind", tuple(GATES))
+
+    @property
+    def bounded(self) -> bool:
+        return any(self.use.optional(position) is not None for position in (FIRST, LAST))
+
+    def stage(self, hint: str, body: Element, *gates: tuple[str, int]) -> Tensor:
+        """A stage over direction, step, batch, gates and units."""
+        return self.use.builder.stage(hint, self._axes(*gates), body)
+
+    def _axes(self, *gates: tuple[str, int]) -> list[tuple[str, int]]:
+        *outer, units = self.use.shape[1:]
+        return [*zip(("d", "t", "b"), outer, strict=True), *gates, ("j", units)]
+
+    def product(self, state: Element, weights: Tensor) -> Tensor:
+        """A state times recurrent weights; an axis of gates where the weights have one."""
+        gates = [("g", weights.shape[2])] if len(weights.shape) == 4 else []
+
+        def body(d: Expr, t: Expr, b: Expr, *rest: Expr) -> Expr:
+            *gate, j, k = rest
+            return mul(state(d, t, b, k), weights[(d, k, *gate, j)])
+
+        return self.use.builder.stage(
+            "product",
+            self._axes(*gates),
+            body,
+            reduce=[("k", self.use.shape[-1])],
+            combiner="sum",
+        )
+
+    def apply(self, number: int, x: Expr) -> Expr:
+        """The activation of this number, of what is clipped first."""
+        names, limit = self.attributes["activations"], self.attributes.floating("clip")
+        assert isinstance(names, tuple)
+        if limit:
+            x = binary("min", binary("max", x, const(-limit, x.dtype)), const(limit, x.dtype))
+        alpha, beta = (_floats(self.attributes, name)[number] for name in ("alphas", "betas"))
+        return RECURRENT[str(names[number])](Attributes(alpha=alpha, beta=beta), x)
+
+    def previous(self) -> Tensor:
+        """[state, direction, step, batch, unit]: the states after the step before."""
+        rows = self.use.shape[0]
+        states = rows - self.bounded
+        initial = [self.use.optional(position) for position in (HIDDEN, CELL)[:states]]
+
+        def body(q: Expr, d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
+            zero = const(0, self.use.dtype)
+            values = [zero if tensor is None else tensor[d, b, j] for tensor in initial]
+            first: Expr = values[0]
+            if values[1:] and values[0] != values[1]:
+                first = select(binary("eq", q, integer(0)), *values)
+            before = self.back[add(q, integer(rows - states)), d, sub(t, integer(1)), b, j]
+            return select(binary("eq", t, integer(0)), first, before)
+
+        axes = [("q", states), *self._axes()]
+        return self.use.builder.stage("previous", axes, body)
+
+    def shown(self, previous: Tensor, hidden: Element, cell: Tensor | None) -> Tensor:
+        """The result: of the steps that do not count, zeros and the states before."""
+        use, bounded = self.use, self.bounded
+        kept: list[Element] = [hidden]
+        if bounded:
+            made = self.stage("hidden", self._counted(hidden, _state(previous, 0)))
+            kept = [self._counted(_at(made), lambda *at: const(0, use.dtype)), _at(made)]
+        if cell is not None:
+            kept.append(_at(cell))
+
+        def body(s: Expr, *at: Expr) -> Expr:
+            *first, value = (element(*at) for element in kept)
+            for row, element in reversed(list(enumerate(first))):
+                value = select(binary("eq", s, integer(row)), element, value)
+            return value
+
+        return use.builder.stage("recurrence", [("s", use.shape[0]), *self._axes()], body)
+
+    def _counted(self, new: Element, otherwise: Element) -> Element:
+        """What is new where the step is one of the row's own, all else elsewhere."""
+        first, last = self.use.optional(FIRST), self.use.optional(LAST)
+        if first is None and last is None:
+            return new
+
+        def element(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
+            bounds = []
+            if first is not None:
+                bounds.append(binary("le", cast(DType.I64, first[d, b]), t))
+            if last is not None:
+                bounds.append(binary("lt", t, cast(DType.I64, last[d, b])))
+            return select(all_of(*bounds), new(d, t, b, j), otherwise(d, t, b, j))
+
+        return element
+
+    # --- kinds of layers ------------------------------------------------------------------------
+
+    def gate(self, product: Tensor, number: int) -> Element:
+        """What a gate sums up: its part of what is projected, and of the product."""
+        projected = self.use.input(PROJECTED)
+
+        def element(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
+            gate = integer(number)
+            return add(projected[d, t, b, gate, j], product[d, t, b, gate, j])
+
+        return element
+
+    def rnn(self, previous: Tensor) -> tuple[Element, Tensor | None]:
+        """h' = f(W x + R h + b)."""
+        gate = self.gate(self.product(_state(previous, 0), self.use.input(RECURRENCE)), 0)
+        return lambda *at: self.apply(0, gate(*at)), None
+
+    def gru(self, previous: Tensor) -> tuple[Element, Tensor | None]:
+        """Gates z, r, h: h' = (1 - z) g(h) + z h; r comes before or after the product of h."""
+        use, hidden = self.use, _state(previous, 0)
+        product = self.product(hidden, use.input(RECURRENCE))
+        update, reset = self.gate(product, 0), self.gate(product, 1)
+        if self.attributes.flag("linear_before_reset"):
+            bias = use.optional(CANDIDATE_BIAS)
+
+            def proposed(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
+                linear = product[d, t, b, integer(2), j]
+                linear = linear if bias is None else add(linear, bias[d, j])
+                linear = mul(self.apply(0, reset(d, t, b, j)), linear)
+                return add(use.input(PROJECTED)[d, t, b, integer(2), j], linear)
+
+            kept: Element = lambda *at: self.apply(0, update(*at))  # noqa: E731
+        else:
+
+            def gated(d: Expr, t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
+                value = self.apply(
+                    0, add(use.input(PROJECTED)[d, t, b, g, j], product[d, t, b, g, j])
+                )
+                return select(binary("eq", g, integer(0)), value, mul(value, hidden(d, t, b, j)))
+
+            gates = self.stage("gate", gated, ("g", 2))
+            second = self.product(_gate(gates, 1), use.input(CANDIDATE))
+            kept = _gate(gates, 0)
+
+            def proposed(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
+                return add(use.input(PROJECTED)[d, t, b, integer(2), j], second[d, t, b, j])
+
+        def element(*at: Expr) -> Expr:
+            candidate = self.apply(1, proposed(*at))
+            return add(candidate, mul(kept(*at), sub(hidden(*at), candidate)))
+
+        return element, None
+
+    def lstm(self, previous: Tensor) -> tuple[Element, Tensor | None]:
+        """Gates i, o, f, c with peepholes i, o, f: c' = f c + i g(c), h' = o h(c')."""
+        use, before = self.use, _state(previous, 1)
+        product = self.product(_state(previous, 0), use.input(RECURRENCE))
+        peephole = use.optional(PEEPHOLE)
+
+        def peeped(number: int, cell: Element, *at: Expr) -> Expr:
+            value = self.gate(product, number)(*at)
+            if peephole is not None:
+                weight = peephole[at[0], integer(number), at[-1]]
+                value = add(value, mul(weight, cell(*at)))
+            return self.apply(0, value)
+
+        def new(*at: Expr) -> Expr:
+            entering = peeped(0, before, *at)
+            if self.attributes.flag("input_forget"):
+                forget = sub(const(1, use.dtype), entering)
+            else:
+                forget = peeped(2, before, *at)
+            proposed = self.apply(1, self.gate(product, 3)(*at))
+            return add(mul(forget, before(*at)), mul(entering, proposed))
+
+        cell = self.stage("cell", self._counted(new, before))
+        hidden: Element = lambda *at: mul(  # noqa: E731
+            peeped(1, _at(cell), *at), self.apply(2, _at(cell)(*at))
+        )
+        return hidden, cell
+
+
+def _state(previous: Tensor, number: int) -> Element:
+    return lambda d, t, b, j: previous[integer(number), d, t, b, j]
+
+
+def _gate(gates: Tensor, number: int) -> Element:
+    return lambda d, t, b, j: gates[d, t, b, integer(number), j]
+
+
+def _at(tensor: Tensor) -> Element:
+    return lambda *at: tensor[at]
+
+
+def _recurrence(attributes: Attributes, use: Use) -> Tensor:
+    layer = _Layer(attributes, use, use.builder.later("recurrence", use.dtype, use.shape))
+    previous = layer.previous()
+    kinds = {"RNN": layer.rnn, "GRU": layer.gru, "LSTM": layer.lstm}
+    hidden, cell = kinds[layer.kind](previous)
+    return layer.shown(previous, hidden, cell)
+
+
+register(
+    OperatorDefinition(
+        "recurrence",
+        Pattern.OPAQUE,
+        (2, 9),
+        _infer,
+        _recurrence,
+        {
+            "kind": REQUIRED,
+            "activations": REQUIRED,
+            "alphas": REQUIRED,
+            "betas": REQUIRED,
+            "clip": 0.0,
+            "linear_before_reset": False,
+            "input_forget": False,
+        },
+    )
+)
