@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -78,7 +79,8 @@ class Layers:
         reason = problem["msg"][0].lower() + problem["msg"][1:]
         if problem["type"] == "model_type":
             reason = "this is a section, its keys are set one by one"
-        raise SettingsError(f"{where} = {_short(problem['input'])}: {reason}{more}")
+        hint = _nearest_word(problem["input"], reason) if problem["type"] == "literal_error" else ""
+        raise SettingsError(f"{where} = {_short(problem['input'])}: {reason}{more}", hint=hint)
 
     def _source(self, key: Key) -> str:
         """Where the value at `key`, the nearest one above or the first one below came from."""
@@ -177,6 +179,14 @@ def _keys(model: type[BaseModel]) -> Iterator[Key]:
             yield from ((name, *rest) for rest in _keys(inner))
         else:
             yield (name,)
+
+
+def _nearest_word(value: object, reason: str) -> str:
+    """What may be meant by a value that is none of the words in the reason's quotes."""
+    near = difflib.get_close_matches(
+        str(value), re.findall("'([^']*)'", reason), n=1, cutoff=_SUGGESTION_CUTOFF
+    )
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _short(value: object) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from compiler.errors import SettingsError
-from compiler.types.dtypes import DType
+from compiler.types.dtypes import WIDE_FLOATS, DType
 
 _ROUNDINGS = 64.0
-"""Roundings of the storage type that one term may come with. They leave room for vectorised exp and
+"""Roundings of the sums' type that one term may come with. They leave room for vectorised exp and
 tanh of a few ulp and for Winograd's transforms; a forgotten term of a sum of 4608 is many more."""
 
 
@@ -33,15 +34,18 @@ class Algorithm(StrEnum):
 class Numerics:
     """How exact a model's results are.
 
-    `name` is its spelling in settings and in the keys of records. Tensors are kept in `storage` and
-    sums in `accumulator`; None stands for the types that the model says. `algorithms` are those
-    that kernels may be computed with.
+    `name` is its spelling in settings and in the keys of records. `algorithms` are those that
+    kernels may be computed with. The factors of contractions in f32, and what lies between these,
+    are kept in `storage`, and their products summed in f32; None stands for the types that the
+    model says. `contractions` has what differs from that: the storage of single contractions by
+    their source, the name of the model's node. F32 keeps one as it is. Integers are for passes that
+    quantise.
     """
 
     name: str
     algorithms: frozenset[Algorithm]
     storage: DType | None = None
-    accumulator: DType | None = None
+    contractions: tuple[tuple[str, DType], ...] = ()
 
     @staticmethod
     def of(name: Numerics | str) -> Numerics:
@@ -54,19 +58,53 @@ class Numerics:
             raise SettingsError(f"no numerics {name!r}; there are {', '.join(NUMERICS)}", hint=hint)
         return NUMERICS[name]
 
-    def tolerance(self, output: DType, length: float) -> float:
-        """The relative error that an output of a float type may have behind sums of `length` terms.
+    def planned(self, contractions: Mapping[str, DType]) -> Numerics:
+        """These numerics with the storage of single contractions, by source.
 
-        Roundings of random sign pile up with the root of their number (Higham and Mary 2019).
+        Raises `ValueError` where more than one narrow float type would be left in the model.
         """
-        epsilon = max(output.epsilon, self.storage.epsilon if self.storage else 0.0)
-        return _ROUNDINGS * epsilon * math.sqrt(length)
+        planned = replace(self, contractions=tuple(sorted(contractions.items())))
+        if len(planned._narrow_storages()) > 1:
+            raise ValueError("contractions of one model have one narrow float type")
+        return planned
+
+    @property
+    def narrow(self) -> DType | None:
+        """The float type narrower than f32 that contractions are kept in; None: there is none."""
+        return next(iter(self._narrow_storages()), None)
+
+    def storage_of(self, source: str) -> DType | None:
+        """What the factors of the contraction with this source are kept in; None: as they are."""
+        return dict(self.contractions).get(source, self.storage)
+
+    def _narrow_storages(self) -> set[DType]:
+        stored = (self.storage, *(storage for _, storage in self.contractions))
+        return {storage for storage in stored if storage is not None and is_narrow(storage)}
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Whether it is a float type that is computed with in f32."""
+    return dtype.is_float and dtype not in WIDE_FLOATS
+
+
+def sum_tolerance(dtype: DType, length: float) -> float:
+    """The relative error that a result of a float type may have behind sums of `length` terms.
+
+    Roundings of random sign pile up with the root of their number (Higham and Mary 2019). What is
+    stored in a narrow type is summed in f32.
+    """
+    return _ROUNDINGS * (DType.F32 if is_narrow(dtype) else dtype).epsilon * math.sqrt(length)
 
 
 DEFAULT_NUMERICS = Numerics("default", frozenset(Algorithm))
 """Whatever is fast, in the model's own types."""
 STRICT_NUMERICS = Numerics("strict", frozenset((Algorithm.DIRECT,)))
 """Every sum term by term, as the model says."""
+BF16_NUMERICS = Numerics("bf16", frozenset(Algorithm), DType.BF16)
+F16_NUMERICS = Numerics("f16", frozenset(Algorithm), DType.F16)
 
-NUMERICS = {numerics.name: numerics for numerics in (DEFAULT_NUMERICS, STRICT_NUMERICS)}
+NUMERICS = {
+    numerics.name: numerics
+    for numerics in (DEFAULT_NUMERICS, STRICT_NUMERICS, BF16_NUMERICS, F16_NUMERICS)
+}
 """By the name that settings and records have."""

@@ -17,18 +17,17 @@ _MEMORY_SHARE = 0.75
 class WorkerSettings:
     """How a worker process runs; JSON-safe, it travels on the command line.
 
-    `cores` are those it is pinned to, `target` is `Target.to_json()`, `numerics` names those that
-    outputs are checked under, `compile` is the path of the build step ("": the compiler's own),
-    `memory_bytes` the limit of its address space (0: three quarters of the machine's memory),
-    `file_bytes` the limit of any file that it writes, `niceness` the most that it may have: the
-    driver's. `turn` is the descriptor of the file in which it notes whose turn it is (-1: nowhere).
+    `cores` are those it is pinned to, `target` is `Target.to_json()`, `compile` is the path of the
+    build step ("": the compiler's own), `memory_bytes` the limit of its address space (0: three
+    quarters of the machine's memory), `file_bytes` the limit of any file that it writes, `niceness`
+    the most that it may have: the driver's. `turn` is the descriptor of the file in which it notes
+    whose turn it is (-1: nowhere).
     """
 
     cores: tuple[int, ...]
     threads: int
     target: Mapping[str, Any]
     scratch: str
-    numerics: str = "default"
     compile: str = ""
     memory_bytes: int = 0
     file_bytes: int = 8 << 30

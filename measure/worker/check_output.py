@@ -5,10 +5,13 @@ of Numerical Algorithms, 2nd ed., section 4.2), and with roundings of random sig
 sum|terms| (Higham and Mary 2019). Neither is known per element, so the terms' size is taken from
 the output itself:
 
-    tolerance = numerics.tolerance(type, K) * (|expected| + rms(expected))
+    tolerance = (sum_tolerance(type, K) + inner) * (|expected| + rms(expected))
 
-with K the kernel's reduction length; see `compiler.types.numerics`. Integers and bools must be
-equal; NaN equals NaN.
+with K the kernel's reduction length, see `compiler.types.numerics`, and `inner` the roundings to
+narrow types on the way, see `measure.worker.rounding`. A result that is itself stored in a narrow
+type was summed in f32 and rounded once: it may be off by one of its own spacings besides. So sums
+in a narrow type are refused, of whose spacings many pile up. Integers and bools must be equal; NaN
+equals NaN.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.types.dtypes import WIDE_FLOATS, DType
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from compiler.types.numerics import is_narrow, sum_tolerance
 from compiler.types.tensor_type import Array
+from measure.worker.rounding import Rounding
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -45,14 +49,9 @@ class Mismatch:
         )
 
 
-def tolerance(
-    expected: Floats, length: float, numerics: Numerics, dtype: DType | None = None
-) -> tuple[float, float]:
-    """(relative, absolute) tolerance of a float output behind sums of `length` terms.
-
-    `dtype` is what the output is stored in, the type of `expected` if None.
-    """
-    relative = numerics.tolerance(dtype or DType.from_numpy(expected.dtype), length)
+def tolerance(expected: Floats, dtype: DType, rounding: Rounding) -> tuple[float, float]:
+    """(relative, absolute) tolerance of a float output of this type before it was stored."""
+    relative = sum_tolerance(dtype, rounding.length) + rounding.inner
     finite = expected[np.isfinite(expected)]
     if not finite.size:
         return relative, 0.0
@@ -67,21 +66,22 @@ def tolerance(
 class OutputCheck:
     """What an output is to be, with what depends on that alone computed once."""
 
-    def __init__(
-        self, expected: Array, length: float, numerics: Numerics = DEFAULT_NUMERICS
-    ) -> None:
-        """`expected` behind sums of `length` terms."""
-        self._expected: Array = expected
+    def __init__(self, expected: Array, rounding: Rounding) -> None:
+        """`expected` of a kernel that rounds so."""
         dtype = DType.from_numpy(expected.dtype)
+        self._expected = expected
         self._is_float = dtype.is_float
-        if self._is_float:
-            floats = self._expected = _computed(expected)
-            relative, absolute = tolerance(floats, length, numerics, dtype)
-            with np.errstate(invalid="ignore", over="ignore"):
-                self._limit: Floats = np.abs(floats)
-                self._limit *= relative
-                self._limit += absolute
-            self._is_finite = bool(np.isfinite(self._limit).all())
+        if not self._is_float:
+            return
+        floats = self._floats = _computed(expected)
+        relative, absolute = tolerance(floats, dtype, rounding)
+        with np.errstate(invalid="ignore", over="ignore"):
+            self._limit: Floats = np.abs(floats)
+            self._limit *= relative
+            self._limit += absolute
+            if is_narrow(dtype):
+                self._limit += np.abs(np.spacing(expected).astype(self._limit.dtype))
+        self._is_finite = bool(np.isfinite(self._limit).all())
 
     def mismatch(self, got: Array) -> Mismatch | None:
         """The worst element of `got`, or None when all are right. Shapes and types are equal."""
@@ -92,7 +92,7 @@ class OutputCheck:
         return _exact(got, self._expected)
 
     def _compare_floats(self, got: Floats) -> Mismatch | None:
-        expected = cast(Floats, self._expected)
+        expected = self._floats
         with np.errstate(invalid="ignore", over="ignore"):
             error = np.abs(got - expected)
             right = error <= self._limit
@@ -101,17 +101,15 @@ class OutputCheck:
         return _mismatch_of_floats(got, expected, error, self._limit, right)
 
 
+def compare_output(got: Array, expected: Array, rounding: Rounding) -> Mismatch | None:
+    """The worst element of `got`, or None when all are right. Shapes and types are equal."""
+    return OutputCheck(expected, rounding).mismatch(got)
+
+
 def _computed(values: Array) -> Floats:
     """Floats in a type that NumPy computes with: narrow ones as f32, which holds them."""
     dtype = DType.from_numpy(values.dtype)
     return cast(Floats, values if dtype in WIDE_FLOATS else values.astype(np.float32))
-
-
-def compare_output(
-    got: Array, expected: Array, length: float, numerics: Numerics = DEFAULT_NUMERICS
-) -> Mismatch | None:
-    """The worst element of `got`, or None when all are right. Shapes and types are equal."""
-    return OutputCheck(expected, length, numerics).mismatch(got)
 
 
 def _mismatch_of_floats(

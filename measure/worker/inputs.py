@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.expr.combiners import COMBINERS
 from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
 from compiler.expr.walk import Operands, children, postorder
@@ -35,6 +34,7 @@ class _Uses:
     floats: tuple[float, float] | None = None
     integers: tuple[int, int] | None = None
     summed: int = 1  # length of the longest sum that multiplies it with something
+    narrow: bool = False  # that sum is in a wider type: where products saturate it has to show
 
 
 def make_inputs(kernel: FusedKernel, seed: int, key: str = "") -> dict[str, Array]:
@@ -51,23 +51,6 @@ def make_inputs(kernel: FusedKernel, seed: int, key: str = "") -> dict[str, Arra
         rng = np.random.default_rng([salt, number, 0 if buffer.constant else 1 + seed])
         result[buffer.name] = _draw(buffer, uses[buffer.name], rng)
     return result
-
-
-def reduction_length(kernel: FusedKernel) -> float:
-    """How many roundings can pile up in one output element: the sums' lengths, added up.
-
-    Errors grow with the root of that number, so that a rounding of an accumulator which is finer
-    than the output counts as the square of its part of one.
-    """
-    sums = [s for s in kernel.stages if s.combiner and COMBINERS[s.combiner].rounds]
-    return max(1, sum(_roundings(stage, kernel.output.dtype) for stage in sums))
-
-
-def _roundings(stage: Stage, output: DType) -> float:
-    terms = math.prod(axis.extent for axis in stage.reduce_axes)
-    if not (stage.accumulates.is_float and output.is_float):
-        return terms
-    return terms * min(1.0, stage.accumulates.epsilon / output.epsilon) ** 2
 
 
 def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:
@@ -96,7 +79,10 @@ def _integer_range(dtype: DType, uses: _Uses) -> tuple[int, int]:
     if uses.integers is not None:
         return uses.integers
     low, high = (-8, 8) if dtype.is_signed else (0, 16)
-    return max(low, dtype.limits[0]), min(high, dtype.limits[1] + 1)
+    least, greatest = dtype.limits
+    if uses.narrow:
+        return least, greatest + 1
+    return max(low, least), min(high, greatest + 1)
 
 
 def _find_uses(kernel: FusedKernel) -> dict[str, _Uses]:
@@ -132,11 +118,14 @@ def _note_domains(
 
 
 def _note_product(node: Binary, length: int, uses: dict[str, _Uses]) -> None:
-    for operand in (node.left, node.right):
+    for factor in (node.left, node.right):
+        operand = factor
         while isinstance(operand, Cast):
             operand = operand.operand
         if isinstance(operand, Load) and operand.buffer in uses:
-            uses[operand.buffer].summed = max(uses[operand.buffer].summed, length)
+            used = uses[operand.buffer]
+            used.summed = max(used.summed, length)
+            used.narrow |= operand.dtype.is_integer and factor.dtype.bytes > operand.dtype.bytes
 
 
 def _inputs_of(expr: Expr, stages: dict[str, Stage]) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from compiler.types.numerics import Numerics
 from measure.sandbox.messages import Message
 from measure.sandbox.turn import Turn
 from measure.sandbox.worker_settings import WorkerSettings
@@ -18,9 +17,8 @@ class MeasureRole:
     """Checks and times candidates: the only place where foreign code runs."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        numerics = Numerics.of(settings.numerics)
         self._runner = CandidateRunner(
-            Path(settings.scratch), settings.threads, settings.cores, numerics, Turn(settings.turn)
+            Path(settings.scratch), settings.threads, settings.cores, Turn(settings.turn)
         )
 
     def answer(self, message: Message) -> Message:

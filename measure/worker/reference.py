@@ -16,8 +16,10 @@ import numpy as np
 
 from compiler.errors import MeasureError
 from compiler.kernels.kernel import FusedKernel
+from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
-from measure.worker.inputs import make_inputs, reduction_length
+from measure.worker.inputs import make_inputs
+from measure.worker.rounding import Rounding, rounding_of
 
 SEEDS = (0, 1)
 
@@ -32,10 +34,10 @@ class ReferenceCase:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The cases that a kernel is checked with, and the length of its sums (for the tolerance)."""
+    """The cases that a kernel is checked with, and what rounds its results."""
 
     cases: tuple[ReferenceCase, ...]
-    length: float
+    rounding: Rounding
 
 
 def ensure_reference(kernel: FusedKernel, key: str, scratch: Path) -> Reference:
@@ -64,7 +66,7 @@ def _compute(kernel: FusedKernel, key: str, folder: Path) -> None:
         for buffer in kernel.inputs:
             path = part / _input_file(buffer.constant, seed, buffer.name)
             if not path.exists():
-                np.save(path, inputs[buffer.name])
+                _save(path, inputs[buffer.name])
         with np.errstate(all="ignore"):
             expected = evaluate_kernel(kernel, inputs, accumulate_double=True)
         output = kernel.output
@@ -73,26 +75,32 @@ def _compute(kernel: FusedKernel, key: str, folder: Path) -> None:
                 f"the reference of {kernel.name} has type {expected.dtype}{list(expected.shape)},"
                 f" not {output.dtype}{list(output.shape)}"
             )
-        np.save(part / f"expected-{seed}.npy", np.ascontiguousarray(expected))
+        _save(part / f"expected-{seed}.npy", expected)
     part.rename(folder)
 
 
 def _open(kernel: FusedKernel, folder: Path) -> Reference:
     opened: dict[str, Array] = {}
 
-    def load(name: str) -> Array:
+    def load(name: str, dtype: DType) -> Array:
         if name not in opened:
-            opened[name] = np.load(folder / name, mmap_mode="r")
+            opened[name] = np.load(folder / name, mmap_mode="r").view(dtype.numpy)
         return opened[name]
 
     cases = tuple(
         ReferenceCase(
-            {b.name: load(_input_file(b.constant, seed, b.name)) for b in kernel.inputs},
-            load(f"expected-{seed}.npy"),
+            {b.name: load(_input_file(b.constant, seed, b.name), b.dtype) for b in kernel.inputs},
+            load(f"expected-{seed}.npy", kernel.output.dtype),
         )
         for seed in SEEDS
     )
-    return Reference(cases, reduction_length(kernel))
+    return Reference(cases, rounding_of(kernel))
+
+
+def _save(path: Path, array: Array) -> None:
+    """Write an array; elements that NumPy has no name for in files as integers of their size."""
+    plain = array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
+    np.save(path, np.ascontiguousarray(plain))
 
 
 def _input_file(constant: bool, seed: int, name: str) -> str:

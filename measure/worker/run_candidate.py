@@ -18,7 +18,6 @@ from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
 from compiler.target import host_target
-from compiler.types.numerics import Numerics
 from measure import machine
 from measure.measurement import MeasureResult, Status
 from measure.placement import placements_of
@@ -57,13 +56,11 @@ class CandidateRunner:
         scratch: Path,
         threads: int,
         cores: Sequence[int],
-        numerics: Numerics,
         turn: Turn,
     ) -> None:
         """`turn` is where the number of the candidate is noted that loads or runs next."""
         self._turn = turn
         self._scratch = scratch
-        self._numerics = numerics
         self._cores = tuple(cores)
         self._runtime, threading = make_runtime(threads)
         self._repeat = repeat_call_object(host_target())
@@ -241,7 +238,7 @@ class CandidateRunner:
                 gone.close()
             built = kernel_from_json(kernel)
             reference = ensure_reference(built, key, self._scratch)
-            workload = Workload(built, reference, self._numerics)
+            workload = Workload(built, reference)
         self._workloads[key] = workload
         return workload
 

@@ -9,7 +9,6 @@ import numpy as np
 from compiler.kernels.kernel import FusedKernel
 from compiler.loops.constant_layout import ConstantLayout
 from compiler.target import host_target
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.tensor_type import Array
 from measure.placement import Placement, buffer_sizes
 from measure.sandbox.guarded import GuardedBuffer
@@ -31,12 +30,9 @@ class Workload:
     that candidates ask for.
     """
 
-    def __init__(
-        self, kernel: FusedKernel, reference: Reference, numerics: Numerics = DEFAULT_NUMERICS
-    ) -> None:
+    def __init__(self, kernel: FusedKernel, reference: Reference) -> None:
         self.kernel = kernel
         self.reference = reference
-        self.numerics = numerics
         self._activations = {
             buffer.name: GuardedBuffer(buffer.type.bytes)
             for buffer in kernel.inputs
@@ -138,9 +134,8 @@ class Workload:
         """What is wrong with the output of a case, if anything."""
         check = self._checks.get(case)
         if check is None:
-            reference = self.reference
-            expected = reference.cases[case].expected
-            check = self._checks[case] = OutputCheck(expected, reference.length, self.numerics)
+            expected = self.reference.cases[case].expected
+            check = self._checks[case] = OutputCheck(expected, self.reference.rounding)
         return check.mismatch(output)
 
     def _constant(self, name: str, layout: ConstantLayout | None) -> tuple[Array, GuardedBuffer]:

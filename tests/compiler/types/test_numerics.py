@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
@@ -18,11 +20,13 @@ from compiler.types.numerics import (
     STRICT_NUMERICS,
     Algorithm,
     Numerics,
+    sum_tolerance,
 )
+from configs.settings import CompileSettings
 
 
 def test_numerics_are_found_by_the_names_of_settings() -> None:
-    assert list(NUMERICS) == ["default", "strict"]
+    assert list(NUMERICS) == ["default", "strict", "bf16", "f16"]
     assert Numerics.of("strict") is Numerics.of(STRICT_NUMERICS) is STRICT_NUMERICS
 
 
@@ -30,7 +34,7 @@ def test_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         Numerics.of("strickt")
     assert str(caught.value) == (
-        "no numerics 'strickt'; there are default, strict (did you mean 'strict'?)"
+        "no numerics 'strickt'; there are default, strict, bf16, f16 (did you mean 'strict'?)"
     )
 
 
@@ -48,12 +52,33 @@ def test_algorithm_of_a_schedule_follows_from_its_steps() -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
-def test_tolerance_is_of_the_output_and_grows_with_the_root_of_the_length(dtype: DType) -> None:
+def test_tolerance_is_of_the_type_and_grows_with_the_root_of_the_length(dtype: DType) -> None:
     assert dtype.epsilon == np.finfo(dtype.numpy).eps
-    assert DEFAULT_NUMERICS.tolerance(dtype, 1) == 64 * dtype.epsilon
-    assert DEFAULT_NUMERICS.tolerance(dtype, 400) == pytest.approx(20 * 64 * dtype.epsilon)
+    assert sum_tolerance(dtype, 1) == 64 * dtype.epsilon
+    assert sum_tolerance(dtype, 400) == pytest.approx(20 * 64 * dtype.epsilon)
 
 
-def test_tolerance_is_that_of_the_storage_where_it_is_coarser() -> None:
-    stored = Numerics("stored", frozenset(Algorithm), storage=DType.F32)
-    assert stored.tolerance(DType.F64, 1) == stored.tolerance(DType.F32, 1)
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_tolerance_of_what_is_stored_narrow_is_that_of_its_sums(dtype: DType) -> None:
+    assert sum_tolerance(dtype, 9) == sum_tolerance(DType.F32, 9)
+
+
+def test_storage_of_single_contractions_goes_before_that_of_all() -> None:
+    apart = Numerics.of("bf16").planned({"head": DType.F32, "stem": DType.I8})
+    assert [apart.storage_of(name) for name in ("head", "stem", "body")] == [
+        DType.F32,
+        DType.I8,
+        DType.BF16,
+    ]
+    assert apart.narrow is DType.BF16
+    assert DEFAULT_NUMERICS.narrow is DEFAULT_NUMERICS.planned({"head": DType.F32}).narrow is None
+
+
+def test_a_model_has_one_narrow_type() -> None:
+    with pytest.raises(ValueError, match="one narrow float type"):
+        Numerics.of("bf16").planned({"head": DType.F16})
+
+
+def test_settings_know_the_numerics_that_there_are() -> None:
+    names = get_args(CompileSettings.model_fields["numerics"].annotation)
+    assert sorted(names) == sorted(NUMERICS)

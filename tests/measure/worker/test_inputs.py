@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.nodes import binary, mul, unary
+from compiler.expr.nodes import binary, cast, mul, unary
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
-from measure.worker.inputs import make_inputs, reduction_length
+from measure.worker.inputs import make_inputs
 
 
 def numbers(array: Array) -> npt.NDArray[np.float64]:
@@ -109,23 +109,33 @@ def test_every_element_type_is_drawn() -> None:
         assert (array.dtype, array.shape) == (dtype.numpy, (3, 4))
 
 
-def test_reduction_length_counts_sums_but_not_maxima() -> None:
-    assert reduction_length(matmul_kernel(constant=True)) == 48
+def test_narrow_integers_that_are_multiplied_reach_their_ends() -> None:
     builder = KernelBuilder()
-    x = builder.input(TensorType(DType.F32, (9,)))
-    builder.stage("max", [], lambda k: x[k], reduce=[("k", 9)], combiner="max")
-    assert reduction_length(finish(builder)) == 1
-
-
-def test_roundings_of_a_finer_accumulator_are_parts_of_one() -> None:
-    builder = KernelBuilder()
-    x = builder.input(TensorType(DType.F32, (900,)))
+    a = builder.input(TensorType(DType.U8, (64, 48)))
+    b = builder.input(TensorType(DType.I8, (48, 32)), True)
     builder.stage(
-        "sum",
-        [],
-        lambda k: x[k],
-        reduce=[("k", 900)],
+        "matmul",
+        [("m", 64), ("n", 32)],
+        lambda m, n, k: mul(cast(DType.I32, a[m, k]), cast(DType.I32, b[k, n])),
+        reduce=[("k", 48)],
         combiner="sum",
-        accumulator=DType.F64,
     )
-    assert reduction_length(finish(builder)) == 1
+    inputs = make_inputs(finish(builder), 0)
+    ends = [(int(array.min()), int(array.max())) for array in map(numbers, inputs.values())]
+    assert ends == [(0, 255), (-128, 127)]
+
+
+def test_constants_of_a_long_narrow_sum_are_scaled_by_its_length() -> None:
+    builder = KernelBuilder()
+    a = builder.input(TensorType(DType.BF16, (4, 4800)))
+    b = builder.input(TensorType(DType.BF16, (4800, 4)), True)
+    builder.stage(
+        "matmul",
+        [("m", 4), ("n", 4)],
+        lambda m, n, k: mul(cast(DType.F32, a[m, k]), cast(DType.F32, b[k, n])),
+        reduce=[("k", 4800)],
+        combiner="sum",
+    )
+    inputs = make_inputs(finish(builder), 0)
+    assert inputs["in0"].dtype == inputs["in1"].dtype == DType.BF16.numpy
+    assert np.abs(numbers(inputs["in1"])).max() < 0.03

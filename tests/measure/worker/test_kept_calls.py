@@ -10,7 +10,6 @@ import pytest
 
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.target import host_target
-from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.measurement import MeasureResult, Status
 from measure.sandbox.turn import Turn
 from measure.worker import bound_call, run_candidate
@@ -38,7 +37,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def runner(tmp_path: Path) -> CandidateRunner:
     cores = sorted(os.sched_getaffinity(0))
-    return CandidateRunner(tmp_path, 1, cores, DEFAULT_NUMERICS, Turn(-1))
+    return CandidateRunner(tmp_path, 1, cores, Turn(-1))
 
 
 def measure(runner: CandidateRunner, *faults: str) -> MeasureResult:

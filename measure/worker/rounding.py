@@ -1,0 +1,64 @@
+"""How often a kernel's result is rounded on its way, from which follows how far it may be off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from compiler.expr.combiners import COMBINERS
+from compiler.expr.nodes import Cast
+from compiler.expr.walk import postorder
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Stage
+from compiler.types.dtypes import DType
+from compiler.types.numerics import is_narrow
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What rounds a kernel's result before it is stored.
+
+    `length` is how many roundings of its sums can pile up in one element, see
+    `compiler.types.numerics.sum_tolerance`. `inner` adds up the spacings (at 1) of the narrow types
+    that values are rounded to on their way: where two right computations differ in the last place
+    of a sum, the values rounded to such a type may be neighbours there.
+    """
+
+    length: float
+    inner: float = 0.0
+
+
+def rounding_of(kernel: FusedKernel) -> Rounding:
+    """What rounds the kernel's result.
+
+    Errors grow with the root of their number, so that a rounding of an accumulator which is finer
+    than the output counts as the square of its part of one. What rounds a narrow output at last is
+    no part of it.
+    """
+    output = _computed_in(kernel.output.dtype)
+    sums = [s for s in kernel.stages if s.combiner and COMBINERS[s.combiner].rounds]
+    length = max(1, sum(_roundings(stage, output) for stage in sums))
+    return Rounding(length, sum(_inner(kernel, stage) for stage in kernel.stages))
+
+
+def _computed_in(dtype: DType) -> DType:
+    return DType.F32 if is_narrow(dtype) else dtype
+
+
+def _roundings(stage: Stage, output: DType) -> float:
+    terms = math.prod(axis.extent for axis in stage.reduce_axes)
+    if not (stage.accumulates.is_float and output.is_float):
+        return terms
+    return terms * min(1.0, _computed_in(stage.accumulates).epsilon / output.epsilon) ** 2
+
+
+def _inner(kernel: FusedKernel, stage: Stage) -> float:
+    """The spacings of all that a stage rounds to narrow types, but for the kernel's output."""
+    rounded = [node.dtype for node in postorder(stage.body) if isinstance(node, Cast)]
+    if stage.accumulates is not stage.dtype:
+        rounded.append(stage.dtype)
+    total = sum(dtype.epsilon for dtype in rounded if is_narrow(dtype))
+    is_stored = isinstance(stage.body, Cast) or stage.accumulates is not stage.dtype
+    if total and stage.name == kernel.output.name and is_stored:
+        total -= stage.dtype.epsilon
+    return total
