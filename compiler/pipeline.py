@@ -112,10 +112,11 @@ def compile_model(
     `choose_schedule` gives a kernel's schedule, None for the default one. `shapes` fixes symbolic
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
     printed to stderr, or is a function of (stage, text); of the stages of single kernels those of
-    `dump_kernels`, if given, are dumped, by workload key. Default schedules have the algorithms
-    that `numerics`, or those of that name, admit. `cache` has code that was made before. What the
-    model needs is within `limits`, or refused; they are this machine's if None. `fallback` marks a
-    variant for CPUs that cannot run another one, `keep_llvm` asks for `Compiled.llvm`. Raises
+    `dump_kernels`, if given, are dumped, by workload key. `numerics`, or those of that name, say
+    what is stored in narrower types, and the algorithms that default schedules may have. `cache`
+    has code that was made before. What the model needs is within `limits`, or refused; they are
+    this machine's if None. `fallback` marks a variant for CPUs that cannot run another one,
+    `keep_llvm` asks for `Compiled.llvm`. Raises
     `ImportModelError` and its kinds for models that cannot be compiled; a schedule that does not
     fit is reported, not raised.
     """
@@ -123,7 +124,7 @@ def compile_model(
     admitted = Numerics.of(numerics)
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
     allowance = Allowance(limits)
-    graph, program = _to_kernels(model, target, shapes, stages, allowance)
+    graph, program = _to_kernels(model, target, shapes, stages, allowance, admitted)
     chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
     kernel_stages = KernelStages(stages, target, threads, admitted, allowance, cache)
     schedules, compiled = kernel_stages.run(chosen)
@@ -148,6 +149,7 @@ def compile_model(
         digests=part_digests(objects, constants.arrays),
         entry=b"",
         fallback=fallback,
+        numerics=admitted.name,
     )
     verify_spec(spec)
     entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec)))
@@ -163,15 +165,21 @@ def kernels_of(
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
     limits: Limits | None = None,
+    numerics: Numerics | str = DEFAULT_NUMERICS,
 ) -> KernelProgram:
     """The fused kernels of a model, in order: what a tuner tunes."""
     target = host_target() if target is None else target
-    stages = Stages(STAGES, dump_after)
-    return _to_kernels(model, target, shapes, stages, Allowance(limits))[1]
+    stages, allowance = Stages(STAGES, dump_after), Allowance(limits)
+    return _to_kernels(model, target, shapes, stages, allowance, Numerics.of(numerics))[1]
 
 
 def _to_kernels(
-    model: Model, target: Target, shapes: Shapes | None, stages: Stages, allowance: Allowance
+    model: Model,
+    target: Target,
+    shapes: Shapes | None,
+    stages: Stages,
+    allowance: Allowance,
+    numerics: Numerics,
 ) -> tuple[Graph, KernelProgram]:
     """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
 
@@ -179,7 +187,9 @@ def _to_kernels(
     """
     graph = stages.run("import", lambda: _imported(model, shapes, allowance))
     block = target.lanes(DType.F32)
-    graph = stages.run("optimise", lambda: optimise(graph, block, stages.observe, allowance))
+    graph = stages.run(
+        "optimise", lambda: optimise(graph, block, stages.observe, allowance, numerics)
+    )
     return graph, stages.run("extract_kernels", lambda: extract_kernels(graph, allowance))
 
 

@@ -26,6 +26,7 @@ def tune(
     trials: int | None = None,
     minutes: float | None = None,
     threads: int | None = None,
+    numerics: str | None = None,
     config: str | None = None,
     seed: int | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -35,9 +36,10 @@ def tune(
 ) -> TuneResult:
     """Tune a model's kernels into the database `db`, going on where an earlier run ended.
 
-    `trials` and `minutes` bound the whole job, `config` is a preset or a TOML file, `shapes` fixes
-    symbolic dimensions by input name; what is None comes from the configuration. Ctrl-C ends it
-    early with everything measured kept. Raises TunefarmError.
+    `trials` and `minutes` bound the whole job, `numerics` names how exact the model is, `config` is
+    a preset or a TOML file, `shapes` fixes symbolic dimensions by input name; what is None comes
+    from the configuration. Ctrl-C ends it early with everything measured kept. Raises
+    TunefarmError.
     """
     from configs.settings import load_settings
     from tuner.job import tune_model
@@ -49,6 +51,7 @@ def tune(
             "search.minutes": None if minutes is None else float(minutes),
             "search.seed": seed,
             "compile.threads": threads,
+            "compile.numerics": numerics,
             "measure.runner": runner,
             "measure.address": address,
             "database.url": None if db is None else fspath(db),
@@ -62,6 +65,7 @@ def build(
     *,
     db: str | PathLike[str] | None = None,
     threads: int | None = None,
+    numerics: str | None = None,
     config: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     require_tuned: float = 0.0,
@@ -76,7 +80,11 @@ def build(
 
     settings = load_settings(
         config,
-        {"compile.threads": threads, "database.url": None if db is None else fspath(db)},
+        {
+            "compile.threads": threads,
+            "compile.numerics": numerics,
+            "database.url": None if db is None else fspath(db),
+        },
     )
     return build_executable(
         BuildRequest(fspath(model), "", settings, shapes or {}, require_tuned=require_tuned)

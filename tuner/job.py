@@ -85,10 +85,11 @@ def tune_model(
     check_runner(settings.measure.runner, runner_options(settings, target))
     limits = limits_of(settings)
     graph = import_model(model, shapes, limits)
-    kernels = distinct_kernels(kernels_of(graph, target, limits=limits))
+    numerics = settings.compile.numerics
+    kernels = distinct_kernels(kernels_of(graph, target, limits=limits, numerics=numerics))
     with Store.open(settings.database.url) as store:
         cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
-        like = task_key("", target, settings.compile.threads, settings.compile.numerics)
+        like = task_key("", target, settings.compile.threads, numerics)
         past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
         found = {key: kernel for key, (kernel, _) in kernels.items()}
         elsewhere = bests_elsewhere(store, found, like)

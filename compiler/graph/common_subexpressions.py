@@ -39,5 +39,6 @@ def run(graph: Graph) -> Graph:
 
 
 def _contents(array: Array) -> Hashable:
-    digest = hashlib.sha256(np.ascontiguousarray(array).data).digest()
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    digest = hashlib.sha256(content.data).digest()
     return str(array.dtype), array.shape, digest

@@ -161,4 +161,5 @@ def _attribute_from_json(value: Any) -> Any:
 
 
 def _sha256(array: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return hashlib.sha256(content.data).hexdigest()

@@ -195,6 +195,7 @@ register(
         _max_pool,
         {**_ATTRIBUTES, "layout": "NCHW"},
         passes=_passes,
+        moves=True,
         outside=lambda attributes, dtype: float(neutral_element("max", dtype).value),
         blocked=_blocked_form(keeps_lane=True),
     ),

@@ -95,6 +95,9 @@ class OperatorDefinition:
     """No other node shares its kernel."""
     pieced: bool = False
     """Which operand an element is of follows from its position."""
+    moves: bool | Callable[[Attributes], bool] | None = None
+    """Each element of its result is one of its operands' or a constant, whatever their type; None:
+    where its pattern says so."""
     work: WorkRule | None = None
     """The multiplications of a contraction."""
     outside: Callable[[Attributes, DType], float] | None = None
@@ -233,6 +236,14 @@ def turns(node: Node) -> bool:
     """Whether the node reads far apart what it writes side by side."""
     rule = operator(node.operator).turns
     return rule is not None and rule(complete_attributes(node))
+
+
+def moves(node: Node) -> bool:
+    """Whether the node computes no element of its result."""
+    rule, pattern = operator(node.operator).moves, operator(node.operator).pattern
+    if rule is None:
+        return pattern is Pattern.INJECTIVE or pattern in MEMORY
+    return rule(complete_attributes(node)) if callable(rule) else rule
 
 
 def multiplications(node: Node, types: Mapping[str, TensorType]) -> int:

@@ -101,6 +101,7 @@ register(
         },
         cheap=True,
         positions=_positions,
+        moves=lambda attributes: not attributes.flag("weighted"),
         blocked=BlockedRule(_blocked_resample),
     )
 )

@@ -11,6 +11,8 @@ Contractions, reductions, pools and kernels of several stages (softmax, layer_no
   cheap pointwise nodes. A contraction reads an element many times and at its own pace: it takes
   nothing before it; its padding is part of its own expression.
 
+A narrow float that is widened for one reader is stored narrow: widening is the reader's part.
+
 What remains is fused among itself: pointwise and injective nodes along edges whose values nobody
 else needs. Nothing expensive (exp, division, …) is ever computed more often than once per element.
 A node that looks its elements up, or sums several, is computed in rows: pointwise nodes join it,
@@ -40,6 +42,7 @@ from compiler.operators.registry import (
     turns,
 )
 from compiler.types.node import Node
+from compiler.types.numerics import is_narrow
 
 MAXIMUM_NODES = 12
 
@@ -173,9 +176,23 @@ class _Fuser:
                 break
             members.append(reader)
             inside.add(reader.output)
-            if all(self._closed(node, inside) for node in members[:-1]):
+            closed = all(self._closed(node, inside) for node in members[:-1])
+            if closed and not self._is_better_read(reader):
                 complete = len(members)
         return self._claim(members[:complete])
+
+    def _is_better_read(self, node: Node) -> bool:
+        """Does a node widen narrow floats for one reader that can do so itself?"""
+        types, readers = self.graph.types, self.readers.get(node.output, ())
+        if node.operator != "cast" or len(readers) != 1 or node.output in self.outputs:
+            return False
+        source, result = types[node.inputs[0]].dtype, types[node.output].dtype
+        if not (is_narrow(source) and result.holds(source)):
+            return False
+        reader = readers[0]
+        if _pattern(reader) in _FREE:
+            return positions_of(reader) is not Positions.LOOKED_UP
+        return passes_over_data(reader) is not None and reader.inputs[0] == node.output
 
     def _closed(self, node: Node, inside: set[str]) -> bool:
         """Is the node's value needed inside the group only (and there at all)?"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from compiler.graph.ir import Graph
 from compiler.graph.passes import (
     AFTER_LAYOUTS,
@@ -12,20 +14,31 @@ from compiler.graph.passes import (
     run_passes,
 )
 from compiler.limits import Allowance
-from compiler.plan import choose_layouts, cut_windows, share_memory, transposed_convolutions
+from compiler.plan import (
+    choose_layouts,
+    choose_precision,
+    cut_windows,
+    share_memory,
+    transposed_convolutions,
+)
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 
-def passes(block: int | None) -> tuple[tuple[str, GraphPass], ...]:
+def passes(
+    block: int | None, numerics: Numerics = DEFAULT_NUMERICS
+) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements."""
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     layouts = plain(lambda graph: choose_layouts.run(graph, block))
-    sharing = ("share_memory", plain(share_memory.run))
+    precision = partial(choose_precision.run, numerics=numerics)
     planned = (
         ("transposed_convolutions", transposed),
         ("cut_windows", plain(cut_windows.run)),
         ("choose_layouts", layouts),
     )
-    return *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, sharing
+    # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
+    stored = (("choose_precision", precision), ("share_memory", plain(share_memory.run)))
+    return *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, *stored
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))
@@ -36,12 +49,13 @@ def optimise(
     block: int | None,
     observe: Observe | None = None,
     allowance: Allowance | None = None,
+    numerics: Numerics = DEFAULT_NUMERICS,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
-    data in NCHW. `observe` is called with the name and result of every pass. Raises `VerifyError`
-    if the graph, or the result of a pass, breaks a rule, and `LimitError` for what goes beyond the
-    `allowance` (this machine's if None).
+    data in NCHW. `numerics` say what is stored in narrower types. `observe` is called with the name
+    and result of every pass. Raises `VerifyError` if the graph, or the result of a pass, breaks a
+    rule, and `LimitError` for what goes beyond the `allowance` (this machine's if None).
     """
-    return run_passes(graph, passes(block), observe, allowance or Allowance())
+    return run_passes(graph, passes(block, numerics), observe, allowance or Allowance())

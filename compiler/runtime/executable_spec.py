@@ -99,8 +99,9 @@ class ExecutableSpec:
     expect. `objects` are the kernels' code, in the order of `kernels`. `entry` is the code of the
     function `ENTRY_SYMBOL`, which carries out `steps`; it holds the seal, see
     `compiler.runtime.seal`. `digests` are the SHA-256 of the objects' code, then of the constants,
-    in hex digits. `fallback` marks the variant for CPUs that cannot run another.
-    `arena_lower_bound` is what liveness says any plan needs, for reports.
+    in hex digits. `fallback` marks the variant for CPUs that cannot run another. `numerics` names
+    those that it was compiled with. `arena_lower_bound` is what liveness says any plan needs, for
+    reports.
     """
 
     name: str
@@ -117,3 +118,4 @@ class ExecutableSpec:
     digests: tuple[str, ...]
     entry: bytes
     fallback: bool = False
+    numerics: str = "default"

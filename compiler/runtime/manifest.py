@@ -56,6 +56,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         ],
         "parts": list(parts),
         "fallback": spec.fallback,
+        "numerics": spec.numerics,
     }
 
 
@@ -91,6 +92,7 @@ def spec_from_json(
         digests=tuple(digests),
         entry=entry.tobytes(),
         fallback=bool(data["fallback"]),
+        numerics=str(data.get("numerics", "default")),
     )
 
 

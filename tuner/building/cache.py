@@ -1,7 +1,7 @@
 """What was built before, found by what it was made from. Three kinds of entries, and artefacts:
 
     build      files of model and database, settings, programs -> how it was built, its artefact
-    kernels    file of the model, target                       -> the model's distinct kernels
+    kernels    file of the model, target, numerics             -> the model's distinct kernels
     artefact   kernels with the schedules chosen now, settings -> how it was built, its artefact
 
 Where a `build` is found, neither is a record looked up nor a library imported that could. The
@@ -75,15 +75,14 @@ class BuildCache:
         """`digest` is that of the model's file."""
         compile = request.settings.compile
         shapes = sorted((name, list(shape)) for name, shape in request.shapes.items())
-        made_from = [program(), digest, request.name, shapes, target.to_json()]
-        way = [compile.threads, compile.numerics]
+        made_from = [program(), digest, request.name, shapes, target.to_json(), compile.numerics]
         self._request = request
         self._cache = ContentCache(folder)
         self._database = None if request.untuned else request.settings.database.url
         self._records: object = None  # their stamp, when nothing was found
         self._kernels_key = cache_key("kernels", *made_from)
-        self._artefact_key = [self._kernels_key, *way]
-        self._build_key = [*made_from, *way, request.fallback, request.listed]
+        self._artefact_key = [self._kernels_key, compile.threads]
+        self._build_key = [*made_from, compile.threads, request.fallback, request.listed]
 
     @staticmethod
     def of(

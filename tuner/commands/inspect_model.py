@@ -62,7 +62,9 @@ def inspect_model(
     graph = import_model(model, shapes, limits)
     texts: dict[str, str] = {}
     observe = texts.__setitem__ if stage == "graph" else None
-    program = kernels_of(graph, target, dump_after=observe, limits=limits)
+    program = kernels_of(
+        graph, target, dump_after=observe, limits=limits, numerics=options.numerics
+    )
     calls = program.kernel_calls()
     selected = _select({key: uses[0].kernel for key, uses in calls.items()}, kernel)
     choose: ChooseSchedule | None = None
