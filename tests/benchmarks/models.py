@@ -35,7 +35,8 @@ from compiler.target import host_target
 from compiler.types.tensor_type import Array
 from measure.compare import Comparison, compare_paired
 from tuner import build as build_tuned
-from tuner.commands.bench import ENGINES, THREAD_PAUSE
+from tuner.commands.bench import THREAD_PAUSE
+from tuner.commands.engines import ENGINES, Asked
 from tuner.confirm.latency import (
     LatencyOptions,
     aligned_inputs,
@@ -111,7 +112,9 @@ class Bench:
         with pinned(threads):
             for name in self.engines:
                 try:
-                    runs[name] = ENGINES[name](str(path), inputs, threads)
+                    shapes = {name: array.shape for name, array in inputs.items()}
+                    (engine,) = ENGINES[name](Asked(str(path), shapes, threads))
+                    runs[name] = partial(engine.run, inputs)
                 except (TunefarmError, RuntimeError) as error:
                     print(f"{path.stem}: {name} cannot run it: {error}", file=sys.stderr)
         return self._timed(path, threads, runs)

@@ -43,7 +43,7 @@ from db.store import Store
 from tests.benchmarks.kernels import Timed
 from tests.compiler.schedule.shares import longest_share, work
 from tuner.building.apply_best import choose_from
-from tuner.commands.bench import ENGINES
+from tuner.commands.engines import onnxruntime_session
 from tuner.confirm.latency import aligned_inputs, outputs_agree, pinned
 
 
@@ -96,7 +96,7 @@ def check(path: Path, choose: ChooseSchedule | None, threads: int) -> None:
     executable = build(path, choose, threads=threads)
     inputs = aligned_inputs(executable)
     outputs = executable.run(inputs)
-    expected = ENGINES["onnxruntime"](str(path), inputs, threads)()
+    expected = onnxruntime_session(str(path), threads)(inputs)
     for name, array in outputs.items():
         if not outputs_agree(array, expected[name]):
             raise SystemExit(f"{path}: output {name} differs from onnxruntime's; nothing was timed")

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 from rich.table import Table
 
 from compiler.errors import MeasureError, SettingsError
 from compiler.runtime.executable import Executable
+from compiler.types.numerics import Numerics
 from compiler.types.tensor_type import Array
 from configs.layers import suggestion
 from measure.compare import compare_paired
 from measure.worker.stability import relative_mad
+from tuner.commands.accuracy import Accuracy, References
+from tuner.commands.engines import (
+    ENGINES,
+    QUANTISED,
+    Asked,
+    Engine,
+    Run,
+    is_quantised,
+    onnxruntime_session,
+)
 from tuner.confirm.latency import (
     LatencyOptions,
     aligned_inputs,
@@ -25,32 +37,37 @@ from tuner.confirm.latency import (
 )
 from tuner.reports.report import format_ratio, format_seconds, format_share
 
-Inputs: TypeAlias = Mapping[str, Array]
-Engine: TypeAlias = Callable[[], Mapping[str, Array]]
-"""One run of a model; its inputs were given when the engine was made."""
-
 THREAD_PAUSE = 0.02  # seconds between engines: idle threads of the last one spin for a while
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLatency:
-    """Seconds per run of one engine, and its time over ours (above 1: ours is faster)."""
+    """Seconds per run of one engine, and its time over ours (above 1: ours is faster).
+
+    `numerics` is what it multiplies in, or names our numerics. `error` is its largest error against
+    f32 over the largest output, `top1` the share of drawn inputs that it classifies as f32 does;
+    None for the engine that the others are compared with, and where there are no classes.
+    """
 
     engine: str
+    numerics: str
     seconds: float
     spread: float
     ratio: float
     low: float
     high: float
+    error: float | None = None
+    top1: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Latencies in one run, ours first."""
+    """Latencies in one run, ours first. Errors are against `reference`."""
 
     model: str
     threads: int
     engines: tuple[EngineLatency, ...]
+    reference: str
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -76,113 +93,109 @@ def bench(
 ) -> BenchResult:
     """Time `ours` and the engines named in `against` with the same inputs and threads.
 
-    Raises MeasureError when an engine's outputs differ from ours, SettingsError for an engine that
-    is unknown or not installed.
+    Like with like: where ours is stored in a narrow type, engines that compute in it do so as well,
+    and a quantised model is given to all of them as it is. Raises MeasureError when an engine's
+    outputs differ from ours though both compute in f32, and when ours are not finite where f32 is;
+    SettingsError for an engine that is unknown or not installed.
     """
     inputs = aligned_inputs(ours)
     options = LatencyOptions() if options is None else options
     if ours.threads > 1:
         options = replace(options, pause=THREAD_PAUSE)
+    numerics, quantised = Numerics.of(ours.spec.numerics), is_quantised(os.fspath(model))
+    shapes = {name: array.shape for name, array in inputs.items()}
+    asked = Asked(os.fspath(model), shapes, ours.threads, numerics.narrow)
     with pinned(ours.threads):
-        names = ["tunefarm", *against]
-        programs: list[Engine] = [lambda: ours.run(inputs)]
-        programs += [ENGINES[name](os.fspath(model), inputs, ours.threads) for name in against]
-        expected = programs[0]()
-        for name, program in zip(against, programs[1:], strict=True):
-            _check(name, program(), expected)
+        others = [engine for name in against for engine in ENGINES[name](asked)]
+        if quantised:
+            others = [replace(engine, numerics=QUANTISED) for engine in others]
+        engines = [Engine("tunefarm", numerics.name, ours.run), *others]
+        if numerics.narrow is None and not quantised:
+            _check(others, inputs, ours.run(inputs))
+        reference = _reference(asked, others, quantised)
+        accuracies = _accuracies(engines, reference, ours)
+        programs = [partial(engine.run, inputs) for engine in engines]
         samples = interleaved_latencies(programs, options)
     return BenchResult(
         os.fspath(model),
         ours.threads,
         tuple(
-            _latency(name, times, samples[0]) for name, times in zip(names, samples, strict=True)
+            _latency(engine, times, samples[0], accuracy)
+            for engine, times, accuracy in zip(engines, samples, accuracies, strict=True)
         ),
+        reference.name,
     )
 
 
 def bench_table(result: BenchResult) -> Table:
     """A row per engine."""
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", caption=f"errors are against {result.reference}")
     table.add_column("engine")
-    for name in ("latency", "spread", "time / ours", "95 % interval"):
+    table.add_column("numerics")
+    for name in ("latency", "spread", "time / ours", "95 % interval", "error", "top-1"):
         table.add_column(name, justify="right")
     for engine in result.engines:
         table.add_row(
             engine.engine,
+            engine.numerics,
             format_seconds(engine.seconds),
             format_share(engine.spread),
             format_ratio(engine.ratio),
             f"{engine.low:.2f} to {engine.high:.2f}",
+            "-" if engine.error is None else f"{engine.error:.1e}",
+            "-" if engine.top1 is None else format_share(engine.top1),
         )
     return table
 
 
-def _latency(name: str, times: Sequence[float], ours: Sequence[float]) -> EngineLatency:
+def _latency(
+    engine: Engine, times: Sequence[float], ours: Sequence[float], accuracy: Accuracy | None
+) -> EngineLatency:
     """The ratio comes from pairs, and the seconds are ours times the ratio: so the two agree."""
     compared = compare_paired(times, ours)
     return EngineLatency(
-        name,
+        engine.name,
+        engine.numerics,
         median(ours) * compared.ratio,
         relative_mad(times),
         compared.ratio,
         compared.low,
         compared.high,
+        None if accuracy is None else accuracy.error,
+        None if accuracy is None else accuracy.top1,
     )
 
 
-def _check(name: str, actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-    for output, array in expected.items():
-        if output not in actual or not outputs_agree(array, actual[output]):
-            raise MeasureError(
-                f"output {output!r} of {name} differs from ours",
-                hint="nothing was timed; please report this model",
-            )
+def _check(
+    others: Sequence[Engine], inputs: Mapping[str, Array], ours: Mapping[str, Array]
+) -> None:
+    for engine in others:
+        actual = engine.run(inputs)
+        for output, array in ours.items():
+            if output not in actual or not outputs_agree(array, actual[output]):
+                raise MeasureError(
+                    f"output {output!r} of {engine.name} differs from ours",
+                    hint="nothing was timed; please report this model",
+                )
 
 
-def _onnxruntime(model: str, inputs: Inputs, threads: int) -> Engine:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise _not_installed("onnxruntime") from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    feed = dict(inputs)
-    return lambda: dict(zip(names, session.run(names, feed), strict=True))
+def _reference(asked: Asked, others: Sequence[Engine], quantised: bool) -> Engine:
+    """Who computes in f32 what the model says: one of the others, if they do not quantise."""
+    if not quantised:
+        return others[0]
+    run: Run = onnxruntime_session(asked.model, asked.threads, optimised=False)
+    return Engine("onnxruntime, every node in f32", "f32", run)
 
 
-def _openvino(model: str, inputs: Inputs, threads: int) -> Engine:
-    try:
-        import openvino
-    except ImportError:
-        raise _not_installed("openvino") from None
-    core = openvino.Core()
-    read = core.read_model(model)
-    read.reshape({name: list(array.shape) for name, array in inputs.items()})
-    properties = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "f32",
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    request = core.compile_model(read, "CPU", properties).create_infer_request()
-    feed = dict(inputs)
-
-    def run() -> Mapping[str, Array]:
-        results = request.infer(feed, share_inputs=True, share_outputs=True)
-        return {output.get_any_name(): array for output, array in results.items()}
-
-    return run
-
-
-def _not_installed(package: str) -> SettingsError:
-    return SettingsError(f"{package} is not installed", hint=f"pip install {package}")
-
-
-ENGINES: dict[str, Callable[[str, Inputs, int], Engine]] = {
-    "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
-}
+def _accuracies(
+    engines: Sequence[Engine], reference: Engine, ours: Executable
+) -> list[Accuracy | None]:
+    """How far each engine is from the reference, None for that itself."""
+    references = References.of(reference.run, ours.inputs)
+    found = [None if engine is reference else references.compare(engine.run) for engine in engines]
+    if found[0] is not None and not found[0].is_finite:
+        raise MeasureError(
+            f"outputs in numerics {engines[0].numerics} are not finite where f32 is",
+            hint="nothing was timed; f16 ends at 65504, bf16 has the range of f32",
+        )
+    return found

@@ -23,6 +23,7 @@ from tuner.commands.options import (
     DumpOption,
     JsonOption,
     ModelOption,
+    NumericsOption,
     ShapeOption,
     ThreadsOption,
     UntunedOption,
@@ -57,6 +58,7 @@ def tune(
         float | None, typer.Option(min=0.0, metavar="M", help="Most minutes of the whole job.")
     ] = None,
     threads: ThreadsOption = None,
+    numerics: NumericsOption = None,
     config: ConfigOption = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="S", help="Random seed.")] = None,
     shape: ShapeOption = None,
@@ -84,6 +86,7 @@ def tune(
     values = {
         "database.url": db,
         "compile.threads": threads,
+        "compile.numerics": numerics,
         "search.total_trials": trials,
         "search.minutes": minutes,
         "search.seed": seed,
@@ -123,6 +126,8 @@ def _build_command(
     command += ["--output", Path(model).with_suffix(".tuned").name]
     if settings.compile.threads != 1:
         command += ["--threads", str(settings.compile.threads)]
+    if settings.compile.numerics != "default":
+        command += ["--numerics", settings.compile.numerics]
     if config is not None:
         command += ["--config", config]
     for name, shape in shapes.items():
@@ -157,6 +162,7 @@ def build(
         bool, typer.Option("--cache/--no-cache", help="Use code that was compiled before.")
     ] = True,
     threads: ThreadsOption = None,
+    numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     dump_after: DumpOption = None,
@@ -176,6 +182,7 @@ def build(
     values = {
         "database.url": db,
         "compile.threads": threads,
+        "compile.numerics": numerics,
         "cache.enabled": None if cache else False,
     }
     settings = load_settings(config, values)
@@ -242,6 +249,7 @@ def bench(
     untuned: UntunedOption = False,
     rounds: Annotated[int, typer.Option(min=3, metavar="N", help="Samples of each.")] = 15,
     threads: ThreadsOption = None,
+    numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     json: JsonOption = None,
@@ -250,7 +258,8 @@ def bench(
     shapes = shapes_of(shape)
     from configs.settings import load_settings
 
-    settings = load_settings(config, {"database.url": db, "compile.threads": threads})
+    values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
+    settings = load_settings(config, values)
     prepare(settings, config, model, [json])
     from tuner.building.flow import build_executable
     from tuner.building.request import BuildRequest
@@ -289,6 +298,7 @@ def inspect(
     ] = None,
     db: DbOption = None,
     threads: ThreadsOption = None,
+    numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     dump_after: DumpOption = None,
@@ -300,7 +310,8 @@ def inspect(
     from tuner.building.record import open_records
     from tuner.commands.inspect_model import inspect_model
 
-    settings = load_settings(config, {"database.url": db, "compile.threads": threads})
+    values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
+    settings = load_settings(config, values)
     with open_records(settings.database.url, untuned=db is None) as store:
         text = inspect_model(
             model,

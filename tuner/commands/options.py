@@ -18,6 +18,14 @@ ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX 
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
 ]
+NumericsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="strict: sums as the model says. default: whatever is fast in its types. bf16, f16: "
+        "contractions, and values between them, in that type with sums in f32.",
+    ),
+]
 ConfigOption = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE|PRESET", help="Settings: TOML file, quick, overnight."),

@@ -1,29 +1,45 @@
-"""Other engines that are not there."""
+"""Other engines: which there are, in what they compute, and what is refused."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from compiler import build
-from compiler.errors import SettingsError
+from compiler.errors import MeasureError, SettingsError
+from compiler.types.dtypes import DType
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands.bench import bench, parse_engines
+from tuner.commands import bench as bench_module
+from tuner.commands.bench import bench, bench_table, parse_engines
+from tuner.commands.engines import Asked, Engine
 from tuner.confirm.latency import LatencyOptions
+
+QUICK = LatencyOptions(rounds=3, min_sample_seconds=1e-4)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.onnx"
+    onnx.save(tiny_model(), path)
+    return str(path)
+
+
+def proto(graph: onnx.GraphProto) -> onnx.ModelProto:
+    return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_a_missing_engine_is_named_with_what_installs_it(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "tiny.onnx"
-    onnx.save(tiny_model(), path)
     monkeypatch.setitem(sys.modules, engine, None)
     with pytest.raises(SettingsError, match=f"{engine} is not installed") as refused:
-        bench(str(path), build(path), [engine], LatencyOptions(rounds=3))
+        bench(model, build(model), [engine], QUICK)
     assert refused.value.hint == f"pip install {engine}"
 
 
@@ -31,3 +47,65 @@ def test_a_missing_engine_is_named_with_what_installs_it(
 def test_no_engine_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="no engine is named"):
         parse_engines(text)
+
+
+def test_each_engine_has_its_error_against_one_in_f32(model: str) -> None:
+    result = bench(model, build(model, numerics="bf16"), ["onnxruntime"], QUICK)
+    ours, other = result.engines
+    assert (ours.engine, ours.numerics) == ("tunefarm", "bf16")
+    assert (other.engine, other.numerics, other.error) == ("onnxruntime", "f32", None)
+    assert ours.error is not None and 1e-5 < ours.error < 0.02
+    assert result.reference == "onnxruntime"
+    assert bench_table(result).row_count == 2
+
+
+def test_engines_that_compute_in_our_storage_run_in_it_as_well(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for: list[DType | None] = []
+
+    def other(asked: Asked) -> list[Engine]:
+        asked_for.append(asked.storage)
+        run = build(asked.model).run
+        return [Engine("other", "f32", run), Engine("other", "bf16", run)]
+
+    monkeypatch.setattr(bench_module, "ENGINES", {"other": other})
+    result = bench(model, build(model, numerics="bf16"), ["other"], QUICK)
+    assert asked_for == [DType.BF16]
+    assert [engine.numerics for engine in result.engines] == ["bf16", "f32", "bf16"]
+    assert [engine.error is None for engine in result.engines] == [False, True, False]
+
+
+def test_outputs_that_are_not_finite_are_refused_with_what_has_the_range(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
+    weight = numpy_helper.from_array(np.full((8, 8), 3e4, np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "large", [x], [y], [weight])
+    path = str(tmp_path / "large.onnx")
+    onnx.save(proto(graph), path)
+    with pytest.raises(MeasureError, match="numerics f16 are not finite") as refused:
+        bench(path, build(path, numerics="f16"), ["onnxruntime"], QUICK)
+    assert "bf16" in refused.value.hint
+
+
+def test_a_quantised_model_is_compared_with_its_nodes_one_by_one(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
+    constants = [
+        numpy_helper.from_array(np.array(0.05, np.float32), "s"),
+        numpy_helper.from_array(np.array(3, np.uint8), "z"),
+    ]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "quantised", [x], [y], constants)
+    path = str(tmp_path / "quantised.onnx")
+    onnx.save(proto(graph), path)
+    result = bench(path, build(path), ["onnxruntime"], QUICK)
+    assert [engine.numerics for engine in result.engines] == ["default", "int8"]
+    assert all(engine.error == 0 for engine in result.engines)

@@ -1,0 +1,131 @@
+"""Other engines that run ONNX models on CPUs: how they are made, and in what types they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from compiler.errors import SettingsError
+from compiler.limits import Allowance
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
+
+Inputs: TypeAlias = Mapping[str, Array]
+Run: TypeAlias = Callable[[Inputs], Mapping[str, Array]]
+
+QUANTISED = "int8"
+"""What models that are quantised in the file are computed in."""
+_OF_QUANTISED = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul ConvInteger "
+    "MatMulInteger".split()
+)
+_HINTS = {DType.BF16: "bf16", DType.F16: "f16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine with a model: `numerics` is the type that it multiplies in."""
+
+    name: str
+    numerics: str
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of an engine: a model's file, the shapes of its inputs, threads.
+
+    With a `storage` those that have arithmetic in that type run in it, too.
+    """
+
+    model: str
+    shapes: Mapping[str, tuple[int, ...]]
+    threads: int
+    storage: DType | None = None
+
+
+def is_quantised(model: str) -> bool:
+    """Whether the file's network computes on integers that stand for real numbers."""
+    from compiler.frontend.read_model import read_model
+
+    proto = read_model(Path(model), Allowance())
+    return any(node.op_type in _OF_QUANTISED for node in proto.graph.node)
+
+
+def onnxruntime(asked: Asked) -> list[Engine]:
+    """onnxruntime, which computes in f32 what the model does. Raises SettingsError."""
+    session = onnxruntime_session(asked.model, asked.threads)
+    return [Engine("onnxruntime", DType.F32.value, session)]
+
+
+def onnxruntime_session(model: str, threads: int, *, optimised: bool = True) -> Run:
+    """A run of onnxruntime; not `optimised` it computes every node as the standard says.
+
+    Raises SettingsError if it is not installed.
+    """
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise _not_installed("onnxruntime") from None
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def openvino(asked: Asked) -> list[Engine]:
+    """OpenVINO in f32, and in the storage that is asked for if this CPU computes in it.
+
+    Raises SettingsError if it is not installed.
+    """
+    engines = [_openvino(asked, DType.F32.value)]
+    hint = None if asked.storage is None else _HINTS.get(asked.storage)
+    if hint is not None:
+        found = _openvino(asked, hint)
+        engines += [found] if found.numerics == hint else []
+    return engines
+
+
+def _openvino(asked: Asked, hint: str) -> Engine:
+    try:
+        import openvino as ov
+    except ImportError:
+        raise _not_installed("openvino") from None
+    core = ov.Core()
+    read = core.read_model(asked.model)
+    read.reshape({name: list(shape) for name, shape in asked.shapes.items()})
+    properties = {
+        "INFERENCE_NUM_THREADS": asked.threads,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": hint,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = core.compile_model(read, "CPU", properties)
+    request = compiled.create_infer_request()
+
+    def run(inputs: Inputs) -> Mapping[str, Array]:
+        results: Mapping[Any, Array] = request.infer(
+            dict(inputs), share_inputs=True, share_outputs=True
+        )
+        return {output.get_any_name(): array for output, array in results.items()}
+
+    # What it takes instead of a type that the CPU does not compute in.
+    used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+    return Engine("openvino", used, run)
+
+
+def _not_installed(package: str) -> SettingsError:
+    return SettingsError(f"{package} is not installed", hint=f"pip install {package}")
+
+
+ENGINES: Mapping[str, Callable[[Asked], list[Engine]]] = {
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+}
