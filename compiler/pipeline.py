@@ -188,7 +188,10 @@ def _to_kernels(
     graph = stages.run("import", lambda: _imported(model, shapes, allowance))
     block = target.lanes(DType.F32)
     graph = stages.run(
-        "optimise", lambda: optimise(graph, block, stages.observe, allowance, numerics)
+        "optimise",
+        lambda: optimise(
+            graph, block, stages.observe, allowance, numerics, activations=target.activations
+        ),
     )
     return graph, stages.run("extract_kernels", lambda: extract_kernels(graph, allowance))
 

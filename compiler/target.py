@@ -68,6 +68,11 @@ class Target:
         return {"avx512f", "avx512vl", "avx512dq"} <= set(self.features)
 
     @property
+    def activations(self) -> DType:
+        """The 8-bit type that instructions multiply with signed weights."""
+        return DType.I8 if self.triple.startswith("aarch64") else DType.U8
+
+    @property
     def matrix_tiles(self) -> TilePalette | None:
         """The matrix tiles (AMX) that code may use; None of a CPU without."""
         return self.tile_palette if "amx-tile" in self.features else None

@@ -17,7 +17,12 @@ GROWTH_LIMIT_BYTES = 1 << 20
 WORK_LIMIT = 1 << 31
 
 
-def run(graph: Graph, allowance: Allowance | None = None) -> Graph:
+def early(graph: Graph, allowance: Allowance | None = None) -> Graph:
+    """The same as `run`, but for operators that stay until passes have read them (`folds_late`)."""
+    return run(graph, allowance, late=False)
+
+
+def run(graph: Graph, allowance: Allowance | None = None, late: bool = True) -> Graph:
     """The graph with constant nodes replaced by constants of the same name.
 
     A node stays when its result exceeds both `GROWTH_LIMIT_BYTES` and the bytes of its inputs (each
@@ -31,7 +36,8 @@ def run(graph: Graph, allowance: Allowance | None = None) -> Graph:
     free = allowance.limits.bytes - sum(array.nbytes for array in graph.constants.values())
     for node in graph.nodes:
         size = rewriter.types[node.output].bytes
-        if not _foldable(rewriter, node) or size > free:
+        waits = not late and operator(node.operator).folds_late
+        if waits or not _foldable(rewriter, node) or size > free:
             rewriter.keep(node)
             continue
         allowance.check_time(f"folding node {node.source!r}")

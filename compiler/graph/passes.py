@@ -30,10 +30,13 @@ def plain(run: Callable[[Graph], Graph]) -> GraphPass:
 
 
 # Name and pass, in order. A name that ends in a number is a later run of the same pass.
-BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
+BEFORE_TYPES: tuple[tuple[str, GraphPass], ...] = (
     ("infer_types", plain(infer_types.run)),
-    ("fold_constants", fold_constants.run),
+    ("fold_constants", fold_constants.early),
     ("simplify", plain(simplify.run)),
+)
+"""Before passes that choose the types that are computed in."""
+BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
     ("fold_batch_norm", plain(fold_batch_norm.run)),
     ("fold_constants_2", fold_constants.run),
     ("simplify_2", plain(simplify.run)),

@@ -38,7 +38,7 @@ def _read_as_it_lies(rewriter: Rewriter, node: Node) -> None:
         row = {"shape": (*shape[:-2], 1, shape[-2])}
         operands[1] = rewriter.emit("reshape", (operands[1],), row, like=node)
         turned[1] = True
-    flags = {"transpose_a": turned[0], "transpose_b": turned[1]}
+    flags = {**node.attributes, "transpose_a": turned[0], "transpose_b": turned[1]}
     if tuple(operands) == node.inputs:
         rewriter.keep(node)
         return

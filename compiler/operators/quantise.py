@@ -2,6 +2,7 @@
 
     quantize(x) = saturate(round(x / scale) + zero point), ties to even
     dequantize(q) = (q - zero point) * scale
+    saturate(x) = quantize(x), divided by the scale already, the zero point being an attribute
 
 Scale and zero point broadcast to the data. With the attribute `block` each of their entries along
 `axis` stands for so many elements of the data, the last one for what remains.
@@ -85,12 +86,12 @@ def _quantize(attributes: Attributes, use: Use) -> Tensor:
         if zero_point is not None:
             offset = _element(attributes, zero_point, indices, use.shape)
             rounded = binary("add", rounded, cast(work, offset))
-        return saturated(rounded, use.dtype)
+        return _saturated(rounded, use.dtype)
 
     return use.pointwise("quantize", body)
 
 
-def saturated(value: Expr, to: DType) -> Expr:
+def _saturated(value: Expr, to: DType) -> Expr:
     """A float as the nearest number of an integer type of at most 2 bytes."""
     limits = np.iinfo(to.numpy)
     raised = binary("max", value, const(int(limits.min), value.dtype))
@@ -118,6 +119,27 @@ def _dequantize(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("dequantize", body)
 
 
+def _infer_saturate(attributes: Attributes, types: Types) -> TensorType:
+    data, to, zero = types.present(0), _to(attributes), attributes.integer("zero_point")
+    check_dtype(data, FLOATS, "the data")
+    check(to in QUANTISED, f"{to} is no type of quantised data")
+    limits = np.iinfo(to.numpy)
+    check(limits.min <= zero <= limits.max, f"the zero point {zero} is none of {to}")
+    return TensorType(to, data.shape)
+
+
+def _saturate(attributes: Attributes, use: Use) -> Tensor:
+    data, zero = use.input(0), attributes.integer("zero_point")
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        rounded = unary("round", data[indices])
+        if zero:
+            rounded = binary("add", rounded, const(zero, data.dtype))
+        return _saturated(rounded, use.dtype)
+
+    return use.pointwise("saturate", body)
+
+
 _ATTRIBUTES: dict[str, Attribute | Required] = {"to": REQUIRED, "axis": 0, "block": 0}
 
 register(
@@ -131,6 +153,16 @@ register(
         _infer_dequantize,
         _dequantize,
         _ATTRIBUTES,
+        cheap=True,
+        folds_late=True,
+    ),
+    OperatorDefinition(
+        "saturate",
+        Pattern.ELEMENTWISE,
+        1,
+        _infer_saturate,
+        _saturate,
+        {"to": REQUIRED, "zero_point": 0},
         cheap=True,
     ),
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from compiler.graph import fold_quantised
 from compiler.graph.ir import Graph
 from compiler.graph.passes import (
     AFTER_LAYOUTS,
     BEFORE_LAYOUTS,
+    BEFORE_TYPES,
     GraphPass,
     Observe,
     plain,
@@ -21,13 +23,21 @@ from compiler.plan import (
     share_memory,
     transposed_convolutions,
 )
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from compiler.types.dtypes import DType
+from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 
 def passes(
-    block: int | None, numerics: Numerics = DEFAULT_NUMERICS
+    block: int | None,
+    numerics: Numerics = DEFAULT_NUMERICS,
+    activations: DType = DType.U8,
 ) -> tuple[tuple[str, GraphPass], ...]:
-    """Name and pass, in order, for a target with vectors of `block` elements."""
+    """Name and pass, in order, for a target with vectors of `block` elements.
+
+    `activations` is the type in which it multiplies 8-bit data with weights.
+    """
+    folded = plain(lambda graph: fold_quantised.run(graph, activations))
+    types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     layouts = plain(lambda graph: choose_layouts.run(graph, block))
     precision = partial(choose_precision.run, numerics=numerics)
@@ -38,7 +48,7 @@ def passes(
     )
     # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
     stored = (("choose_precision", precision), ("share_memory", plain(share_memory.run)))
-    return *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, *stored
+    return *BEFORE_TYPES, *types, *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, *stored
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))
@@ -50,12 +60,15 @@ def optimise(
     observe: Observe | None = None,
     allowance: Allowance | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
+    activations: DType = DType.U8,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
-    data in NCHW. `numerics` say what is stored in narrower types. `observe` is called with the name
-    and result of every pass. Raises `VerifyError` if the graph, or the result of a pass, breaks a
-    rule, and `LimitError` for what goes beyond the `allowance` (this machine's if None).
+    data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
+    which the target multiplies 8-bit data with weights. `observe` is called with the name and
+    result of every pass. Raises `VerifyError` if the graph, or the result of a pass, breaks a rule,
+    and `LimitError` for what goes beyond the `allowance` (this machine's if None).
     """
-    return run_passes(graph, passes(block, numerics), observe, allowance or Allowance())
+    found = passes(block, numerics, activations)
+    return run_passes(graph, found, observe, allowance or Allowance())

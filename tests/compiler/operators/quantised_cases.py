@@ -47,6 +47,10 @@ def _quantisations() -> Iterator[Case]:
             expected = reference("DequantizeLinear", q, flat, zero_flat, opset=21, **of_onnx)
             inputs = [q, scale, zero]
             yield case(f"{name}-{dtype}", "dequantize", inputs, expected, to="f32", **given)
+    expected = reference(
+        "QuantizeLinear", x, np.ones((), np.float32), np.array(-5, np.int8), opset=21
+    )
+    yield case("i8", "saturate", [x], expected, to="i8", zero_point=-5)
 
 
 def _convolutions() -> Iterator[Case]:

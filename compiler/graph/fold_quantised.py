@@ -1,0 +1,197 @@
+"""Pass: integer arithmetic in the place of floats that stand for integers.
+
+Models say with quantize and dequantize around an operator that it works on integers:
+
+    conv(dequantize(q), dequantize(w)) -> conv of q and w, summed in i32, times their scales
+    max_pool(dequantize(q))            -> dequantize(max_pool(q)); and so do all movements
+    quantize(dequantize(q))            -> q, where scales and zero points are equal
+    quantize(concat(dequantize(q)..))  -> concat(q..), those of another scale quantised anew
+
+What then stands between the sums and the next quantisation is pointwise, and fused behind them;
+there, divisions by the scale become part of the factors (`requantise`). 8-bit data has the sign
+that the target multiplies best, inputs and outputs of the model keep theirs. Whatever is not
+recognised stays in floats, as it is.
+
+A quantised sum is rounded like ONNX says, to even; but where the model's floats would have been
+rounded on the way, here are exact integers and one product with a factor in f32. So a number that
+lies within these roundings (some 2^-22 of its size) of the middle between two integers may become
+the other of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.graph import dead_code
+from compiler.graph.ir import Graph
+from compiler.graph.quantised import requantise
+from compiler.graph.quantised.contractions import Contractions
+from compiler.graph.quantised.operands import MOVEMENTS, Operand, Signs, dequantised
+from compiler.graph.rewriter import Rewriter
+from compiler.operators.registry import complete_attributes
+from compiler.types.dtypes import DType
+from compiler.types.node import Node
+from compiler.types.tensor_type import Attribute
+
+_Rule: TypeAlias = Callable[[Node], "str | None"]
+_MARKS = frozenset(("dequantize", "quantize"))
+
+
+def run(graph: Graph, activations: DType = DType.U8) -> Graph:
+    """The graph with integer operators; `activations` is the type that 8-bit data is kept in."""
+    if not any(_may_fold(graph, node) for node in graph.nodes):
+        return graph
+    folded = dead_code.run(_Folder(graph, activations).run())
+    return dead_code.run(requantise.run(folded))
+
+
+def _may_fold(graph: Graph, node: Node) -> bool:
+    integer_sums = node.operator in ("conv", "matmul") and (
+        graph.types[node.output].dtype is DType.I32
+    )
+    return node.operator in _MARKS or integer_sums
+
+
+class _Folder:
+    def __init__(self, graph: Graph, activations: DType) -> None:
+        self.graph = graph
+        self.rewriter = Rewriter(graph)
+        self.signs = Signs(self.rewriter, activations)
+        contractions = Contractions(self.rewriter, self.signs)
+        self.rules: dict[str, tuple[_Rule, ...]] = {
+            "conv": (contractions.conv,),
+            "matmul": (contractions.matmul,),
+            "dequantize": (self._with_best_sign,),
+            "quantize": (self._same_again, self._concatenated),
+            "pad": (self._padded,),
+            **dict.fromkeys(MOVEMENTS, (self._moved,)),
+        }
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            resolved = self.rewriter.resolve(node)
+            for rule in self.rules.get(node.operator, ()):
+                result = rule(resolved)
+                if result is not None:
+                    self.rewriter.forward(node.output, result)
+                    break
+            else:
+                self.rewriter.keep(resolved)
+        return self.rewriter.finish()
+
+    # --- rules ----------------------------------------------------------------------------------
+
+    def _with_best_sign(self, node: Node) -> str | None:
+        """dequantize of what is quantised with another sign for others."""
+        operand = dequantised_node(node)
+        if operand is None or (operand.zero and operand.zero not in self.rewriter.constants):
+            return None
+        moved = self.signs.where_free(operand, node)
+        return None if moved is operand else self._dequantized(moved, node)
+
+    def _moved(self, node: Node) -> str | None:
+        """Movements of dequantized data move the integers."""
+        operand = self._alike_everywhere(node.inputs[0])
+        if operand is None:
+            return None
+        inputs = (operand.name, *node.inputs[1:])
+        moved = self.rewriter.emit(node.operator, inputs, node.attributes, like=node)
+        return self._dequantized(replace(operand, name=moved), node)
+
+    def _padded(self, node: Node) -> str | None:
+        """Padding with zeros pads the integers with their zero point."""
+        attributes = complete_attributes(node)
+        operand = self._alike_everywhere(node.inputs[0])
+        if operand is None or attributes["mode"] != "constant":
+            return None
+        value = attributes["value"]
+        if len(node.inputs) > 1 and node.inputs[1]:
+            array = self.rewriter.constants.get(node.inputs[1])
+            value = None if array is None else array.reshape(-1)[0].item()
+        if value != 0:
+            return None
+        given = {name: item for name, item in node.attributes.items() if name != "value"}
+        inputs = (operand.name, operand.zero) if operand.zero else (operand.name,)
+        padded = self.rewriter.emit("pad", inputs, given, like=node)
+        return self._dequantized(replace(operand, name=padded), node)
+
+    def _same_again(self, node: Node) -> str | None:
+        """quantize of data dequantized with the same scale and zero point."""
+        operand = dequantised(self.rewriter, node.inputs[0])
+        if operand is None:
+            return None
+        return self._quantised_like(operand, node)
+
+    def _concatenated(self, node: Node) -> str | None:
+        """quantize of joined parts that come from integers, each by itself."""
+        rewriter = self.rewriter
+        joined = rewriter.producers.get(node.inputs[0])
+        if joined is None or joined.operator != "concat" or not self._is_scalar(node):
+            return None
+        operands = [self._alike_everywhere(name) for name in joined.inputs]
+        present = [operand for operand in operands if operand is not None]
+        if len(present) < len(operands):
+            return None
+        parts = [
+            self._quantised_like(operand, node)
+            or rewriter.emit("quantize", (name, *node.inputs[1:]), node.attributes, like=node)
+            for operand, name in zip(present, joined.inputs, strict=True)
+        ]
+        return rewriter.emit("concat", tuple(parts), joined.attributes, like=joined)
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _dequantized(self, operand: Operand, node: Node) -> str:
+        inputs = (operand.name, operand.scale, operand.zero)
+        given: dict[str, Attribute] = {"to": "f32"}
+        present = inputs if operand.zero else inputs[:2]
+        return self.rewriter.emit("dequantize", present, given, like=node)
+
+    def _alike_everywhere(self, name: str) -> Operand | None:
+        """What is behind a value if its scale and zero point are one number each."""
+        operand = dequantised(self.rewriter, name)
+        if operand is None or self.rewriter.types[operand.scale].shape != ():
+            return None
+        zero = operand.zero
+        return operand if not zero or self.rewriter.types[zero].shape == () else None
+
+    def _is_scalar(self, node: Node) -> bool:
+        return all(self.rewriter.types[name].shape == () for name in node.inputs[1:])
+
+    def _quantised_like(self, operand: Operand, node: Node) -> str | None:
+        """The integers as `node`, a quantize, gives them, if that needs no rounding."""
+        rewriter = self.rewriter
+        if complete_attributes(node)["block"]:
+            return None
+        to = rewriter.types[node.output].dtype
+        scale, zero = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+        if not self._equal(scale, operand.scale):
+            return None
+        own = rewriter.types[operand.name].dtype
+        if own is to:
+            return operand.name if self._equal(zero, operand.zero) else None
+        other = Signs(rewriter, to)
+        turned = other.of(operand, node)
+        same = rewriter.types[turned.name].dtype is to and self._equal(zero, turned.zero)
+        return turned.name if same else None
+
+    def _equal(self, left: str, right: str) -> bool:
+        """Are two scales or zero points the same numbers, "" being 0?"""
+        if left == right:
+            return True
+        zero = np.zeros((), np.int32)
+        a, b = (self.rewriter.constants.get(name) if name else zero for name in (left, right))
+        return a is not None and b is not None and np.array_equal(a, b)
+
+
+def dequantised_node(node: Node) -> Operand | None:
+    """The operand of a dequantize to f32 without blocks."""
+    attributes = complete_attributes(node)
+    if attributes["block"] or attributes["to"] != "f32":
+        return None
+    data, scale, *zero = node.inputs
+    return Operand(data, zero[0] if zero else "", scale)

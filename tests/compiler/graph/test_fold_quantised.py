@@ -1,0 +1,147 @@
+"""Operators between dequantize and quantize become operators on integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.graph import fold_quantised
+from compiler.graph.ir import Graph
+from compiler.graph.printer import format_graph
+from compiler.types.dtypes import DType
+from tests.compiler.graph.graph_helpers import (
+    GraphMaker,
+    evaluate_graph,
+    operators,
+    random_inputs,
+)
+
+
+class _Maker(GraphMaker):
+    """Makes quantised values and weights."""
+
+    def dequantized(self, name: str, scale: float = 0.5, zero: int = 128) -> str:
+        kind = self.types[name].dtype.numpy
+        offset = self.constant(np.array(zero, kind))
+        return self.node("dequantize", name, self.scalar(scale), offset, to="f32")
+
+    def quantized(self, name: str, scale: float = 0.5, zero: int = 0, to: str = "u8") -> str:
+        offset = self.constant(np.array(zero, DType(to).numpy))
+        return self.node("quantize", name, self.scalar(scale), offset, to=to)
+
+    def filters(self, *shape: int) -> str:
+        weights = self.constant(self.rng.integers(-127, 128, shape).astype(np.int8))
+        scales = self.rng.choice([0.25, 0.125], (shape[0], *(1,) * (len(shape) - 1)))
+        return self.node("dequantize", weights, self.constant(scales.astype(np.float32)), to="f32")
+
+
+def _residual_block() -> Graph:
+    """As onnxruntime writes it: a convolution with relu, one with a residual addition, a pool."""
+    maker = _Maker()
+    x = maker.input(1, 16, 6, 6, dtype=DType.U8)
+    start = maker.dequantized(x)
+    first = maker.node("conv", start, maker.filters(16, 16, 3, 3), pads=(1, 1, 1, 1))
+    middle = maker.dequantized(maker.quantized(maker.node("relu", first)), 0.5, 0)
+    second = maker.node("conv", middle, maker.filters(16, 16, 1, 1))
+    total = maker.node("relu", maker.node("add", second, start))
+    end = maker.dequantized(maker.quantized(total, 2.0), 2.0, 0)
+    pool = maker.node("max_pool", end, kernel=(2, 2), shape=(3, 3), strides=(2, 2))
+    return maker.graph(maker.quantized(pool, 2.0))
+
+
+def _same(before: Graph, after: Graph) -> None:
+    inputs = random_inputs(before)
+    rng = np.random.default_rng(5)
+    for name in inputs:
+        kind = before.types[name].dtype.numpy
+        if kind.kind in "iu":
+            limits = np.iinfo(kind)
+            inputs[name] = rng.integers(limits.min, limits.max, inputs[name].shape).astype(kind)
+    for found, expected in zip(
+        evaluate_graph(after, inputs), evaluate_graph(before, inputs), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_a_residual_block_is_integers_throughout() -> None:
+    graph = _residual_block()
+    folded = fold_quantised.run(graph)
+    _same(graph, folded)
+    assert operators(folded) == [
+        *("conv", "cast", "mul", "saturate"),
+        *("conv", "cast", "mul", "dequantize", "add", "saturate"),
+        "max_pool",
+    ]
+    text = format_graph(folded)
+    assert text.count("accumulator='i32'") == 2
+    assert "pad_value=128" in text
+    assert folded.types[folded.outputs[0]].dtype is DType.U8
+
+
+def test_relu_goes_where_the_zero_point_cuts_the_same() -> None:
+    assert operators(fold_quantised.run(_residual_block())).count("relu") == 0
+
+
+def test_signed_data_becomes_unsigned_for_some_targets_and_stays_for_others() -> None:
+    maker = _Maker()
+    x = maker.input(1, 4, 5, 5)
+    start = maker.dequantized(maker.quantized(x, 0.5, 3, "i8"), 0.5, 3)
+    conv = maker.node("conv", start, maker.filters(4, 4, 1, 1))
+    graph = maker.graph(maker.quantized(conv, 2.0, -1, "i8"))
+    for wanted in (DType.U8, DType.I8):
+        folded = fold_quantised.run(graph, wanted)
+        _same(graph, folded)
+        conv_node = next(node for node in folded.nodes if node.operator == "conv")
+        assert folded.types[conv_node.inputs[0]].dtype is wanted
+        assert "bitwise_xor" not in operators(folded)
+
+
+def test_signed_inputs_are_turned_by_their_highest_bit() -> None:
+    maker = _Maker()
+    x = maker.input(1, 4, 5, 5, dtype=DType.I8)
+    conv = maker.node("conv", maker.dequantized(x, 0.5, 3), maker.filters(4, 4, 1, 1))
+    graph = maker.graph(conv)
+    folded = fold_quantised.run(graph)
+    assert "bitwise_xor" in operators(folded)
+    _same(graph, folded)
+
+
+def test_unsigned_weights_lose_their_zero_point() -> None:
+    maker = _Maker()
+    left = maker.dequantized(maker.input(3, 8, dtype=DType.U8), 0.5, 7)
+    weights = maker.constant(maker.rng.integers(0, 256, (8, 5)).astype(np.uint8))
+    right = maker.dequantized(weights, 0.25, 131)
+    graph = maker.graph(maker.node("matmul", left, right))
+    folded = fold_quantised.run(graph)
+    _same(graph, folded)
+    product = next(node for node in folded.nodes if node.operator == "matmul")
+    assert folded.types[product.inputs[1]].dtype is DType.I8
+
+
+def test_equal_parts_are_joined_as_integers_and_others_quantised_anew() -> None:
+    maker = _Maker()
+    first = maker.dequantized(maker.input(1, 3, 4, 4, dtype=DType.U8), 0.5, 0)
+    second = maker.dequantized(maker.input(1, 5, 4, 4, dtype=DType.U8), 0.25, 9)
+    graph = maker.graph(maker.quantized(maker.node("concat", first, second, axis=1)))
+    folded = fold_quantised.run(graph)
+    _same(graph, folded)
+    assert operators(folded) == ["dequantize", "quantize", "concat"]
+
+
+def test_what_is_not_quantised_stays() -> None:
+    maker = _Maker()
+    x = maker.input(1, 4, 5, 5)
+    by_channel = maker.constant(maker.rng.uniform(0.5, 1, (4, 1, 1)).astype(np.float32))
+    q = maker.input(1, 4, 5, 5, dtype=DType.U8)
+    data = maker.node("dequantize", q, by_channel, to="f32")  # scales that a sum runs over
+    graph = maker.graph(
+        maker.node("conv", data, maker.filters(4, 4, 1, 1)),
+        maker.node("conv", x, maker.filters(4, 4, 1, 1)),
+    )
+    folded = fold_quantised.run(graph)
+    assert operators(folded) == operators(graph)
+
+
+def test_models_of_floats_are_left_alone() -> None:
+    maker = GraphMaker()
+    graph = maker.graph(maker.node("conv", maker.input(1, 3, 4, 4), maker.weights(2, 3, 1, 1)))
+    assert fold_quantised.run(graph) is graph
