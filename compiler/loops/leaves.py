@@ -64,6 +64,11 @@ class Leaves:
 
         return statements
 
+    def place(self, placed: PlacedStage, memory: Memory, env: Env) -> Load:
+        """The element of the stage that is computed, where it is stored."""
+        indices = tuple(_place(placed, axis.name, env) for axis in placed.state.stage.axes)
+        return Load(memory.dtype, memory.name, indices)
+
     def value(self, placed: PlacedStage, body: Expr, env: Env) -> Expr:
         """`body` over loop variables: axes substituted, local parts and packed layouts resolved."""
         values = placed.values(env)

@@ -36,6 +36,7 @@ from compiler.loops.scatter_loops import scatter_loops
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.stage_loops import StageLoops
 from compiler.loops.stage_state import StageState
+from compiler.loops.tile_loops import tile_loops
 from compiler.loops.walk_recurrence import checked_recurrence
 
 
@@ -51,25 +52,26 @@ class _Lowering:
         self.leaves = Leaves(scheduled)
         self.recurrence = checked_recurrence(scheduled)
         self._names = itertools.count(1)
-
-    def run(self) -> LoopNest:
-        output = self.scheduled.stages[-1]
-        memories = tuple(
+        layouts = scheduled.layouts
+        self.inputs = tuple(
             Memory(
                 buffer.name,
                 buffer.dtype,
-                self.scheduled.layouts[buffer.name].shape(buffer.shape)
-                if buffer.name in self.scheduled.layouts
+                layouts[buffer.name].shape(buffer.shape)
+                if buffer.name in layouts
                 else buffer.shape,
             )
             for buffer in self.kernel.inputs
         )
+
+    def run(self) -> LoopNest:
+        output = self.scheduled.stages[-1]
         roots = tuple(state for state in self.scheduled.stages if state.attachment is None)
         body = self._roots(roots, Env({}, {}, {}, {}, {}))
         stage = output.stage
         nest = LoopNest(
             self.kernel.name,
-            memories,
+            self.inputs,
             Memory(stage.name, stage.dtype, stage.shape),
             body,
             tuple(self.scheduled.prefetches.items()),
@@ -141,6 +143,8 @@ class _Lowering:
         store = leaf(memory, held, indices_only=True)
 
         def from_first_reduce_axis(env: Env) -> Body:
+            if state.tiled is not None:
+                return tile_loops(loops, self.leaves, held, self._shapes(held, env), env)
             filled = loops.nest(spatial, env, fill, producers=False)
             updating = replace(env, guards=tuple(guards))
             updated = loops.nest(inner, updating, update)
@@ -150,6 +154,11 @@ class _Lowering:
             return (*filled, *updated, *stored)
 
         return loops.nest(outer, env, from_first_reduce_axis)
+
+    def _shapes(self, held: Memory, env: Env) -> dict[str, tuple[int, ...]]:
+        """How the inputs, and what is computed so far, lie in memory."""
+        known = (*self.inputs, *(memory for memory, _ in env.locals.values()), held)
+        return {memory.name: memory.shape for memory in known}
 
     def _attached(self, placed: PlacedStage, axis: str, env: Env, deeper: Inside) -> Body:
         """Compute the producers that are attached to this loop, then go on."""

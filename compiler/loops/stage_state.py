@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import Expr
@@ -79,6 +80,15 @@ class ScatteredAxis:
     position: Expr
 
 
+class TiledAxes(NamedTuple):
+    """The innermost loops, which matrix tiles run over: see the step `MatrixTiles`."""
+
+    rows: str
+    steps: str
+    lanes: str
+    terms: str
+
+
 @dataclass(frozen=True, slots=True)
 class Attachment:
     """Where a producer is computed: inside loop `axis` of `consumer`."""
@@ -108,6 +118,7 @@ class StageState:
     scope: Scope = Scope.WORKSPACE
     scanned: ScannedAxis | None = None
     dotted: DottedAxis | None = None
+    tiled: TiledAxes | None = None
     scattered: ScatteredAxis | None = None
 
     @staticmethod

@@ -166,6 +166,19 @@ def _narrow_product(terms: int) -> FusedKernel:
     return FusedKernel("narrow_product", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _tile_product() -> FusedKernel:
+    """y[i, j] = sum over k of i32(x[i, k]) * i32(w[k, j]), u8 by i8, with a constant w."""
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.U8, (5, 24)))
+    w = builder.input(TensorType(DType.I8, (24, 6)), constant=True)
+
+    def body(i: Expr, j: Expr, k: Expr) -> Expr:
+        return binary("mul", cast(DType.I32, x[i, k]), cast(DType.I32, w[k, j]))
+
+    builder.stage("y", [("i", 5), ("j", 6)], body, reduce=[("k", 24)], combiner="sum")
+    return FusedKernel("tile_product", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
 def _filter() -> FusedKernel:
     """y[o] = sum over c of w[o, c], with a constant w."""
     builder = KernelBuilder()
@@ -254,6 +267,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "filter": _filter,
     "narrow_product": lambda: _narrow_product(8),
     "narrow_product10": lambda: _narrow_product(10),
+    "tile_product": _tile_product,
     "running_maximum": _running_maximum,
     "grouped": _grouped,
     "shared_part": _shared_part,

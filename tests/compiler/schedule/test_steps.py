@@ -27,6 +27,7 @@ from compiler.schedule.steps.flatten_axes import FlattenAxes
 from compiler.schedule.steps.fuse import Fuse
 from compiler.schedule.steps.hoist import Hoist
 from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.matrix_tiles import MatrixTiles
 from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
 from compiler.schedule.steps.pack_layout import PackLayout
@@ -69,6 +70,19 @@ def packed_filter(m: int) -> tuple[PackLayout]:
     """The filter of "conv" as Winograd wants it, in no particular order of dimensions."""
     return (PackLayout("in1", (), (0, 1, 2, 3), winograd=m),)
 
+
+TILED_LOOPS = ("i.i", "k.i.o", "j.i", "k.i.i")
+TO_TILES = (
+    PackLayout("in1", ((0, 4),), (0, 2, 1)),
+    Tile("y", "i", 5),
+    Tile("y", "j", 3),
+    Tile("y", "k", 12),
+    Tile("y", "k.i", 4),
+    Reorder("y", ("k.o", "i.o", "j.o", *TILED_LOOPS)),
+    Unroll("y", "i.o"),
+    Unroll("y", "j.o"),
+)
+"""Up to the loops of "tile_product" that matrix tiles run over."""
 
 EXAMPLES = [
     Example("inline", "padded", Inline("pad")),
@@ -162,6 +176,12 @@ EXAMPLES = [
     ),
     Example(
         "dot_product_with_a_tail", "narrow_product10", DotProduct("y", "k.i"), (Tile("y", "k", 4),)
+    ),
+    Example(
+        "matrix_tiles",
+        "tile_product",
+        MatrixTiles("y", *TILED_LOOPS),
+        TO_TILES,
     ),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
 ]
@@ -452,6 +472,23 @@ REFUSALS = [
         DotProduct("y", "k"),
         "k is a loop of another kind already",
         (Unroll("y", "k"),),
+    ),
+    Refusal(
+        "tile_product",
+        MatrixTiles("y", *TILED_LOOPS),
+        "i.i, k.i.o, j.i, k.i.i are not the innermost loops of y",
+    ),
+    Refusal(
+        "tile_product",
+        MatrixTiles("y", "k.i.o", "i.i", "j.i", "k.i.i"),
+        "rows and lanes are axes of the result, steps and terms of the sum",
+        (*TO_TILES[:5], Reorder("y", ("k.o", "i.o", "j.o", "k.i.o", "i.i", "j.i", "k.i.i"))),
+    ),
+    Refusal(
+        "tile_product",
+        MatrixTiles("y", *TILED_LOOPS),
+        "the loop i.o over tiles is not unrolled",
+        TO_TILES[:-2],
     ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),

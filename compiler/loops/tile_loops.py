@@ -1,0 +1,210 @@
+"""The loops of a reduction whose sums are in matrix tiles.
+
+tile c = 0                              for each pair of a block of rows and one of lanes
+for the rest of the sum:
+    tile a = rows of the left factor    for each block of rows
+    tile b = rows of the right factor   for each block of lanes
+    tile c += dot of a, b               for each pair
+rows of the result = tile c             for each pair
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from compiler.errors import ScheduleError
+from compiler.expr.affine import Affine, affine
+from compiler.expr.nodes import Expr, Load, index, integer
+from compiler.expr.walk import axes_of
+from compiler.kernels.accumulate import narrow_factors
+from compiler.loops.ir import (
+    Allocate,
+    Body,
+    Memory,
+    Scope,
+    TileDot,
+    TileLoad,
+    TileStore,
+    TileZero,
+)
+from compiler.loops.leaves import Leaves
+from compiler.loops.loop_ranges import Env
+from compiler.loops.stage_loops import StageLoops
+from compiler.loops.stage_state import StageState, TiledAxes
+from compiler.loops.verify_tiles import TERM_BYTES
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""How buffers lie in memory, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """Tiles of one factor, the loops over blocks that tell them apart, and what they hold."""
+
+    memory: Memory
+    blocks: tuple[str, ...]
+    load: Load
+
+    def tile(self, env: Env) -> Load:
+        """The tile of the block that the loops are at."""
+        return Load(self.memory.dtype, self.memory.name, _places(self.blocks, env))
+
+
+def tile_loops(loops: StageLoops, leaves: Leaves, held: Memory, shapes: Shapes, env: Env) -> Body:
+    """Sum the stage up in tiles and store them to `held`; `env` is at the loops of the sum.
+
+    Raises ScheduleError where factors or result do not lie in memory as tiles need them.
+    """
+    state, tiled = loops.state, loops.state.tiled
+    assert tiled is not None
+    factors = narrow_factors(state.stage.body)
+    if factors is None or not all(isinstance(factor, Load) for factor in factors):
+        raise ScheduleError(f"the factors of {state.name} are not read as they are")
+    first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
+    inner = state.order[first:-4]
+    summed = tuple(axis for axis in inner if axis in state.reduce)
+    blocks = tuple(axis for axis in inner if axis not in state.reduce)
+    extents = {axis: _extent(state, axis, env) for axis in (*blocks, *tiled)}
+    rows, steps, lanes, terms = (extents[axis] for axis in tiled)
+    roots = {axis: _root(state, axis) for axis in (*blocks, tiled.rows, tiled.lanes)}
+
+    def made(side: str, load: Load, shape: tuple[int, int]) -> _Factor:
+        read = {name for item in load.indices for name in axes_of(item)}
+        own = tuple(axis for axis in blocks if roots[axis] in read)
+        counts = tuple(extents[axis] for axis in own)
+        memory = Memory(f"{held.name}.{side}", load.dtype, (*counts, *shape))
+        return _Factor(memory, own, load)
+
+    loads = [factor for factor in factors if isinstance(factor, Load)]
+    if roots[tiled.rows] not in {name for item in loads[0].indices for name in axes_of(item)}:
+        loads.reverse()
+    left = made("left", loads[0], (rows, steps * terms))
+    right = made("right", loads[1], (steps, lanes * terms))
+    if terms * left.memory.dtype.bytes != TERM_BYTES:
+        raise ScheduleError(f"{terms} terms of {left.memory.dtype} are not {TERM_BYTES} bytes")
+    counts = tuple(extents[axis] for axis in blocks)
+    sums = Memory(f"{held.name}.sums", held.dtype, (*counts, rows, lanes))
+    place = _Placement(loops, leaves, shapes, tiled, extents)
+
+    def zero(env: Env) -> Body:
+        return (TileZero(sums.name, _places(blocks, env)),)
+
+    def load_left(env: Env) -> Body:
+        source, stride = place.rows(left.load, env, tiled.rows, (tiled.steps, terms), tiled.terms)
+        tile = left.tile(env)
+        return (TileLoad(tile.buffer, tile.indices, source, stride),)
+
+    def load_right(env: Env) -> Body:
+        source, stride = place.rows(right.load, env, tiled.steps, (tiled.lanes, terms), tiled.terms)
+        tile = right.tile(env)
+        return (TileLoad(tile.buffer, tile.indices, source, stride),)
+
+    def dot(env: Env) -> Body:
+        return (TileDot(sums.name, _places(blocks, env), left.tile(env), right.tile(env)),)
+
+    def store(env: Env) -> Body:
+        target, stride = place.result(held, env)
+        tile = Load(held.dtype, sums.name, _places(blocks, env))
+        return (TileStore(held.name, target.indices, tile, stride),)
+
+    def step(env: Env) -> Body:
+        return (
+            *loops.nest(left.blocks, env, load_left, producers=False),
+            *loops.nest(right.blocks, env, load_right, producers=False),
+            *loops.nest(blocks, env, dot, producers=False),
+        )
+
+    body: Body = (
+        *loops.nest(blocks, env, zero, producers=False),
+        *loops.nest(summed, env, step),
+        *loops.nest(blocks, env, store, producers=False),
+    )
+    for memory in (right.memory, left.memory, sums):
+        body = (Allocate(memory, Scope.TILE, body),)
+    return body
+
+
+def _extent(state: StageState, axis: str, env: Env) -> int:
+    """Points of a loop, which are as many wherever it runs: tiles have one size."""
+    if axis in env.extents:
+        return env.extents[axis]
+    split = next(each for each in state.splits.values() if axis in (each.outer, each.inner))
+    whole = _extent(state, split.parent, env)
+    size = split.tile(whole)
+    if whole % size and (split.tail != "shift" or split.parent in state.reduce):
+        raise ScheduleError(
+            f"{size} points of {split.parent} of {state.name} are no part of its {whole}",
+            hint="matrix tiles all have one size: tile by a divisor",
+        )
+    return size if axis == split.inner else -(-whole // size)
+
+
+def _root(state: StageState, axis: str) -> str:
+    root = state.root_of(axis)
+    return axis if root is None else root.name
+
+
+def _places(blocks: tuple[str, ...], env: Env) -> tuple[Expr, ...]:
+    """Which block the loops are at."""
+    return tuple(env.values[axis] for axis in blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """Finds where in memory the rows of a tile lie."""
+
+    loops: StageLoops
+    leaves: Leaves
+    shapes: Shapes
+    tiled: TiledAxes
+    extents: dict[str, int]
+
+    def rows(
+        self, load: Load, env: Env, rows: str, within: tuple[str, int], terms: str
+    ) -> tuple[Load, int]:
+        """The first element of a tile of a factor, and how far apart its rows lie.
+
+        A row goes along the axis `within`, whose points are so many elements apart, and `terms`.
+        """
+        inside = self._bound(env)
+        physical = self.leaves.value(self.loops.placed, load, inside)
+        assert isinstance(physical, Load)
+        return self._rows(physical, inside, {within[0]: within[1], terms: 1}, rows)
+
+    def result(self, held: Memory, env: Env) -> tuple[Load, int]:
+        """The same of a tile of the result."""
+        inside = self._bound(env)
+        place = self.leaves.place(self.loops.placed, held, inside)
+        return self._rows(place, inside, {self.tiled.lanes: 1}, self.tiled.rows)
+
+    def _bound(self, env: Env) -> Env:
+        """The tile's own loops have variables; those of blocks that do not matter are at 0."""
+        names = {axis: f"{axis}?" for axis in self.tiled}
+        free = {axis: integer(0) for axis in self.loops.state.order if axis not in env.values} | {
+            axis: index(name) for axis, name in names.items()
+        }
+        ranges = {name: (0, self.extents[axis] - 1) for axis, name in names.items()}
+        return replace(env, values={**free, **env.values}, ranges={**env.ranges, **ranges})
+
+    def _rows(self, element: Load, env: Env, along: dict[str, int], rows: str) -> tuple[Load, int]:
+        shape, flat, size = self.shapes[element.buffer], Affine(0, ()), 1
+        for item, extent in zip(reversed(element.indices), reversed(shape), strict=True):
+            flat = flat.plus(affine(item, env.ranges), size)
+            size *= extent
+        found = {axis: flat.coefficient(f"{axis}?") for axis in self.tiled}
+        single = {axis for axis in self.tiled if self.extents[axis] == 1}
+        wanted = {axis: along.get(axis, 0) for axis in self.tiled if axis != rows}
+        if any(found[axis] != step for axis, step in wanted.items() if axis not in single):
+            raise ScheduleError(
+                f"the rows of tiles of {element.buffer} are not contiguous: {found}",
+                hint="pack the constant, or tile along other axes",
+            )
+        named = {f"{axis}?" for axis in self.tiled}
+        if any(axes_of(atom) & named for atom, _ in flat.terms if not isinstance(atom, str)):
+            raise ScheduleError(f"the rows of tiles of {element.buffer} are no even distance apart")
+        begin = {**env.ranges, **dict.fromkeys(named, (0, 0))}
+        indices = tuple(affine(item, begin).to_expr() for item in element.indices)
+        columns = max(step * self.extents[axis] for axis, step in along.items())
+        return Load(element.dtype, element.buffer, indices), max(found[rows], columns)
