@@ -115,6 +115,18 @@ UNARY: Mapping[str, Function] = {
     "sign": Function(NUMBERS, np.sign, arithmetic.sign),
     "not": Function(INTEGERS | BOOLS, np.invert, lambda m, x: m.emit("xor", x, m.constant(-1))),
     "isnan": Function(FLOATS, np.isnan, lambda m, x: m.compare("uno", x, x), result=DType.BOOL),
+    "bits": Function(
+        frozenset((DType.F32,)),
+        lambda x: np.asarray(x).view(np.int32),
+        lambda m, x: m.convert("bitcast", x, DType.I32),
+        result=DType.I32,
+    ),
+    "of_bits": Function(
+        frozenset((DType.I32,)),
+        lambda x: np.asarray(x).view(np.float32),
+        lambda m, x: m.convert("bitcast", x, DType.F32),
+        result=DType.F32,
+    ),
     "floor": Function(FLOATS, np.floor, intrinsic("llvm.floor")),
     "ceil": Function(FLOATS, np.ceil, intrinsic("llvm.ceil")),
     "round": Function(FLOATS, np.rint, intrinsic("llvm.rint")),

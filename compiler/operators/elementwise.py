@@ -137,14 +137,6 @@ def _bitwise_not(attributes: Attributes, x: Expr) -> Expr:
     return binary("xor", x, const(all_bits, x.dtype))
 
 
-def _infer_cast(attributes: Attributes, types: Types) -> TensorType:
-    return TensorType(_target(attributes), types.present(0).shape)
-
-
-def _target(attributes: Attributes) -> DType:
-    return DType(attributes.choice("to", list(DType)))
-
-
 _FUNCTIONS = (
     "exp log sqrt reciprocal tanh erf sigmoid sin cos tan asin acos atan sinh cosh asinh acosh "
     "atanh"
@@ -162,21 +154,6 @@ register_unary(
     "isinf", FLOATS, _isinf, result=DType.BOOL, detect_negative=True, detect_positive=True
 )
 register_unary("bitwise_not", INTEGERS, _bitwise_not)
-register(
-    OperatorDefinition(
-        "cast",
-        Pattern.ELEMENTWISE,
-        1,
-        _infer_cast,
-        lambda attributes, use: use.pointwise(
-            "cast", lambda indices: cast(use.dtype, use.input(0)[indices])
-        ),
-        {"to": REQUIRED},
-        cheap=True,
-        identity_if_same_type=True,
-        stored=True,
-    )
-)
 
 
 # --- two and three operands ---------------------------------------------------------------------

@@ -82,6 +82,12 @@ class DType(StrEnum):
         return DType.F32 if self in (DType.F16, DType.BF16) else self
 
     @property
+    def largest(self) -> float:
+        """The largest number of a float type."""
+        taken = 2 if self is DType.F8E4M3FN else 1  # all digits set is its NaN
+        return (2 - taken * self.epsilon) * 2.0 ** _FACTS[self].exponents[1]
+
+    @property
     def limits(self) -> tuple[int, int]:
         """The least and the greatest number of an integer type."""
         if self.is_signed:
@@ -185,6 +191,7 @@ SIGNED_INTEGERS = frozenset(dtype for dtype in INTEGERS if dtype.is_signed)
 UNSIGNED_INTEGERS = INTEGERS - SIGNED_INTEGERS
 SIGNED = FLOATS | SIGNED_INTEGERS
 NUMBERS = FLOATS | INTEGERS
+EIGHT_BIT_FLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits == 8)
 WIDE_NUMBERS = WIDE_FLOATS | INTEGERS
 BOOLS = frozenset((DType.BOOL,))
 WIDE = WIDE_NUMBERS | BOOLS

@@ -9,11 +9,12 @@ from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
 
 
 @converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
 def cast(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """`saturate` and `round_mode` concern 8-bit floats only."""
+    """`saturate` concerns 8-bit floats only, and `round_mode` those that are powers of two."""
     return _converted(node, graph, node.integer("to"))
 
 
@@ -29,9 +30,20 @@ def cast_by_name(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 def _converted(node: OnnxNode, graph: GraphBuilder, number: int) -> Value:
     target = dtype_of(number, f"{node.label}: the result")
-    return graph.cast(node.input(0), target)
+    return _cast(node, graph, target)
 
 
 @converter("CastLike", 15, 19, 21, 23, 24, 25)
 def cast_like(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return graph.cast(node.input(0), node.input(1).dtype)
+    return _cast(node, graph, node.input(1).dtype)
+
+
+def _cast(node: OnnxNode, graph: GraphBuilder, target: DType) -> Value:
+    value = node.input(0)
+    if value.dtype is target or target not in EIGHT_BIT_FLOATS:
+        return graph.cast(value, target)
+    saturate = bool(node.integer("saturate", 1))
+    if target is not DType.F8E8M0:
+        return graph.emit("cast", value, to=str(target), saturate=saturate)
+    rounding = node.choice("round_mode", "up", ("up", "down", "nearest"))
+    return graph.emit("cast", value, to=str(target), saturate=saturate, rounding=rounding)
