@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable
 
-import numpy as np
-
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
 from compiler.graph.serialize import attributes_to_json
 from compiler.operators.registry import complete_attributes
-from compiler.types.tensor_type import Array
+from compiler.types.tensor_type import Array, bytes_of
 
 
 def run(graph: Graph) -> Graph:
@@ -39,6 +37,5 @@ def run(graph: Graph) -> Graph:
 
 
 def _contents(array: Array) -> Hashable:
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    digest = hashlib.sha256(content.data).digest()
+    digest = hashlib.sha256(bytes_of(array)).digest()
     return str(array.dtype), array.shape, digest

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from compiler.errors import TunefarmError
 from compiler.graph.ir import Graph
 from compiler.kernels.serialize import number_from_json, number_to_json
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from compiler.types.tensor_type import Array, Attribute, TensorType, bytes_of
 
 FORMAT = 1
 
@@ -161,5 +159,4 @@ def _attribute_from_json(value: Any) -> Any:
 
 
 def _sha256(array: Array) -> str:
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return hashlib.sha256(content.data).hexdigest()
+    return hashlib.sha256(bytes_of(array)).hexdigest()

@@ -5,14 +5,14 @@
     saturate(x) = quantize(x), divided by the scale already, the zero point being an attribute
 
 Scale and zero point broadcast to the data. With the attribute `block` each of their entries along
-`axis` stands for so many elements of the data, the last one for what remains.
+`axis` stands for so many elements of the data, the last one for what remains. 8-bit floats are
+quantised to without rounding to integers; with `saturate` False what is too large for them is as a
+conversion has it. `precision` is the 16-bit float that quotients are rounded to first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from compiler.expr.nodes import Expr, binary, cast, const, integer, mul, sub, unary
 from compiler.kernels.kernel import Tensor
@@ -27,14 +27,22 @@ from compiler.operators.use import Attributes, Types, Use
 from compiler.types.dtypes import FLOATS, INTEGERS, SIGNED, DType
 from compiler.types.tensor_type import Attribute, TensorType
 
-QUANTISED = frozenset(dtype for dtype in INTEGERS if dtype.bytes <= 2)
-"""Types that floats are quantised to."""
+QUANTISED = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bytes <= 2)
+"""Integers that floats are quantised to."""
+QUANTISED_FLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8) - {
+    DType.F8E8M0
+}
+"""Floats that others are quantised to: divided by their scale, and rounded."""
+SCALES = FLOATS | {DType.F8E8M0}
+
+
+PRECISIONS = ("", DType.F16.value, DType.BF16.value)
 
 
 def _check_parameters(attributes: Attributes, types: Types, quantised: DType) -> None:
     """Raise `ShapeError` unless scale and zero point fit the data."""
     data, scale, zero_point = types.present(0), types.present(1), types.optional(2)
-    check_dtype(scale, FLOATS, "the scale")
+    check_dtype(scale, SCALES, "the scale")
     if zero_point is not None:
         fits = zero_point.dtype is quantised
         check(fits, f"the zero point {zero_point} is not of the quantised type {quantised}")
@@ -71,7 +79,10 @@ def _to(attributes: Attributes) -> DType:
 def _infer_quantize(attributes: Attributes, types: Types) -> TensorType:
     data, to = types.present(0), _to(attributes)
     check_dtype(data, SIGNED, "the data")
-    check(to in QUANTISED, f"{to} is no type of quantised data")
+    check(to in QUANTISED | QUANTISED_FLOATS, f"{to} is no type of quantised data")
+    attributes.flag("saturate")
+    precision = attributes.choice("precision", PRECISIONS)
+    check(not precision or to in QUANTISED, f"quotients are not rounded before they are {to}")
     _check_parameters(attributes, types, to)
     return TensorType(to, data.shape)
 
@@ -79,29 +90,35 @@ def _infer_quantize(attributes: Attributes, types: Types) -> TensorType:
 def _quantize(attributes: Attributes, use: Use) -> Tensor:
     data, scale, zero_point = use.input(0), use.input(1), use.optional(2)
     work = DType.F64 if DType.F64 in (data.dtype, scale.dtype) else DType.F32
+    precision = attributes.choice("precision", PRECISIONS)
 
     def body(indices: tuple[Expr, ...]) -> Expr:
         divisor = cast(work, _element(attributes, scale, indices, use.shape))
-        rounded = unary("round", binary("div", cast(work, data[indices]), divisor))
+        value = binary("div", cast(work, data[indices]), divisor)
+        if precision:
+            value = cast(work, cast(DType(precision), value))
+        if use.dtype in QUANTISED:
+            value = unary("round", value)
         if zero_point is not None:
             offset = _element(attributes, zero_point, indices, use.shape)
-            rounded = binary("add", rounded, cast(work, offset))
-        return _saturated(rounded, use.dtype)
+            value = binary("add", value, cast(work, offset))
+        saturates = use.dtype in QUANTISED or attributes.flag("saturate")
+        return _saturated(value, use.dtype) if saturates else cast(use.dtype, value)
 
     return use.pointwise("quantize", body)
 
 
 def _saturated(value: Expr, to: DType) -> Expr:
-    """A float as the nearest number of an integer type of at most 2 bytes."""
-    limits = np.iinfo(to.numpy)
-    raised = binary("max", value, const(int(limits.min), value.dtype))
-    return cast(to, binary("min", raised, const(int(limits.max), value.dtype)))
+    """A float as the nearest number of a type of at most 2 bytes; integers if it is one."""
+    least, most = (-to.largest, to.largest) if to.is_float else to.limits
+    raised = binary("max", value, const(least, value.dtype))
+    return cast(to, binary("min", raised, const(most, value.dtype)))
 
 
 def _infer_dequantize(attributes: Attributes, types: Types) -> TensorType:
     data, to = types.present(0), _to(attributes)
-    check_dtype(data, INTEGERS, "the data")
-    check(to.is_float, f"the result of dequantize is a float, not {to}")
+    check_dtype(data, INTEGERS | QUANTISED | QUANTISED_FLOATS, "the data")
+    check(to in FLOATS, f"the result of dequantize is a float of 16 bits or more, not {to}")
     _check_parameters(attributes, types, data.dtype)
     return TensorType(to, data.shape)
 
@@ -123,8 +140,8 @@ def _infer_saturate(attributes: Attributes, types: Types) -> TensorType:
     data, to, zero = types.present(0), _to(attributes), attributes.integer("zero_point")
     check_dtype(data, FLOATS, "the data")
     check(to in QUANTISED, f"{to} is no type of quantised data")
-    limits = np.iinfo(to.numpy)
-    check(limits.min <= zero <= limits.max, f"the zero point {zero} is none of {to}")
+    least, most = to.limits
+    check(least <= zero <= most, f"the zero point {zero} is none of {to}")
     return TensorType(to, data.shape)
 
 
@@ -141,10 +158,11 @@ def _saturate(attributes: Attributes, use: Use) -> Tensor:
 
 
 _ATTRIBUTES: dict[str, Attribute | Required] = {"to": REQUIRED, "axis": 0, "block": 0}
+_OF_QUANTIZE = {**_ATTRIBUTES, "saturate": True, "precision": ""}
 
 register(
     OperatorDefinition(
-        "quantize", Pattern.ELEMENTWISE, (2, 3), _infer_quantize, _quantize, _ATTRIBUTES
+        "quantize", Pattern.ELEMENTWISE, (2, 3), _infer_quantize, _quantize, _OF_QUANTIZE
     ),
     OperatorDefinition(
         "dequantize",

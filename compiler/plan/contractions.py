@@ -10,14 +10,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-import numpy as np
-
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import attributes_to_json
 from compiler.operators.registry import Pattern, multiplications, operator
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from compiler.types.tensor_type import Array, bytes_of
 
 IDENTITY_CHARACTERS = 16
 
@@ -102,4 +100,4 @@ def _digest(value: object) -> str:
 
 
 def _contents(array: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+    return hashlib.sha256(bytes_of(array)).hexdigest()

@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-import numpy as np
-
 from compiler.errors import ExportError
 from compiler.llvm.machine import object_code
 from compiler.runtime.c_example import example_text
@@ -35,6 +33,7 @@ from compiler.runtime.check_target import platform_of
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.thread_pool import pool_ir
 from compiler.target import Target, host_target
+from compiler.types.tensor_type import bytes_of
 
 # What code reaches its constants by is 32 bits wide.
 _MOST_CONSTANT_BYTES = 2**31 - 2**26
@@ -182,7 +181,7 @@ def _write_parts(
 def _write_constants(spec: ExecutableSpec, path: Path) -> None:
     with path.open("wb") as file:
         for array, end in zip(spec.constants, constant_offsets(spec)[1:], strict=True):
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            file.write(bytes_of(array))
             file.write(bytes(end - file.tell()))
 
 

@@ -13,12 +13,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.manifest import manifest_to_json
-from compiler.types.tensor_type import Array
+from compiler.types.tensor_type import Array, bytes_of
 
 Content: TypeAlias = bytes | memoryview
 
@@ -51,7 +49,7 @@ def part_contents(objects: Sequence[ObjectPart], constants: Sequence[Array]) -> 
     """What the parts after the entry hold."""
     return [
         *(part.code for part in objects),
-        *(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in constants),
+        *(bytes_of(array) for array in constants),
     ]
 
 

@@ -39,3 +39,8 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def bytes_of(array: Array) -> memoryview:
+    """What an array holds in row-major order, whatever the type of its elements."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -12,7 +14,8 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.conv import conv_value
 from compiler.frontend.operators.matmul import matmul_value
-from compiler.types.dtypes import DType
+from compiler.operators.quantise import QUANTISED, QUANTISED_FLOATS
+from compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
 from compiler.types.tensor_type import Attribute
 
 
@@ -58,12 +61,19 @@ class Parameters:
         where = node.axis(axis, data.rank) if block else 0
         return Parameters(aligned(scale), placed, where, block)
 
-    def emit(self, operator: str, data: Value, to: DType, graph: GraphBuilder) -> Value:
-        """`quantize` or `dequantize` with these parameters."""
-        blocked: dict[str, Attribute] = {}
+    def emit(
+        self,
+        operator: str,
+        data: Value,
+        to: DType,
+        graph: GraphBuilder,
+        further: Mapping[str, Attribute] = MappingProxyType({}),
+    ) -> Value:
+        """`quantize` or `dequantize` with these parameters, and `further` attributes."""
+        attributes = dict(further)
         if self.block:
-            blocked = {"axis": self.axis, "block": self.block}
-        return graph.emit(operator, data, self.scale, self.zero_point, to=str(to), **blocked)
+            attributes |= {"axis": self.axis, "block": self.block}
+        return graph.emit(operator, data, self.scale, self.zero_point, to=str(to), **attributes)
 
 
 def check_scale(node: OnnxNode, scale: Value) -> None:
@@ -85,16 +95,33 @@ def _result_type(node: OnnxNode, default: DType) -> DType:
 def quantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, scale, zero_point = node.input(0), node.input(1), node.optional(2)
     target = _result_type(node, DType.U8 if zero_point is None else zero_point.dtype)
-    if target.is_float or target.bytes > 2:
+    if target not in QUANTISED | QUANTISED_FLOATS:
         raise node.unsupported(f"quantisation to {target}")
+    if target in EIGHT_BIT_FLOATS:
+        zero_point = None  # it is 0
     parameters = Parameters.of(node, data, (scale, zero_point), graph)
-    return parameters.emit("quantize", data, target, graph)
+    further: dict[str, Attribute] = {}
+    if target.is_float:
+        further["saturate"] = bool(node.integer("saturate", 1))
+    elif (precision := _precision(node, data, scale)) in (DType.F16, DType.BF16):
+        further["precision"] = str(precision)
+    return parameters.emit("quantize", data, target, graph, further)
+
+
+def _precision(node: OnnxNode, data: Value, scale: Value) -> DType:
+    """The type that quotients are rounded to: as given, or what data and scale have in common."""
+    number = node.integer("precision", 0)
+    if number:
+        return dtype_of(number, f"{node.label}: the quotient")
+    return scale.dtype if data.dtype is scale.dtype else DType.F32
 
 
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def dequantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     """(x - zero_point) * scale."""
     data, scale, zero_point = node.input(0), node.input(1), node.optional(2)
+    if data.dtype in EIGHT_BIT_FLOATS:
+        zero_point = None  # it is 0
     parameters = Parameters.of(node, data, (scale, zero_point), graph)
     return parameters.emit("dequantize", data, _result_type(node, scale.dtype), graph)
 
