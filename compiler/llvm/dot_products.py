@@ -21,6 +21,7 @@ from typing import TypeAlias
 from compiler.expr.instructions import literal, suffix_of, type_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
+from compiler.llvm.byte_permutes import BytePermuter
 from compiler.llvm.dot_words import WORD, Terms, WordEmitter, joined, word_of
 from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
@@ -62,7 +63,8 @@ class DotEmitter:
         self.target = target
         self.x86 = target.triple.startswith("x86_64")
         self.features = frozenset(target.features)
-        self.word_emitter = WordEmitter(writer, addresses, registers, expressions)
+        permuter = BytePermuter(writer, target)
+        self.word_emitter = WordEmitter(writer, addresses, registers, expressions, permuter)
         self._forms: dict[tuple[DType, DType, DType, bool], _Form | None] = {}
 
     def sum(self, statement: Dot, old: Value, lane: Lane | None) -> Value:

@@ -7,17 +7,18 @@ broadcast. Others are rearranged: lanes [..., n, lane], or windows that overlap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.expr.affine import Affine, affine_range, decide, expr_range
+from compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
 from compiler.expr.instructions import type_of
 from compiler.expr.nodes import Const, Expr, Load, Select
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
+from compiler.llvm.byte_permutes import BytePermuter
 from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.registers import Registers
@@ -56,7 +57,9 @@ class WordEmitter:
         addresses: Addresses,
         registers: Registers,
         expressions: ExpressionEmitter,
+        permuter: BytePermuter,
     ) -> None:
+        self.permuter = permuter
         self.writer = writer
         self.addresses = addresses
         self.registers = registers
@@ -78,7 +81,7 @@ class WordEmitter:
             return self._term_by_term(factor, terms, lane)
         found: Words | None
         if lane.variable not in axes_of(factor):
-            found = self._word(factor, form, terms)
+            found = self._word(factor, form, terms, lane)
         else:
             found = self._adjacent(factor, form, terms, lane) or self._rearranged(
                 factor, form, terms, lane
@@ -114,16 +117,27 @@ class WordEmitter:
         name = self.writer.emit(f"select {condition.typed}, {first.typed}, {second.typed}")
         return Words(Value(name, WORD, first.width), then.clean and other.clean)
 
-    def _word(self, load: Load, form: Affine, terms: Terms) -> Words | None:
+    def _word(self, load: Load, form: Affine, terms: Terms, lane: Lane) -> Words | None:
         """One word for all lanes, whose terms lie side by side."""
         if terms.count > 1 and form.coefficient(terms.variable) != 1:
             return None
         first = _without(form, terms.variable)
         missing = terms.slots - terms.count
-        if missing and not self._has_beyond(load, form, missing):
+        if not missing:
+            return Words(self._load(load, first, 0, WORD))
+        if (
+            affine_range(first, self.addresses.ranges)[0] >= missing
+            and self.expressions.mask is None
+        ):
+            # What lies before is pushed out, so that the slots beyond the last term are 0.
+            before = Affine(first.constant - missing, first.terms)
+            value = self.expressions.widen(self._load(load, before, 0, WORD), lane.width)
+            bits = self.expressions.widen(word_of(32 // terms.slots * missing), lane.width)
+            return Words(scalar_ops.binary(self.writer, "shr", value, bits))
+        if not self._has_beyond(load, missing):
             return None
-        value = self._load(load, first, 0, WORD)
-        return self.cleaned(Words(value, missing == 0), terms)
+        value = self.expressions.widen(self._load(load, first, 0, WORD), lane.width)
+        return self.cleaned(Words(value, False), terms)
 
     def _adjacent(self, load: Load, form: Affine, terms: Terms, lane: Lane) -> Words | None:
         """A word for each lane, as they lie in memory."""
@@ -131,7 +145,7 @@ class WordEmitter:
         if along != 1 or form.coefficient(lane.variable) != terms.slots:
             return None
         missing = terms.slots - terms.count
-        if not self._is_inside(load) or (missing and not self._has_beyond(load, form, missing)):
+        if not self._is_inside(load) or (missing and not self._has_beyond(load, missing)):
             return None
         start = terms.slots * self.addresses.ranges[lane.variable][0]
         first = _without(form, terms.variable, lane.variable)
@@ -146,19 +160,54 @@ class WordEmitter:
         span = along * (lane.width - 1) + across * (terms.count - 1) + 1
         if span * load.dtype.bytes > MOST_BYTES:
             return None
-        whole = 1 << (span - 1).bit_length()
-        loaded = whole if self._has_beyond(load, form, whole - span) else span
         start = along * self.addresses.ranges[lane.variable][0]
-        first = _without(form, terms.variable, lane.variable)
-        stored = _BITS[load.dtype.bytes]
-        memory = self._load(load, Affine(first.constant + start, first.terms), loaded, stored)
-        none = Value("zeroinitializer", stored, loaded)
+        rest = _without(form, terms.variable, lane.variable)
+        first = Affine(rest.constant + start, rest.terms)
         places = [
-            along * i + across * slot if slot < terms.count else loaded
+            along * i + across * slot if slot < terms.count else None
             for i in range(lane.width)
             for slot in range(terms.slots)
         ]
-        return Words(self.as_words(shuffle(self.writer, memory, none, places)))
+        permuted = self._permuted(load, first, span, places)
+        if permuted is not None:
+            return Words(permuted)
+        stored = _BITS[load.dtype.bytes]
+        whole = 1 << (span - 1).bit_length()
+        loaded = whole if self._has_beyond(load, whole - span) else span
+        memory = self._load(load, first, loaded, stored)
+        none = Value("zeroinitializer", stored, loaded)
+        filled = [loaded if place is None else place for place in places]
+        return Words(self.as_words(shuffle(self.writer, memory, none, filled)))
+
+    def _permuted(
+        self, load: Load, first: Affine, span: int, places: Sequence[int | None]
+    ) -> Value | None:
+        """Words of the elements at these places from `first` on, 0 where there is none.
+
+        By instructions that are called by name, where the target has some: of many shuffles of
+        overlapping loads LLVM makes moves of single bytes.
+        """
+        size, unit = load.dtype.bytes, 1 if self.permuter.masks_bytes else WORD.bytes
+        order = [
+            None if place is None else place * size + byte
+            for place in places
+            for byte in range(size)
+        ]
+        used = -(-span * size // unit)
+        missing = used * unit // size - span
+        if max(used * unit, len(order)) > self.permuter.bytes:
+            return None
+        if missing and not self._has_beyond(load, missing):
+            return None
+        steps = self.permuter.steps(order, span * size)
+        if steps is None:
+            return None
+        dtype = DType.U8 if unit == 1 else WORD
+        memory = self._load(load, first, self.permuter.bytes // unit, dtype, used)
+        permuted = self.permuter.permuted(memory, steps)
+        words = len(order) // WORD.bytes
+        whole = Value(permuted, WORD, self.permuter.bytes // WORD.bytes)
+        return whole if words == whole.width else shuffle(self.writer, whole, whole, range(words))
 
     def _term_by_term(self, factor: Expr, terms: Terms, lane: Lane) -> Words:
         """Each term on its own, then joined: right for everything."""
@@ -193,29 +242,55 @@ class WordEmitter:
 
     # Memory --------------------------------------------------------------------------------------
 
-    def _load(self, load: Load, first: Affine, width: int, dtype: DType) -> Value:
-        """What lies from `first` on as so many values of a type; kept until the next store."""
+    def _load(
+        self, load: Load, first: Affine, width: int, dtype: DType, span: int | None = None
+    ) -> Value:
+        """What lies from `first` on as so many values of a type; kept until the next store.
+
+        Of a vector the first `span` values alone are read, and the others are 0.
+        """
         simple = all(isinstance(atom, str) for atom, _ in first.terms)
         mask = self.expressions.mask
         keeps = simple and mask is None
-        key = ("words", load.buffer, first.constant, first.terms, width, dtype)
+        key = ("words", load.buffer, first.constant, first.terms, width, dtype, span)
         if keeps and (known := self.addresses.recall(load.buffer, key)) is not None:
             return known
         if mask is None:
             pointer = self.addresses.pointer(load.buffer, first)
         else:
             pointer = self.addresses.guarded_pointer(load.buffer, first, mask)
-        align = load.dtype.bytes
-        name = self.writer.emit(f"load {type_of(dtype, width)}, ptr {pointer}, align {align}")
-        value = Value(name, dtype, width)
+        if span is None or span == width:
+            align = load.dtype.bytes
+            name = self.writer.emit(f"load {type_of(dtype, width)}, ptr {pointer}, align {align}")
+            value = Value(name, dtype, width)
+        else:
+            lanes = ", ".join(f"i1 {'true' if i < span else 'false'}" for i in range(width))
+            value = self.expressions.masked_load(
+                pointer, Value(f"<{lanes}>", DType.BOOL, width), dtype
+            )
         if keeps:
             self.addresses.keep(load.buffer, key, value)
         return value
 
-    def _has_beyond(self, load: Load, form: Affine, count: int) -> bool:
-        """There are so many elements in memory behind the last one that is read."""
-        last = affine_range(form, self.addresses.ranges)[1]
-        return last + count < self.addresses.storages[load.buffer].memory.type.size
+    def _has_beyond(self, load: Load, count: int) -> bool:
+        """There are so many elements in memory behind whatever is read."""
+        return any(high + count < size for _, high, size in self._within(load))
+
+    def _has_before(self, load: Load, count: int) -> bool:
+        """There are so many elements in memory before whatever is read."""
+        return any(low >= count for low, _, _ in self._within(load))
+
+    def _within(self, load: Load) -> Iterator[tuple[int, int, int]]:
+        """The least and the greatest place within rows, planes and so on, and their sizes.
+
+        What is read may lie elsewhere only where a guard stands before it.
+        """
+        ranges, stride, form = self.addresses.ranges, 1, Affine(0, ())
+        shape = self.addresses.storages[load.buffer].memory.shape
+        for item, extent in zip(reversed(load.indices), reversed(shape), strict=True):
+            form = form.plus(affine(item, ranges), stride)
+            stride *= extent
+            yield *affine_range(form, ranges), stride
 
     def _is_inside(self, load: Load) -> bool:
         """All lanes read what there is, those that are masked too."""
