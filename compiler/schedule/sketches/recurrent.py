@@ -10,17 +10,22 @@ for direction, block of the batch: (parallel)
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
 
-from compiler.errors import ScheduleError
 from compiler.expr.nodes import Binary, Load, index
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.recurrence import recurrence_of
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Loop, Nest, NestShape
+from compiler.schedule.sketches.recurrent_domains import (
+    Phase,
+    Recurrent,
+    preferred_block,
+    preferred_tile,
+    recurrent_layer,
+    recurrent_tiles,
+    row_blocks,
+)
 from compiler.schedule.sketches.row_shape import KernelFacts
 from compiler.schedule.sketches.shared_loops import (
     chunk_choices,
@@ -39,88 +44,18 @@ from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
 UNROLLS = (1, 2, 4, 8)
-VECTORS = (1, 2, 3, 4, 6, 8)
-BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
-STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at most
-TILE_CYCLES = 24  # to begin and store a tile
-LATENCY = 4  # cycles until a multiply-add can be added to
-SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
-
-
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    """A product of states, and what is made of its tiles: the stages `inside`, then `consumer`."""
-
-    product: Stage
-    inside: tuple[Stage, ...]
-    consumer: Stage
-
-    @property
-    def gates(self) -> int:
-        return math.prod(axis.extent for axis in self.product.axes[3:-1])
-
-
-@dataclass(frozen=True, slots=True)
-class _Recurrent:
-    """What all candidates have in common; axes are direction, step, batch and unit."""
-
-    facts: KernelFacts
-    copies: tuple[Stage, ...]
-    phases: tuple[_Phase, ...]
-
-    @property
-    def output(self) -> Stage:
-        return self.facts.kernel.output
-
-    @property
-    def axes(self) -> tuple[str, str, str, str]:
-        """The names of the axes direction, step, batch, unit."""
-        direction, step, batch, unit = (axis.name for axis in self.output.axes[1:])
-        return direction, step, batch, unit
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        return self.output.shape[1:]
-
-    @property
-    def gates(self) -> int:
-        """The most gates of a product."""
-        return max(phase.gates for phase in self.phases)
-
-    @property
-    def whole(self) -> bool:
-        """Vectors divide the units."""
-        return self.extents[-1] % self.facts.lanes == 0
-
-    @property
-    def most(self) -> int:
-        """Vectors of units."""
-        return -(-self.extents[-1] // self.facts.lanes)
-
-    @property
-    def row_bytes(self) -> int:
-        """What is kept of a step for a row of the batch."""
-        gates = sum(math.prod(phase.consumer.shape[3:]) for phase in self.phases[:-1])
-        states = sum(stage.shape[0] for stage in self.copies) * self.extents[-1]
-        return (states + gates) * self.output.dtype.bytes
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of the weights of a direction."""
-        gates = sum(phase.gates for phase in self.phases)
-        return gates * self.extents[-1] ** 2 * self.output.dtype.bytes
 
 
 def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel's output is read back; `ScheduleError` for another recurrence."""
     if recurrence_of(kernel) is None:
         return []
-    context = _recurrent(KernelFacts(kernel, vector_lanes(kernel, target), threads, target))
-    tiles, blocks = _tiles(context), _blocks(context)
-    block = _preferred_block(context, blocks)
+    context = recurrent_layer(KernelFacts(kernel, vector_lanes(kernel, target), threads, target))
+    tiles, blocks = recurrent_tiles(context), row_blocks(context)
+    block = preferred_block(context, blocks)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("batch", blocks), block),
-        (Choice("product", tiles), min(tiles, key=lambda tile: _cycles(context, block, tile))),
+        (Choice("product", tiles), preferred_tile(context, block, tiles)),
         (Choice("unroll", UNROLLS), 4),
     ]
     directions, _, batch, _ = context.extents
@@ -129,101 +64,13 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     return [Sketch.planned("recurrent", choices, lambda values: _Plan(context, values))]
 
 
-def _recurrent(facts: KernelFacts) -> _Recurrent:
-    """The kernel as a recurrent layer, as the operator's expression gives it."""
-    kernel = facts.kernel
-    recurrence = recurrence_of(kernel)
-    places = [n for n, stage in enumerate(kernel.stages) if stage.reduce_axes]
-    axes, stages = kernel.output.axes, kernel.stages
-    if (
-        recurrence is None
-        or len(recurrence.stages) < len(stages)
-        or not places
-        or len(axes) != 5
-        or axes[2].name != recurrence.axis
-    ):
-        raise ScheduleError(f"{kernel.name} is no recurrent layer")
-    phases = []
-    for first, last in zip(places, [*places[1:], len(stages)], strict=True):
-        product, *inside = stages[first:last]
-        if not inside or not _is_product(product, kernel):
-            raise ScheduleError(f"{product.name} is no product that a later stage reads")
-        phases.append(_Phase(product, tuple(inside[:-1]), inside[-1]))
-    return _Recurrent(facts, stages[: places[0]], tuple(phases))
-
-
-def _is_product(stage: Stage, kernel: FusedKernel) -> bool:
-    """A sum over one axis, of [direction, step, batch, gates.., unit]."""
-    axes = stage.axes
-    outer, unit = kernel.output.axes[1:4], kernel.output.axes[4]
-    fits = len(axes) >= 4 and axes[:3] == outer and axes[-1] == unit
-    return fits and stage.combiner == "sum" and len(stage.reduce_axes) == 1
-
-
-# --- domains ------------------------------------------------------------------------------------
-
-
-def _tiles(context: _Recurrent) -> tuple[tuple[int, int], ...]:
-    """(rows, vectors) pairs of a register tile; of a step, the fewer operands stay in registers."""
-    registers = context.facts.target.vector_registers
-    tiles = []
-    for vectors in VECTORS:
-        if vectors > context.most:
-            continue
-        columns = vectors * context.gates
-        for rows in range(1, context.extents[2] + 1):
-            if rows * columns + min(rows, columns) + 1 > registers:
-                break
-            tiles.append((rows, vectors))
-    return tuple(tiles) or ((1, 1),)
-
-
-def _blocks(context: _Recurrent) -> tuple[int, ...]:
-    """Numbers of rows that share the batch evenly, and whose states fit the stack."""
-    batch = context.extents[2]
-    even = {-(-batch // -(-batch // size)) for size in (*BATCHES, batch)}
-    fitting = {size for size in even if size * context.row_bytes <= STACK_BYTES}
-    return tuple(sorted(fitting or {1}))
-
-
-def _preferred_block(context: _Recurrent, blocks: tuple[int, ...]) -> int:
-    """All rows together; a part for each thread where each has enough to do with the weights."""
-    (directions, steps, batch, units), facts = context.extents, context.facts
-    parts = -(-facts.threads // directions)
-    share = -(-batch // parts)
-    gates = sum(phase.gates for phase in context.phases)
-    enough = 2 if context.weight_bytes <= facts.target.l2_bytes else 4
-    if share < enough or share * steps * gates * units**2 < SHARED_WORK:
-        share = batch
-    return max((size for size in blocks if size <= share), default=blocks[0])
-
-
-def _cycles(context: _Recurrent, block: int, tile: tuple[int, int]) -> float:
-    """Of a step's products of a block: two multiply-adds and one vector of weights a cycle."""
-    rows, vectors = tile
-
-    def product(height: int, width: int) -> float:
-        columns = width * context.gates
-        step = max(height * columns / 2, columns, LATENCY)
-        return context.extents[-1] * step + TILE_CYCLES if height and width else 0.0
-
-    whole, rest = divmod(context.most, vectors)
-    if context.whole and rest:
-        whole, rest = whole + 1, 0
-    total = 0.0
-    for number, width in ((whole, vectors), (1, rest)):
-        tall = block // rows * product(rows, width) + product(block % rows, width)
-        total += number * tall
-    return total
-
-
 # --- plan ---------------------------------------------------------------------------------------
 
 
 class _Plan:
     """What is decided for n candidates; the shape is that of the last product."""
 
-    def __init__(self, context: _Recurrent, values: Values) -> None:
+    def __init__(self, context: Recurrent, values: Values) -> None:
         self.context, self.values = context, values
         self.block, self.unroll = values.integers("batch"), values.integers("unroll")
         self.rows, self.vectors = values.pairs("product")
@@ -301,7 +148,7 @@ class _Plan:
             Vectorize(stage.name, inside[1]),
         ]
 
-    def _phase(self, phase: _Phase, loop: str) -> list[Step]:
+    def _phase(self, phase: Phase, loop: str) -> list[Step]:
         """A register tile of the product, and what is made of it there."""
         direction, step, batch, unit = self.context.axes
         lanes, name = self.context.facts.lanes, phase.product.name

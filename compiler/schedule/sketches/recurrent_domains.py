@@ -1,0 +1,192 @@
+"""What a recurrent layer's schedules are made from: its parts, their domains, and a default."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compiler.errors import ScheduleError
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.recurrence import recurrence_of
+from compiler.kernels.stage import Stage
+from compiler.schedule.sketches.row_shape import KernelFacts
+
+Pair: TypeAlias = tuple[int, int]
+"""Rows and vectors of a register tile, the vectors of each gate."""
+VECTORS = (1, 2, 3, 4, 6, 8)
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at most
+SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
+# Cycles, as they were measured:
+TILE_CYCLES = 24  # to begin and store a tile
+LATENCY = 4  # until a multiply-add can be added to
+STREAM, LONG_STREAM = 1.3, 1.8  # for a vector from the second-level cache: of few in a row, of more
+STREAMED = 6
+REST = 1.5  # times as long take rows that whole tiles leave over
+L1_SHARE = 0.75  # of the first-level cache, that weights stay in
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A product of states, and what is made of its tiles: the stages `inside`, then `consumer`."""
+
+    product: Stage
+    inside: tuple[Stage, ...]
+    consumer: Stage
+
+    @property
+    def gates(self) -> int:
+        return math.prod(axis.extent for axis in self.product.axes[3:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """What all candidates have in common; axes are direction, step, batch and unit."""
+
+    facts: KernelFacts
+    copies: tuple[Stage, ...]
+    phases: tuple[Phase, ...]
+
+    @property
+    def output(self) -> Stage:
+        return self.facts.kernel.output
+
+    @property
+    def axes(self) -> tuple[str, str, str, str]:
+        """The names of the axes direction, step, batch, unit."""
+        direction, step, batch, unit = (axis.name for axis in self.output.axes[1:])
+        return direction, step, batch, unit
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return self.output.shape[1:]
+
+    @property
+    def gates(self) -> int:
+        """The most gates of a product."""
+        return max(phase.gates for phase in self.phases)
+
+    @property
+    def whole(self) -> bool:
+        """Vectors divide the units."""
+        return self.extents[-1] % self.facts.lanes == 0
+
+    @property
+    def most(self) -> int:
+        """Vectors of units."""
+        return -(-self.extents[-1] // self.facts.lanes)
+
+    @property
+    def row_bytes(self) -> int:
+        """What is kept of a step for a row of the batch."""
+        gates = sum(math.prod(phase.consumer.shape[3:]) for phase in self.phases[:-1])
+        states = sum(stage.shape[0] for stage in self.copies) * self.extents[-1]
+        return (states + gates) * self.output.dtype.bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the weights of a direction."""
+        gates = sum(phase.gates for phase in self.phases)
+        return gates * self.extents[-1] ** 2 * self.output.dtype.bytes
+
+
+def recurrent_layer(facts: KernelFacts) -> Recurrent:
+    """The kernel as a recurrent layer, as the operator's expression gives it."""
+    kernel = facts.kernel
+    recurrence = recurrence_of(kernel)
+    places = [n for n, stage in enumerate(kernel.stages) if stage.reduce_axes]
+    axes, stages = kernel.output.axes, kernel.stages
+    if (
+        recurrence is None
+        or len(recurrence.stages) < len(stages)
+        or not places
+        or len(axes) != 5
+        or axes[2].name != recurrence.axis
+    ):
+        raise ScheduleError(f"{kernel.name} is no recurrent layer")
+    phases = []
+    for first, last in zip(places, [*places[1:], len(stages)], strict=True):
+        product, *inside = stages[first:last]
+        if not inside or not _is_product(product, kernel):
+            raise ScheduleError(f"{product.name} is no product that a later stage reads")
+        phases.append(Phase(product, tuple(inside[:-1]), inside[-1]))
+    return Recurrent(facts, stages[: places[0]], tuple(phases))
+
+
+def _is_product(stage: Stage, kernel: FusedKernel) -> bool:
+    """A sum over one axis, of [direction, step, batch, gates.., unit]."""
+    axes = stage.axes
+    outer, unit = kernel.output.axes[1:4], kernel.output.axes[4]
+    fits = len(axes) >= 4 and axes[:3] == outer and axes[-1] == unit
+    return fits and stage.combiner == "sum" and len(stage.reduce_axes) == 1
+
+
+def recurrent_tiles(context: Recurrent) -> tuple[tuple[int, int], ...]:
+    """(rows, vectors) pairs of a register tile; of a step, the fewer operands stay in registers."""
+    registers = context.facts.target.vector_registers
+    tiles = []
+    for vectors in VECTORS:
+        if vectors > context.most:
+            continue
+        columns = vectors * context.gates
+        for rows in range(1, context.extents[2] + 1):
+            if rows * columns + min(rows, columns) + 1 > registers:
+                break
+            tiles.append((rows, vectors))
+    return tuple(tiles) or ((1, 1),)
+
+
+def row_blocks(context: Recurrent) -> tuple[int, ...]:
+    """Numbers of rows that share the batch evenly, and whose states fit the stack."""
+    batch = context.extents[2]
+    even = {-(-batch // -(-batch // size)) for size in (*BATCHES, batch)}
+    fitting = {size for size in even if size * context.row_bytes <= STACK_BYTES}
+    return tuple(sorted(fitting or {1}))
+
+
+def preferred_block(context: Recurrent, blocks: tuple[int, ...]) -> int:
+    """All rows together; a part for each thread where each has enough to do with the weights."""
+    (directions, steps, batch, units), facts = context.extents, context.facts
+    parts = -(-facts.threads // directions)
+    share = -(-batch // parts)
+    gates = sum(phase.gates for phase in context.phases)
+    enough = 2 if context.weight_bytes <= facts.target.l2_bytes else 4
+    if share < enough or share * steps * gates * units**2 < SHARED_WORK:
+        share = batch
+    return max((size for size in blocks if size <= share), default=blocks[0])
+
+
+def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> Pair:
+    """The tile whose products of a block need the fewest cycles; of equals, the smaller one.
+
+    Small ones leave room for the gates' functions beside them, and for what is read ahead.
+    """
+    return min(tiles, key=lambda tile: (_cycles(context, block, tile), tile[0] * tile[1]))
+
+
+def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
+    """Of a step's products of a block: two multiply-adds a cycle, or the weights that are read."""
+    rows, vectors = tile
+    facts, units = context.facts, context.extents[-1]
+    vector = facts.lanes * context.output.dtype.bytes
+
+    def product(height: int, width: int) -> float:
+        if not height or not width:
+            return 0.0
+        columns = width * context.gates
+        again = context.weight_bytes if block <= rows else units * columns * vector
+        if again <= L1_SHARE * facts.target.l1_bytes:
+            read = columns / 2
+        else:
+            read = columns * (STREAM if columns <= STREAMED else LONG_STREAM)
+        return units * max(height * columns / 2, read, LATENCY) + TILE_CYCLES
+
+    whole, rest = divmod(context.most, vectors)
+    if context.whole and rest:
+        whole, rest = whole + 1, 0
+    total = 0.0
+    for number, width in ((whole, vectors), (1, rest)):
+        tall = block // rows * product(rows, width) + REST * product(block % rows, width)
+        total += number * tall
+    return total
