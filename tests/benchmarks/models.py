@@ -35,9 +35,9 @@ from compiler.target import host_target
 from compiler.types.tensor_type import Array
 from measure.compare import Comparison, compare_paired
 from tuner import build as build_tuned
-from tuner.commands.bench import THREAD_PAUSE
 from tuner.commands.engines import ENGINES, Asked
 from tuner.confirm.latency import (
+    LONGEST_SPIN,
     LatencyOptions,
     aligned_inputs,
     interleaved_latencies,
@@ -126,8 +126,8 @@ class Bench:
                 if wrong := _different(runs[name](), expected):
                     print(f"{path.stem}: outputs {wrong} of {name} differ", file=sys.stderr)
                     del runs[name]
-            pause = THREAD_PAUSE if threads > 1 else 0.0
-            timing = LatencyOptions(self.rounds, max_seconds=self.options.seconds, pause=pause)
+            idle = LONGEST_SPIN if threads > 1 else 0.0
+            timing = LatencyOptions(self.rounds, max_seconds=self.options.seconds, idle=idle)
             ours, *rest = interleaved_latencies(list(runs.values()), timing)
         _, *names = runs
         ratios = {name: compare_paired(t, ours) for name, t in zip(names, rest, strict=True)}

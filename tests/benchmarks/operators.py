@@ -47,13 +47,18 @@ from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tests.benchmarks.operator_cases.all_cases import all_cases
 from tests.benchmarks.operator_cases.case import OperatorCase
 from tests.benchmarks.operator_cases.count_flops import count_flops
-from tuner.confirm.latency import LatencyOptions, interleaved_latencies, outputs_agree, pinned
+from tuner.confirm.latency import (
+    LONGEST_SPIN,
+    LatencyOptions,
+    interleaved_latencies,
+    outputs_agree,
+    pinned,
+)
 
 SLOW = 0.9
 """Cases below this count as slower than the best peer."""
 LONG_CALL = 0.01  # seconds: a slice of such calls is one call without another before it
 TOO_LONG = 0.3  # seconds: such a case is not called again
-THREAD_PAUSE = 0.005  # seconds before a slice, until threads of the engine before it sleep
 COPY_SIZES = tuple(1 << power for power in range(14, 27, 2))
 OK = "ok"
 
@@ -167,7 +172,7 @@ def _timed(
         rounds=12 if first < LONG_CALL else 5,
         min_sample_seconds=0.002,
         max_seconds=0.25,
-        pause=THREAD_PAUSE if threads > 1 else 0.0,
+        idle=LONGEST_SPIN if threads > 1 else 0.0,
         settle=first < LONG_CALL,
     )
     runs = [peer.run for peer in peers] + ([mine.run] if first < TOO_LONG else [])

@@ -29,6 +29,7 @@ from tuner.commands.engines import (
     onnxruntime_session,
 )
 from tuner.confirm.latency import (
+    LONGEST_SPIN,
     LatencyOptions,
     aligned_inputs,
     interleaved_latencies,
@@ -36,8 +37,6 @@ from tuner.confirm.latency import (
     pinned,
 )
 from tuner.reports.report import format_ratio, format_seconds, format_share
-
-THREAD_PAUSE = 0.02  # seconds between engines: idle threads of the last one spin for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def bench(
     inputs = aligned_inputs(ours)
     options = LatencyOptions() if options is None else options
     if ours.threads > 1:
-        options = replace(options, pause=THREAD_PAUSE)
+        options = replace(options, idle=LONGEST_SPIN)
     numerics, quantised = Numerics.of(ours.spec.numerics), is_quantised(os.fspath(model))
     shapes = {name: array.shape for name, array in inputs.items()}
     asked = Asked(os.fspath(model), shapes, ours.threads, numerics.narrow)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -31,6 +33,9 @@ LEAST_ROUNDS = 3
 PATIENCE = 5.0  # seconds
 PLACEMENTS = 4  # of the models' memory, one after the other, if there is time
 PAGE = 4096
+LONGEST_SPIN = 0.2  # seconds for which idle threads of an engine may keep a core
+IDLE_CHECK = 0.002  # seconds between two looks at them
+THREADS = Path("/proc/self/task")
 Program = Callable[[], object]
 
 
@@ -45,7 +50,7 @@ class LatencyOptions:
     rounds: int = 15
     min_sample_seconds: float = 0.03
     max_seconds: float = 20.0
-    pause: float = 0.0  # seconds before each program, until the threads of the last one sleep
+    idle: float = 0.0  # seconds to wait at most before each program, see `wait_until_idle`
     settle: bool = True  # run a program once before its sample: caches and threads are its own
     seed: int = 0  # of the order within rounds
     least: int = 3
@@ -99,8 +104,8 @@ def interleaved_latencies(
         if number >= LEAST_ROUNDS and enough and passed > options.max_seconds:
             break
         for i in rng.sample(range(len(programs)), len(programs)):
-            if options.pause:
-                time.sleep(options.pause)
+            if options.idle:
+                wait_until_idle(options.idle)
             if options.settle or calls[i] > 1:
                 programs[i]()
             start = now()
@@ -108,6 +113,32 @@ def interleaved_latencies(
                 programs[i]()
             samples[i].append((now() - start) / calls[i])
     return samples
+
+
+def wait_until_idle(limit: float) -> None:
+    """Sleep until no other thread of this process runs or wants to, for at most so many seconds.
+
+    The threads of other engines wait for more work in loops, onnxruntime's for 30 ms on some CPUs,
+    and take a core from whoever comes next. Where threads cannot be told apart all of it passes.
+    """
+    end = time.perf_counter() + limit
+    while (left := end - time.perf_counter()) > 0:
+        time.sleep(min(left, IDLE_CHECK if THREADS.exists() else left))
+        if not _others_run():
+            return
+
+
+def _others_run() -> bool:
+    """Whether the kernel says so of one of this process's threads, but for the one that asks."""
+    own = str(threading.get_native_id())
+    for thread in THREADS.glob("[0-9]*"):
+        try:
+            state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if thread.name != own and state == "R":
+            return True
+    return False
 
 
 def _calls_per_sample(program: Program, options: LatencyOptions, now: Callable[[], float]) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from functools import partial
 
 import numpy as np
@@ -17,6 +19,7 @@ from tuner.confirm.latency import (
     outputs_agree,
     pinned,
     seeded_inputs,
+    wait_until_idle,
 )
 from tuner.confirm.verdict import Meeting
 from tuner.interrupt import Interrupt, interruptible
@@ -95,6 +98,38 @@ def test_the_former_model_is_told_by_what_decides_about_it() -> None:
     assert better.former is not None
     assert not better.is_slower
     assert better.applied.ratio == better.ratio
+
+
+def test_a_thread_that_computes_is_waited_for() -> None:
+    ended = threading.Event()
+
+    def compute() -> None:
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+        ended.set()
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    wait_until_idle(30.0)
+    assert ended.is_set()
+    thread.join()
+
+
+def test_a_thread_that_does_not_end_is_waited_for_no_longer_than_is_said() -> None:
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=compute, daemon=True)
+    thread.start()
+    begin = time.perf_counter()
+    wait_until_idle(0.05)
+    assert time.perf_counter() - begin >= 0.05
+    stop.set()
+    thread.join()
 
 
 def test_slow_programs_get_three_rounds() -> None:
