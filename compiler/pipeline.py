@@ -152,7 +152,9 @@ def compile_model(
         numerics=admitted.name,
     )
     verify_spec(spec)
-    entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec)))
+    tiled = any(item.used.schedule.uses_tiles for item in schedules.values())
+    tiles = target.matrix_tiles if tiled else None
+    entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec), tiles))
     compile_entry = object_code if cache is None else cache.object_code
     entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
     llvm = {key: str(emitted) for key, emitted in stages.kept.get("llvm", {}).items()}

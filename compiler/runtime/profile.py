@@ -17,6 +17,7 @@ from compiler.runtime.executable_spec import (
 from compiler.runtime.frame import Frame, Tables, pointer_table
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.ports import AnyArray
+from compiler.runtime.tile_session import tiles_set_up
 
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
@@ -104,10 +105,11 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
         executable.run(inputs)
         runs.append(clock() - start)
         samples = []
-        for function, arguments in (*calls, empty):
-            start = clock()
-            function(*arguments)
-            samples.append(clock() - start)
+        with tiles_set_up(executable.spec.target):
+            for function, arguments in (*calls, empty):
+                start = clock()
+                function(*arguments)
+                samples.append(clock() - start)
         rounds.append(samples)
     del tables  # the kernels' pointers, until here
     *medians, nothing = (median(samples) for samples in zip(*rounds[1:], strict=True))

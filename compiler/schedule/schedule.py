@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from compiler.errors import ScheduleError
 from compiler.schedule.steps.block_attention import BlockAttention
+from compiler.schedule.steps.matrix_tiles import MatrixTiles
 from compiler.schedule.steps.step import STEPS, Step
 from compiler.schedule.steps.winograd import Winograd
 from compiler.types.numerics import Algorithm
@@ -27,6 +28,11 @@ class Schedule:
         if any(isinstance(step, BlockAttention) and step.online for step in self.steps):
             return Algorithm.ONLINE_SOFTMAX
         return Algorithm.winograd(sizes[0]) if sizes else Algorithm.DIRECT
+
+    @property
+    def uses_tiles(self) -> bool:
+        """Matrix tiles have to be set up before the kernel runs."""
+        return any(isinstance(step, MatrixTiles) for step in self.steps)
 
     def to_json(self) -> list[Any]:
         """The steps as `[kind, argument, ...]` lists of JSON values.

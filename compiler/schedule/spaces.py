@@ -6,6 +6,7 @@ from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.attention import attention_sketches
+from compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
 from compiler.schedule.sketches.recurrent import recurrent_sketches
 from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
 from compiler.schedule.sketches.scan import scan_sketches
@@ -26,6 +27,7 @@ REDUCING = (
     window_rows_sketches,
     window_sketches,
     reduced_row_sketches,
+    matrix_tile_sketches,
     tiled_reduction_sketches,
     winograd_sketches,
 )

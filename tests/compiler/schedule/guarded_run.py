@@ -14,6 +14,7 @@ from compiler.llvm import compile_kernel
 from compiler.llvm.compile_kernel import CompiledKernel
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.threads import make_runtime
+from compiler.runtime.tile_session import tiles_set_up
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target, host_target
 from compiler.types.tensor_type import Array
@@ -73,7 +74,7 @@ def run_guarded(
         output.poison(_POISON)
         workspace = stack.enter_context(GuardedBuffer(compiled.workspace_bytes))
         workspace.poison(_POISON)
-        _call(compiled, [*guarded, output], workspace, threads)
+        _call(compiled, [*guarded, output], workspace, threads, target)
         problem = ""
         for name, buffer, array in zip(
             (item.name for item in kernel.inputs), guarded, arrays, strict=True
@@ -91,11 +92,13 @@ def _call(
     buffers: list[GuardedBuffer],
     workspace: GuardedBuffer,
     threads: int,
+    target: Target,
 ) -> None:
     code = LoadedCode([compiled.object_code], [compiled.symbol])
     pointers = (ctypes.c_void_p * len(buffers))(*(buffer.address for buffer in buffers))
     runtime, _ = make_runtime(threads)
     address = workspace.address if compiled.workspace_bytes else None
-    _ABI(code.address(compiled.symbol))(
-        ctypes.addressof(pointers), address, ctypes.addressof(runtime)
-    )
+    with tiles_set_up(target):
+        _ABI(code.address(compiled.symbol))(
+            ctypes.addressof(pointers), address, ctypes.addressof(runtime)
+        )

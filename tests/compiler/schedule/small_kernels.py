@@ -14,6 +14,7 @@ from compiler.llvm import compile_kernel
 from compiler.operators.registry import infer_type
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.tile_session import tiles_set_up
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
@@ -103,5 +104,6 @@ def run_kernel(
     )
     workspace = np.empty(compiled.workspace_bytes + 64, np.uint8)
     runtime = (ctypes.c_int64 * 2)(0, 1)
-    function(ctypes.addressof(pointers), workspace.ctypes.data, ctypes.addressof(runtime))
+    with tiles_set_up(target or host_target()):
+        function(ctypes.addressof(pointers), workspace.ctypes.data, ctypes.addressof(runtime))
     return output

@@ -1,0 +1,268 @@
+"""Sketch: sums of narrow products in matrix tiles (AMX), 2x2 of them by rule.
+
+for outer.. (parallel): for row, columns, blocks in an order that is open:
+    tiles = 0                                          [columns / rows of a tile][blocks]
+    for reduce..: for k.o: load a tile for each of columns and of blocks; multiply all pairs
+    sums = tiles
+    for columns: for blocks: output = epilogue(sums)
+
+The tiles of the left factor hold neighbours along `column`, those of the right one a block of
+channels; both hold as many steps of the sum as fit, of 4 bytes each. Serves matrix multiplication
+and convolution of blocked data with constant weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Load
+from compiler.expr.walk import axes_of
+from compiler.kernels.accumulate import narrow_factors
+from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.nest_shape import Loop
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
+from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
+from compiler.schedule.sketches.tile_domains import TileContext
+from compiler.schedule.sketches.tile_forms import TileForm, tile_forms
+from compiler.schedule.sketches.tile_operands import packed_along
+from compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
+from compiler.schedule.space import Choice, ChoiceValue, Sketch
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.matrix_tiles import MatrixTiles
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.vectors import vector_lanes
+from compiler.target import Target
+from compiler.tile_set_up import TilePalette
+
+BLOCKS = ((2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
+"""Tiles of sums along columns and channels; with those of the factors there are at most 8."""
+LOAD_CYCLES = 0.5  # of a tile's row, which is a cache line
+FEWEST_ROWS = 4
+FULL_ENOUGH = 0.25  # of a tile's steps: with fewer vectors are as fast
+ROWS_OUTSIDE, BLOCKS_OUTSIDE = "columns", "blocks"
+
+
+def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """The sketch of the first form that matrix tiles can hold; none on a target without tiles."""
+    if target.matrix_tiles is None:
+        return []
+    forms = tile_forms(kernel, vector_lanes(kernel, target))
+    for form in forms:
+        shape = _shape_of(form, target, target.matrix_tiles)
+        if shape is not None:
+            return [_sketch(TileContext(form, target, threads), shape)]
+    return []
+
+
+@dataclass(frozen=True)
+class _TileShape:
+    """What the tiles of a form hold: `steps` of the sum, `lanes`, and rows up to `most_rows`."""
+
+    axis: str
+    terms: int
+    steps: int
+    lanes: int
+    most_rows: int
+
+    def rows(self, columns: int, extent: int) -> int:
+        """Rows of a tile, of which `columns` lie along an axis of this extent."""
+        return min(self.most_rows, extent // columns)
+
+
+def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> _TileShape | None:
+    """The tiles for this form; None where they cannot hold it, or would hold little."""
+    kernel, roles, dot = form.kernel, form.roles, form.dot
+    if dot is None or form.turned or form.held is not None or roles.phases or not roles.column:
+        return None
+    anchor = kernel.stage(kernel.anchor)
+    factors = narrow_factors(anchor.body)
+    if factors is None:
+        return None
+    sides = _sides(kernel, factors, roles.column, roles.vector, dot.axis)
+    if sides is None:
+        return None
+    left, right = sides
+    known = target.dot_products(left.dtype, right.dtype, anchor.dtype)
+    if not any(item.matrix and item.terms == dot.terms for item in known):
+        return None
+    extents = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
+    lanes, extent = palette.row_bytes // anchor.dtype.bytes, extents[dot.axis]
+    if extents[roles.vector] % lanes or (roles.block and extents[roles.vector] != lanes):
+        return None
+    if extent % dot.terms:
+        return None
+    most = min(palette.rows, palette.row_bytes // (dot.terms * left.dtype.bytes))
+    steps = max(n for n in range(1, most + 1) if extent // dot.terms % n == 0)
+    if steps < FULL_ENOUGH * most or extents[roles.column] < FEWEST_ROWS:
+        return None
+    return _TileShape(dot.axis, dot.terms, steps, lanes, palette.rows)
+
+
+def _sides(
+    kernel: FusedKernel, factors: Sequence[object], column: str, vector: str, summed: str
+) -> tuple[Load, Load] | None:
+    """The factor that has rows, contiguous along the sum, and the constant one that has lanes."""
+    loads = [factor for factor in factors if isinstance(factor, Load)]
+    if len(loads) < 2:
+        return None
+    constants = {buffer.name for buffer in kernel.inputs if buffer.constant}
+    rows = [load for load in loads if load.buffer not in constants]
+    if len(rows) != 1:
+        return None
+    (left,), (right,) = rows, [load for load in loads if load is not rows[0]]
+    read = [{name for item in load.indices for name in axes_of(item)} for load in (left, right)]
+    if vector in read[0] or column in read[1] or column not in read[0] or vector not in read[1]:
+        return None
+    *others, last = left.indices
+    if affine(last, {}).coefficient(summed) != 1 or any(summed in axes_of(i) for i in others):
+        return None
+    return left, right
+
+
+def _sketch(context: TileContext, shape: _TileShape) -> Sketch:
+    columns, vectors = context.extent(context.roles.column), context.vectors
+    fitting = tuple(
+        (high, wide) for high, wide in BLOCKS if wide <= vectors and columns // high >= FEWEST_ROWS
+    )
+    best = min(fitting, key=lambda tile: (_cycles(shape, tile, columns, vectors), -math.prod(tile)))
+    orders = (ROWS_OUTSIDE, BLOCKS_OUTSIDE)
+    left, right = columns * context.reduction, vectors * shape.lanes * context.reduction
+    choices: list[tuple[Choice, ChoiceValue]] = [
+        (Choice("tile", fitting), best),
+        # What is larger is read once, and what it is multiplied with stays in a near cache.
+        (Choice("loops", orders), orders[int(right > left)]),
+    ]
+    products = math.prod(
+        axis.extent for axis in (*context.anchor.axes, *context.anchor.reduce_axes)
+    )
+    if context.threads > 1 and products >= PARALLEL_WORK:
+        choices.append((Choice("chunks", CHUNKS), 4))
+
+    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
+        return Schedule(tuple(_Plan(context, shape, assignment).steps()))
+
+    domains, defaults = zip(*choices, strict=True)
+    return Sketch("matrix_tiles", domains, build, defaults, leads=True)
+
+
+def _cycles(shape: _TileShape, tile: tuple[int, int], columns: int, vectors: int) -> float:
+    """Of a step of the sum for all columns and vectors, in tiles of so many of both.
+
+    A product of tiles takes as many cycles as the left one has rows; loads go on meanwhile.
+    """
+    high, wide = tile
+    rows = shape.rows(high, columns)
+    turns = math.ceil(columns / (rows * high)) * math.ceil(vectors / wide)
+    return turns * max(float(high * wide * rows), LOAD_CYCLES * (high * rows + wide * shape.steps))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is decided for one candidate."""
+
+    context: TileContext
+    shape: _TileShape
+    choices: Mapping[str, ChoiceValue]
+
+    @cached_property
+    def tile(self) -> tuple[int, int]:
+        """Tiles along the columns, and along the vectors."""
+        value = self.choices["tile"]
+        assert isinstance(value, tuple)
+        high, wide = map(int, value)
+        return high, wide
+
+    def steps(self) -> Iterable[Step]:
+        """The schedule."""
+        context, roles = self.context, self.context.roles
+        kernel, output, anchor = context.kernel, context.kernel.output.name, context.kernel.anchor
+        yield from context.form.steps
+        yield from packed_along(kernel, roles.vector, self.shape.lanes, dot=context.form.dot)
+        if output == anchor:
+            anchor = f"{output}.sum"
+            yield CacheWrite(output, anchor)
+        loops = self._loops()
+        yield from self._output_steps(output, loops)
+        parallel = self._parallel(loops)
+        if parallel:
+            yield from parallel_steps(output, parallel, int(str(self.choices["chunks"])))
+        attached = attached_axis(context)
+        for name in context.prologue:
+            yield from copying_steps(kernel, kernel.stage(name), context.lanes)
+            if attached:
+                inside = "parallel" if len(parallel) > 1 else attached
+                yield ComputeAt(name, output, inside)
+        fused = len(parallel) == len(loops) > 1
+        yield ComputeAt(anchor, output, "parallel" if fused else loops[-1].name, "stack")
+        yield from self._anchor_steps(anchor)
+
+    def _loops(self) -> list[Loop]:
+        """The loops over blocks of tiles, outermost first."""
+        context, roles, (high, wide) = self.context, self.context.roles, self.tile
+        columns = context.extent(roles.column)
+        size = high * self.shape.rows(high, columns)
+        blocks = f"{roles.block}.o" if roles.block else f"{roles.vector}.o.o"
+        inner = [
+            Loop(f"{roles.column}.o", roles.column, columns, size, whole=True),
+            Loop(blocks, roles.block or roles.vector, context.vectors, wide, whole=True),
+        ]
+        if self.choices["loops"] == BLOCKS_OUTSIDE:
+            inner.reverse()
+        outside = (*roles.outer, roles.row) if roles.row else roles.outer
+        return [*(Loop(axis, axis, context.extents[axis]) for axis in outside), *inner]
+
+    def _parallel(self, loops: list[Loop]) -> list[Loop]:
+        """The loops that threads share: all but the innermost, of several."""
+        if "chunks" not in self.choices:
+            return []
+        attached = attached_axis(self.context)
+        if attached:
+            names = [loop.name for loop in loops]
+            return loops[: names.index(attached) + 1]
+        return loops
+
+    def _output_steps(self, output: str, loops: list[Loop]) -> Iterable[Step]:
+        roles, lanes, (high, wide) = self.context.roles, self.shape.lanes, self.tile
+        if roles.block:
+            yield Tile(output, roles.block, wide, "shift")
+            within = (f"{roles.block}.i", roles.vector)
+        else:
+            yield Tile(output, roles.vector, lanes)
+            yield Tile(output, f"{roles.vector}.o", wide, "shift")
+            within = (f"{roles.vector}.o.i", f"{roles.vector}.i")
+        rows = self.shape.rows(high, self.context.extent(roles.column))
+        yield Tile(output, roles.column, high * rows, "shift")
+        column = f"{roles.column}.i"
+        yield Reorder(output, (*(loop.name for loop in loops), column, *within))
+        yield Unroll(output, within[0])
+        yield Vectorize(output, within[1])
+
+    def _anchor_steps(self, anchor: str) -> Iterable[Step]:
+        """Loops over the tiles of one block, and the tiles."""
+        shape, roles, (high, _) = self.shape, self.context.roles, self.tile
+        summed, rows = shape.axis, shape.rows(high, self.context.extent(roles.column))
+        yield Tile(anchor, roles.column, rows)
+        blocks, lanes = roles.block, roles.vector
+        if not roles.block:
+            yield Tile(anchor, roles.vector, shape.lanes)
+            blocks, lanes = f"{roles.vector}.o", f"{roles.vector}.i"
+        yield Tile(anchor, summed, shape.steps * shape.terms)
+        yield Tile(anchor, f"{summed}.i", shape.terms)
+        outside = [axis for axis in (*roles.outer, roles.row) if axis]
+        others = [axis for axis in roles.reduce if axis != summed]
+        tiled = (f"{roles.column}.i", f"{summed}.i.o", lanes, f"{summed}.i.i")
+        columns = f"{roles.column}.o"
+        yield Reorder(anchor, (*outside, *others, f"{summed}.o", columns, blocks, *tiled))
+        yield Unroll(anchor, columns)
+        yield Unroll(anchor, blocks)
+        yield MatrixTiles(anchor, *tiled)

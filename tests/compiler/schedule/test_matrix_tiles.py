@@ -1,0 +1,178 @@
+"""Sums of narrow products in matrix tiles: exact for all shapes, in the instructions of AMX."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.llvm.compile_kernel import constant_layouts, emit_loops
+from compiler.llvm.machine import assembly
+from compiler.loops.interpret import interpret
+from compiler.loops.ir import LoopNest, uses_tiles
+from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.spaces import default_schedule, schedule_space
+from compiler.target import Target, host_target, host_tile_refusal
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
+from configs.settings import load_target
+from tests.compiler.schedule.guarded_run import run_guarded
+from tests.compiler.schedule.narrow_kernels import narrowed, values_for
+from tests.compiler.schedule.small_kernels import kernel_of
+
+TILES = Target.from_json(load_target("sapphirerapids").model_dump())
+PAIRS = [
+    (DType.U8, DType.I8),
+    (DType.I8, DType.I8),
+    (DType.U8, DType.U8),
+    (DType.I8, DType.U8),
+    (DType.BF16, DType.BF16),
+]
+DRAWN = settings(
+    max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+def product(
+    m: int, k: int, n: int, turned: bool = False, constant: bool = True, total: DType = DType.I32
+) -> FusedKernel:
+    left, right = TensorType(total, (m, k)), TensorType(total, (n, k) if turned else (k, n))
+    node = ("matmul", ["x0", "x1"], {"transpose_b": turned})
+    return kernel_of([left, right], [node], ["x1"] if constant else [])
+
+
+def convolution(
+    blocks: tuple[int, int],
+    window: int,
+    size: tuple[int, int],
+    stride: int,
+    pad: int,
+    total: DType = DType.I32,
+) -> FusedKernel:
+    inputs, outputs = blocks
+    attributes: dict[str, str | tuple[int, ...]] = {
+        "pads": (pad,) * 4,
+        "strides": (stride, stride),
+        "layout": "NCHWc",
+    }
+    data = TensorType(total, (1, inputs, *size, 16))
+    weight = TensorType(total, (16 * outputs, 16 * inputs, window, window))
+    return kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
+
+
+@st.composite
+def kernels(draw: st.DrawFn, total: DType) -> FusedKernel:
+    """Products and convolutions, most of which tiles can hold."""
+    if draw(st.booleans()):
+        m = draw(st.sampled_from([4, 5, 7, 13, 16, 17, 31, 33]))
+        k, n = draw(st.sampled_from([32, 64, 96, 68, 132])), draw(st.sampled_from([16, 48, 80]))
+        return product(m, k, n, draw(st.booleans()), total=total)
+    window, stride = draw(st.sampled_from([1, 1, 3])), draw(st.sampled_from([1, 1, 2]))
+    blocks = draw(st.sampled_from([(1, 1), (2, 1), (1, 3), (2, 2)]))
+    size = draw(st.sampled_from([3, 5])), draw(st.sampled_from([7, 10, 17, 19]))
+    return convolution(blocks, window, size, stride, draw(st.sampled_from([0, 1])), total)
+
+
+def tiled(kernel: FusedKernel, seed: int = 0, threads: int = 1) -> tuple[Schedule, LoopNest] | None:
+    """A schedule with matrix tiles, the default for the seed 0, and its loops; None if none is."""
+    space = schedule_space(kernel, TILES, threads)
+    if space.sketches[0].name != "matrix_tiles":
+        return None
+    candidate = space.default()
+    rng = random.Random(seed)
+    while seed and (candidate := space.sample(rng)).sketch != "matrix_tiles":
+        pass
+    schedule = space.schedule(candidate)
+    nest = lower(kernel, schedule)
+    verify_loops(nest)
+    assert uses_tiles(nest.body)
+    return schedule, nest
+
+
+def computed(kernel: FusedKernel, made: tuple[Schedule, LoopNest], inputs: Any) -> Array:
+    schedule, nest = made
+    layouts = dict(constant_layouts(schedule))
+    given = {}
+    for memory in nest.inputs:
+        array, layout = inputs[memory.name], layouts.get(memory.name)
+        packed = array if layout is None else layout.pack(array)
+        given[memory.name] = packed.reshape(memory.shape)  # axes may be merged
+    return interpret(nest, given).reshape(kernel.output.shape)
+
+
+def test_drawn_kernels_are_exact_in_tiles() -> None:
+    found = []
+
+    @DRAWN
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        left, right = data.draw(st.sampled_from(PAIRS))
+        total = DType.F32 if left.is_float else DType.I32
+        requantised = total is DType.I32 and data.draw(st.booleans())
+        kernel = narrowed(data.draw(kernels(total)), left, right, 0, requantised)
+        seed, threads = data.draw(st.integers(0, 99)), data.draw(st.sampled_from([1, 2]))
+        made = tiled(kernel, seed, threads)
+        found.append(made is not None)
+        if made is None:
+            return
+        inputs = values_for(kernel, seed)
+        expected: Any = evaluate_kernel(kernel, inputs)
+        found_values: Any = computed(kernel, made, inputs)
+        if left.is_float:
+            np.testing.assert_allclose(found_values, expected, rtol=1e-5)
+        else:
+            np.testing.assert_array_equal(found_values, expected, strict=True)
+        schedule, nest = made
+        text = emit_loops(nest, schedule, TILES, "kernel")
+        assert re.search(r"\ttdpb(?:[us]{2}d|f16ps)\t", assembly(text.text, TILES))
+
+    check()
+    assert sum(found) >= 10
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (product(3, 64, 32), "few rows"),
+        (product(32, 61, 32), "a sum that is no multiple of a step"),
+        (product(32, 64, 30), "lanes that are no whole vectors"),
+        (product(32, 64, 32, constant=False), "lanes that nobody has packed"),
+    ],
+)
+def test_what_tiles_do_not_hold_goes_in_vectors(kernel: FusedKernel, reason: str) -> None:
+    assert tiled(narrowed(kernel, DType.U8, DType.I8)) is None, reason
+
+
+def test_targets_without_tiles_have_no_such_sketch() -> None:
+    kernel = narrowed(product(32, 64, 32), DType.U8, DType.I8)
+    target = Target.from_json(load_target("znver4").model_dump())
+    assert "matrix_tiles" not in {s.name for s in schedule_space(kernel, target).sketches}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("left", [DType.U8, DType.BF16])
+def test_tiles_run_where_the_cpu_has_them(left: DType, threads: int) -> None:
+    target = host_target()
+    if target.matrix_tiles is None:
+        pytest.skip(f"no run: {host_tile_refusal() or 'this CPU has no matrix tiles'}")
+    total, right = (DType.F32, left) if left.is_float else (DType.I32, DType.I8)
+    for made in (product(70, 256, 96, total=total), product(9, 132, 48, total=total)):
+        kernel = narrowed(made, left, right)
+        assert schedule_space(kernel, target, threads).sketches[0].name == "matrix_tiles"
+        inputs = values_for(kernel)
+        outcome = run_guarded(
+            kernel, default_schedule(kernel, target, threads), inputs, target, threads
+        )
+        assert not outcome.problem
+        output: Any = outcome.output
+        expected: Any = evaluate_kernel(kernel, inputs)
+        np.testing.assert_allclose(output, expected, rtol=1e-5)
