@@ -111,9 +111,10 @@ class CompileSettings(_Section):
     """What is compiled for; part of every record's key."""
 
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
-    numerics: Literal["strict", "default", "bf16", "f16"] = "default"
+    numerics: Literal["strict", "default", "bf16", "f16", "int8", "auto"] = "default"
     """`strict` excludes algorithms that change rounding, such as Winograd. `bf16` and `f16` keep
-    what contractions multiply, and what lies between these, in that type; sums stay in f32."""
+    what contractions multiply, and what lies between these, in that type; sums stay in f32.
+    `int8` multiplies integers of 8 bits, `auto` has what was chosen for each contraction."""
     target: str | None = None
     """A named target (`configs/targets`) or a TOML file; None: this machine."""
 

@@ -75,6 +75,7 @@ ORDERS = {
         "precision",
         "result",
         "job",
+        "tune_precisions",
         "__init__",
         "commands",
     ),

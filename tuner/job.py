@@ -26,6 +26,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
+from compiler.types.numerics import Numerics
 from configs.settings import Settings
 from db import queries
 from db.records import BestRecord, JobState, JobTask, TargetRecord, TaskKey, WorkloadRecord
@@ -37,6 +38,7 @@ from measure.farm.runner import Runner
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
+from tuner.building.lowered import LoweredModel
 from tuner.building.report import BuildReport, build_report
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import COMPARISON, ModelLatency, aligned_inputs, compare_models
@@ -80,16 +82,38 @@ def tune_model(
     machine on which nothing can be measured. Ctrl-C ends it early with all results kept.
     """
     started = time.monotonic() if started is None else started
+    check_job(settings)
+    graph = import_model(model, shapes, limits_of(settings))
+    lowered = LoweredModel(graph, Numerics.of(settings.compile.numerics))
+    return tune_lowered(
+        model, lowered, settings, progress=progress, make_runner=make_runner, started=started
+    )
+
+
+def check_job(settings: Settings) -> None:
+    """Raise SettingsError, before a model is read, for what no job can be done with."""
     check_strategy(settings.search.sampler)
+    check_runner(settings.measure.runner, runner_options(settings, target_of(settings)))
+
+
+def tune_lowered(
+    model: str | os.PathLike[str],
+    lowered: LoweredModel,
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    make_runner: MakeRunner | None = None,
+    started: float | None = None,
+) -> TuneResult:
+    """As `tune_model`, of a model that was imported; `model` is what it is called."""
+    started = time.monotonic() if started is None else started
     target = target_of(settings)
-    check_runner(settings.measure.runner, runner_options(settings, target))
-    limits = limits_of(settings)
-    graph = import_model(model, shapes, limits)
-    numerics = settings.compile.numerics
-    kernels = distinct_kernels(kernels_of(graph, target, limits=limits, numerics=numerics))
+    graph, numerics = lowered.graph, lowered.numerics
+    program = kernels_of(graph, target, limits=limits_of(settings), numerics=numerics)
+    kernels = distinct_kernels(program)
     with Store.open(settings.database.url) as store:
         cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
-        like = task_key("", target, settings.compile.threads, numerics)
+        like = task_key("", target, settings.compile.threads, settings.compile.numerics)
         past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
         found = {key: kernel for key, (kernel, _) in kernels.items()}
         elsewhere = bests_elsewhere(store, found, like)
@@ -97,6 +121,7 @@ def tune_model(
         job = Job(
             settings=settings,
             target=target,
+            numerics=numerics,
             store=store,
             cost_model=cost_model,
             tasks=tasks,
@@ -150,6 +175,8 @@ class Job:
     make_runner: MakeRunner
     started: float
     background: list[TrainingData] = field(default_factory=list)
+    numerics: Numerics | None = None
+    """Those that the settings name if None."""
     id: str = ""
     measured: int = 0
     seen: int = 0  # the last trial that the tasks know of
@@ -326,7 +353,7 @@ class Job:
         self, graph: Graph, choose: ChooseSchedule | None
     ) -> tuple[ExecutableSpec, BuildReport]:
         """The model's code and how it was built; the constants before packing are not kept."""
-        built = compile_with(graph, choose, self.settings, self.target)
+        built = compile_with(graph, choose, self.settings, self.target, numerics=self.numerics)
         return built.spec, build_report(built.spec.kernels, built.kernels)
 
     def _still_applies(self, settled: Settled) -> bool:

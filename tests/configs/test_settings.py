@@ -140,7 +140,7 @@ def test_unknown_variable_is_named() -> None:
         ("search.exploration", 1.5, "less than or equal to 1"),
         ("search.sampler", 3, "valid string"),
         ("search.cost_model", 3, "section"),
-        ("compile.numerics", "fast", "'strict', 'default', 'bf16' or 'f16'"),
+        ("compile.numerics", "fast", "'bf16', 'f16', 'int8' or 'auto'"),
         ("compile.numerics", "bf61", "did you mean bf16?"),
         ("measure.runner", 1, "valid string"),
         ("measure.samples", 3, "greater than or equal to 4"),

@@ -31,6 +31,7 @@ from db.file_state import file_digest, records_stamp
 from tuner.building.model_file import Meanwhile
 from tuner.building.report import BuildReport, require_share
 from tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
+from tuner.calibration.options import CHOSEN
 
 if TYPE_CHECKING:
     from compiler.kernels.kernel import FusedKernel
@@ -92,6 +93,8 @@ class BuildCache:
         folder = cache_folder(request.settings)
         if folder is None or request.form != ARTEFACT or request.dump_after is not None:
             return None
+        if request.settings.compile.numerics in CHOSEN:
+            return None  # what was chosen is known when the model has been read
         known = digest.result()
         return None if known is None else BuildCache(folder, request, target, known)
 

@@ -10,6 +10,7 @@ from compiler.llvm.object_cache import ObjectCache
 from compiler.pipeline import Compiled, compile_model
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
+from compiler.types.numerics import Numerics
 from configs.settings import Settings, cache_folder
 from tuner.from_settings import limits_of
 
@@ -24,10 +25,12 @@ def compile_with(
     dump_after: str | None = None,
     dump_kernels: Collection[str] | None = None,
     keep_llvm: bool = False,
+    numerics: Numerics | None = None,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
-    The rest is as in `compile_model`; where something is dumped all code is made anew.
+    `numerics` are those that the settings name if None. The rest is as in `compile_model`; where
+    something is dumped all code is made anew.
     """
     folder = cache_folder(settings) if dump_after is None else None
     cache = None if folder is None else ContentCache(folder)
@@ -39,7 +42,7 @@ def compile_with(
         threads=settings.compile.threads,
         dump_after=dump_after,
         dump_kernels=dump_kernels,
-        numerics=settings.compile.numerics,
+        numerics=settings.compile.numerics if numerics is None else numerics,
         cache=objects,
         limits=limits_of(settings),
         fallback=fallback,

@@ -108,20 +108,26 @@ def _compiled(
     from compiler.target import baseline_target
     from tuner.building.apply_best import Records
     from tuner.building.compile import compile_with
+    from tuner.building.lowered import keep_choice, lower_model
 
     settings, output, graph = request.settings, request.output, read()
+    lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target)
     built = compile_with(
-        graph,
+        lowered.graph,
         records.choose,
         settings,
         target,
+        numerics=lowered.numerics,
         dump_after=request.dump_after,
         keep_llvm=request.form in CODE_TEXTS,
     )
     reports = built.spec.kernels
     report = build_report(reports, built.kernels, records.notes(reports))
     require_share(report, request.require_tuned)
+    if lowered.chosen is not None and store is not None:
+        note = keep_choice(lowered.chosen, request.name, graph, settings, target)
+        report = replace(report, notes=(*report.notes, *filter(None, [note])))
     if request.form != ARTEFACT:
         from tuner.building.emit import write_form
 
@@ -134,7 +140,9 @@ def _compiled(
     if request.fallback:
         baseline = baseline_target(target)
         choose = Records(store, settings, baseline).choose
-        portable = compile_with(graph, choose, settings, baseline, fallback=True).spec
+        portable = compile_with(
+            lowered.graph, choose, settings, baseline, fallback=True, numerics=lowered.numerics
+        ).spec
     save(spec, output, portable)
     del spec, portable  # whose constants leave room for the copy
     digest = digest_of(output)

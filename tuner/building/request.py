@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from configs.errors import SettingsError
 from configs.settings import Settings
 from tuner.building.report import BuildReport
+from tuner.calibration.options import PrecisionOptions
 from tuner.reports.report import format_share
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class BuildRequest:
     that of the settings, in which the artefact is `listed`. `require_tuned` is the share of the
     estimated time that must run tuned. With `fallback` an artefact gets a second variant for CPUs
     that cannot run the first. `dump_after` names a stage of the compiler whose program is printed
-    (see `compiler.pipeline`): then nothing is taken from caches.
+    (see `compiler.pipeline`): then nothing is taken from caches. `precision` has the
+    calibration data of int8, or asks for a point of what was chosen for the model.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -47,8 +49,10 @@ class BuildRequest:
     require_tuned: float = 0.0
     dump_after: str | None = None
     listed: bool = True
+    precision: PrecisionOptions = field(default_factory=PrecisionOptions)
 
     def __post_init__(self) -> None:
+        self.precision.check(self.settings.compile.numerics)
         if self.form not in FORMS:
             near = difflib.get_close_matches(self.form, FORMS, n=1)
             meant = f"did you mean {near[0]}? " if near else ""

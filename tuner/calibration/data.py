@@ -86,20 +86,20 @@ def read_samples(path: str, types: Mapping[str, TensorType]) -> Samples:
     return Samples(types, tuple(places), digest.hexdigest())
 
 
-def split(samples: Samples, seed: int) -> tuple[Samples, Samples]:
-    """The samples to choose by, and a part held out to check the choice with, drawn by `seed`.
+def split(count: int, seed: int) -> tuple[list[int], list[int]]:
+    """The numbers of the samples to choose by, and of a part that is held out to check the choice
+    with, drawn by `seed`.
 
     Raises SettingsError for a single one.
     """
-    count = len(samples)
     if count < 2:
         raise SettingsError(
             "one sample cannot be split into data to choose by and data to check with",
             hint="give two samples or more",
         )
     held_out = max(1, round(HELD_OUT_SHARE * count))
-    drawn = Random(seed).sample(range(count), held_out)
-    return samples.part([n for n in range(count) if n not in set(drawn)]), samples.part(drawn)
+    drawn = sorted(Random(seed).sample(range(count), held_out))
+    return [number for number in range(count) if number not in drawn], drawn
 
 
 def _read(path: Path, types: Mapping[str, TensorType]) -> list[dict[str, Array]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tuner.calibration.options import AUTO, PrecisionOptions
 from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, tell_of_tiles, write_file
 from tuner.commands.database_cli import database, open_database
@@ -30,6 +31,15 @@ from tuner.commands.options import (
     UsageError,
     named_values,
     shapes_of,
+)
+from tuner.commands.precision_options import (
+    CalibrationOption,
+    LabelsOption,
+    MaxErrorOption,
+    MaxLossOption,
+    MethodOption,
+    MetricOption,
+    PointOption,
 )
 from tuner.interrupt import exit_code, signals_held
 
@@ -59,6 +69,12 @@ def tune(
     ] = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    calibration: CalibrationOption = None,
+    calibration_method: MethodOption = None,
+    max_error: MaxErrorOption = None,
+    metric: MetricOption = None,
+    labels: LabelsOption = None,
+    max_loss: MaxLossOption = None,
     config: ConfigOption = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="S", help="Random seed.")] = None,
     shape: ShapeOption = None,
@@ -94,22 +110,33 @@ def tune(
         "measure.address": address,
     }
     settings = load_settings(config, values)
-    prepare(settings, config, model, [json])
+    precision = PrecisionOptions(
+        calibration, calibration_method, max_error, metric, labels, max_loss
+    )
+    precision.check(settings.compile.numerics)
+    prepare(settings, config, model, [json], precision.files())
+    command = _build_command(model, settings, config, shapes, db)
+    if settings.compile.numerics == AUTO:
+        from tuner.commands.auto import choose_and_show
+
+        choose_and_show(model, settings, precision, shapes, json, command)
+        return
     with signals_held():  # libraries start threads
-        from tuner.job import tune_model
         from tuner.reports.progress import make_progress
         from tuner.reports.task_table import TaskTable
         from tuner.result import summary_lines
+        from tuner.tune_precisions import tune_with
 
         tell_of_tiles(settings)
-    result = tune_model(model, settings, shapes=shapes, progress=make_progress(), started=started)
+    result = tune_with(
+        model, settings, precision, shapes=shapes, progress=make_progress(), started=started
+    )
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
-        command = shlex.join(["tune", *sys.argv[1:]])
-        print(f"interrupted; all results are kept. To go on: {command}", file=sys.stderr)
+        again = shlex.join(["tune", *sys.argv[1:]])
+        print(f"interrupted; all results are kept. To go on: {again}", file=sys.stderr)
         raise typer.Exit(exit_code())
     if json != "-":
-        command = _build_command(model, settings, config, shapes, db)
         print("\n".join(summary_lines(result, command)))
 
 
@@ -163,6 +190,10 @@ def build(
     ] = True,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    calibration: CalibrationOption = None,
+    calibration_method: MethodOption = None,
+    max_error: MaxErrorOption = None,
+    point: PointOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     dump_after: DumpOption = None,
@@ -186,10 +217,20 @@ def build(
         "cache.enabled": None if cache else False,
     }
     settings = load_settings(config, values)
+    precision = PrecisionOptions(calibration, calibration_method, max_error, point=point)
     request = BuildRequest(
-        model, output, settings, shapes, emit, untuned, fallback, require_tuned, dump_after
+        model,
+        output,
+        settings,
+        shapes,
+        emit,
+        untuned,
+        fallback,
+        require_tuned,
+        dump_after,
+        precision=precision,
     )
-    prepare(settings, config, model, [*request.files(), json])
+    prepare(settings, config, model, [*request.files(), json], precision.files())
     result = build_model(request, digest)
     tell_of_tiles(settings)
     show(json, result.to_json(), build_table(result.report))

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -99,15 +100,20 @@ def _keep_traceback() -> str:
 
 
 def prepare(
-    settings: Settings, config: str | None, model: str, writes: Iterable[str | None]
+    settings: Settings,
+    config: str | None,
+    model: str,
+    writes: Iterable[str | None],
+    reads: Iterable[str] = (),
 ) -> None:
     """Refuse, before the work, to write what a command reads; say so if there is no cache.
 
-    `config` is what the settings were read from. Raises SettingsError.
+    `config` is what the settings were read from, `reads` are other files beside the model. Raises
+    SettingsError.
     """
     from configs.settings import cache_problem, files_read
 
-    read = files_read(config, settings)
+    read: list[str | PathLike[str]] = [*files_read(config, settings), *reads]
     check_files(writes=writes, reads=read, databases=[settings.database.url], model=model)
     if problem := cache_problem(settings):
         print(f"note: {problem}", file=sys.stderr)

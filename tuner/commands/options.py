@@ -23,7 +23,8 @@ NumericsOption = Annotated[
     typer.Option(
         metavar="NAME",
         help="strict: sums as the model says. default: whatever is fast in its types. bf16, f16: "
-        "contractions, and values between them, in that type with sums in f32.",
+        "contractions, and values between them, in that type with sums in f32. int8: products of "
+        "8 bits. auto: the fastest of these for each contraction, within --max-error.",
     ),
 ]
 ConfigOption = Annotated[

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import compiler
 from compiler.target import Target
+from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS
 from db import queries
 from db.records import CONFIRMED, TaskKey, TrialRecord
 from db.store import Store
@@ -37,8 +38,13 @@ _MACHINE_FACTS = ("cpu", "features", "cores", "kernel", "governor", "fingerprint
 
 
 def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
-    """The key under which this version of the compiler keeps records of a workload."""
-    return TaskKey(workload, target.key, threads, numerics, compiler.VERSION)
+    """The key under which this version of the compiler keeps records of a workload.
+
+    What a kernel stores its numbers in is part of the workload: of the numerics it only matters
+    whether all algorithms are admitted.
+    """
+    admitted = numerics if numerics == STRICT_NUMERICS.name else DEFAULT_NUMERICS.name
+    return TaskKey(workload, target.key, threads, admitted, compiler.VERSION)
 
 
 def trial_record(

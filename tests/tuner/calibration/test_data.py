@@ -99,11 +99,19 @@ def test_objects_in_an_npz_are_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_split_is_seeded_and_leaves_nothing_out() -> None:
-    runs = [{"x": np.zeros((2, 3), np.float32), "n": np.array(n)} for n in range(8)]
-    samples = Samples.of(runs, TYPES)
-    chosen, held_out = split(samples, seed=3)
-    assert sorted(n for part in (chosen, held_out) for _, n in whole(part)) == list(range(8))
+    chosen, held_out = split(8, seed=3)
+    assert sorted(chosen + held_out) == list(range(8))
     assert len(held_out) == 2
-    assert whole(split(samples, seed=3)[1]) == whole(held_out)
+    assert split(8, seed=3) == (chosen, held_out)
+    assert any(split(8, seed=seed) != (chosen, held_out) for seed in range(4))
     with pytest.raises(TunefarmError, match="one sample cannot be split"):
-        split(samples.first(1), seed=0)
+        split(1, seed=0)
+
+
+def test_samples_in_memory_are_known_by_their_contents() -> None:
+    runs = [{"x": np.zeros((2, 3), np.float32), "n": np.array(n)} for n in range(3)]
+    samples = Samples.of(runs, TYPES)
+    assert [number for _, number in whole(samples.part([2, 0]))] == [0, 2]
+    assert len(samples.first(2)) == 2
+    assert samples.digest == Samples.of(runs, TYPES).digest
+    assert samples.digest != Samples.of(runs[:2], TYPES).digest

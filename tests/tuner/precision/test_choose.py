@@ -1,0 +1,145 @@
+"""The whole choice, on a small model and without tuning: budgets hold on held-out samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.errors import SettingsError
+from compiler.graph.ir import Graph
+from compiler.target import host_target
+from compiler.types.precision import Precision
+from configs.settings import Settings, load_settings
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tuner.calibration.choice import PrecisionChoice
+from tuner.calibration.options import PrecisionOptions
+from tuner.precision import choose
+from tuner.precision.choose import choose_precisions
+from tuner.precision.report import contractions_table, points_table, summary_lines
+from tuner.precision.speed import UniformTimes
+from tuner.reports.terminal import console
+
+SECONDS = {Precision.F32: 1.0, Precision.BF16: 0.5, Precision.F16: 0.6, Precision.INT8: 0.25}
+
+
+def network() -> Graph:
+    maker = GraphMaker()
+    x = maker.input(4, 32)
+    for _ in range(3):
+        x = maker.node("relu", maker.node("matmul", x, maker.weights(32, 32, scale=0.2)))
+    return maker.graph(x)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = tmp_path / "inputs.npz"
+    values = np.random.default_rng(0).standard_normal((12, 4, 32)).astype(np.float32)
+    np.savez(path, x0=values)
+    return str(path)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(None, {"cache.folder": str(tmp_path / "cache")}, environment={})
+
+
+@pytest.fixture(autouse=True)
+def made_up_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every contraction takes as long as SECONDS says, in whole models too."""
+
+    def times(model: Any, kinds: Any, calibration: Any) -> dict[Precision, UniformTimes]:
+        return {
+            kind: UniformTimes({item.identity: SECONDS[kind] for item in model.found}, 1.0)
+            for kind in kinds
+        }
+
+    def samples(model: Any, assignments: Any, calibration: Any) -> list[list[float]]:
+        return [
+            [1.0 + 3 - sum(1 - SECONDS[kind] for kind in plan.values())] * 12
+            for plan in assignments
+        ]
+
+    monkeypatch.setattr(choose._Model, "times", times)
+    monkeypatch.setattr(choose, "_run_in_turn", samples)
+
+
+def chosen(settings: Settings, options: PrecisionOptions, graph: Graph | None = None) -> Any:
+    said: list[str] = []
+    tuned: list[Any] = []
+    choice = choose_precisions(
+        graph or network(),
+        settings,
+        host_target(),
+        options,
+        lambda *job: tuned.append(job),
+        None,
+        said.append,
+    )
+    return choice, tuned
+
+
+@pytest.mark.parametrize("budget", [0.006, 0.02, 0.2])
+def test_the_fastest_plan_within_the_error_is_chosen(
+    budget: float, settings: Settings, data: str
+) -> None:
+    choice, tuned = chosen(settings, PrecisionOptions(data, max_error=budget))
+    point = choice.points[choice.chosen]
+    assert point.worst <= budget
+    assert point.precisions
+    within = [other.ratio for other in choice.points if other.worst <= budget]
+    assert point.ratio == min(within)
+    assert choice.points[0].precisions == {}
+    assert len(tuned) == len({kind for item in choice.contractions for kind in item.seconds})
+    if budget == 0.2:
+        assert set(point.precisions.values()) == {Precision.INT8}
+    assert PrecisionChoice.from_json(choice.to_json()) == choice
+
+
+def test_an_error_that_nothing_meets_names_the_nearest(settings: Settings, data: str) -> None:
+    with pytest.raises(SettingsError, match=r"nothing below f32 is within 1e-09 .the nearest has"):
+        chosen(settings, PrecisionOptions(data, max_error=1e-9))
+
+
+def test_a_metric_may_lose_so_much(settings: Settings, data: str, tmp_path: Path) -> None:
+    code = tmp_path / "metric.py"
+    code.write_text(
+        "import numpy\n"
+        "def top1(outputs, labels):\n"
+        "    (scores,) = outputs.values()\n"
+        "    return float((scores.argmax(1) == labels).mean())\n"
+        "def nan(outputs, labels):\n"
+        "    return float('nan')\n"
+    )
+    labels = tmp_path / "labels.npy"
+    np.save(labels, np.zeros(48, np.int64))
+    options = PrecisionOptions(data, metric=f"{code}:top1", labels=str(labels), max_loss=0.5)
+    choice, _ = chosen(settings, options)
+    assert choice.measure.startswith("loss of ")
+    assert set(choice.points[choice.chosen].precisions.values()) == {Precision.INT8}
+    bad = PrecisionOptions(data, metric=f"{code}:nan", max_loss=0.5)
+    with pytest.raises(SettingsError, match="returned nan"):
+        chosen(settings, bad)
+
+
+def test_a_model_without_contractions_is_refused(settings: Settings) -> None:
+    maker = GraphMaker()
+    graph = maker.graph(maker.node("relu", maker.input(2, 3)))
+    with pytest.raises(SettingsError, match="no contraction whose precision could be chosen"):
+        chosen(settings, PrecisionOptions(max_error=0.01), graph)
+
+
+def test_what_was_chosen_is_told(settings: Settings, data: str) -> None:
+    choice, _ = chosen(settings, PrecisionOptions(data, max_error=0.2))
+    lines = summary_lines(choice, "tune build --model m.onnx")
+    assert lines[0].startswith(f"point {choice.chosen} of {len(choice.points) - 1}: 3 int8;")
+    assert lines[-2] == "another point: tune build --model m.onnx --point N"
+    out = console()
+    with out.capture() as captured:
+        out.print(contractions_table(choice))
+        out.print(points_table(choice))
+    text = captured.get()
+    assert text.count("int8") >= 4
+    assert "█" in text and "→" in text

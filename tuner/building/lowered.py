@@ -1,0 +1,168 @@
+"""The model that is compiled under the numerics of a build: as imported, or with a recorded plan.
+
+`int8` calibrates if the request names data, and records what came of it; without data the newest
+record of the model is taken. `auto` takes what a search has chosen for the model, or another point
+of it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import compiler
+from compiler.errors import DatabaseError, SettingsError
+from compiler.graph.ir import Graph
+from compiler.graph.serialize import structural_hash
+from compiler.plan.apply_precisions import apply_precisions, prepare
+from compiler.plan.contractions import contractions
+from compiler.runtime.executable import Executable
+from compiler.target import Target, host_target
+from compiler.types.numerics import Numerics
+from compiler.types.precision import Precision
+from configs.settings import Settings
+from tuner.building.compile import compile_with
+from tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
+from tuner.calibration.collect import calibrate
+from tuner.calibration.data import read_samples
+from tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
+
+if TYPE_CHECKING:
+    from db.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredModel:
+    """A graph and the numerics to compile it with, which may name its contractions one by one.
+
+    `chosen` is what was newly chosen for the model, to be recorded.
+    """
+
+    graph: Graph
+    numerics: Numerics
+    chosen: PrecisionChoice | None = None
+
+
+def lower_model(
+    graph: Graph,
+    settings: Settings,
+    options: PrecisionOptions,
+    target: Target,
+    store: Store | None,
+) -> LoweredModel:
+    """The imported model under the settings' numerics.
+
+    Raises SettingsError where these need data, or a record, that is not there, and for a model
+    without contractions.
+    """
+    numerics = settings.compile.numerics
+    if numerics not in CHOSEN:
+        return LoweredModel(graph, Numerics.of(numerics))
+    chosen = None
+    if numerics == INT8 and options.calibration is not None:
+        choice = chosen = calibrated(graph, settings, options)
+    else:
+        choice = recorded_choice(graph, settings, target, store)
+    number = options.point
+    if number is None and numerics == AUTO and options.max_error is not None:
+        number = choice.within(options.max_error)
+    lowered, planned = apply_precisions(prepare(graph), choice.plan(number))
+    return LoweredModel(lowered, planned, chosen)
+
+
+def calibrated(graph: Graph, settings: Settings, options: PrecisionOptions) -> PrecisionChoice:
+    """Every contraction that can be in int8 is, with ranges of the calibration data.
+
+    It is run on this machine, whatever is built for.
+
+    Raises SettingsError for data that does not fit and for a model without contractions.
+    """
+    prepared = prepare(graph)
+    assert options.calibration is not None
+    types = {name: prepared.types[name] for name in prepared.inputs}
+    plain = settings.compile.model_copy(update={"numerics": "default"})
+    with_f32 = settings.model_copy(update={"compile": plain})
+
+    def compile(graph: Graph) -> Executable:
+        return Executable(compile_with(graph, None, with_f32, host_target()).spec)
+
+    samples = read_samples(options.calibration, types)
+    calibration = calibrate(prepared, samples, options.method(), compile)
+    able = (item.identity for item in contractions(prepared) if item.quantisable)
+    point = ChoicePoint(dict.fromkeys(able, Precision.INT8), ratio=1.0, error=0.0)
+    return PrecisionChoice(RELATIVE_ERROR, 0.0, 0, (point,), calibration=calibration)
+
+
+def recorded_choice(
+    graph: Graph, settings: Settings, target: Target, store: Store | None
+) -> PrecisionChoice:
+    """What was last chosen for the model under these settings. Raises SettingsError if nothing."""
+    from db import queries
+
+    compile = settings.compile
+    needs = {
+        INT8: "--numerics int8 needs --calibration inputs.npz, or a database that has its ranges",
+        AUTO: "nothing was chosen for this model yet",
+    }
+    hints = {
+        INT8: "",
+        AUTO: "tune --model FILE --numerics auto --max-error 0.01 --calibration inputs.npz",
+    }
+    found = None
+    if store is not None:
+        found = queries.newest_plan(
+            store,
+            structural_hash(graph),
+            target.key,
+            compile.threads,
+            compile.numerics,
+            compiler.VERSION,
+        )
+    if found is None:
+        raise SettingsError(needs[compile.numerics], hint=hints[compile.numerics])
+    return PrecisionChoice.from_json(found.plan)
+
+
+def keep_choice(
+    choice: PrecisionChoice, name: str, graph: Graph, settings: Settings, target: Target
+) -> str:
+    """Record what a build has chosen in the settings' database; why that failed, or "".
+
+    A build server may have the records for reading only: that is no reason to fail.
+    """
+    from db.store import Store
+
+    try:
+        with Store.open(settings.database.url, create=False) as store:
+            record_choice(store, choice, name, graph, settings, target)
+    except DatabaseError as error:
+        return f"the calibration is not recorded: {error.message}"
+    return ""
+
+
+def record_choice(
+    store: Store,
+    choice: PrecisionChoice,
+    name: str,
+    graph: Graph,
+    settings: Settings,
+    target: Target,
+) -> None:
+    """Keep what was chosen for an imported model. Raises DatabaseError."""
+    from db.records import PlanRecord, TargetRecord
+
+    record = PlanRecord(
+        id=uuid.uuid4().hex,
+        model_name=name,
+        model_hash=structural_hash(graph),
+        target=target.key,
+        threads=settings.compile.threads,
+        numerics=settings.compile.numerics,
+        compiler_version=compiler.VERSION,
+        plan=choice.to_json(),
+        created=time.time(),
+    )
+    store.add([TargetRecord(target.key, target.to_json())])
+    store.add([record])

@@ -1,0 +1,38 @@
+"""`tune --numerics auto`: choose a precision for each contraction, and show what was chosen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import typer
+
+from configs.settings import Settings
+from tuner.calibration.options import PrecisionOptions
+from tuner.commands.command_line import show
+from tuner.interrupt import exit_code, signals_held
+
+
+def choose_and_show(
+    model: str,
+    settings: Settings,
+    options: PrecisionOptions,
+    shapes: Mapping[str, tuple[int, ...]],
+    json: str | None,
+    command: str,
+) -> None:
+    """Choose, and print a table of contractions, one of points, and the `command` to type next.
+
+    Raises TunefarmError.
+    """
+    with signals_held():  # libraries start threads
+        from tuner.precision.report import contractions_table, points_table, summary_lines
+        from tuner.reports.progress import make_progress
+        from tuner.tune_precisions import tune_auto
+    try:
+        choice = tune_auto(model, settings, options, shapes=shapes, progress=make_progress())
+    except KeyboardInterrupt:
+        print("interrupted; all measurements are kept, nothing is chosen", file=sys.stderr)
+        raise typer.Exit(exit_code()) from None
+    lines = summary_lines(choice, command)
+    show(json, choice.to_json(), contractions_table(choice), points_table(choice), "\n".join(lines))

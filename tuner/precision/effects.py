@@ -1,0 +1,62 @@
+"""What plans cost of a model's outputs: the model in that precision, run and compared with f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from compiler.graph.ir import Graph
+from compiler.plan.apply_precisions import apply_precisions
+from compiler.runtime.executable import Executable
+from compiler.types.numerics import Numerics
+from compiler.types.precision import Calibration, PrecisionPlan
+from compiler.types.tensor_type import Array
+from tuner.calibration.data import Samples
+from tuner.calibration.metric import Metric, relative_error
+from tuner.precision.search import Assignment
+
+Compile: TypeAlias = Callable[[Graph, Numerics], Executable]
+
+
+@dataclass(slots=True)
+class Effects:
+    """Errors of plans over some samples: relative ones, or what the user's metric loses.
+
+    `prepared` is the graph that plans are of; `compile` makes an executable of what they make of
+    it. The f32 outputs are kept, and each plan is run once.
+    """
+
+    prepared: Graph
+    calibration: Calibration | None
+    samples: Samples
+    compile: Compile
+    metric: Metric | None = None
+    _expected: list[dict[str, Array]] = field(default_factory=list)
+    _metric_of_f32: float = 0.0
+    _known: dict[str, float] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Run the f32 model. Raises SettingsError if the user's metric fails."""
+        self._expected = self._outputs(PrecisionPlan())
+        if self.metric is not None:
+            self._metric_of_f32 = self.metric.of(self._expected)
+
+    def error(self, assignment: Assignment) -> float:
+        """The error of a plan. Raises SettingsError if the user's metric fails."""
+        if not self._expected:
+            self.begin()
+        plan = PrecisionPlan(dict(assignment), self.calibration)
+        if plan.digest not in self._known:
+            self._known[plan.digest] = self._error(self._outputs(plan))
+        return self._known[plan.digest]
+
+    def _error(self, outputs: Sequence[dict[str, Array]]) -> float:
+        if self.metric is not None:
+            return max(0.0, self._metric_of_f32 - self.metric.of(outputs))
+        pairs = zip(outputs, self._expected, strict=True)
+        return max(relative_error(actual, expected) for actual, expected in pairs)
+
+    def _outputs(self, plan: PrecisionPlan) -> list[dict[str, Array]]:
+        executable = self.compile(*apply_precisions(self.prepared, plan))
+        return [dict(executable.run(run)) for run in self.samples]
