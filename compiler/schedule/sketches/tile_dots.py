@@ -19,6 +19,7 @@ from compiler.expr.walk import axes_of
 from compiler.kernels.accumulate import narrow_factors
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
+from compiler.target import Target
 from compiler.types.dtypes import DType
 
 _BYTES = (DType.U8, DType.I8)
@@ -41,6 +42,20 @@ class DotAxis:
     def steps(self, extent: int) -> int:
         """Dot products for so many terms of the sum."""
         return -(-extent // self.terms)
+
+
+def float_products(target: Target) -> tuple[str, ...]:
+    """How products of bf16 may be summed up, the preferred first.
+
+    `dot`: by the target's instruction. `widened`: factors are converted, and each is multiplied and
+    added in f32. Intel's vdpbf16ps takes four times as long as a multiply-add of f32, AMD's as long
+    as one.
+    """
+    known = target.dot_products(DType.BF16, DType.BF16, DType.F32)
+    if all(instruction.matrix for instruction in known):
+        return ("widened",)
+    slow = target.triple.startswith("x86_64") and not target.cpu.startswith("znver")
+    return ("widened", "dot") if slow else ("dot", "widened")
 
 
 def dot_axis(kernel: FusedKernel, vector: str, lanes: int) -> DotAxis | None:

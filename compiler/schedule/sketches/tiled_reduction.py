@@ -48,6 +48,7 @@ from compiler.schedule.sketches.tile_domains import (
     tiles_of,
     unrolls,
 )
+from compiler.schedule.sketches.tile_dots import float_products
 from compiler.schedule.sketches.tile_forms import tile_forms
 from compiler.schedule.sketches.tile_operands import can_inline, packed_along
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
@@ -89,9 +90,9 @@ def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) 
 
 def _sketch(context: TileContext) -> Sketch:
     anchor, roles, prologue = context.anchor, context.roles, context.prologue
-    products = math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes))
+    work = math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes))
     streamed = sum(buffer.type.bytes for buffer in context.kernel.inputs if buffer.constant)
-    if products < PARALLEL_WORK and streamed <= PARALLEL_BYTES:
+    if work < PARALLEL_WORK and streamed <= PARALLEL_BYTES:
         context = replace(context, threads=1)
     tiles = tiles_of(context)
     orders = reduce_orders(context)
@@ -107,6 +108,9 @@ def _sketch(context: TileContext) -> Sketch:
         choices.append((Choice("tail", ("peel", "mask")), "peel"))
     if roles.column and leaves_rest(context, tiles):
         choices.append((Choice("rest", ("peel", "shift")), "peel"))
+    if context.form.dot is not None and anchor.dtype.is_float:
+        products = float_products(context.target)
+        choices.append((Choice("factors", products), products[0]))
     if context.streamed:
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), 0))
     if prologue and not context.form.copies:
@@ -362,7 +366,8 @@ class _Plan:
         steps += [Unroll(anchor, axis, everywhere) for axis in unrolled]
         steps += [Unroll(anchor, axis) for axis in (*column, vector[0])]
         steps.append(Vectorize(anchor, vector[-1]))
-        steps += [DotProduct(anchor, axis) for axis in within]
+        widened = self.values.are("factors", "widened").item()
+        steps += [DotProduct(anchor, axis, widened) for axis in within]
         return [*steps, *self._held_rows(anchor)]
 
     def _held_rows(self, anchor: str) -> list[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compiler.expr.nodes import Binary, Const, Expr, Load, Select, const
+from compiler.expr.walk import rewrite
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel
+from compiler.llvm.compile_kernel import emit_loops
+from compiler.llvm.machine import assembly
 from compiler.loops.verify import verify_loops
 from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import schedule_space
+from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
@@ -25,7 +30,7 @@ from tests.compiler.schedule.small_kernels import kernel_of
 BYTES = st.sampled_from([DType.U8, DType.I8])
 EXTENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 24, 33, 64])
 DRAWN = settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 
@@ -122,3 +127,105 @@ def test_sums_are_exact_under_any_schedule(drawn: object, target: Target) -> Non
         np.testing.assert_array_equal(outcome.output, evaluate_kernel(made, inputs), strict=True)
 
     check()
+
+
+def floating(kernel: FusedKernel) -> FusedKernel:
+    """A kernel of i32 as one of f32."""
+
+    def changed(node: Expr) -> Expr:
+        if isinstance(node, Load):
+            return replace(node, dtype=DType.F32)
+        if isinstance(node, Const) and node.dtype is DType.I32:
+            return const(node.value, DType.F32)
+        if isinstance(node, Binary | Select) and node.dtype is DType.I32:
+            return replace(node, dtype=DType.F32)
+        return node
+
+    stages = tuple(replace(stage, body=rewrite(stage.body, changed)) for stage in kernel.stages)
+    inputs = tuple(replace(buffer, dtype=DType.F32) for buffer in kernel.inputs)
+    return replace(kernel, inputs=inputs, stages=stages)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_sums_of_bf16_are_those_of_f32_but_for_the_order(target: Target) -> None:
+    @DRAWN
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        lanes = target.lanes(DType.F32)
+        kernel = floating(data.draw(st.one_of(products(lanes), convolutions(lanes))))
+        made, seed = narrowed(kernel, DType.BF16, DType.BF16), data.draw(st.integers(0, 1 << 16))
+        space = schedule_space(made, target)
+        schedule = space.schedule(space.sample(random.Random(seed)))
+        rng = np.random.default_rng(seed)
+        # Whole numbers: every order of the sum gives the same, so that nothing may differ.
+        inputs = {
+            buffer.name: rng.integers(-8, 9, buffer.shape).astype(buffer.dtype.numpy)
+            for buffer in made.inputs
+        }
+        outcome = run_guarded(made, schedule, inputs, target)
+        assert not outcome.problem
+        np.testing.assert_array_equal(outcome.output, evaluate_kernel(made, inputs), strict=True)
+
+    check()
+
+
+def arm(*features: str) -> Target:
+    host = host_target()
+    return replace(
+        host,
+        triple="aarch64-unknown-linux-gnu",
+        cpu="generic",
+        features=("neon", *features),
+        vector_bytes=16,
+        vector_registers=32,
+    )
+
+
+def x86(*features: str, cpu: str = "x86-64-v4", vector_bytes: int = 64) -> Target:
+    v3 = ("avx", "avx2", "f16c", "fma", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave")
+    v4 = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl") if vector_bytes == 64 else ()
+    return replace(
+        host_target(),
+        triple="x86_64-unknown-linux-gnu",
+        cpu=cpu,
+        features=tuple(sorted((*v3, *v4, *features))),
+        vector_bytes=vector_bytes,
+        vector_registers=32 if vector_bytes == 64 else 16,
+    )
+
+
+U8_I8, I8_I8 = (DType.U8, DType.I8), (DType.I8, DType.I8)
+BF16 = (DType.BF16, DType.BF16)
+EXPECTED = [
+    (x86("avx512vnni"), U8_I8, "vpdpbusd"),
+    (x86("avx512vnni"), I8_I8, "vpdpbusd"),
+    (x86("avxvnni", cpu="x86-64-v3", vector_bytes=32), U8_I8, "vpdpbusd"),
+    (x86("avxvnniint8", cpu="x86-64-v3", vector_bytes=32), I8_I8, "vpdpbssd"),
+    (x86(cpu="x86-64-v3", vector_bytes=32), U8_I8, "vpmaddwd"),
+    (x86(), U8_I8, "vpmaddwd"),
+    (x86("avx512bf16", cpu="znver4"), BF16, "vdpbf16ps"),
+    (x86("avx512bf16", cpu="cooperlake"), BF16, "vfmadd"),
+    (arm("dotprod"), U8_I8, "sdot"),
+    (arm("dotprod"), I8_I8, "sdot"),
+    (arm("dotprod", "i8mm"), U8_I8, "usdot"),
+    (arm(), U8_I8, "smull"),
+    (arm("bf16"), BF16, "bfdot"),
+]
+
+
+@pytest.mark.parametrize(("target", "types", "instruction"), EXPECTED)
+def test_the_instruction_of_the_target_sums_them(
+    target: Target, types: tuple[DType, DType], instruction: str
+) -> None:
+    lanes = target.lanes(DType.F32)
+    kernel = kernel_of(
+        [i32(1, 1, 4, 10, lanes), i32(lanes, lanes, 3, 3)],
+        [("conv", ["x0", "x1"], {"layout": "NCHWc"})],
+        ["x1"],
+    )
+    made = narrowed(floating(kernel) if types is BF16 else kernel, *types)
+    schedule = default_schedule(made, target)
+    text = assembly(emit_loops(lower(made, schedule), schedule, target, "kernel").text, target)
+    found = re.findall(rf"\b{instruction}\w*\s", text)
+    assert len(found) >= 8
+    assert not re.search("maddubs", text)
