@@ -39,6 +39,7 @@ from compiler.expr.walk import axes_of, loads, substitute, transform
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
+from compiler.types.numerics import is_narrow
 
 BLOCK, KEY = "nb", "n"  # the axes of a key: its block, and its place there
 GROUP, LANE = "no", "nl"  # the axes of a packed key
@@ -73,14 +74,19 @@ class Attention:
 
 
 def attention_of(kernel: FusedKernel) -> Attention | None:
-    """The kernel's parts if it is an f32 attention, as the operator's expression gives it."""
+    """The kernel's parts if it is an f32 attention, as the operator's expression gives it.
+
+    The result may be stored in a narrow type.
+    """
     if len(kernel.stages) != 6:
         return None
     scores, largest, exponential, total, weighted, output = kernel.stages
     combiners = tuple(stage.combiner for stage in kernel.stages)
     if combiners != ("sum", "max", "", "sum", "sum", "") or kernel.anchor != weighted.name:
         return None
-    if any(len(s.reduce_axes) > 1 or s.accumulates is not DType.F32 for s in kernel.stages):
+    if any(len(s.reduce_axes) > 1 or s.accumulates is not DType.F32 for s in kernel.stages[:-1]):
+        return None
+    if output.dtype is not DType.F32 and not is_narrow(output.dtype):
         return None
     if len(scores.axes) < 2 or output.axes != weighted.axes:
         return None

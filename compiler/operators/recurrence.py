@@ -325,5 +325,6 @@ register(
             "linear_before_reset": False,
             "input_forget": False,
         },
+        reads_result=True,
     )
 )

@@ -100,6 +100,8 @@ class OperatorDefinition:
     moves: bool | Callable[[Attributes], bool] | None = None
     """Each element of its result is one of its operands' or a constant, whatever their type; None:
     where its pattern says so."""
+    reads_result: bool = False
+    """Its kernel reads back what it wrote, so that nothing behind it is fused with it."""
     work: WorkRule | None = None
     """The multiplications of a contraction."""
     outside: Callable[[Attributes, DType], float] | None = None

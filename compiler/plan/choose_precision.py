@@ -20,6 +20,7 @@ goes beyond the narrow type's largest number.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -34,6 +35,7 @@ from compiler.operators.registry import (
     Pattern,
     complete_attributes,
     moves,
+    multiplications,
     operator,
     passes_over_data,
 )
@@ -44,6 +46,10 @@ from compiler.types.numerics import Numerics
 
 FACTORS = 2
 """The first operands of a contraction, which it multiplies."""
+NEGLIGIBLE = (1 / 1000, 1 / 32)
+"""Of all products and of all constants of a model: a contraction with less of both stays in f32."""
+COPIED = 1024
+"""Products per element that pay for storing it in both types."""
 
 
 def run(graph: Graph, allowance: Allowance, numerics: Numerics) -> Graph:
@@ -51,16 +57,41 @@ def run(graph: Graph, allowance: Allowance, numerics: Numerics) -> Graph:
     narrow = numerics.narrow
     if narrow is None:
         return graph
+    shares = _Shares(graph)
     contractions = {
-        node.output
+        node.output: node
         for node in graph.nodes
-        if numerics.storage_of(node.source) is narrow and _may_narrow(graph, node, narrow)
+        if numerics.storage_of(node.source) is narrow
+        and _may_narrow(graph, node, narrow)
+        and (numerics.is_planned(node.source) or not shares.is_negligible(node))
     }
     if not contractions:
         return graph
     written = {group.output for group in fuse(graph, allowance)}
     stored = (_wanted(graph, contractions) & written) - set(graph.outputs)
+    stored -= _copied(graph, contractions.values())
     return _Emitter(graph, narrow, contractions, written, stored).run()
+
+
+class _Shares:
+    """What the contractions of a graph cost, of all of them together."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        costs = [self._costs(node) for node in graph.nodes]
+        self.total = [sum(column) for column in zip(*costs, strict=True)]
+
+    def is_negligible(self, node: Node) -> bool:
+        """Whether neither its products nor its constants are worth the error that it would add."""
+        return all(
+            cost < share * total
+            for cost, share, total in zip(self._costs(node), NEGLIGIBLE, self.total, strict=True)
+        )
+
+    def _costs(self, node: Node) -> tuple[int, int]:
+        work = multiplications(node, self.graph.types)
+        constants = (name for name in node.inputs[:FACTORS] if name in self.graph.constants)
+        return work, sum(self.graph.types[name].bytes for name in constants) if work else 0
 
 
 def _may_narrow(graph: Graph, node: Node, narrow: DType) -> bool:
@@ -98,6 +129,37 @@ def _wanted(graph: Graph, contractions: Collection[str]) -> set[str]:
             names = node.inputs
         wanted.update(name for name in names if name and graph.types[name].dtype is DType.F32)
     return wanted
+
+
+def _copied(graph: Graph, contractions: Collection[Node]) -> set[str]:
+    """Values that are better stored in f32, with a narrow copy beside them.
+
+    Those that are read in their own kernel; and those of norms that are read in f32 as well, and
+    multiplied so often that a copy costs next to nothing: what is added to them stays exact.
+    """
+    work: Counter[str] = Counter()
+    for node in contractions:
+        for name in node.inputs[:FACTORS]:
+            work[name] += multiplications(node, graph.types)
+    for node in reversed(graph.nodes):
+        if operator(node.operator).pattern is Pattern.VIEW:
+            work[node.inputs[0]] += work[node.output]
+    pointwise = {
+        name
+        for node in graph.nodes
+        if operator(node.operator).pattern is Pattern.ELEMENTWISE
+        for name in node.inputs
+    }
+    return {
+        node.output
+        for node in graph.nodes
+        if operator(node.operator).reads_result
+        or (
+            operator(node.operator).pattern is Pattern.OPAQUE
+            and node.output in pointwise
+            and work[node.output] >= COPIED * graph.types[node.output].size
+        )
+    }
 
 
 def _lies_between(graph: Graph, node: Node) -> bool:

@@ -131,6 +131,8 @@ class _Fuser:
         if operator(core.operator).alone:
             return self._claim([core])
         shape = self.graph.types[core.output].shape
+        if operator(core.operator).reads_result:
+            return self._claim([core])
 
         def joins(node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
             same_shape = self.graph.types[node.output].shape == shape

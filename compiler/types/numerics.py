@@ -77,6 +77,10 @@ class Numerics:
         """What the factors of the contraction with this source are kept in; None: as they are."""
         return dict(self.contractions).get(source, self.storage)
 
+    def is_planned(self, source: str) -> bool:
+        """Whether the contraction with this source has a storage of its own."""
+        return source in dict(self.contractions)
+
     def _narrow_storages(self) -> set[DType]:
         stored = (self.storage, *(storage for _, storage in self.contractions))
         return {storage for storage in stored if storage is not None and is_narrow(storage)}

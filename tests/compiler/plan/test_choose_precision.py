@@ -154,6 +154,26 @@ def test_few_channels_of_plain_data_stay_in_f32() -> None:
     assert contractions(graph) == ["f32", "bf16"]
 
 
+@pytest.mark.parametrize(("products", "copies"), [(1024, 1), (1008, 0)])
+def test_a_norm_that_is_added_later_stays_exact_where_a_copy_costs_little(
+    products: int, copies: int
+) -> None:
+    maker = GraphMaker()
+    x = dense(maker, maker.node("tanh", maker.input(4, 16)), 16)
+    norm = maker.node("layer_norm", x, maker.weights(16), maker.weights(16), axis=1)
+    narrow = dense(maker, maker.node("relu", dense(maker, norm, products)), 16)
+    graph = narrowed(maker.graph(maker.node("add", narrow, norm)))
+    assert choose_precision.COPIED == 1024
+    assert kernel_names(extracted(graph)).count("cast") == copies
+
+
+def test_a_contraction_of_no_account_stays_in_f32() -> None:
+    maker = GraphMaker()
+    y = dense(maker, maker.node("tanh", maker.input(64, 256)), 64)
+    token = maker.node("slice", y, starts=(0, 0), steps=(1, 1), shape=(1, 64))
+    assert contractions(narrowed(maker.graph(dense(maker, token, 4)))) == ["bf16", "f32"]
+
+
 def test_a_factor_beyond_the_largest_number_keeps_its_contraction_in_f32() -> None:
     maker = GraphMaker()
     y = dense(maker, maker.node("tanh", maker.input(4, 4)), 4)

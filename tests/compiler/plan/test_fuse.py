@@ -5,6 +5,7 @@ import pytest
 from compiler.graph.ir import Graph
 from compiler.plan.fuse import MAXIMUM_NODES, fuse
 from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker, extracted
 
 
@@ -51,6 +52,26 @@ def test_value_that_is_needed_elsewhere_ends_the_group() -> None:
         "relu",
         "softmax",
     ]
+
+
+def test_nothing_is_fused_behind_what_reads_its_own_result() -> None:
+    maker = GraphMaker()
+    projected, states = maker.input(3, 1, 2, 1, 4), maker.weights(3, 4, 1, 4)
+    cell: dict[str, Attribute] = {"alphas": (0.0,), "betas": (0.0,)}
+    y = maker.node("recurrence", projected, states, kind="RNN", activations=("tanh",), **cell)
+    assert groups(maker.graph(maker.node("relu", y))) == ["recurrence", "relu"]
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_narrow_floats_are_stored_and_widened_by_their_reader(pooled: bool) -> None:
+    maker = GraphMaker()
+    narrow = maker.node("cast", conv(maker, maker.input(1, 4, 6, 6)), to="bf16")
+    wide = maker.node("cast", narrow, to="f32")
+    if pooled:
+        graph = maker.graph(maker.node("reduce_mean", wide, axes=(2, 3)))
+        assert groups(graph) == ["conv_cast", "cast_reduce_mean"]
+    else:  # the model's output has nobody else who could
+        assert groups(maker.graph(wide)) == ["conv_cast_cast"]
 
 
 def test_result_of_another_shape_ends_the_group() -> None:
