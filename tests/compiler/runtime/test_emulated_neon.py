@@ -1,0 +1,101 @@
+"""Code for 64-bit Arm computes what it is to compute: kernels and whole models, emulated."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.frontend.zoo import build_model
+from compiler.frontend.zoo.network import Size
+from compiler.pipeline import compile_model
+from compiler.schedule.spaces import naive_schedule, schedule_space
+from compiler.target import Target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+from configs.settings import load_target
+from tests.compiler.loops.tiny_kernels import tiny_kernels
+from tests.compiler.runtime.c_models import random_inputs
+from tests.compiler.runtime.emulated import (
+    Case,
+    cross_compiled,
+    emulated,
+    example_outputs,
+    kernel_outputs,
+    run_emulated,
+)
+from tests.compiler.schedule.narrow_kernels import narrowed, values_for
+from tests.compiler.schedule.small_kernels import inputs_for, kernel_of
+
+MODELS = {
+    "resnet18": Size(image=64, width=0.25, classes=10),
+    "mobilenet_v2": Size(image=64, width=0.5, classes=10),
+    "encoder": Size(width=0.125, tokens=13, layers=2),
+}
+
+
+def target(name: str) -> Target:
+    return Target.from_json(load_target(name).model_dump())
+
+
+@emulated
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_models_compute_what_onnxruntime_does(
+    model: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = build_model(model, size=MODELS[model])
+    arm = target(("armv8-neon", "neoverse-v1")[threads - 1])
+    spec = compile_model(import_model_proto(proto), target=arm, threads=threads).spec
+    cross_compiled(spec, tmp_path, monkeypatch, "model")
+    inputs = random_inputs(spec)
+    found = example_outputs(spec, tmp_path, "model", inputs)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for name, expected in zip(found, session.run(list(found), inputs), strict=True):
+        assert np.abs(found[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@emulated
+def test_a_library_for_a_newer_cpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = build_model("mlp", size=Size())
+    spec = compile_model(import_model_proto(proto), target=target("neoverse-v1")).spec
+    cross_compiled(spec, tmp_path, monkeypatch, "mlp")
+    example_outputs(spec, tmp_path, "mlp", random_inputs(spec), cpu="max")
+    with pytest.raises(AssertionError, match="lacks instructions that the code needs: bf16 dot"):
+        run_emulated(tmp_path, "mlp_example", cpu="cortex-a72")
+
+
+@emulated
+def test_kernels_compute_what_they_mean_under_drawn_schedules(tmp_path: Path) -> None:
+    neon, rng, cases = target("armv8-neon"), random.Random(7), []
+    for kernel in tiny_kernels().values():
+        space = schedule_space(kernel, neon)
+        drawn = [space.schedule(space.sample(rng)) for _ in range(2)]
+        inputs = inputs_for(kernel)
+        for schedule in (naive_schedule(), space.schedule(space.default()), *drawn):
+            cases.append(Case(kernel, schedule, inputs))
+    for case, found in zip(cases, kernel_outputs(cases, neon, tmp_path), strict=True):
+        case.check(found)
+
+
+@emulated
+@pytest.mark.parametrize("name", ["armv8-neon", "neoverse-v1"])
+def test_products_of_narrow_numbers_are_exact(name: str, tmp_path: Path) -> None:
+    arm, rng, cases = target(name), random.Random(3), []
+    types = [(DType.U8, DType.I8), (DType.I8, DType.I8), (DType.BF16, DType.BF16)]
+    for left, right in types:
+        total = DType.F32 if left.is_float else DType.I32
+        for m, k, n in ((1, 64, 40), (7, 33, 17), (5, 128, 3)):
+            operands = [TensorType(total, (m, k)), TensorType(total, (k, n))]
+            kernel = kernel_of(operands, [("matmul", ["x0", "x1"], {})], ["x1"])
+            kernel = narrowed(kernel, left, right, requantised=total is DType.I32)
+            space = schedule_space(kernel, arm)
+            inputs = values_for(kernel)
+            for candidate in (space.default(), space.sample(rng)):
+                cases.append(Case(kernel, space.schedule(candidate), inputs))
+    for case, found in zip(cases, kernel_outputs(cases, arm, tmp_path), strict=True):
+        case.check(found)
