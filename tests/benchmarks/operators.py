@@ -9,7 +9,12 @@ figure is the median ratio of neighbouring slices, the faster engine's time over
 interval: below 1 we are slower. On one thread the time is that of the processor: what others did
 meanwhile does not count. Beside it is the share of the roofline: the time that the work takes at
 the measured FMA peak or the measured copy bandwidth for that many bytes, whichever is longer, over
-ours. Prints the worst first, then a summary. `--target` changes our code alone.
+ours. Prints the worst first, then a summary.
+
+`--target` changes our code. Where it lacks AVX-512 and this CPU has it, peers are held to AVX2:
+onnxruntime, which cannot be, only says what is right, unless it is the only one; what OpenVINO
+runs in wider vectors all the same (matrix products, some reductions) is marked with a star and no
+part of the summary.
 """
 
 from __future__ import annotations
@@ -38,10 +43,13 @@ from measure.machine import fingerprint
 from tests.benchmarks.engines import (
     Arrays,
     Bound,
+    CrashProbe,
     aligned,
+    hold_to_avx2,
     onnxruntime_engine,
     openvino_engine,
     ours,
+    runs_avx512,
 )
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tests.benchmarks.operator_cases.all_cases import all_cases
@@ -61,11 +69,15 @@ LONG_CALL = 0.01  # seconds: a slice of such calls is one call without another b
 TOO_LONG = 0.3  # seconds: such a case is not called again
 COPY_SIZES = tuple(1 << power for power in range(14, 27, 2))
 OK = "ok"
+PROBE = CrashProbe()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of a case: `ratio` is best peer / ours, None unless `status` is "ok"."""
+    """What came of a case: `ratio` is best peer / ours, None unless `status` is "ok".
+
+    `wider` says that the peer ran wider vectors than our target has.
+    """
 
     family: str
     case: str
@@ -78,6 +90,7 @@ class Row:
     rate: str = ""
     roofline: float | None = None
     build_seconds: float = 0.0
+    wider: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +143,14 @@ def measure(case: OperatorCase, target: Target, threads: int, limits: Roofline) 
     begin = time.perf_counter()
     mine.run()
     first = time.perf_counter() - begin
-    peers, remark = _peers(model, inputs, mine.outputs, threads)
+    probe = PROBE if _is_narrower(target) else None
+    peers, remark = _peers(model, inputs, mine.outputs, threads, probe)
     if not peers or remark:
         return Row(case.family, case.name, remark or "no peer runs it")
+    wider = False
+    if _is_narrower(target):
+        held = [peer for peer in peers if not runs_avx512(peer)]
+        wider, peers = not held, held or peers
     engine, compared, seconds = _timed(mine, peers, first, threads)
     flops = count_flops(model)
     moved = sum(array.nbytes for array in (*inputs.values(), *mine.outputs.values()))
@@ -153,11 +171,12 @@ def measure(case: OperatorCase, target: Target, threads: int, limits: Roofline) 
         else f"{moved / seconds / 1e9:.1f} GB/s",
         least / seconds,
         spent,
+        wider,
     )
 
 
-def _rate_text(work: float, unit: str, seconds: float) -> str:
-    return f"{work / seconds / 1e9:.1f} {unit}"
+def _is_narrower(target: Target) -> bool:
+    return host_target().has_avx512 and not target.has_avx512
 
 
 def _timed(
@@ -187,11 +206,15 @@ def _timed(
 
 
 def _peers(
-    model: onnx.ModelProto, inputs: Arrays, outputs: Arrays, threads: int
+    model: onnx.ModelProto,
+    inputs: Arrays,
+    outputs: Arrays,
+    threads: int,
+    probe: CrashProbe | None,
 ) -> tuple[list[Bound], str]:
     """The engines that run the model, and what is wrong with our outputs, if anything is.
 
-    An engine that differs from onnxruntime is left out.
+    An engine that differs from onnxruntime, or crashes where it is tried, is left out.
     """
     peers: list[Bound] = []
     try:
@@ -203,6 +226,9 @@ def _peers(
         if not _agree(outputs, reference.outputs):
             return [], "wrong: the output differs from onnxruntime's"
         peers.append(reference)
+    if probe is not None and not probe.survives(model, inputs, outputs, threads):
+        print("    openvino: it crashes; it was left out", file=sys.stderr)
+        return peers, ""
     try:
         other = openvino_engine(model, inputs, outputs, threads)
         other.run()
@@ -223,7 +249,7 @@ def _agree(actual: Arrays, expected: Arrays) -> bool:
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The figures of the last line; shares and ratios of the cases that were timed."""
-    ratios = {row.case: row.ratio for row in rows if row.ratio is not None}
+    ratios = {row.case: row.ratio for row in rows if row.ratio is not None and not row.wider}
     if not ratios:
         return {"cases": len(rows), "timed": 0}
     worst = min(ratios, key=lambda case: ratios[case])
@@ -231,6 +257,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "cases": len(rows),
         "timed": len(ratios),
         "refused_or_wrong": sum(row.status != OK for row in rows),
+        "peer_wider": sum(row.wider for row in rows),
         "geometric_mean": geometric_mean(ratios.values()),
         f"share_below_{SLOW}": sum(ratio < SLOW for ratio in ratios.values()) / len(ratios),
         "worst": ratios[worst],
@@ -244,7 +271,7 @@ def _print(rows: Sequence[Row], facts: dict[str, Any]) -> None:
     print()
     families: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        if row.ratio is not None:
+        if row.ratio is not None and not row.wider:
             families[row.family].append(row.ratio)
     for family, ratios in sorted(families.items(), key=lambda item: geometric_mean(item[1])):
         below = sum(ratio < SLOW for ratio in ratios)
@@ -261,10 +288,13 @@ def _print(rows: Sequence[Row], facts: dict[str, Any]) -> None:
 def _summary_text(figures: dict[str, Any]) -> str:
     if not figures["timed"]:
         return f"none of {figures['cases']} cases was timed"
+    wider = (
+        f"; {figures['peer_wider']} peers ran wider vectors (*)" if figures["peer_wider"] else ""
+    )
     return (
         f"{figures['timed']} of {figures['cases']} cases timed; best peer / ours: geometric mean "
         f"{figures['geometric_mean']:.2f}, {figures[f'share_below_{SLOW}']:.1%} below {SLOW}, "
-        f"worst {figures['worst']:.2f} ({figures['worst_case']})"
+        f"worst {figures['worst']:.2f} ({figures['worst_case']}){wider}"
     )
 
 
@@ -272,9 +302,10 @@ def _line(row: Row) -> str:
     if row.ratio is None:
         return f"{row.status[:70]:>16}  {row.case}"
     assert row.seconds is not None and row.roofline is not None
+    peer = row.peer + "*" * row.wider
     return (
         f"{row.ratio:6.2f} [{row.low:5.2f}, {row.high:5.2f}] {1e6 * row.seconds:9.1f} us "
-        f"{row.rate:>16} {row.roofline:4.0%} of roofline  {row.peer:11}  {row.case}"
+        f"{row.rate:>16} {row.roofline:4.0%} of roofline  {peer:12}  {row.case}"
     )
 
 
@@ -305,6 +336,8 @@ def main(arguments: list[str]) -> int:
     target = host_target()
     if options.target:
         target = Target.from_json(load_target(options.target).model_dump())
+    if _is_narrower(target):
+        hold_to_avx2()
     rows = []
     with pinned(options.threads):
         limits = Roofline.measured(target, options.threads)
