@@ -504,7 +504,8 @@ class _FunctionEmitter:
     def _exists(self, statement: Store | Update | Dot | Carry) -> bool:
         """All lanes, those that are left out too, lie in the row that they are written to."""
         shape = self.addresses.storages[statement.buffer].memory.shape
-        return expr_range(statement.indices[-1], self.addresses.ranges)[1] < shape[-1]
+        reaches = (expr_range(item, self.addresses.ranges)[1] for item in statement.indices)
+        return all(reach < extent for reach, extent in zip(reaches, shape, strict=True))
 
     def _to_memory(
         self, buffer: str, form: Affine, value: Value, active: Value | None = None
