@@ -9,7 +9,7 @@ Serves transposes and changes of layout, with what is computed from their elemen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -47,16 +47,21 @@ from compiler.types.dtypes import DType
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of blocks
 LONGEST = 64  # vectors along a block that is long, by rule
 CACHE_LINE = 64  # bytes
+NEAR = 3  # elements apart: a few shuffles pick them from the vectors that hold them
 WASTE = 1.1  # at most so many elements are moved per element, as the last block is shifted
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The input that is contiguous along `read` while the output is along `written`."""
+    """The input that is contiguous along `read` while the output is along `written`.
+
+    A block has so many `rows` along the former: whole vectors, or all that there are.
+    """
 
     buffer: str
     read: str
     written: str
+    rows: int
 
 
 def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -72,10 +77,10 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     # A few long streams along the longer axis, each of whole cache lines of the other side.
     longer = "read" if extents[turn.read] > extents[turn.written] else "written"
     choices: list[tuple[Choice, ChoiceValue]] = []
-    for side, axis in (("read", turn.read), ("written", turn.written)):
-        blocks = tuple(b for b in BLOCKS if b * lanes <= extents[axis])
+    for side, axis, width in (("read", turn.read, turn.rows), ("written", turn.written, lanes)):
+        blocks = tuple(b for b in BLOCKS if b * width <= extents[axis])
         most = LONGEST if side == longer else line
-        longest = _longest([b for b in blocks if b <= most], lanes, extents[axis])
+        longest = _longest([b for b in blocks if b <= most], width, extents[axis])
         choices.append((Choice(side, blocks), longest))
     choices += [(Choice(name, ("read", "written")), longer) for name in ("order", "inner")]
     choices += chunk_choices(merged, threads)
@@ -107,24 +112,25 @@ def _turn(kernel: FusedKernel, lanes: int) -> _Turn | None:
             continue
         reads = [load for load in loads(output.body) if load.buffer == buffer.name]
         for axis in output.axes[:-1]:
-            pair = (axis.name, written.name)
-            if axis.extent >= lanes and all(
-                _is_turned(output, load, buffer.shape, pair, lanes) for load in reads
+            rows = min(axis.extent, lanes)
+            pair = {axis.name: rows, written.name: lanes}
+            least = 1 if rows == lanes else NEAR
+            if rows > 1 and all(
+                _distance(output, load, buffer.shape, pair) > least for load in reads
             ):
-                return _Turn(buffer.name, *pair)
+                return _Turn(buffer.name, axis.name, written.name, rows)
     return None
 
 
-def _is_turned(
-    output: Stage, load: Load, shape: tuple[int, ...], pair: tuple[str, str], lanes: int
-) -> bool:
-    """Within tiles of both axes the load is contiguous along the first and strided along the other.
+def _distance(output: Stage, load: Load, shape: tuple[int, ...], pair: Mapping[str, int]) -> int:
+    """How far apart a load's elements lie along the second axis, if side by side along the first.
 
-    Tiles, because a blocked index such as c // 8, c % 8 is only affine inside of one.
+    Else 0. Within tiles of so many points, because a blocked index such as c // 8, c % 8 is only
+    affine inside of one.
     """
     ranges = {axis.name: (0, axis.extent - 1) for axis in output.axes}
     values = {}
-    for name in pair:
+    for name, lanes in pair.items():
         blocks = -(-(ranges[name][1] + 1) // lanes)
         ranges[f"{name}.o"], ranges[f"{name}.i"] = (0, blocks - 1), (0, lanes - 1)
         values[name] = add(mul(index(f"{name}.o"), integer(lanes)), index(f"{name}.i"))
@@ -134,8 +140,8 @@ def _is_turned(
         stride *= extent
     inner = [f"{name}.i" for name in pair]
     if any(not isinstance(atom, str) and axes_of(atom) & set(inner) for atom, _ in form.terms):
-        return False
-    return form.coefficient(inner[0]) == 1 and form.coefficient(inner[1]) > 1
+        return 0
+    return form.coefficient(inner[1]) if form.coefficient(inner[0]) == 1 else 0
 
 
 class _Plan:
@@ -148,16 +154,17 @@ class _Plan:
         extents, lanes = facts.extents, facts.lanes
         self.rest = [Loop(a, a, extents[a]) for a in extents if a not in (turn.read, turn.written)]
         self.tiles, self.blocks = [], []
-        for side, axis in (("read", turn.read), ("written", turn.written)):
-            size = values.integers(side) * lanes
+        self.sides = {turn.read: turn.rows, turn.written: lanes}
+        for side, (axis, width) in zip(("read", "written"), self.sides.items(), strict=True):
+            size = values.integers(side) * width
             self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=True))
-            self.blocks.append(Loop(f"{axis}.i.o", axis, size, lanes))
+            self.blocks.append(Loop(f"{axis}.i.o", axis, size, width))
         # By position: 0 where that of the read axis comes first, from outside or from inside.
         self.outermost = values.are("order", "written").astype(np.int64)
         self.innermost = values.are("inner", "written").astype(np.int64)
 
     def steps(self) -> list[Step]:
-        output, lanes = self.facts.kernel.output.name, self.facts.lanes
+        output = self.facts.kernel.output.name
         read, written = self.turn.read, self.turn.written
         rows = f"{output}.rows"
         outer, inner = self.outermost.item(), self.innermost.item()
@@ -168,7 +175,8 @@ class _Plan:
         steps: list[Step] = [*self.merges, CacheRead(output, self.turn.buffer, rows, order)]
         for tile in self.tiles:
             size = np.asarray(tile.tile).item()
-            steps += [Tile(output, tile.axis, size, "shift"), Tile(output, f"{tile.axis}.i", lanes)]
+            steps.append(Tile(output, tile.axis, size, "shift"))
+            steps.append(Tile(output, f"{tile.axis}.i", self.sides[tile.axis]))
         parallel = self._shared(self.outermost.item())
         return [
             *steps,
@@ -195,7 +203,7 @@ class _Plan:
         count, lanes = values.count, facts.lanes
         nest = Nest(list(facts.extents), count)
         read, written = (nest.numbers[name] for name in (self.turn.read, self.turn.written))
-        nest.inside[read] = nest.inside[written] = lanes
+        nest.inside[read], nest.inside[written] = self.turn.rows, lanes
         nest.loop(*self.blocks, which=self.innermost)
         nest.loop(*self.blocks, which=1 - self.innermost)
         nest.loop(*self.tiles, which=1 - self.outermost)

@@ -1,6 +1,6 @@
 """Hypothesis strategies for kernels that turn blocks in registers, and for rows of windows.
 
-Extents hold one to three vectors with a rest, so that the sketches for them apply.
+Extents hold one to three vectors with a rest, or few elements, so that the sketches apply.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def turns(draw: st.DrawFn, lanes: int) -> list[Case]:
     elif form == "to_blocked":
         value = chain.input((batch, channels, *plane), dtype)
     else:
-        extents = [draw(long), draw(long), *draw(st.lists(st.integers(1, 4), max_size=2))]
+        other = draw(st.one_of(long, st.integers(2, lanes)))
+        extents = [draw(long), other, *draw(st.lists(st.integers(1, 4), max_size=2))]
         value = chain.input(draw(st.permutations(extents)), dtype)
     if dtype.is_float and draw(st.booleans()):
         value = chain.apply("relu", value)
