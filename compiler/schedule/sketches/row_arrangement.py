@@ -13,16 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.expr.affine import affine
+from compiler.expr.affine import Affine, affine
 from compiler.expr.nodes import Expr, Index, Load, Select
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
+from compiler.kernels.stage import Axis, Stage
 from compiler.schedule.steps.inline import Inline
 from compiler.types.dtypes import DType
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
+COLUMNS = 4  # that lie side by side, at most, where a vector takes the elements of one
+SHORT_ROW = 4  # elements that are worth a vector of which the rest is masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def recompute_long_rows(kernel: FusedKernel, lanes: int) -> tuple[FusedKernel, t
     rows = _rows(kernel)
     if rows is None or all(axis.extent == 1 for axis in kernel.output.axes if axis.name in rows):
         return kernel, ()
-    across = _runs_across(kernel, rows, lanes)
+    across = _axis_across(kernel, rows, lanes)
     side = lanes if across else 1
     long = [name for name in _too_long(kernel, rows, side) if not kernel.stage(name).reduce_axes]
     inlined = kernel
@@ -63,7 +65,7 @@ def recompute_long_rows(kernel: FusedKernel, lanes: int) -> tuple[FusedKernel, t
         ]
         inlined = replace(inlined, stages=tuple(stages))
     changed = [stage for stage in inlined.stages if stage.body != kernel.stage(stage.name).body]
-    in_vectors = across or all(
+    in_vectors = bool(across) or all(
         contiguous_reduce_axis(stage, inlined) for stage in changed if stage.reduce_axes
     )
     if not in_vectors:
@@ -81,16 +83,16 @@ def arrangement_of(kernel: FusedKernel, lanes: int) -> Arrangement:
     shared = _rows(kernel)
     if shared is None:
         return Arrangement(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
-    across = _runs_across(kernel, shared, lanes)
+    across = _axis_across(kernel, shared, lanes)
     if _too_long(kernel, shared, lanes if across else 1):
-        shared, across = frozenset(), False  # each stage as a whole, in workspace
+        shared, across = frozenset(), ""  # each stage as a whole, in workspace
     rows = tuple(name for name in names if name in shared)
     free = tuple(name for name in names if name not in shared)
     prologue = _prologue(kernel)
     attached = tuple(s.name for s in producers if reductions and s.name not in prologue)
     if across:
         kept = max((_kept(kernel.stage(name), shared) for name in attached), default=1)
-        return Arrangement(rows, free, attached, prologue, names[-1], (), cache, True, kept)
+        return Arrangement(rows, free, attached, prologue, across, (), cache, True, kept)
     split = tuple(
         (stage.name, axis)
         for stage in (*reductions, *([output] if cache else []))
@@ -113,17 +115,66 @@ def _rows(kernel: FusedKernel) -> frozenset[str] | None:
     return frozenset(rows)
 
 
-def _runs_across(kernel: FusedKernel, rows: frozenset[str], lanes: int) -> bool:
-    """Elements of rows are strided, and those of neighbouring rows adjacent in all reductions."""
+def _axis_across(kernel: FusedKernel, rows: frozenset[str], lanes: int) -> str:
+    """The axis along which vectors run across rows, if they do, else "".
+
+    Elements of rows are strided, and those of neighbouring rows adjacent in all reductions; or rows
+    are shorter than any vector, and lie one behind the other.
+    """
     output = kernel.output
     reductions = [stage for stage in kernel.stages if stage.reduce_axes]
-    if not output.axes or not reductions or (output.reduce_axes and len(reductions) == 1):
-        return False
+    long = [axis for axis in output.axes if axis.extent > 1]
+    if not long or not reductions:
+        return ""
+    shared = [axis for axis in long if axis.name in rows]
+    if shared and _are_short(kernel, reductions, shared[-1], lanes):
+        return shared[-1].name
     across = output.axes[-1]
     if across.name not in rows or across.extent < max(2, lanes // 2):
-        return False
+        return ""
+    if output.reduce_axes and len(reductions) == 1:
+        return ""
     strides = [_stride(load, across.name) for stage in reductions for load in loads(stage.body)]
-    return 1 in strides and all(stride in (0, 1) for stride in strides)
+    return across.name if 1 in strides and all(stride in (0, 1) for stride in strides) else ""
+
+
+def _are_short(kernel: FusedKernel, reductions: list[Stage], axis: Axis, lanes: int) -> bool:
+    """Rows that lie one behind the other along the axis are shorter than vectors."""
+    if axis.extent < lanes:
+        return False
+    shapes = shapes_of(kernel)
+    for stage in reductions:
+        width = prod(item.extent for item in stage.reduce_axes)
+        strides = {_distance(load, shapes[load.buffer], axis.name) for load in loads(stage.body)}
+        if width >= short_row(lanes) or not strides <= {0, 1, width}:
+            return False
+    axes = kernel.output.axes
+    behind = prod(item.extent for item in axes[axes.index(axis) + 1 :])
+    names = {item.name for item in axes}
+    return behind < SHORT_ROW and all(
+        item.name in names for stage in kernel.stages for item in stage.axes if item.extent > 1
+    )
+
+
+def short_row(lanes: int) -> int:
+    """Elements of a row from which on it is worth a vector."""
+    return max(SHORT_ROW, lanes // 2)
+
+
+def shapes_of(kernel: FusedKernel) -> dict[str, tuple[int, ...]]:
+    """The shapes of inputs and stages by name."""
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    return shapes | {stage.name: stage.shape for stage in kernel.stages}
+
+
+def _distance(load: Load, shape: tuple[int, ...], axis: str) -> int:
+    """How far apart in memory what is loaded lies for neighbours along an axis, as far as known."""
+    form, stride = Affine(0, ()), 1
+    for extent, item in zip(reversed(shape), reversed(load.indices), strict=True):
+        form = form.plus(affine(item, {}), stride)
+        stride *= extent
+    mixed = any(not isinstance(atom, str) and axis in axes_of(atom) for atom, _ in form.terms)
+    return -1 if mixed else form.coefficient(axis)
 
 
 def _kept(stage: Stage, rows: frozenset[str]) -> int:
@@ -179,12 +230,16 @@ def _row_axes(stage: Stage, output: Stage, kernel: FusedKernel) -> set[str] | No
 
 
 def contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
-    """The reduce axis along which every load that depends on it is contiguous, or ""."""
+    """The reduce axis along which every load that depends on it is contiguous, or "".
+
+    Or nearly so: of a few columns that lie side by side, vectors hold one each.
+    """
     if stage.body.dtype is DType.BOOL or any(map(_reads_on_one_side, postorder(stage.body))):
         return ""
+    shapes = shapes_of(kernel)
     for axis in reversed(stage.reduce_axes):
-        strides = [_stride(load, axis.name) for load in loads(stage.body)]
-        if strides and all(stride in (0, 1) for stride in strides) and 1 in strides:
+        strides = [_distance(load, shapes[load.buffer], axis.name) for load in loads(stage.body)]
+        if strides and all(0 <= stride <= COLUMNS for stride in strides) and any(strides):
             return axis.name
     return ""
 

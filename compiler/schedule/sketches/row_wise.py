@@ -29,11 +29,13 @@ from compiler.schedule.sketches.merged_axes import (
 )
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_arrangement import (
+    SHORT_ROW,
     STACK_ELEMENTS,
     Arrangement,
     arrangement_of,
     contiguous_reduce_axis,
     recompute_long_rows,
+    short_row,
 )
 from compiler.schedule.sketches.row_parts import (
     RowParts,
@@ -53,6 +55,7 @@ from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.inline import Inline
+from compiler.schedule.steps.pack_stage import PackStage
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.schedule.steps.reorder import Reorder
@@ -65,7 +68,7 @@ from compiler.target import Target
 
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
 UNROLLS = (1, 2, 4, 8)
-SHORT_ROW = 4  # elements that are worth a vector of which the rest is masked
+MOST_PIECES = 12  # vectors that hold rows which are shorter than they
 MOST_PATTERNS = 16  # vectors that hold one pattern: beyond, their code costs more than divisions
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 
@@ -134,14 +137,18 @@ def _side_by_side(
     first-level cache.
     """
     lanes = vector_lanes(kernel, target)
-    extent = kernel.output.axes[-1].extent
+    extent = next(axis.extent for axis in kernel.output.axes if axis.name == rows.vector)
     held = tuple(
         count
         for count in UNROLLS
         if count == 1 or (count * lanes <= extent and count * lanes * rows.kept <= STACK_ELEMENTS)
     )
     element = kernel.output.dtype.bytes * max(rows.kept, 1)
-    return held, max(c for c in held if c == 1 or c * lanes * element <= target.l1_bytes)
+    fitting = [c for c in held if c == 1 or c * lanes * element <= target.l1_bytes]
+    width = max(prod(axis.extent for axis in stage.reduce_axes) for stage in kernel.stages)
+    if width < short_row(lanes):  # all of the rows at once
+        fitting = [c for c in fitting if c == 1 or c * width <= MOST_PIECES]
+    return held, max(fitting)
 
 
 def _streams(kernel: FusedKernel, arrangement: Arrangement, target: Target) -> dict[str, int]:
@@ -298,6 +305,7 @@ class _Plan:
             steps += [Inline(stage) for stage in reversed(rows.inlinable)]
         if rows.cache:
             steps.append(CacheWrite(output, f"{output}.sum"))
+        steps += self._columns()
         parts = self._parts()
         steps += [*parts.made, *self._output_steps(written)]
         for loop, at in written.cuts.items():
@@ -310,6 +318,17 @@ class _Plan:
         ahead = choice("rows_ahead").item()
         prefetches = [Prefetch(name, ahead * row) for name, row in self.streams.items() if ahead]
         return [*self.first, *steps, *parts.loops, *prefetches]
+
+    def _columns(self) -> list[Step]:
+        """Where vectors run across rows, what is kept of these lies in vectors."""
+        steps: list[Step] = []
+        for name in self.arrangement.attached if self.arrangement.across else ():
+            axes = [axis.name for axis in self.facts.kernel.stage(name).axes]
+            if self.arrangement.vector in axes[:-1]:
+                last = axes.index(self.arrangement.vector)
+                order = (*(i for i in range(len(axes)) if i != last), last)
+                steps.append(PackStage(name, (), order))
+        return steps
 
     def _output_steps(self, written: _Output) -> list[Step]:
         """The steps that make the output's loops."""
@@ -384,6 +403,9 @@ class _Plan:
         ]
         if masked and width > factor:
             steps.append(Partition(name, f"{vector}.o", 0, 0, (width // factor,)))
+        if self.arrangement.across:
+            axes = [axis for axis in stage.reduce_axes if 1 < axis.extent < short_row(lanes)]
+            steps += [Unroll(name, axis.name) for axis in axes]
         return steps
 
     def shape(self) -> NestShape:

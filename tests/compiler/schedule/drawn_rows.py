@@ -56,9 +56,23 @@ def rows_of_any_axes(draw: st.DrawFn, lanes: int) -> list[Case]:
         draw(st.sampled_from([1, 2, 7, 13, 40])),
         draw(extents(lanes)),
     )
-    value = chain.input(shape, dtype)
-    axis, flag = draw(st.integers(0, 2)), draw(st.booleans())
-    axes = tuple(sorted(draw(st.sets(st.integers(0, 2), min_size=1))))
+    return _of_any_axes(draw, chain, chain.input(shape, dtype), draw(st.integers(0, 2)))
+
+
+@st.composite
+def short_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
+    """Many rows that are shorter than vectors, and rows in few columns that lie side by side."""
+    chain = Chain(special=draw(SPECIAL))
+    dtype = draw(_FLOATS)
+    many, few = draw(st.integers(1, 5 * lanes + 3)), draw(st.integers(1, 8))
+    axis = draw(st.integers(1, 2))
+    shape = (draw(st.integers(1, 3)), many, few if axis == 2 else min(few, 5))
+    return _of_any_axes(draw, chain, chain.input(shape, dtype), axis)
+
+
+def _of_any_axes(draw: st.DrawFn, chain: Chain, value: str, axis: int) -> list[Case]:
+    shape, dtype, flag = chain.shape(value), chain.types[value].dtype, draw(st.booleans())
+    axes = tuple(sorted({axis, *draw(st.sets(st.integers(0, 2), max_size=2))}))
     match draw(st.sampled_from(_ANY_AXES)):
         case "softmax" | "log_softmax" as kind:
             value = chain.apply(kind, value, axis=axis)

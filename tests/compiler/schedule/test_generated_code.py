@@ -45,6 +45,7 @@ from tests.compiler.schedule.drawn_rows import (
     reduced_rows,
     rows_of_any_axes,
     running_rows,
+    short_rows,
 )
 from tests.compiler.schedule.drawn_scatters import scatters
 from tests.compiler.schedule.drawn_turns import rows_of_windows, turns
@@ -82,6 +83,7 @@ FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] 
     "turns": (turns, 120),
     "reduced_rows": (reduced_rows, 100),
     "rows_of_any_axes": (rows_of_any_axes, 150),
+    "short_rows": (short_rows, 90),
     "running_rows": (running_rows, 150),
     "pieced_rows": (pieced_rows, 120),
     "resampled_rows": (resampled_rows, 120),
