@@ -16,6 +16,7 @@ from compiler.frontend.constant_evaluation import (
     evaluate_node,
     is_small_constant,
 )
+from compiler.frontend.contributed import contributed_signature
 from compiler.frontend.control_flow import control_flow
 from compiler.frontend.converter import covered_versions, find_converter
 from compiler.frontend.function_expansion import FunctionBody, local_function, schema_function
@@ -135,7 +136,7 @@ class ModelImporter:
                 return None
             inputs = tuple(scope.lookup(value) for value in node.input)
             return self._inline(local_function(function, node), inputs, step, key)
-        signature = find_signature(step.domain, node.op_type, step.opset) if step.opset else None
+        signature = _signature(step) if step.opset else None
         if signature is None:
             raise UnsupportedOperatorError(_unknown_reason(step))
         if not _is_supported(step, signature):
@@ -217,6 +218,11 @@ class ModelImporter:
         inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1)
         self.convert_nodes(graph.node, inner)
         return _results([output.name for output in graph.output], scope)
+
+
+def _signature(step: _Step) -> Signature | None:
+    domain, operator = step.domain, step.node.op_type
+    return find_signature(domain, operator, step.opset) or contributed_signature(domain, operator)
 
 
 def refuse_sparse(graph: GraphProto) -> None:

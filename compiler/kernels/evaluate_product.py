@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -39,9 +40,7 @@ def contract(
         return exact.astype(np.int64).astype(dtype)
     arrays: list[_Values] = [factor.astype(dtype, copy=False) for factor in factors]
     while len(arrays) > 2:
-        # Multiply the two smallest: scales and masks are small beside data and weights.
-        arrays.sort(key=lambda array: array.size)
-        arrays[:2] = [arrays[0] * arrays[1]]
+        arrays = _with_two_multiplied(arrays)
     left, right, repeats = _without_private_sums(arrays[0], arrays[1], extents, outer)
     batch: list[int] = []
     rows: list[int] = []
@@ -59,6 +58,19 @@ def contract(
     spread = [1 if axis in absent else extents[axis] for axis in order]
     ordered = product.reshape(spread).transpose(np.argsort(order))
     return np.broadcast_to(ordered * np.asarray(repeats, dtype), extents[:outer])
+
+
+def _with_two_multiplied(arrays: list[_Values]) -> list[_Values]:
+    """The factors with the two as one whose product is smallest: scales and masks with others."""
+    pairs = itertools.combinations(range(len(arrays)), 2)
+
+    def size(pair: tuple[int, int]) -> int:
+        shapes = [arrays[number].shape for number in pair]
+        return math.prod(map(max, *shapes))
+
+    first, second = min(pairs, key=size)
+    rest = [array for number, array in enumerate(arrays) if number not in (first, second)]
+    return [arrays[first] * arrays[second], *rest]
 
 
 def _exact_in_f64(factors: Sequence[Array], reduced: Sequence[int]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compiler.graph import fold_quantised
+from compiler.graph import fold_quantised, weight_products
 from compiler.graph.ir import Graph
 from compiler.graph.passes import (
     AFTER_LAYOUTS,
@@ -48,7 +48,9 @@ def passes(
     )
     # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
     stored = (("choose_precision", precision), ("share_memory", plain(share_memory.run)))
-    return *BEFORE_TYPES, *types, *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, *stored
+    packs = plain(lambda graph: weight_products.run(graph, numerics == STRICT_NUMERICS))
+    weights = ("weight_products", packs)
+    return *BEFORE_TYPES, *types, weights, *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, *stored
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))

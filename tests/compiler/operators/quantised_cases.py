@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from compiler.graph.weight_products import packed
 from tests.compiler.operators.cases import Case, Values, case, reference
 
 _SCALES: tuple[tuple[str, tuple[int, ...], int], ...] = (
@@ -18,7 +19,7 @@ _SCALES: tuple[tuple[str, tuple[int, ...], int], ...] = (
 
 def quantised_cases() -> list[Case]:
     """A case per form of the parameters, and per pair of signs."""
-    return [*_quantisations(), *_convolutions(), *_products()]
+    return [*_quantisations(), *_convolutions(), *_products(), *_weight_products()]
 
 
 def _integers(seed: int, shape: tuple[int, ...], dtype: str) -> Values:
@@ -108,3 +109,29 @@ def _spread(x: Values, w: Values) -> Values:
     result: Values = np.einsum("nihw,iokl->nohkwl", x, w)
     batch, outputs, rows, taps, columns, others = result.shape
     return result.reshape(batch, outputs, rows * taps, columns * others)
+
+
+def _weight_products() -> Iterator[Case]:
+    rng = np.random.default_rng(7)
+    for bits, block in ((2, 16), (4, 8), (8, 12)):
+        numbers = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (48, 5)).astype(np.int8)
+        x = rng.standard_normal((2, 3, 48)).astype(np.float32)
+        scale = rng.uniform(0.5, 2, (48 // block, 5)).astype(np.float32)
+        zero = rng.integers(-2, 2, scale.shape).astype(np.int8)
+        for name, given in (("", [scale]), ("-zero", [scale, zero])):
+            yield case(
+                f"{bits}{name}",
+                "weight_product",
+                [x, packed(numbers, bits), *given],
+                partial(_dequantised_product, x, numbers, scale, zero if name else None),
+                bits=bits,
+                block=block,
+            )
+
+
+def _dequantised_product(x: Values, numbers: Values, scale: Values, zero: Values | None) -> Values:
+    times = numbers.shape[0] // scale.shape[0]
+    centred = numbers.astype(np.float64)
+    if zero is not None:
+        centred -= np.repeat(zero, times, 0)
+    return np.asarray((x @ (centred * np.repeat(scale, times, 0))).astype(np.float32))

@@ -1,0 +1,141 @@
+"""Pass: products with constant quantised weights read these as narrow as the model has them.
+
+    matmul(x, dequantize(q))  -> weight_product(x, packed q)
+
+Evaluated at build time the weights would be 4 to 16 times as large, and a product of a few rows
+takes as long as reading them does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import Rewriter
+from compiler.operators.registry import complete_attributes
+from compiler.operators.weight_product import BITS, WORD
+from compiler.types.conversions import converted
+from compiler.types.dtypes import DType
+from compiler.types.node import Node
+from compiler.types.tensor_type import Array
+
+LEAST_WEIGHTS = 1 << 14
+"""Fewer weights stay in the first cache as f32, too."""
+
+
+def run(graph: Graph, rounds_weights: bool = False) -> Graph:
+    """The graph with the products that can be; with `rounds_weights` only those in f32.
+
+    Dequantised weights of 16 bits would have been rounded to these before they were multiplied.
+    """
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        resolved = rewriter.resolve(node)
+        narrow = rewriter.types[node.output].dtype is not DType.F32
+        weights = None if rounds_weights and narrow else _weights_of(rewriter, resolved)
+        if weights is None:
+            rewriter.keep(resolved)
+        else:
+            _multiply(rewriter, resolved, weights)
+    return rewriter.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Weights [K, N] as signed integers of `bits`; scales and zero points are [blocks, N]."""
+
+    bits: int
+    block: int
+    numbers: npt.NDArray[np.int8]
+    scale: Array
+    zero_point: npt.NDArray[np.int8] | None
+
+
+def _weights_of(rewriter: Rewriter, node: Node) -> _Weights | None:
+    """The right operand of a product, if it is dequantised and suits words of 32 bits."""
+    if node.operator != "matmul":
+        return None
+    attributes = complete_attributes(node)
+    source = rewriter.producers.get(node.inputs[1])
+    turned = attributes.flag("transpose_b")
+    if source is not None and source.operator == "transpose":
+        turned = not turned
+        source = rewriter.producers.get(source.inputs[0])
+    if source is None or source.operator != "dequantize" or attributes.flag("transpose_a"):
+        return None
+    if attributes["accumulator"] or any(name not in rewriter.constants for name in source.inputs):
+        return None
+    return _packable(rewriter, source, turned)
+
+
+def _packable(rewriter: Rewriter, dequantize: Node, turned: bool) -> _Weights | None:
+    attributes = complete_attributes(dequantize)
+    stored, scale, *zero_points = (rewriter.constants[name] for name in dequantize.inputs)
+    dtype = DType.from_numpy(stored.dtype)
+    if stored.ndim != 2 or not dtype.is_integer or dtype.bits not in BITS:
+        return None
+    if stored.size < LEAST_WEIGHTS or DType.from_numpy(scale.dtype) is DType.F8E8M0:
+        return None
+    inner = 1 if turned else 0
+    block = attributes.integer("block")
+    if block and attributes.integer("axis") != inner:
+        return None
+    per_column = (1, stored.shape[1]) if inner == 0 else (stored.shape[0], 1)
+    try:
+        shape = scale.shape if block else per_column
+        parameters = [np.broadcast_to(item, shape) for item in (scale, *zero_points)]
+    except ValueError:  # a scale for each term of the sum
+        return None
+    if turned:
+        stored, parameters = stored.T, [item.T for item in parameters]
+    in_word = WORD.bits // dtype.bits
+    block = block or -(-stored.shape[0] // in_word) * in_word
+    if block % in_word:
+        return None
+    scale, *given = parameters
+    zero_point = _signed(given[0] if given else np.zeros(scale.shape, dtype.numpy), dtype)
+    zeros = zero_point if zero_point.any() else None
+    return _Weights(dtype.bits, block, _signed(stored, dtype), scale, zeros)
+
+
+def _signed(values: Array, dtype: DType) -> npt.NDArray[np.int8]:
+    """Integers of a type as signed ones of as many bits: unsigned ones less half of their range."""
+    numbers = converted(values, DType.I16)
+    half = 0 if dtype.is_signed else 1 << (dtype.bits - 1)
+    return (numbers - half).astype(np.int8)
+
+
+def _multiply(rewriter: Rewriter, node: Node, weights: _Weights) -> None:
+    """Emit the product; where the last block is not whole, data and weights are padded."""
+    inner = weights.numbers.shape[0]
+    missing = -inner % weights.block
+    numbers = np.pad(weights.numbers, ((0, missing), (0, 0)))
+    data = node.inputs[0]
+    if missing:
+        rank = len(rewriter.types[data].shape)
+        pads = (*(0,) * (2 * rank - 1), missing)
+        data = rewriter.emit("pad", (data,), {"pads": pads, "mode": "constant"}, like=node)
+    constants = [packed(numbers, weights.bits), weights.scale]
+    if weights.zero_point is not None:
+        constants.append(weights.zero_point)
+    hints = ("weight", "scale", "zero_point")
+    names = [
+        rewriter.constant(array, f"{node.output}_{hint}")
+        for array, hint in zip(constants, hints, strict=False)
+    ]
+    attributes = {"bits": weights.bits, "block": weights.block}
+    operands = (data, *names)
+    rewriter.emit("weight_product", operands, attributes, like=node, output=node.output)
+
+
+def packed(numbers: npt.NDArray[np.int8], bits: int) -> npt.NDArray[np.int32]:
+    """Integers [K, N] as words [K * bits / 32, N], the first of each in its lowest bits."""
+    in_word = WORD.bits // bits
+    fields = (numbers.view(np.uint8) & ((1 << bits) - 1)).astype(np.uint32)
+    fields = fields.reshape(-1, in_word, numbers.shape[1])
+    places = np.arange(0, WORD.bits, bits, dtype=np.uint32)[:, None]
+    words: npt.NDArray[np.uint32] = np.bitwise_or.reduce(fields << places, axis=1)
+    return words.view(np.int32)

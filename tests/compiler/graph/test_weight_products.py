@@ -1,0 +1,194 @@
+"""Products with constant quantised weights: which are packed, and that they stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from compiler.graph import weight_products
+from compiler.graph.ir import Graph
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.operators.evaluate_node import node_kernel
+from compiler.schedule.spaces import schedule_space
+from compiler.types.conversions import converted
+from compiler.types.dtypes import DType
+from compiler.types.node import Node
+from compiler.types.tensor_type import Array, Attribute, TensorType
+from tests.compiler.frontend.onnx_models import outputs_of
+from tests.compiler.schedule.guarded_run import run_guarded, targets
+
+
+def graph_of(
+    weight: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    *,
+    attributes: Mapping[str, Attribute] = MappingProxyType({}),
+    transpose_b: bool = False,
+) -> Graph:
+    """x of 3 rows times dequantised weights."""
+    dtype = DType.from_numpy(scale.dtype)
+    inner, columns = weight.shape[::-1] if transpose_b else weight.shape
+    constants = {"q": weight, "s": scale} | ({} if zero_point is None else {"z": zero_point})
+    constants = {name: array.copy() for name, array in constants.items()}
+    for array in constants.values():
+        array.flags.writeable = False
+    types = {
+        name: TensorType(DType.from_numpy(array.dtype), array.shape)
+        for name, array in constants.items()
+    }
+    types |= {"x": TensorType(dtype, (3, inner)), "w": TensorType(dtype, weight.shape)}
+    types["y"] = TensorType(dtype, (3, columns))
+    to: Mapping[str, Attribute] = {"to": str(dtype), **attributes}
+    nodes = (
+        Node("dequantize", tuple(constants), "w", MappingProxyType(to)),
+        Node("matmul", ("x", "w"), "y", MappingProxyType({"transpose_b": transpose_b})),
+    )
+    return Graph("g", ("x",), ("y",), nodes, types, constants)
+
+
+def drawn(seed: int, shape: tuple[int, ...], dtype: DType) -> Array:
+    rng = np.random.default_rng(seed)
+    if dtype.is_float:
+        return converted(rng.uniform(0.25, 1, shape), dtype)
+    low, high = dtype.limits
+    return converted(rng.integers(low, high, shape, endpoint=True), dtype)
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.operator for node in graph.nodes if node.operator != "dequantize"]
+
+
+def assert_same_meaning(before: Graph, after: Graph, relative: float = 2e-6) -> None:
+    x = drawn(9, before.types["x"].shape, before.types["x"].dtype)
+    (expected,), (got,) = (outputs_of(graph, {"x": x}) for graph in (before, after))
+    assert got.dtype == expected.dtype
+    largest = float(np.abs(expected.astype(np.float64)).max())
+    error = np.abs(got.astype(np.float64) - expected.astype(np.float64)).max()
+    assert error <= relative * largest
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(
+    "dtype", [DType.I2, DType.U2, DType.I4, DType.U4, DType.I8, DType.U8], ids=str
+)
+def test_blocks_of_weights_are_packed(dtype: DType, zero: bool, turned: bool) -> None:
+    shape, blocks, axis = (320, 64), (10, 64), 0
+    if turned:
+        shape, blocks, axis = shape[::-1], blocks[::-1], 1
+    scale, zero_point = drawn(1, blocks, DType.F32), drawn(2, blocks, dtype) if zero else None
+    attributes = {"axis": axis, "block": 32}
+    before = graph_of(
+        drawn(0, shape, dtype), scale, zero_point, attributes=attributes, transpose_b=turned
+    )
+    after = weight_products.run(before)
+    assert operators(after) == ["weight_product"]
+    product = after.nodes[-1]
+    assert after.constants[product.inputs[1]].nbytes == 320 * 64 * dtype.bits // 8
+    assert_same_meaning(before, after)
+
+
+@pytest.mark.parametrize("form", [(), (64,), (1, 64)], ids=str)
+def test_a_scale_for_each_column_or_for_all_is_one_block(form: tuple[int, ...]) -> None:
+    before = graph_of(drawn(0, (301, 64), DType.I8), drawn(1, form, DType.F32))
+    after = weight_products.run(before)
+    assert operators(after) == ["pad", "weight_product"]
+    assert_same_meaning(before, after)
+
+
+def test_data_is_padded_where_the_last_block_is_not_whole() -> None:
+    scale, zero = drawn(1, (5, 64), DType.F32), drawn(2, (5, 64), DType.U4)
+    before = graph_of(
+        drawn(0, (270, 64), DType.U4), scale, zero, attributes={"axis": 0, "block": 64}
+    )
+    after = weight_products.run(before)
+    assert operators(after) == ["pad", "weight_product"]
+    assert_same_meaning(before, after)
+
+
+def test_a_transpose_of_the_weights_is_part_of_the_packing() -> None:
+    straight = graph_of(drawn(0, (64, 256), DType.I4), drawn(1, (64, 8), DType.F32))
+    dequantize = Node(
+        "dequantize", ("q", "s"), "w", MappingProxyType({"to": "f32", "axis": 1, "block": 32})
+    )
+    nodes = (
+        dequantize,
+        Node("transpose", ("w",), "t", MappingProxyType({"perm": (1, 0)})),
+        Node("matmul", ("x", "t"), "y"),
+    )
+    types = {
+        **straight.types,
+        "t": TensorType(DType.F32, (256, 64)),
+        "x": TensorType(DType.F32, (3, 256)),
+        "y": TensorType(DType.F32, (3, 64)),
+    }
+    before = replace(straight, nodes=nodes, types=types)
+    after = weight_products.run(before)
+    assert operators(after)[-1] == "weight_product"
+    assert_same_meaning(before, after)
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "attributes"),
+    [
+        ((256, 64), (256, 1), {}),  # for each term
+        ((256, 64), (256, 2), {"axis": 1, "block": 32}),
+        ((256, 64), (86, 64), {"axis": 0, "block": 3}),  # not in whole words
+        ((64, 64), (), {}),  # few
+    ],
+)
+def test_other_weights_stay_dequantised(
+    shape: tuple[int, int], scale: tuple[int, ...], attributes: dict[str, int]
+) -> None:
+    before = graph_of(drawn(0, shape, DType.I4), drawn(1, scale, DType.F32), attributes=attributes)
+    assert operators(weight_products.run(before)) == ["matmul"]
+
+
+def test_weights_of_16_bits_are_rounded_where_that_is_asked_for() -> None:
+    before = graph_of(drawn(0, (256, 64), DType.I4), drawn(1, (64,), DType.F16))
+    assert operators(weight_products.run(before, rounds_weights=True)) == ["matmul"]
+    after = weight_products.run(before)
+    assert operators(after) == ["weight_product"]
+    assert_same_meaning(before, after, relative=4 * DType.F16.epsilon)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_schedule_unpacks_the_weights(data: st.DataObject) -> None:
+    bits = data.draw(st.sampled_from((2, 4, 8)), "bits")
+    block = 32 // bits * data.draw(st.integers(1, 4), "words of a block")
+    inner = block * data.draw(st.sampled_from((1, 2, 3, 7)), "blocks")
+    columns = data.draw(st.sampled_from((1, 5, 16, 17, 64, 131)), "columns")
+    rows = data.draw(st.sampled_from((1, 2, 7, 13)), "rows")
+    zero = data.draw(st.booleans(), "zero point")
+    float_type = data.draw(st.sampled_from((DType.F32, DType.F16)), "data")
+    parameters = (inner // block, columns)
+    types = [
+        TensorType(float_type, (rows, inner)),
+        TensorType(DType.I32, (inner * bits // 32, columns)),
+        TensorType(float_type, parameters),
+        *([TensorType(DType.I8, parameters)] if zero else []),
+    ]
+    names = tuple(f"in{number}" for number in range(len(types)))
+    node = Node("weight_product", names, "y", MappingProxyType({"bits": bits, "block": block}))
+    kernel = node_kernel(node, tuple(types), (False, *(True,) * (len(types) - 1)))
+    inputs = {
+        name: drawn(number, type.shape, type.dtype)
+        for number, (name, type) in enumerate(zip(names, types, strict=True))
+    }
+    target = targets()[data.draw(st.sampled_from(sorted(targets())), "target")]
+    space = schedule_space(kernel, target)
+    candidate = space.candidate(data.draw(st.integers(0, space.size - 1), "candidate"))
+    note(f"{candidate.sketch}: {space.choices(candidate)}")
+    got = run_guarded(kernel, space.schedule(candidate), inputs, target).output
+    expected = evaluate_kernel(kernel, inputs).astype(np.float64)
+    epsilon = float_type.epsilon
+    tolerance = 16 * epsilon * max(1.0, np.abs(expected).max()) * (1 + inner**0.5 * 0.1)
+    np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=tolerance)
