@@ -26,6 +26,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
+from compiler.types.dtypes import DType
 from compiler.types.numerics import Numerics
 from configs.settings import Settings
 from db import queries
@@ -41,7 +42,15 @@ from tuner.building.compile import compile_with
 from tuner.building.lowered import LoweredModel
 from tuner.building.report import BuildReport, build_report
 from tuner.confirm.finalists import Finalists, Settled, refresh
-from tuner.confirm.latency import COMPARISON, ModelLatency, aligned_inputs, compare_models
+from tuner.confirm.latency import (
+    COMPARISON,
+    Agree,
+    ModelLatency,
+    aligned_inputs,
+    compare_models,
+    outputs_agree,
+    outputs_near,
+)
 from tuner.confirm.placement import PlacementCheck
 from tuner.from_settings import limits_of, target_of
 from tuner.interrupt import interruptible
@@ -329,7 +338,9 @@ class Job:
         changes = new.objects != old.objects
         third = Executable(old) if changes and old.objects != untuned.objects else None
         options = replace(COMPARISON, max_seconds=self.time.comparison_seconds)
-        latency = compare_models(Executable(untuned), Executable(new), third, options)
+        latency = compare_models(
+            Executable(untuned), Executable(new), third, options, self._agree()
+        )
         if changes and latency.is_slower:
             self.progress.message("the new schedules make the model slower: the former ones stay")
             bests = [settled.incumbent for settled in self.settled if self._still_applies(settled)]
@@ -355,6 +366,13 @@ class Job:
         """The model's code and how it was built; the constants before packing are not kept."""
         built = compile_with(graph, choose, self.settings, self.target, numerics=self.numerics)
         return built.spec, build_report(built.spec.kernels, built.kernels)
+
+    def _agree(self) -> Agree:
+        """How outputs of builds with other schedules are compared: models with narrow operands
+        round inside."""
+        operands = (buffer for task in self.tasks for buffer in task.kernel.inputs)
+        narrow = any(b.dtype.bytes < 4 and b.dtype is not DType.BOOL for b in operands)
+        return outputs_near if narrow else outputs_agree
 
     def _still_applies(self, settled: Settled) -> bool:
         """Whether no other job has settled the task since the finalists met."""

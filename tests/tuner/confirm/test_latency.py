@@ -17,6 +17,7 @@ from tuner.confirm.latency import (
     interleaved_latencies,
     latency_of_meetings,
     outputs_agree,
+    outputs_near,
     pinned,
     seeded_inputs,
     wait_until_idle,
@@ -203,3 +204,12 @@ def test_a_listener_that_comes_late_is_told_at_once() -> None:
     asked: list[str] = []
     interrupt.tell(lambda: asked.append("stop"))
     assert asked == ["stop"]
+
+
+def test_models_that_round_inside_may_differ_by_a_share_of_the_largest_output() -> None:
+    expected = np.array([10.0, 0.0, np.inf])
+    assert outputs_near(np.array([10.4, 0.4, np.inf]), expected)
+    assert not outputs_near(np.array([10.0, 0.6, np.inf]), expected)
+    assert not outputs_near(np.array([10.0, np.nan, np.inf]), expected)
+    assert not outputs_near(np.array([10.0, 0.0, 5.0]), expected)
+    assert outputs_near(np.array([3]), np.array([4]))  # an index of the largest, say
