@@ -63,6 +63,10 @@ MOST_SAMPLES = 16
 MOST_HELD_OUT = 64
 DRAWN_SAMPLES = 8
 """Random inputs in the place of calibration data."""
+SOLO_SAMPLES = 4
+"""Runs that say what a contraction alone costs: they only order what is tried."""
+LEAST_GAIN = 0.0005
+"""Share of the model's time that lowering a contraction must promise to be tried."""
 RACED_WITHIN, RACED_BEYOND = 4, 3
 """Points within the error, and beyond it, that are timed beside f32 and the uniform ones."""
 RACE = replace(COMPARISON, max_seconds=10.0)
@@ -105,7 +109,7 @@ def choose_precisions(
         say(f"tuning the model in {kind}")
         tune(*model.lowered(model.assignment(kind), data.calibration), model.part_of(len(kinds)))
     times = model.times(kinds, data.calibration)
-    items = _items(model, effects, times)
+    items = _items(model, data.solo_effects(model), times)
     borders = conversions(model.prepared)
     judge = _Judge(times[Precision.F32].rest, items, borders, copy_seconds_per_byte(), effects)
     uniform = [model.assignment(kind) for kind in kinds[1:]]
@@ -200,6 +204,11 @@ class _Data:
         compile = model.executable
         return Effects(model.prepared, self.calibration, samples, compile, self.metric)
 
+    def solo_effects(self, model: _Model) -> Effects:
+        samples = self.chosen if self.metric is not None else self.chosen.first(SOLO_SAMPLES)
+        compile = model.executable
+        return Effects(model.prepared, self.calibration, samples, compile, self.metric)
+
     def held_out_effects(self, model: _Model) -> Effects:
         every = self.held_out_metric is not None
         samples = self.held_out if every else self.held_out.first(MOST_HELD_OUT)
@@ -238,7 +247,7 @@ def _data(model: _Model, options: PrecisionOptions) -> _Data:
 
 
 def _items(model: _Model, effects: Effects, times: Mapping[Precision, UniformTimes]) -> list[Item]:
-    """The contractions with their times, and the errors where they are faster than in f32."""
+    """The contractions with their times, and the errors where they are worth their trouble."""
     found = {item.identity: item for item in model.found}
     seconds = {
         name: {
@@ -250,11 +259,13 @@ def _items(model: _Model, effects: Effects, times: Mapping[Precision, UniformTim
     }
     items = []
     model.say(f"measuring what each of {len(found)} contractions costs of the outputs")
+    f32 = times[Precision.F32]
+    least = LEAST_GAIN * (f32.rest + sum(f32.contractions.values()))
     for name, own in seconds.items():
         if Precision.F32 not in own:
             continue
-        faster = [kind for kind in own if own[kind] < own[Precision.F32]]
-        errors = {kind: effects.error({name: kind}) for kind in faster}
+        worthwhile = [kind for kind in own if own[Precision.F32] - own[kind] > least]
+        errors = {kind: effects.error({name: kind}) for kind in worthwhile}
         items.append(Item(name, found[name].label, own, errors))
     return items
 

@@ -16,6 +16,7 @@ from db import queries
 from db.records import TaskKey, TrialRecord
 from db.store import Store
 from tuner.records.trials import latency_of, record_to_apply, search_trials
+from tuner.reports import html_plans
 from tuner.reports.report import (
     format_duration,
     format_ratio,
@@ -29,7 +30,7 @@ _WIDTH, _HEIGHT = 160, 28
 
 
 def html_report(store: Store) -> str:
-    """The page: jobs, then every tuned kernel with its progress over the trials."""
+    """The page: jobs, precisions that were chosen, every tuned kernel with its progress."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -39,7 +40,14 @@ def html_report(store: Store) -> str:
     )
     template = environment.get_template("html_report.jinja")
     return template.render(
-        name=store.name, jobs=_jobs(store), kernels=_kernels(store), width=_WIDTH, height=_HEIGHT
+        name=store.name,
+        jobs=_jobs(store),
+        kernels=_kernels(store),
+        width=_WIDTH,
+        height=_HEIGHT,
+        plans=html_plans.plans(store),
+        plan_width=html_plans.WIDTH,
+        plan_height=html_plans.HEIGHT,
     )
 
 

@@ -1,0 +1,55 @@
+"""What was chosen for models is on the page, and what others wrote there is text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from db.store import Store
+from tests.db.examples import TARGET, plan
+from tests.tuner.reports.test_html_report import EVIL, parsed
+from tuner.reports.html_plans import plans
+from tuner.reports.html_report import html_report
+
+
+def choice(label: str = "conv1") -> dict[str, Any]:
+    return {
+        "measure": "relative error",
+        "chosen": 1,
+        "points": [
+            {"precisions": {}, "ratio": 1.0, "error": 0.0, "held_out": 0.0},
+            {"precisions": {"a": "int8"}, "ratio": 0.5, "error": 0.004, "held_out": None},
+        ],
+        "contractions": [
+            {
+                "identity": "a",
+                "label": label,
+                "seconds": {"f32": 2e-3, "int8": 5e-4},
+                "errors": {"int8": 0.004},
+            }
+        ],
+    }
+
+
+def test_points_and_contractions_of_a_choice_are_shown(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuning.db") as store:
+        store.add([TARGET])
+        store.add([plan(1, plan=choice(), model_name="net.onnx")])
+        page = html_report(store)
+    texts = "".join(parsed(page).texts)
+    for text in ("net.onnx: auto", "1 (chosen)", "all f32", "1 int8", "2.00x", "75%", "500 µs"):
+        assert text in texts
+    assert page.count("<circle") == 2
+    assert '<polyline points="12.0,148.0 348.0,12.0"/>' in page
+
+
+def test_names_are_escaped_and_what_is_no_choice_is_left_out(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuning.db") as store:
+        store.add([TARGET])
+        store.add([plan(1, plan=choice(EVIL)), plan(2, plan={"points": [EVIL]})])
+        store.add([plan(3, plan={**choice(), "points": []})])
+        page = html_report(store)
+        assert len(plans(store)) == 1
+    found = parsed(page)
+    assert not {"script", "img"} & set(found.tags)
+    assert any(EVIL[:50] in text for text in found.texts)
