@@ -147,11 +147,16 @@ class _Layer:
         )
 
     def apply(self, number: int, x: Expr) -> Expr:
-        """The activation of this number, of what is clipped first."""
-        names, limit = self.attributes["activations"], self.attributes.floating("clip")
-        assert isinstance(names, tuple)
+        """The activation of this number, of what a gate sums up: that is clipped first."""
+        limit = self.attributes.floating("clip")
         if limit:
             x = binary("min", binary("max", x, const(-limit, x.dtype)), const(limit, x.dtype))
+        return self.function(number, x)
+
+    def function(self, number: int, x: Expr) -> Expr:
+        """The activation of this number; nobody clips the cell that an LSTM shows."""
+        names = self.attributes["activations"]
+        assert isinstance(names, tuple)
         alpha, beta = (_floats(self.attributes, name)[number] for name in ("alphas", "betas"))
         return RECURRENT[str(names[number])](Attributes(alpha=alpha, beta=beta), x)
 
@@ -284,7 +289,7 @@ class _Layer:
 
         cell = self.stage("cell", self._counted(new, before))
         hidden: Element = lambda *at: mul(  # noqa: E731
-            peeped(1, _at(cell), *at), self.apply(2, _at(cell)(*at))
+            peeped(1, _at(cell), *at), self.function(2, _at(cell)(*at))
         )
         return hidden, cell
 

@@ -9,6 +9,7 @@ from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import Cast
 from compiler.expr.walk import postorder
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.recurrence import recurrence_of
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
 from compiler.types.numerics import is_narrow
@@ -37,7 +38,9 @@ def rounding_of(kernel: FusedKernel) -> Rounding:
     """
     output = _computed_in(kernel.output.dtype)
     sums = [s for s in kernel.stages if s.combiner and COMBINERS[s.combiner].rounds]
-    length = max(1, sum(_roundings(stage, output) for stage in sums))
+    recurrence = recurrence_of(kernel)
+    steps = 1 if recurrence is None else recurrence.extent  # each rounds what the last one gave
+    length = max(1, steps * sum(_roundings(stage, output) for stage in sums))
     return Rounding(length, sum(_inner(kernel, stage) for stage in kernel.stages))
 
 

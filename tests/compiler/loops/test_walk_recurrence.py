@@ -16,7 +16,7 @@ from compiler.schedule.steps.step import Step
 from compiler.schedule.steps.tile import Tile
 from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
-from tests.compiler.kernels.test_recurrence import recurrent
+from tests.compiler.kernels.recurrent import recurrent
 from tests.compiler.loops.tiny_kernels import assert_close, run_loops
 from tests.compiler.schedule.small_kernels import inputs_for
 

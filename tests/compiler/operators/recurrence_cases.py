@@ -44,7 +44,9 @@ class Layer:
 
     def apply(self, number: int, x: Values) -> Values:
         clip = self.attributes.get("clip", 0)
-        x = np.clip(x, -clip, clip) if clip else x
+        return self.function(number, np.clip(x, -clip, clip) if clip else x)
+
+    def function(self, number: int, x: Values) -> Values:
         alpha, beta = self.attributes["alphas"][number], self.attributes["betas"][number]
         return np.asarray(ACTIVATIONS[self.attributes["activations"][number]](x, alpha, beta))
 
@@ -69,7 +71,7 @@ class Layer:
         if self.attributes.get("input_forget"):
             forget = 1 - entering
         new = forget * c + entering * self.apply(1, sums[3])
-        return self.apply(0, sums[1] + p[1] * new) * self.apply(2, new), new
+        return self.apply(0, sums[1] + p[1] * new) * self.function(2, new), new
 
     def _gru(self, x: Values, h: Values) -> Values:
         update, reset = (

@@ -7,6 +7,7 @@ from compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from measure.worker.rounding import Rounding, rounding_of
+from tests.compiler.kernels.recurrent import STEPS, UNITS, recurrent
 
 BF16, F32 = DType.BF16, DType.F32
 
@@ -38,6 +39,10 @@ def test_length_counts_sums_but_not_maxima() -> None:
     x = builder.input(TensorType(F32, (9,)))
     builder.stage("max", [], lambda k: x[k], reduce=[("k", 9)], combiner="max")
     assert rounding_of(finish(builder)) == Rounding(1)
+
+
+def test_each_step_of_a_recurrence_rounds_what_the_one_before_gave() -> None:
+    assert rounding_of(recurrent()) == Rounding(STEPS * UNITS)
 
 
 def test_roundings_of_a_finer_accumulator_are_parts_of_one() -> None:
