@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.frontend.zoo import build_model
+from compiler.frontend.zoo.network import Size
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.compile_kernel import constant_layouts, emit_loops
@@ -18,6 +22,8 @@ from compiler.llvm.machine import assembly
 from compiler.loops.interpret import interpret
 from compiler.loops.ir import LoopNest, uses_tiles
 from compiler.loops.verify import verify_loops
+from compiler.pipeline import compile_model
+from compiler.runtime.executable import Executable
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule, schedule_space
@@ -25,6 +31,8 @@ from compiler.target import Target, host_target, host_tile_refusal
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
 from configs.settings import load_target
+from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
+from tests.compiler.runtime.c_models import random_inputs
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import kernel_of
@@ -158,21 +166,67 @@ def test_targets_without_tiles_have_no_such_sketch() -> None:
     assert "matrix_tiles" not in {s.name for s in schedule_space(kernel, target).sketches}
 
 
+@tiles_emulated
+def test_code_of_drawn_kernels_computes_what_they_mean() -> None:
+    target, found = tiled_host(), Count()
+
+    @DRAWN
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        left, right = data.draw(st.sampled_from(PAIRS))
+        total = DType.F32 if left.is_float else DType.I32
+        kernel = narrowed(data.draw(kernels(total)), left, right)
+        threads, seed = data.draw(st.sampled_from([1, 2])), data.draw(st.integers(0, 99))
+        space = schedule_space(kernel, target, threads)
+        candidate = space.default() if seed % 2 else space.sample(random.Random(seed))
+        inputs = values_for(kernel, seed)
+        with emulated_tiles() as count:
+            outcome = run_guarded(kernel, space.schedule(candidate), inputs, target, threads)
+        found.products += count.products
+        assert not outcome.problem
+        output: Any = outcome.output
+        expected: Any = evaluate_kernel(kernel, inputs)
+        np.testing.assert_allclose(output, expected, rtol=1e-5 if left.is_float else 0)
+
+    check()
+    assert found.products or host_target().matrix_tiles is not None
+
+
+@tiles_emulated
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("left", [DType.U8, DType.BF16])
-def test_tiles_run_where_the_cpu_has_them(left: DType, threads: int) -> None:
+def test_models_in_tiles_are_those_in_vectors(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles are set up by the run and by the threads of its pool, kernel after kernel."""
+    graph = import_model_proto(build_model("resnet18", size=Size(image=32, width=0.5, classes=10)))
+    target = tiled_host()
+    plain = replace(target, features=host_target().features)
+    monkeypatch.setattr("compiler.runtime.executable.check_target", lambda target: None)
+    specs = [
+        compile_model(graph, target=made, threads=threads, numerics="bf16").spec
+        for made in (target, plain)
+    ]
+    inputs = random_inputs(specs[0])
+    with emulated_tiles() as count:
+        (found,) = Executable(specs[0]).run(inputs).values()
+        again = Executable(specs[0]).profile(inputs, repeat=1).outputs
+    (expected,) = Executable(specs[1]).run(inputs).values()
+    assert count.products or host_target().matrix_tiles is not None
+    for output in (found, *again.values()):
+        assert np.abs(output - expected).max() <= 0.02 * np.abs(expected).max()
+
+
+def test_tiles_run_where_the_cpu_has_them() -> None:
     target = host_target()
     if target.matrix_tiles is None:
         pytest.skip(f"no run: {host_tile_refusal() or 'this CPU has no matrix tiles'}")
-    total, right = (DType.F32, left) if left.is_float else (DType.I32, DType.I8)
-    for made in (product(70, 256, 96, total=total), product(9, 132, 48, total=total)):
-        kernel = narrowed(made, left, right)
-        assert schedule_space(kernel, target, threads).sketches[0].name == "matrix_tiles"
-        inputs = values_for(kernel)
-        outcome = run_guarded(
-            kernel, default_schedule(kernel, target, threads), inputs, target, threads
+    for left, total in ((DType.U8, DType.I32), (DType.BF16, DType.F32)):
+        kernel = narrowed(
+            product(70, 256, 96, total=total), left, DType.I8 if left is DType.U8 else left
         )
-        assert not outcome.problem
+        assert schedule_space(kernel, target).sketches[0].name == "matrix_tiles"
+        inputs = values_for(kernel)
+        outcome = run_guarded(kernel, default_schedule(kernel, target), inputs, target)
         output: Any = outcome.output
         expected: Any = evaluate_kernel(kernel, inputs)
         np.testing.assert_allclose(output, expected, rtol=1e-5)
