@@ -97,9 +97,7 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> _TileShap
         return None
     extents = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
     lanes, extent = palette.row_bytes // anchor.dtype.bytes, extents[dot.axis]
-    if extents[roles.vector] % lanes or (roles.block and extents[roles.vector] != lanes):
-        return None
-    if extent % dot.terms:
+    if extent % dot.terms or (roles.block and extents[roles.vector] != lanes):
         return None
     most = min(palette.rows, palette.row_bytes // (dot.terms * left.dtype.bytes))
     steps = max(n for n in range(1, most + 1) if extent // dot.terms % n == 0)
@@ -237,7 +235,9 @@ class _Plan:
             yield Tile(output, roles.block, wide, "shift")
             within = (f"{roles.block}.i", roles.vector)
         else:
-            yield Tile(output, roles.vector, lanes)
+            # Beyond the last lane packed constants are 0, and what comes of it is left out.
+            ragged = self.context.extents[roles.vector] % lanes
+            yield Tile(output, roles.vector, lanes, "pad" if ragged else "peel")
             yield Tile(output, f"{roles.vector}.o", wide, "shift")
             within = (f"{roles.vector}.o.i", f"{roles.vector}.i")
         rows = self.shape.rows(high, self.context.extent(roles.column))
