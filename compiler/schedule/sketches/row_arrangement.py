@@ -149,10 +149,14 @@ def _are_short(kernel: FusedKernel, reductions: list[Stage], axis: Axis, lanes: 
         if width >= short_row(lanes) or not strides <= {0, 1, width}:
             return False
     axes = kernel.output.axes
-    behind = prod(item.extent for item in axes[axes.index(axis) + 1 :])
+    behind = [item.extent for item in axes[axes.index(axis) + 1 :] if item.extent > 1]
     names = {item.name for item in axes}
-    return behind < SHORT_ROW and all(
-        item.name in names for stage in kernel.stages for item in stage.axes if item.extent > 1
+    return (
+        prod(behind) < short_row(lanes)
+        and len(behind) < 2
+        and all(
+            item.name in names for stage in kernel.stages for item in stage.axes if item.extent > 1
+        )
     )
 
 

@@ -305,8 +305,8 @@ class _Plan:
             steps += [Inline(stage) for stage in reversed(rows.inlinable)]
         if rows.cache:
             steps.append(CacheWrite(output, f"{output}.sum"))
-        steps += self._columns()
         parts = self._parts()
+        steps += self._columns(parts)
         steps += [*parts.made, *self._output_steps(written)]
         for loop, at in written.cuts.items():
             cuts = {np.asarray(cut).item() for cut in at} - {0}
@@ -319,16 +319,36 @@ class _Plan:
         prefetches = [Prefetch(name, ahead * row) for name, row in self.streams.items() if ahead]
         return [*self.first, *steps, *parts.loops, *prefetches]
 
-    def _columns(self) -> list[Step]:
-        """Where vectors run across rows, what is kept of these lies in vectors."""
+    def _columns(self, parts: RowParts) -> list[Step]:
+        """Where vectors run across rows, what is kept of these lies in vectors.
+
+        So does what is written of rows that lie one behind the other, before it is turned.
+        """
         steps: list[Step] = []
-        for name in self.arrangement.attached if self.arrangement.across else ():
-            axes = [axis.name for axis in self.facts.kernel.stage(name).axes]
+        if not self.arrangement.across:
+            return steps
+        output = self.facts.kernel.output
+        kept = [(name, self.facts.kernel.stage(name)) for name in self.arrangement.attached]
+        if self._turned():
+            turned = f"{output.name}.turned"
+            steps.append(CacheWrite(output.name, turned))
+            kept.append((turned, output))
+            parts.names.append(turned)
+            parts.loops += self._part_loops(turned, output)
+        for name, stage in kept:
+            axes = [axis.name for axis in stage.axes]
             if self.arrangement.vector in axes[:-1]:
                 last = axes.index(self.arrangement.vector)
                 order = (*(i for i in range(len(axes)) if i != last), last)
                 steps.append(PackStage(name, (), order))
         return steps
+
+    def _turned(self) -> str:
+        """The axis of rows that are written as vectors, and computed side by side; else ""."""
+        axes = self.facts.kernel.output.axes
+        long = [axis.name for axis in axes if axis.extent > 1]
+        rows = self.arrangement
+        return long[-1] if rows.across and rows.vector in long[:-1] else ""
 
     def _output_steps(self, written: _Output) -> list[Step]:
         """The steps that make the output's loops."""
@@ -340,6 +360,15 @@ class _Plan:
         if not axis:
             return []
         inner = (f"{axis}.i.o", f"{axis}.i.i")
+        if row := self._turned():
+            outer = [loop.name for loop in written.loops if loop.name != row]
+            return [
+                Tile(output, axis, self.vectors.item() * lanes),
+                Tile(output, f"{axis}.i", lanes),
+                Reorder(output, (*outer, *inner, row)),
+                *(Unroll(output, loop) for loop in inner),
+                Vectorize(output, row),
+            ]
         return [
             Tile(output, axis, self.vectors.item() * lanes),
             Tile(output, f"{axis}.i", lanes, "pad" if self.masked else "peel"),
