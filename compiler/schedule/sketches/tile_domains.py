@@ -16,6 +16,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import PAGE, Mask, Numbers, Operand, aliased_lines, operands_of
 from compiler.schedule.sketches.roles import Roles
+from compiler.schedule.sketches.tile_dots import joined_loads
 from compiler.schedule.sketches.tile_forms import HeldRows, TileForm
 from compiler.schedule.space import ChoiceValue
 from compiler.schedule.vectors import vector_lanes, vector_type
@@ -155,6 +156,17 @@ class TileContext:
 
     def _is_constant(self, load: Load) -> bool:
         return any(buffer.name == load.buffer and buffer.constant for buffer in self.kernel.inputs)
+
+    def interleaves(self, columns: float, vectors: float) -> float:
+        """Shuffles of a step that join the words of dot products of values from several places."""
+        if (dot := self.form.dot) is None:
+            return 0.0
+        total = 0.0
+        for load in joined_loads(self.kernel, dot, self.roles.vector, self.lanes):
+            axes = {name for item in load.indices for name in axes_of(item)}
+            count = columns * vectors if self.roles.column in axes else vectors
+            total += count * (dot.terms - 1)
+        return total
 
     def aliased(self, columns: Numbers, vectors: Numbers) -> Numbers:
         """Lines of the data read in a step that compete for one set of the first-level cache."""
@@ -339,13 +351,16 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
 def form_cycles(context: TileContext) -> float:
     """Cycles of the best tile over the whole kernel, with what its form moves beside.
 
-    A copy loads, arranges and stores; a tile that is turned takes four shuffles a vector more.
+    A copy loads, arranges and stores; a tile that is turned takes four shuffles a vector more, and
+    words of values that lie apart are joined in each step, two shuffles a cycle.
     """
     tiles = tiles_of(context)
     best: Any = best_tile(context, tiles)
     columns, vectors = map(float, best)
     none = np.zeros(1, np.bool_)
     row = row_cycles(context, np.array([columns]), np.array([vectors]), none, none).item()
+    across = math.ceil(context.extent(context.roles.column) / columns)
+    row += across * context.interleaves(columns, vectors) / 2
     outer = math.prod(context.extents[axis] for axis in context.roles.outer)
     blocks = math.ceil(context.vectors / vectors)
     total = row * blocks * outer * context.extent(context.roles.row) * context.reduction

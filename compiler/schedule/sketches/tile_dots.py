@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from compiler.expr.affine import affine
-from compiler.expr.nodes import Expr, Load, Select
+from compiler.expr.nodes import Expr, Load, Select, binary, index, integer
 from compiler.expr.walk import axes_of
 from compiler.kernels.accumulate import narrow_factors
 from compiler.kernels.kernel import FusedKernel
@@ -29,7 +29,7 @@ _TERMS = {(DType.I32, frozenset(pair)): 4 for pair in product(_BYTES, _BYTES)} |
 }
 """How many products a dot adds, by the type of the sum and those of the factors."""
 MOST_BYTES = 128  # from the first to the last value that the lanes of a vector read in one dot
-APART = 4.0  # words that are joined of values from several places cost so much more
+JOINED = 0.25  # of a dot product more for each value of a word that lies elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,18 @@ def dot_axis(kernel: FusedKernel, vector: str, lanes: int) -> DotAxis | None:
     return best
 
 
+def joined_loads(kernel: FusedKernel, dot: DotAxis, vector: str, lanes: int) -> list[Load]:
+    """What the anchor reads along vectors in words whose values lie apart: they are interleaved."""
+    anchor = kernel.stage(kernel.anchor)
+    return [
+        load
+        for factor in narrow_factors(anchor.body) or ()
+        for load in _loads_of(factor)
+        if any(vector in axes_of(item) for item in load.indices)
+        and _cost(kernel, anchor, load, dot.axis, vector, lanes, dot.terms) > 1.0
+    ]
+
+
 def _loads_of(factor: Expr) -> list[Load]:
     if isinstance(factor, Select):
         return [*_loads_of(factor.then), *_loads_of(factor.otherwise)]
@@ -101,6 +113,9 @@ def _cost(
     along = [number for number, item in enumerate(load.indices) if axis in axes_of(item)]
     if not along:
         return float(terms)
+    parts = [binary(op, index(axis), integer(terms)) for op in ("floordiv", "mod")]
+    if [load.indices[number] for number in along] == parts and load.indices[-1] == parts[-1]:
+        return 1.0  # packed so by a copy
     if len(along) > 1 or affine(load.indices[along[0]], {}).coefficient(axis) < 1:
         return math.inf
     step = affine(load.indices[along[0]], {}).coefficient(axis)
@@ -108,11 +123,12 @@ def _cost(
     constant = any(buffer.name == load.buffer and buffer.constant for buffer in kernel.inputs)
     if constant and step == 1:
         return 1.0 if not moving or moving != along else math.inf
+    apart = 1.0 + terms * JOINED
     distance = step * math.prod(_shape(kernel, load.buffer)[along[0] + 1 :])
     if not moving:
-        return 1.0 if distance == 1 else APART
+        return 1.0 if distance == 1 else apart
     reach = (lanes + (terms - 1) * distance) * load.dtype.bytes
-    return 1.0 if reach <= MOST_BYTES else APART
+    return 1.0 if reach <= MOST_BYTES else apart
 
 
 def _shape(kernel: FusedKernel, name: str) -> tuple[int, ...]:

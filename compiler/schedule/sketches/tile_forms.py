@@ -224,14 +224,19 @@ def _with_panels(form: TileForm, lanes: int) -> Iterator[TileForm]:
     if load.buffer not in variable or not whole or roles.column in axes_of(load):
         return
     rank, name = len(load.indices), f"{load.buffer}.copy"
+    splits: tuple[tuple[int, int], ...] = ((rank - 1, lanes),)
     order = (*range(rank - 2), rank - 1, rank - 2, rank)
-    packing = PackStage(name, ((rank - 1, lanes),), order)
+    dot = dot_axis(kernel, roles.vector, lanes)
+    if dot is not None and load.indices[-2] == index(dot.axis):
+        splits = ((rank - 2, dot.terms), *splits)
+        order = (*range(rank - 2), rank, rank - 2, rank + 1, rank - 1)
+    packing = PackStage(name, splits, order)
     made = (CopyOperand(anchor.name, load.buffer, name), packing)
     packed = with_roles(prepared(kernel, made), lanes)
     found = roles_of(packed)
     if found is not None:
         steps = (*form.steps, *made)
-        yield TileForm("tiled_panels", packed, steps, found, (name,))
+        yield TileForm("tiled_panels", packed, steps, found, (name,), dot=dot)
 
 
 def _has_rows(kernel: FusedKernel) -> bool:
