@@ -294,6 +294,9 @@ def test_zoo_writes_a_model(tune: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "mlp.onnx"
     assert tune("zoo", "mlp", "--output", path).code == 0
     onnx.checker.check_model(str(path))
+    assert tune("zoo", "mlp", "--output", path, "--quantised").code == 0
+    operators = {node.op_type for node in onnx.load(path).graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= operators
 
 
 # Bad input: one line, a code other than 0, no traceback, nothing created or overwritten.

@@ -318,12 +318,17 @@ def bench(
 def zoo(
     name: Annotated[str, typer.Argument(help="Which network; an unknown name lists all of them.")],
     output: Annotated[str, typer.Option(metavar="FILE", help="Where the ONNX file goes.")],
+    quantised: Annotated[
+        bool, typer.Option("--quantised", help="In 8 bits, with QuantizeLinear around operators.")
+    ] = False,
 ) -> None:
     """Write a well-known network with seeded random weights as an ONNX file."""
     check_files(writes=[output])
+    import compiler
     from compiler.frontend.zoo import write_model
 
-    write_model(name, Path(output))
+    prepare = (lambda graph: compiler.build(graph).run) if quantised else None
+    write_model(name, Path(output), prepare=prepare)
     print(output)
     print(f"next: {shlex.join(['tune', '--model', output, '--config', 'quick'])}")
 

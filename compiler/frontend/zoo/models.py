@@ -18,6 +18,7 @@ from compiler.frontend.zoo.encoder import encoder
 from compiler.frontend.zoo.mlp import mlp
 from compiler.frontend.zoo.mobilenet_v2 import mobilenet_v2
 from compiler.frontend.zoo.network import NetworkBuilder, Size
+from compiler.frontend.zoo.quantise import Prepare, quantised
 from compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
 from compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
 from compiler.frontend.zoo.unet import unet
@@ -75,13 +76,16 @@ def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.M
     return net.model()
 
 
-def write_model(name: str, output: Path, seed: int = 0) -> Path:
+def write_model(name: str, output: Path, seed: int = 0, prepare: Prepare | None = None) -> Path:
     """Write a model of the zoo to an ONNX file, replacing the file as a whole.
 
-    Raises SettingsError for an unknown name and for a file that cannot be written.
+    It is quantised if `prepare` is there to find the ranges of its values. Raises SettingsError for
+    an unknown name and for a file that cannot be written.
     """
     output = Path(output)
     model = build_model(name, seed=seed)
+    if prepare is not None:
+        model = quantised(model, prepare, seed)
     try:
         with replacing(output) as unfinished:
             unfinished.write_bytes(model.SerializeToString())

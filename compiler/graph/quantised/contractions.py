@@ -73,7 +73,9 @@ class Contractions:
             if zero is None:
                 source, given = self._padded(data, given, node)
             elif zero:
-                given["pad_value"] = zero
+                border: dict[str, Attribute] = {"pads": attributes["pads"], "value": zero}
+                source = rewriter.emit("border", (data.name,), border, like=node)
+                given["pads"] = ()
         offset = bias.integers - (zero or 0) * sums
         names = [source, rewriter.constant(filters, f"{weight.name}_i8")]
         if offset.any():

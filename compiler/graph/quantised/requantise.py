@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.graph.ir import Graph
+from compiler.graph.quantised.operands import NARROW
 from compiler.graph.rewriter import Rewriter, use_counts
 from compiler.operators.registry import complete_attributes
 from compiler.types.dtypes import DType
@@ -48,15 +49,18 @@ class _Requantiser:
         rewriter, attributes = self.rewriter, complete_attributes(node)
         scale = rewriter.constants.get(node.inputs[1])
         zero = self._zero_point(node)
-        if scale is None or scale.dtype != np.float32 or attributes["block"] or zero is None:
+        plain = not attributes["block"] and not attributes["precision"]
+        if scale is None or scale.dtype != np.float32 or not plain or zero is None:
             return None
         source = node.inputs[0]
         if rewriter.types[source].dtype is not DType.F32 or not self._has_sums(source):
             return None
         type = rewriter.types[node.output]
+        if type.dtype not in NARROW:
+            return None
         divisor = scale.astype(np.float32)
-        limits = np.iinfo(type.dtype.numpy)
-        source = self._unbounded(source, divisor, int(limits.min) - zero, int(limits.max) - zero)
+        least, most = type.dtype.limits
+        source = self._unbounded(source, divisor, least - zero, most - zero)
         scaled = self._divided(source, divisor, node)
         if scaled is None:
             return None

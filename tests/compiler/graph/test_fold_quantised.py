@@ -67,13 +67,13 @@ def test_a_residual_block_is_integers_throughout() -> None:
     folded = fold_quantised.run(graph)
     _same(graph, folded)
     assert operators(folded) == [
-        *("conv", "cast", "mul", "saturate"),
+        *("border", "conv", "cast", "mul", "saturate"),
         *("conv", "cast", "mul", "dequantize", "add", "saturate"),
         "max_pool",
     ]
     text = format_graph(folded)
     assert text.count("accumulator='i32'") == 2
-    assert "pad_value=128" in text
+    assert "border(x0, pads=(1, 1, 1, 1), value=128)" in text
     assert folded.types[folded.outputs[0]].dtype is DType.U8
 
 

@@ -48,6 +48,10 @@ def _quantisations() -> Iterator[Case]:
             expected = reference("DequantizeLinear", q, flat, zero_flat, opset=21, **of_onnx)
             inputs = [q, scale, zero]
             yield case(f"{name}-{dtype}", "dequantize", inputs, expected, to="f32", **given)
+    q = _integers(9, shape, "uint8")
+    widths = ((0, 0), (0, 0), (1, 0), (2, 3))
+    bordered = partial(np.pad, q, widths, constant_values=9)
+    yield case("", "border", [q], bordered, pads=(1, 2, 0, 3), value=9)
     expected = reference(
         "QuantizeLinear", x, np.ones((), np.float32), np.array(-5, np.int8), opset=21
     )
