@@ -195,7 +195,9 @@ def _to_kernels(
             graph, block, stages.observe, allowance, numerics, activations=target.activations
         ),
     )
-    return graph, stages.run("extract_kernels", lambda: extract_kernels(graph, allowance))
+    rounds_each = numerics.rounds_each
+    program = stages.run("extract_kernels", lambda: extract_kernels(graph, allowance, rounds_each))
+    return graph, program
 
 
 def _imported(model: Model, shapes: Shapes | None, allowance: Allowance) -> Graph:

@@ -31,16 +31,18 @@ from compiler.types.tensor_type import Array, TensorType
 WRITTEN_LIMIT = 8192
 
 
-def extract_kernels(graph: Graph, allowance: Allowance | None = None) -> KernelProgram:
+def extract_kernels(
+    graph: Graph, allowance: Allowance | None = None, rounds_each: bool = False
+) -> KernelProgram:
     """The kernels of `graph` in execution order, each verified.
 
     Every output of the program is a kernel's result, or a view of one, that shares its memory with
     no input, constant or other output; where the graph says otherwise, a copy kernel is inserted.
     A constant that is an output keeps its name as output and becomes NAME_value as constant; an
-    input that is an output too is returned as NAME_output. Raises `LimitError` when the time is
-    over.
+    input that is an output too is returned as NAME_output. `rounds_each` is that of the numerics.
+    Raises `LimitError` when the time is over.
     """
-    return _Extractor(graph, allowance or Allowance()).run()
+    return _Extractor(graph, allowance or Allowance(), rounds_each).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,9 @@ class _Extracted:
 
 
 class _Extractor:
-    def __init__(self, graph: Graph, allowance: Allowance) -> None:
+    def __init__(self, graph: Graph, allowance: Allowance, rounds_each: bool) -> None:
         self.graph = graph
+        self.rounds_each = rounds_each
         self.allowance = allowance
         self.types: dict[str, TensorType] = dict(graph.types)
         self.constants: dict[str, Array] = dict(graph.constants)
@@ -90,7 +93,7 @@ class _Extractor:
     # --- groups ---------------------------------------------------------------------------------
 
     def _kernel(self, group: Group) -> None:
-        extracted = group_kernel(self.graph, group)
+        extracted = group_kernel(self.graph, group, self.rounds_each)
         if len(group.nodes) > 1 and written_size(extracted.kernel) > WRITTEN_LIMIT:
             for node in group.nodes:
                 self._kernel(Group((node,), None))
@@ -180,10 +183,11 @@ class _Extractor:
         return name
 
 
-def group_kernel(graph: Graph, group: Group) -> _Extracted:
+def group_kernel(graph: Graph, group: Group, rounds_each: bool = False) -> _Extracted:
     """The canonical kernel of a fusion group and the graph values that are its inputs.
 
-    A constant of one element becomes a literal, unless a contraction reads it.
+    A constant of one element becomes a literal, unless a contraction reads it. With `rounds_each`
+    what one node gives to the next one is rounded to its type, see `Numerics.rounds_each`.
     """
     builder = KernelBuilder()
     tensors: dict[str, Tensor] = {}
@@ -199,7 +203,8 @@ def group_kernel(graph: Graph, group: Group) -> _Extracted:
         if operator(node.operator).pattern is Pattern.CONTRACTION:
             in_contraction.update(node.inputs)
         operands = tuple(tensors[name] if name else None for name in node.inputs)
-        tensors[node.output] = add_expression(builder, node, operands, graph.types[node.output])
+        result = add_expression(builder, node, operands, graph.types[node.output])
+        tensors[node.output] = replace(result, exact=None) if rounds_each else result
     name = "_".join(node.operator for node in group.nodes)
     inputs, stages = tuple(builder.inputs), tuple(builder.stages)
     literals: dict[str, Const] = {}

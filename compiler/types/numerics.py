@@ -69,6 +69,16 @@ class Numerics:
         return planned
 
     @property
+    def rounds_each(self) -> bool:
+        """Whether results in 16-bit floats are rounded wherever an operator gives one: ONNX's rule.
+
+        Else an operator takes what another one of its kernel computed in f32: that is more exact.
+        What reads a result from memory, a conversion of the model's, and a model's output are
+        rounded either way.
+        """
+        return self.name == STRICT_NUMERICS.name
+
+    @property
     def narrow(self) -> DType | None:
         """The float type narrower than f32 that contractions are kept in; None: there is none."""
         return next(iter(self._narrow_storages()), None)
