@@ -21,8 +21,9 @@ SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs 
 # Cycles, as they were measured:
 TILE_CYCLES = 24  # to begin and store a tile
 LATENCY = 4  # until a multiply-add can be added to
-STREAM, LONG_STREAM = 1.3, 1.8  # for a vector from the second-level cache: of few in a row, of more
+STREAM, LONG_STREAM = 1.3, 1.8  # for a line from the second-level cache: of few in a row, of more
 STREAMED = 6
+CACHE_LINE = 64  # bytes
 REST = 1.5  # times as long take rows that whole tiles leave over
 L1_SHARE = 0.75  # of the first-level cache, that weights stay in
 
@@ -179,7 +180,8 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
         if again <= L1_SHARE * facts.target.l1_bytes:
             read = columns / 2
         else:
-            read = columns * (STREAM if columns <= STREAMED else LONG_STREAM)
+            lines = columns * vector / CACHE_LINE
+            read = lines * (STREAM if lines <= STREAMED else LONG_STREAM)
         return units * max(height * columns / 2, read, LATENCY) + TILE_CYCLES
 
     whole, rest = divmod(context.most, vectors)
