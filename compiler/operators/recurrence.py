@@ -34,7 +34,7 @@ from compiler.operators.activation import RECURRENT
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import FLOATS, DType
+from compiler.types.dtypes import WIDE_FLOATS, DType
 from compiler.types.tensor_type import TensorType
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -71,7 +71,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     _check_functions(attributes, kind)
     gates = GATES[kind]
     data = types.present(PROJECTED)
-    check_dtype(data, FLOATS)
+    check_dtype(data, WIDE_FLOATS)
     check(
         len(data.shape) == 5 and data.shape[3] == gates,
         f"{data} is no [directions, steps, batch, {gates} gates, units]",

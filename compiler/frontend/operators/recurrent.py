@@ -241,8 +241,7 @@ class _Importer:
             attributes["linear_before_reset"] = True
         if is_lstm and node.integer("input_forget", 0):
             attributes["input_forget"] = True
-        states = graph.emit(
-            "recurrence",
+        operands = (
             graph.concat(projected, 0),
             weights,
             candidate,
@@ -250,10 +249,12 @@ class _Importer:
             self.peephole(directions),
             self.initial(5, directions, batch_first),
             self.initial(6, directions, batch_first) if is_lstm else None,
-            first,
-            last,
-            **attributes,
         )
+        # States are kept as they are computed, and rounded where they are shown.
+        stored = self.x.dtype
+        wide = [None if item is None else graph.cast(item, stored.wide) for item in operands]
+        states = graph.emit("recurrence", *wide, first, last, **attributes)
+        states = graph.cast(states, stored)
         rows, steps = states.shape[0], states.shape[2]
         hidden = 0 if first is None and last is None else 1
         return [

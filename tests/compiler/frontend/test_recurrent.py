@@ -19,7 +19,7 @@ from compiler.graph.ir import Graph
 from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import FLOAT, model, outputs_of, tensor
 
-INT32 = onnx.TensorProto.INT32
+INT32, FLOAT16 = onnx.TensorProto.INT32, onnx.TensorProto.FLOAT16
 GATES = {"RNN": (1, 1), "GRU": (3, 2), "LSTM": (4, 3)}
 NAMES = (
     "Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh",
@@ -144,6 +144,20 @@ def test_batches_may_come_first(drawn: Drawn) -> None:
     turned = np.ascontiguousarray(x.swapaxes(0, 1))
     y, *states = outputs_of(import_model_proto(drawn.proto()), {"x": turned})
     _assert_close([y.transpose(1, 2, 0, 3), *(s.swapaxes(0, 1) for s in states)], expected)
+
+
+def test_narrow_layers_keep_their_states_wide() -> None:
+    narrow = {"w": values(1, 12, 4), "r": values(1, 12, 3), "x": values(9, 2, 4)}
+    narrow = {name: np.asarray(array, np.float16) for name, array in narrow.items()}
+    outputs = []
+    for kind, dtype in ((FLOAT16, np.float16), (FLOAT, np.float32)):
+        given = {name: np.asarray(array, dtype) for name, array in narrow.items()}
+        x = given.pop("x")
+        node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)
+        proto = model([node], [tensor("x", x.shape, kind)], ["y"], given)
+        outputs += outputs_of(import_model_proto(proto), {"x": x})
+    assert outputs[0].dtype == np.float16
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=2e-3)  # the projection is rounded
 
 
 def _lstm(steps: int, **attributes: Any) -> Graph:
