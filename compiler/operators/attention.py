@@ -186,5 +186,6 @@ register(
             "masked": -math.inf,
         },
         work=_work,
+        ends_in_cast=True,
     )
 )

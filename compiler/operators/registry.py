@@ -95,6 +95,8 @@ class OperatorDefinition:
     """Whether elements that lie side by side are read far apart; None: they are not."""
     alone: bool = False
     """No other node shares its kernel."""
+    ends_in_cast: bool = False
+    """Of what lies behind it only a cast shares its kernel, whose schedules know no other end."""
     pieced: bool = False
     """Which operand an element is of follows from its position."""
     moves: bool | Callable[[Attributes], bool] | None = None

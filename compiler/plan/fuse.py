@@ -133,8 +133,11 @@ class _Fuser:
         shape = self.graph.types[core.output].shape
         if operator(core.operator).reads_result:
             return self._claim([core])
+        only_casts = operator(core.operator).ends_in_cast
 
         def joins(node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
+            if only_casts and not operator(node.operator).identity_if_same_type:
+                return False
             same_shape = self.graph.types[node.output].shape == shape
             return _pattern(node) is Pattern.ELEMENTWISE and same_shape
 

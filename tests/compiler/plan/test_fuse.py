@@ -54,6 +54,24 @@ def test_value_that_is_needed_elsewhere_ends_the_group() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("operator", "attributes", "expected"),
+    [
+        ("cast", {"to": "bf16"}, ["attention_cast"]),
+        ("quantize", {"to": "u8"}, ["attention", "quantize"]),
+        ("relu", {}, ["attention", "relu"]),
+    ],
+)
+def test_attention_ends_in_a_cast_or_as_it_is(
+    operator: str, attributes: dict[str, Attribute], expected: list[str]
+) -> None:
+    maker = GraphMaker()
+    query, key, value = (maker.input(2, 5, 4) for _ in range(3))
+    y = maker.node("attention", query, key, value)
+    scale = [maker.scalar(0.1)] if operator == "quantize" else []
+    assert groups(maker.graph(maker.node(operator, y, *scale, **attributes))) == expected
+
+
 def test_nothing_is_fused_behind_what_reads_its_own_result() -> None:
     maker = GraphMaker()
     projected, states = maker.input(3, 1, 2, 1, 4), maker.weights(3, 4, 1, 4)
