@@ -300,7 +300,7 @@ class _Plan:
         steps: list[Step] = []
         if rows.attached or rows.cache:
             inner = dict.fromkeys((*rows.attached, output), rows.vector) | dict(rows.split)
-            constants, steps = row_constants(kernel, inner, rows.rows)
+            constants, steps = row_constants(kernel, inner, rows.rows or self._only_row())
         if values.are("padding", "inline").item():
             steps += [Inline(stage) for stage in reversed(rows.inlinable)]
         if rows.cache:
@@ -315,9 +315,26 @@ class _Plan:
         if where := written.where:
             names = [*parts.names, *constants]
             steps += [ComputeAt(part, output, where, "stack") for part in reversed(names)]
+        else:
+            steps += self._accumulated(parts)
         ahead = choice("rows_ahead").item()
         prefetches = [Prefetch(name, ahead * row) for name, row in self.streams.items() if ahead]
         return [*self.first, *steps, *parts.loops, *prefetches]
+
+    def _only_row(self) -> tuple[str, ...]:
+        """The axes of one element, where each stage is computed as a whole."""
+        axes = self.facts.kernel.output.axes
+        return tuple(axis.name for axis in axes if axis.extent == 1)
+
+    def _accumulated(self, parts: RowParts) -> list[Step]:
+        """Of reductions that are computed as a whole, the accumulators of each row in registers."""
+        steps: list[Step] = []
+        for stage, _ in self.arrangement.split:
+            rows = [axis.name for axis in self.facts.kernel.stage(stage).axes]
+            partial = [name for name in parts.names if name.startswith(f"{stage}.")]
+            if rows:
+                steps += [ComputeAt(name, stage, rows[-1], "stack") for name in reversed(partial)]
+        return steps
 
     def _columns(self, parts: RowParts) -> list[Step]:
         """Where vectors run across rows, what is kept of these lies in vectors.
