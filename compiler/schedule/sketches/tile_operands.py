@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from compiler.expr.affine import affine
-from compiler.expr.nodes import Select
+from compiler.expr.nodes import Const, Select
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
@@ -29,6 +29,21 @@ def can_inline(kernel: FusedKernel, prologue: Collection[str], vector: str) -> b
             if varying & guarded:
                 return False
     return True
+
+
+def is_padded_with_terms(kernel: FusedKernel, prologue: Collection[str]) -> bool:
+    """Some padding is another number than 0, so that its terms of a sum cannot be left out."""
+    for stage in kernel.stages:
+        if stage.name not in prologue:
+            continue
+        for node in postorder(stage.body):
+            if (
+                isinstance(node, Select)
+                and isinstance(node.otherwise, Const)
+                and node.otherwise.value
+            ):
+                return True
+    return False
 
 
 def guarded_axes(stage: Stage) -> set[str]:

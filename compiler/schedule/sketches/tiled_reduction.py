@@ -50,7 +50,7 @@ from compiler.schedule.sketches.tile_domains import (
 )
 from compiler.schedule.sketches.tile_dots import float_products
 from compiler.schedule.sketches.tile_forms import tile_forms
-from compiler.schedule.sketches.tile_operands import can_inline, packed_along
+from compiler.schedule.sketches.tile_operands import can_inline, is_padded_with_terms, packed_along
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -114,11 +114,10 @@ def _sketch(context: TileContext) -> Sketch:
     if context.streamed:
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), 0))
     if prologue and not context.form.copies:
-        paddings = (
-            ("copy",)
-            if context.form.held or not can_inline(context.kernel, prologue, roles.vector)
-            else ("inline", "copy")
-        )
+        apart = context.form.held or not can_inline(context.kernel, prologue, roles.vector)
+        if context.form.dot is not None and is_padded_with_terms(context.kernel, prologue):
+            apart = True
+        paddings = ("copy",) if apart else ("inline", "copy")
         choices.append((Choice("padding", paddings), _padding(context, paddings)))
     if context.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))

@@ -229,3 +229,15 @@ def test_the_instruction_of_the_target_sums_them(
     found = re.findall(rf"\b{instruction}\w*\s", text)
     assert len(found) >= 8
     assert not re.search("maddubs", text)
+
+
+@pytest.mark.parametrize(("pad", "choices"), [(0, {"inline", "copy"}), (7, {"copy"})])
+def test_padding_whose_terms_count_is_copied(pad: int, choices: set[str]) -> None:
+    kernel = kernel_of(
+        [i32(1, 1, 7, 9, 16), i32(16, 16, 3, 3)],
+        [("conv", ["x0", "x1"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)})],
+        ["x1"],
+    )
+    space = schedule_space(narrowed(kernel, *U8_I8, pad), x86("avx512vnni"))
+    (padding,) = (c for sketch in space.sketches for c in sketch.choices if c.name == "padding")
+    assert set(padding.values) == choices
