@@ -14,11 +14,13 @@ from compiler.errors import LoweringError, ScheduleError, TunefarmError, VerifyE
 from compiler.graph.ir import Graph
 from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.kernels.narrow_factors import narrow_factors
 from compiler.limits import Allowance, Limits
 from compiler.llvm.compile_kernel import CompiledKernel, emit_loops
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.llvm.scalar_work import scalar_work
+from compiler.plan.choose_precision import NARROW
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_ir
@@ -35,7 +37,7 @@ from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from compiler.types.numerics import DEFAULT_NUMERICS, Algorithm, Numerics
 
 Model: TypeAlias = str | PathLike[str] | Graph
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -189,10 +191,17 @@ def _to_kernels(
     """
     graph = stages.run("import", lambda: _imported(model, shapes, allowance))
     block = target.lanes(DType.F32)
+    summed = [dtype for dtype in NARROW if target.dot_products(dtype, dtype, DType.F32)]
     graph = stages.run(
         "optimise",
         lambda: optimise(
-            graph, block, stages.observe, allowance, numerics, activations=target.activations
+            graph,
+            block,
+            stages.observe,
+            allowance,
+            numerics,
+            activations=target.activations,
+            summed=summed,
         ),
     )
     rounds_each = numerics.rounds_each
@@ -382,6 +391,14 @@ def _reports(
     )
 
 
+def _numerics(kernel: FusedKernel, algorithm: Algorithm) -> str:
+    """The algorithm that changes rounding, and the types that are multiplied if they are narrow."""
+    factors = " x ".join(dict.fromkeys(narrow_factors(kernel)))
+    if not factors:
+        return str(algorithm)
+    return factors if algorithm is Algorithm.DIRECT else f"{algorithm}, {factors}"
+
+
 def _report(calls: list[KernelCall], built: KernelSchedule, code: CompiledKernel) -> KernelReport:
     return KernelReport(
         name=calls[0].kernel.name,
@@ -391,7 +408,7 @@ def _report(calls: list[KernelCall], built: KernelSchedule, code: CompiledKernel
         record_id=built.used.record_id,
         latency=built.used.latency,
         note=built.note,
-        numerics=str(code.algorithm),
+        numerics=_numerics(calls[0].kernel, code.algorithm),
         parallel=code.parallel,
         workspace_bytes=code.workspace_bytes,
         flops=kernel_flops(calls[0].kernel),

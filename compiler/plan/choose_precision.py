@@ -14,8 +14,9 @@ values are stored in the narrow type:
 
 All else stays in f32: sums, norms and softmax with what they read, what lies behind the last
 contraction, the model's inputs and outputs. So does a contraction where the numerics say so, where
-it sums over few channels of plain data, whose neighbours lie far apart, and where a constant factor
-goes beyond the narrow type's largest number.
+it sums over few channels of plain data, whose neighbours lie far apart, where a constant factor
+goes beyond the narrow type's largest number, and where it would save nothing: it is small, or the
+target has no instruction that sums products of that type, and constants are read too seldom.
 """
 
 from __future__ import annotations
@@ -44,26 +45,34 @@ from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.numerics import Numerics
 
+NARROW = (DType.BF16, DType.F16)
 FACTORS = 2
 """The first operands of a contraction, which it multiplies."""
 NEGLIGIBLE = (1 / 1000, 1 / 32)
 """Of all products and of all constants of a model: a contraction with less of both stays in f32."""
+READ = 4
+"""Products per constant up to which reading the constants takes longer than widening them."""
 COPIED = 1024
 """Products per element that pay for storing it in both types."""
 
 
-def run(graph: Graph, allowance: Allowance, numerics: Numerics) -> Graph:
-    """The graph with contractions, and what lies between them, in the storage of `numerics`."""
+def run(
+    graph: Graph, allowance: Allowance, numerics: Numerics, summed: Collection[DType] = NARROW
+) -> Graph:
+    """The graph with contractions, and what lies between them, in the storage of `numerics`.
+
+    `summed` are the narrow floats whose products the target has instructions to sum.
+    """
     narrow = numerics.narrow
     if narrow is None:
         return graph
-    shares = _Shares(graph)
+    costs = _Costs(graph)
     contractions = {
         node.output: node
         for node in graph.nodes
         if numerics.storage_of(node.source) is narrow
         and _may_narrow(graph, node, narrow)
-        and (numerics.is_planned(node.source) or not shares.is_negligible(node))
+        and (numerics.is_planned(node.source) or costs.are_saved(node, narrow in summed))
     }
     if not contractions:
         return graph
@@ -73,22 +82,27 @@ def run(graph: Graph, allowance: Allowance, numerics: Numerics) -> Graph:
     return _Emitter(graph, narrow, contractions, written, stored).run()
 
 
-class _Shares:
-    """What the contractions of a graph cost, of all of them together."""
+class _Costs:
+    """What the contractions of a graph cost: products, and bytes of constants."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        costs = [self._costs(node) for node in graph.nodes]
+        costs = [self._of(node) for node in graph.nodes]
         self.total = [sum(column) for column in zip(*costs, strict=True)]
 
-    def is_negligible(self, node: Node) -> bool:
-        """Whether neither its products nor its constants are worth the error that it would add."""
-        return all(
-            cost < share * total
-            for cost, share, total in zip(self._costs(node), NEGLIGIBLE, self.total, strict=True)
-        )
+    def are_saved(self, node: Node, summed: bool) -> bool:
+        """Whether a contraction is worth the error that it adds to a model.
 
-    def _costs(self, node: Node) -> tuple[int, int]:
+        Where no instruction sums narrow products (`summed`) every factor is widened first, which is
+        slower but where reading the constants takes longer.
+        """
+        work, constants = costs = self._of(node)
+        pairs = zip(costs, NEGLIGIBLE, self.total, strict=True)
+        if all(cost < share * total for cost, share, total in pairs):
+            return False
+        return summed or work <= READ * constants / DType.F32.bytes
+
+    def _of(self, node: Node) -> tuple[int, int]:
         work = multiplications(node, self.graph.types)
         constants = (name for name in node.inputs[:FACTORS] if name in self.graph.constants)
         return work, sum(self.graph.types[name].bytes for name in constants) if work else 0

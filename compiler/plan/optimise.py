@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 from compiler.graph import fold_quantised, weight_products
@@ -31,16 +32,18 @@ def passes(
     block: int | None,
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
+    summed: Collection[DType] = choose_precision.NARROW,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements.
 
-    `activations` is the type in which it multiplies 8-bit data with weights.
+    `activations` is the type in which it multiplies 8-bit data with weights, `summed` are the
+    narrow floats whose products it has instructions to sum.
     """
     folded = plain(lambda graph: fold_quantised.run(graph, activations))
     types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     layouts = plain(lambda graph: choose_layouts.run(graph, block))
-    precision = partial(choose_precision.run, numerics=numerics)
+    precision = partial(choose_precision.run, numerics=numerics, summed=summed)
     planned = (
         ("transposed_convolutions", transposed),
         ("cut_windows", plain(cut_windows.run)),
@@ -63,14 +66,16 @@ def optimise(
     allowance: Allowance | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
+    summed: Collection[DType] = choose_precision.NARROW,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
-    which the target multiplies 8-bit data with weights. `observe` is called with the name and
-    result of every pass. Raises `VerifyError` if the graph, or the result of a pass, breaks a rule,
-    and `LimitError` for what goes beyond the `allowance` (this machine's if None).
+    which the target multiplies 8-bit data with weights, `summed` are the narrow floats whose
+    products it has instructions to sum. `observe` is called with the name and result of every pass.
+    Raises `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for
+    what goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations)
+    found = passes(block, numerics, activations, summed)
     return run_passes(graph, found, observe, allowance or Allowance())

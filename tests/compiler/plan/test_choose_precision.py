@@ -174,6 +174,14 @@ def test_a_contraction_of_no_account_stays_in_f32() -> None:
     assert contractions(narrowed(maker.graph(dense(maker, token, 4)))) == ["bf16", "f32"]
 
 
+def test_without_sums_of_narrow_products_only_what_is_bound_by_its_constants_is_narrow() -> None:
+    for rows, wanted in ((4, "bf16"), (5, "f32")):
+        maker = GraphMaker()
+        graph = maker.graph(dense(maker, maker.node("tanh", maker.input(rows, 32)), 32))
+        result = choose_precision.run(graph, Allowance(), BF16_NUMERICS, summed=())
+        assert contractions(result) == [wanted]
+
+
 def test_a_factor_beyond_the_largest_number_keeps_its_contraction_in_f32() -> None:
     maker = GraphMaker()
     y = dense(maker, maker.node("tanh", maker.input(4, 4)), 4)

@@ -81,4 +81,5 @@ def test_a_model_has_one_narrow_type() -> None:
 
 def test_settings_know_the_numerics_that_there_are() -> None:
     names = get_args(CompileSettings.model_fields["numerics"].annotation)
-    assert sorted(names) == sorted(NUMERICS)
+    planned = {"int8", "auto"}  # of single contractions, by what was measured of the model
+    assert {*names} - planned == NUMERICS.keys()
