@@ -18,9 +18,12 @@ import onnx
 import onnxruntime
 import pytest
 
+import compiler
 from tests.end_to_end.tiny_model import external_model, tiny_model, unsupported_model
+from tuner.commands.accuracy import error_of
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
+from tuner.confirm.latency import seeded_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -193,6 +196,30 @@ def test_build_reports_every_kernel(tune: CommandLine, tuned: SimpleNamespace) -
     report = json.loads(result.out)
     assert {kernel["schedule_source"] for kernel in report["kernels"]} == {"tuned"}
     assert sum(kernel["share"] for kernel in report["kernels"]) == pytest.approx(1.0)
+
+
+def test_a_build_in_other_numerics_says_so_and_stays_near(
+    tune: CommandLine, tuned: SimpleNamespace
+) -> None:
+    files = ["--model", tuned.model, "--db", tuned.db]
+    result = tune("build", *files, "--output", "t.bf16", "--numerics", "bf16", "--json", "-")
+    kernels = json.loads(result.out)["kernels"]
+    own = [kernel for kernel in kernels if kernel["numerics"] == "bf16"]
+    assert own and {kernel["schedule_source"] for kernel in own} <= {"default", "predicted"}
+    assert "with narrow factors: tune with --numerics bf16" in result.out
+    tune("build", *files, "--output", "t.f32")
+    exact, rounded = compiler.load("t.f32"), compiler.load("t.bf16")
+    assert (exact.spec.numerics, rounded.spec.numerics) == ("default", "bf16")
+    inputs = seeded_inputs(exact.inputs)
+    for name, expected in exact.run(inputs).items():
+        assert 0 < error_of(rounded.run(inputs)[name], expected) < 0.02
+    assert "bf16 =" in tune("inspect", *files, "--stage", "kernels", "--numerics", "bf16").out
+
+
+def test_unknown_numerics_name_the_nearest(tune: CommandLine, model: Path) -> None:
+    for command in ([], ["build", "--output", "out"], ["bench"], ["inspect", "--stage", "graph"]):
+        line = tune.refuses(*command, "--model", model, "--numerics", "bf61")
+        assert "compile.numerics = 'bf61'" in line and "did you mean bf16?" in line
 
 
 def test_a_required_share_that_is_not_tuned_fails_the_build(

@@ -14,11 +14,17 @@ from compiler.runtime.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target
+from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Algorithm
 from configs.settings import Settings
 from db import queries
 from db.records import OK, BestRecord, TaskKey, TrialRecord
 from db.store import Store
-from tuner.records.trials import record_to_apply, reference_note, task_key, unusable
+from tuner.records.trials import (
+    record_to_apply,
+    reference_note,
+    task_key,
+    unusable,
+)
 
 if TYPE_CHECKING:
     from tuner.model.warm_start import WarmStart
@@ -96,7 +102,7 @@ class Records:
 
     def __init__(self, store: Store | None, settings: Settings, target: Target) -> None:
         self.choose: ChooseSchedule | None = None
-        self._store = store
+        self._store, self._numerics = store, settings.compile.numerics
         if store is None:
             return
         threads, numerics = settings.compile.threads, settings.compile.numerics
@@ -130,7 +136,22 @@ class Records:
             return ()
         untuned = (kernel for kernel in kernels if kernel.schedule_source != TUNED)
         fruitless = (self._fruitless(self._store, kernel) for kernel in untuned)
-        return (*unusable(self._store, self._like), *(note for note in fruitless if note))
+        notes = (*self._narrow(kernels), *unusable(self._store, self._like))
+        return (*notes, *(note for note in fruitless if note))
+
+    def _narrow(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
+        """A line if none of the kernels that only these numerics have has been tuned."""
+        own = [item for item in kernels if item.numerics not in set(Algorithm)]
+        common = self._numerics in (DEFAULT_NUMERICS.name, STRICT_NUMERICS.name)
+        if self._store is None or common or not own:
+            return ()
+        if any(kernel.schedule_source == TUNED for kernel in own):
+            return ()
+        count = "the kernel" if len(own) == 1 else f"any of the {len(own)} kernels"
+        return (
+            f"{self._store.name} has no record of {count} with narrow factors: "
+            f"tune with --numerics {self._numerics}",
+        )
 
     def _fruitless(self, store: Store, kernel: KernelReport) -> str:
         """A line if the kernel has been tuned, but none of its trials applies."""

@@ -12,8 +12,9 @@ from typing import Any
 from rich.table import Table
 
 from compiler.errors import MeasureError, SettingsError
+from compiler.plan.choose_precision import NARROW
 from compiler.runtime.executable import Executable
-from compiler.types.numerics import Numerics
+from compiler.types.numerics import Algorithm
 from compiler.types.tensor_type import Array
 from configs.layers import suggestion
 from measure.compare import compare_paired
@@ -92,24 +93,26 @@ def bench(
 ) -> BenchResult:
     """Time `ours` and the engines named in `against` with the same inputs and threads.
 
-    Like with like: where ours is stored in a narrow type, engines that compute in it do so as well,
-    and a quantised model is given to all of them as it is. Raises MeasureError when an engine's
-    outputs differ from ours though both compute in f32, and when ours are not finite where f32 is;
-    SettingsError for an engine that is unknown or not installed.
+    Like with like: where ours multiplies in a narrow type, engines that compute in it do so as
+    well, and a quantised model is given to all of them as it is. Raises MeasureError when an
+    engine's outputs differ from ours though both compute in f32, and when ours are not finite where
+    f32 is; SettingsError for an engine that is unknown or not installed.
     """
     inputs = aligned_inputs(ours)
     options = LatencyOptions() if options is None else options
     if ours.threads > 1:
         options = replace(options, idle=LONGEST_SPIN)
-    numerics, quantised = Numerics.of(ours.spec.numerics), is_quantised(os.fspath(model))
+    multiplied = {kernel.numerics for kernel in ours.spec.kernels} - set(Algorithm)
+    storage = next((dtype for dtype in NARROW if any(dtype in each for each in multiplied)), None)
+    quantised = is_quantised(os.fspath(model))
     shapes = {name: array.shape for name, array in inputs.items()}
-    asked = Asked(os.fspath(model), shapes, ours.threads, numerics.narrow)
+    asked = Asked(os.fspath(model), shapes, ours.threads, storage)
     with pinned(ours.threads):
         others = [engine for name in against for engine in ENGINES[name](asked)]
         if quantised:
             others = [replace(engine, numerics=QUANTISED) for engine in others]
-        engines = [Engine("tunefarm", numerics.name, ours.run), *others]
-        if numerics.narrow is None and not quantised:
+        engines = [Engine("tunefarm", ours.spec.numerics, ours.run), *others]
+        if not multiplied and not quantised:
             _check(others, inputs, ours.run(inputs))
         reference = _reference(asked, others, quantised)
         accuracies = _accuracies(engines, reference, ours)

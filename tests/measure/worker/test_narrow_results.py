@@ -179,4 +179,4 @@ def test_kernels_of_a_narrowed_graph_pass_under_drawn_schedules(
 
 
 def _is_narrow(kernel: FusedKernel) -> bool:
-    return any(is_narrow(item.dtype) for item in (*kernel.inputs, kernel.output))
+    return any(map(is_narrow, (*(item.dtype for item in kernel.inputs), kernel.output.dtype)))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from compiler.errors import DatabaseError
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
+from configs.settings import load_settings
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
+from tests.tuner.building.test_report import REPORT
 from tests.tuner.synthetic import TARGET, matmul_kernel
-from tuner.building.apply_best import choose_from
+from tuner.building.apply_best import Records, choose_from
 from tuner.records.trials import task_key
 
 KERNEL = matmul_kernel()
@@ -57,3 +60,22 @@ def test_a_record_that_holds_no_schedule_is_named(store: Store) -> None:
     record(store, [["Conjure", "matmul"]])
     with pytest.raises(DatabaseError, match="record 1 holds no schedule"):
         choose_from(store, TARGET, 1, "default")(KERNEL)
+
+
+@pytest.mark.parametrize(
+    ("numerics", "multiplied", "source", "notes"),
+    [
+        ("bf16", "bf16", "default", 1),
+        ("bf16", "bf16", "tuned", 0),
+        ("bf16", "direct", "default", 0),
+        ("default", "u8 x i8", "default", 0),
+    ],
+)
+def test_a_build_says_that_what_only_its_numerics_have_is_not_tuned(
+    store: Store, numerics: str, multiplied: str, source: str, notes: int
+) -> None:
+    settings = load_settings(None, {"compile.numerics": numerics}, environment={})
+    kernel = replace(REPORT, numerics=multiplied, schedule_source=source, record_id=None)
+    found = Records(store, settings, TARGET).notes([kernel])
+    wanted = ":memory: has no record of the kernel with narrow factors: tune with --numerics bf16"
+    assert found == (wanted,) * notes
