@@ -84,9 +84,15 @@ class TiledAxes(NamedTuple):
     """The innermost loops, which matrix tiles run over: see the step `MatrixTiles`."""
 
     rows: str
+    groups: str  # "" where steps are not grouped
     steps: str
     lanes: str
     terms: str
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """Those that there are, outermost first."""
+        return tuple(filter(None, self))
 
 
 @dataclass(frozen=True, slots=True)

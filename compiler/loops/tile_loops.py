@@ -63,11 +63,11 @@ def tile_loops(loops: StageLoops, leaves: Leaves, held: Memory, shapes: Shapes, 
     if factors is None or not all(isinstance(factor, Load) for factor in factors):
         raise ScheduleError(f"the factors of {state.name} are not read as they are")
     first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
-    inner = state.order[first:-4]
+    inner = state.order[first : -len(tiled.loops)]
     summed = tuple(axis for axis in inner if axis in state.reduce)
     blocks = tuple(axis for axis in inner if axis not in state.reduce)
-    extents = {axis: _extent(state, axis, env) for axis in (*blocks, *tiled)}
-    rows, steps, lanes, terms = (extents[axis] for axis in tiled)
+    extents = {axis: _extent(state, axis, env) for axis in (*blocks, *tiled.loops)}
+    rows, groups, steps, lanes, terms = (extents.get(axis, 1) for axis in tiled)
     roots = {axis: _root(state, axis) for axis in (*blocks, tiled.rows, tiled.lanes)}
 
     def made(side: str, load: Load, shape: tuple[int, int]) -> _Factor:
@@ -80,8 +80,8 @@ def tile_loops(loops: StageLoops, leaves: Leaves, held: Memory, shapes: Shapes, 
     loads = [factor for factor in factors if isinstance(factor, Load)]
     if roots[tiled.rows] not in {name for item in loads[0].indices for name in axes_of(item)}:
         loads.reverse()
-    left = made("left", loads[0], (rows, steps * terms))
-    right = made("right", loads[1], (steps, lanes * terms))
+    left = made("left", loads[0], (rows, groups * steps * terms))
+    right = made("right", loads[1], (groups * steps, lanes * terms))
     if terms * left.memory.dtype.bytes != TERM_BYTES:
         raise ScheduleError(f"{terms} terms of {left.memory.dtype} are not {TERM_BYTES} bytes")
     counts = tuple(extents[axis] for axis in blocks)
@@ -92,12 +92,14 @@ def tile_loops(loops: StageLoops, leaves: Leaves, held: Memory, shapes: Shapes, 
         return (TileZero(sums.name, _places(blocks, env)),)
 
     def load_left(env: Env) -> Body:
-        source, stride = place.rows(left.load, env, tiled.rows, (tiled.steps, terms), tiled.terms)
+        along = {tiled.groups: steps * terms, tiled.steps: terms, tiled.terms: 1}
+        source, stride = place.rows(left.load, env, tiled.rows, along)
         tile = left.tile(env)
         return (TileLoad(tile.buffer, tile.indices, source, stride),)
 
     def load_right(env: Env) -> Body:
-        source, stride = place.rows(right.load, env, tiled.steps, (tiled.lanes, terms), tiled.terms)
+        along = {tiled.lanes: terms, tiled.terms: 1}
+        source, stride = place.rows(right.load, env, tiled.steps, along)
         tile = right.tile(env)
         return (TileLoad(tile.buffer, tile.indices, source, stride),)
 
@@ -161,17 +163,15 @@ class _Placement:
     tiled: TiledAxes
     extents: dict[str, int]
 
-    def rows(
-        self, load: Load, env: Env, rows: str, within: tuple[str, int], terms: str
-    ) -> tuple[Load, int]:
+    def rows(self, load: Load, env: Env, rows: str, along: Mapping[str, int]) -> tuple[Load, int]:
         """The first element of a tile of a factor, and how far apart its rows lie.
 
-        A row goes along the axis `within`, whose points are so many elements apart, and `terms`.
+        A row goes along axes whose points are so many elements apart.
         """
         inside = self._bound(env)
         physical = self.leaves.value(self.loops.placed, load, inside)
         assert isinstance(physical, Load)
-        return self._rows(physical, inside, {within[0]: within[1], terms: 1}, rows)
+        return self._rows(physical, inside, along, rows)
 
     def result(self, held: Memory, env: Env) -> tuple[Load, int]:
         """The same of a tile of the result."""
@@ -181,30 +181,44 @@ class _Placement:
 
     def _bound(self, env: Env) -> Env:
         """The tile's own loops have variables; those of blocks that do not matter are at 0."""
-        names = {axis: f"{axis}?" for axis in self.tiled}
+        names = {axis: f"{axis}?" for axis in self.tiled.loops}
         free = {axis: integer(0) for axis in self.loops.state.order if axis not in env.values} | {
             axis: index(name) for axis, name in names.items()
         }
         ranges = {name: (0, self.extents[axis] - 1) for axis, name in names.items()}
-        return replace(env, values={**free, **env.values}, ranges={**env.ranges, **ranges})
+        state = self.loops.state
+        inner = (split.inner for split in state.splits.values())
+        extents = {axis: _extent(state, axis, env) for axis in inner}
+        return replace(
+            env,
+            values={**free, **env.values},
+            ranges={**env.ranges, **ranges},
+            extents={**extents, **env.extents},
+        )
 
-    def _rows(self, element: Load, env: Env, along: dict[str, int], rows: str) -> tuple[Load, int]:
+    def _rows(
+        self, element: Load, env: Env, along: Mapping[str, int], rows: str
+    ) -> tuple[Load, int]:
         shape, flat, size = self.shapes[element.buffer], Affine(0, ()), 1
         for item, extent in zip(reversed(element.indices), reversed(shape), strict=True):
             flat = flat.plus(affine(item, env.ranges), size)
             size *= extent
-        found = {axis: flat.coefficient(f"{axis}?") for axis in self.tiled}
-        single = {axis for axis in self.tiled if self.extents[axis] == 1}
-        wanted = {axis: along.get(axis, 0) for axis in self.tiled if axis != rows}
-        if any(found[axis] != step for axis, step in wanted.items() if axis not in single):
+        named = {f"{axis}?" for axis in self.tiled.loops}
+        if any(axes_of(atom) & named for atom, _ in flat.terms if not isinstance(atom, str)):
+            raise ScheduleError(f"the rows of tiles of {element.buffer} are no even distance apart")
+        found = {axis: flat.coefficient(f"{axis}?") for axis in self.tiled.loops}
+        stride, columns = (
+            found[rows],
+            max(n * self.extents.get(axis, 1) for axis, n in along.items()),
+        )
+        wanted = {axis: along.get(axis, 0) for axis in self.tiled.loops if axis != rows}
+        if rows == self.tiled.steps and self.tiled.groups:  # of the right factor: rows, too
+            wanted[self.tiled.groups] = stride * self.extents[rows]
+        if any(found[axis] != n for axis, n in wanted.items() if self.extents[axis] > 1):
             raise ScheduleError(
                 f"the rows of tiles of {element.buffer} are not contiguous: {found}",
                 hint="pack the constant, or tile along other axes",
             )
-        named = {f"{axis}?" for axis in self.tiled}
-        if any(axes_of(atom) & named for atom, _ in flat.terms if not isinstance(atom, str)):
-            raise ScheduleError(f"the rows of tiles of {element.buffer} are no even distance apart")
         begin = {**env.ranges, **dict.fromkeys(named, (0, 0))}
         indices = tuple(affine(item, begin).to_expr() for item in element.indices)
-        columns = max(step * self.extents[axis] for axis, step in along.items())
-        return Load(element.dtype, element.buffer, indices), max(found[rows], columns)
+        return Load(element.dtype, element.buffer, indices), max(stride, columns)

@@ -7,19 +7,20 @@ for outer.. (parallel): for row, columns, blocks in an order that is open:
     for columns: for blocks: output = epilogue(sums)
 
 The tiles of the left factor hold neighbours along `column`, those of the right one a block of
-channels; both hold as many steps of the sum as fit, of 4 bytes each. Serves matrix multiplication
-and convolution of blocked data with constant weights.
+channels; both hold as many steps of the sum as fit, of 4 bytes each. Blocks of channels that do not
+fill a tile are copied side by side, in groups. Serves matrix multiplication and convolution of
+blocked data with constant weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from compiler.expr.affine import affine
-from compiler.expr.nodes import Load
+from compiler.expr.nodes import Load, index
 from compiler.expr.walk import axes_of
 from compiler.kernels.accumulate import narrow_factors
 from compiler.kernels.kernel import FusedKernel
@@ -28,13 +29,15 @@ from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
 from compiler.schedule.sketches.tile_domains import TileContext
-from compiler.schedule.sketches.tile_forms import TileForm, tile_forms
+from compiler.schedule.sketches.tile_forms import TileForm, prepared, tile_forms
 from compiler.schedule.sketches.tile_operands import packed_along
 from compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.copy_operand import CopyOperand
 from compiler.schedule.steps.matrix_tiles import MatrixTiles
+from compiler.schedule.steps.pack_stage import PackStage
 from compiler.schedule.steps.reorder import Reorder
 from compiler.schedule.steps.step import Step
 from compiler.schedule.steps.tile import Tile
@@ -48,6 +51,7 @@ BLOCKS = ((2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Tiles of sums along columns and channels; with those of the factors there are at most 8."""
 LOAD_CYCLES = 0.5  # of a tile's row, which is a cache line
 FEWEST_ROWS = 4
+COPY_PAYS = 4  # blocks of channels that are made of each element, so that a copy costs less
 FULL_ENOUGH = 0.25  # of a tile's steps: with fewer vectors are as fast
 ROWS_OUTSIDE, BLOCKS_OUTSIDE = "columns", "blocks"
 
@@ -56,23 +60,38 @@ def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
     """The sketch of the first form that matrix tiles can hold; none on a target without tiles."""
     if target.matrix_tiles is None:
         return []
-    forms = tile_forms(kernel, vector_lanes(kernel, target))
-    for form in forms:
+    for form in tile_forms(kernel, vector_lanes(kernel, target)):
         shape = _shape_of(form, target, target.matrix_tiles)
-        if shape is not None:
-            return [_sketch(TileContext(form, target, threads), shape)]
+        if shape is None:
+            continue
+        context = TileContext(form, target, threads)
+        sketches = [_sketch("matrix_tiles", context, shape)]
+        grouped = _grouped(form, shape)
+        if grouped is not None:
+            form, shape = grouped
+            made = _sketch("matrix_tiles_grouped", TileContext(form, target, threads), shape)
+            free = bool(context.prologue) or context.vectors >= COPY_PAYS
+            sketches.insert(0 if free else 1, made)
+        return sketches
     return []
 
 
 @dataclass(frozen=True)
 class _TileShape:
-    """What the tiles of a form hold: `steps` of the sum, `lanes`, and rows up to `most_rows`."""
+    """What the tiles of a form hold: `steps` of the sum, `lanes`, and rows up to `most_rows`.
+
+    The left factor is `data`. A tile has the steps of several points of `group_axis`.
+    """
 
     axis: str
     terms: int
     steps: int
     lanes: int
     most_rows: int
+    most_steps: int
+    data: Load
+    group_axis: str = ""
+    groups: int = 1
 
     def rows(self, columns: int, extent: int) -> int:
         """Rows of a tile, of which `columns` lie along an axis of this extent."""
@@ -103,7 +122,35 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> _TileShap
     steps = max(n for n in range(1, most + 1) if extent // dot.terms % n == 0)
     if steps < FULL_ENOUGH * most or extents[roles.column] < FEWEST_ROWS:
         return None
-    return _TileShape(dot.axis, dot.terms, steps, lanes, palette.rows)
+    return _TileShape(dot.axis, dot.terms, steps, lanes, palette.rows, most, left)
+
+
+def _grouped(form: TileForm, shape: _TileShape) -> tuple[TileForm, _TileShape] | None:
+    """The form with blocks of channels side by side in a copy of the data; None if none fit."""
+    kernel, load = form.kernel, shape.data
+    anchor, rank = kernel.stage(kernel.anchor), len(load.indices)
+    extents = {axis.name: axis.extent for axis in anchor.reduce_axes}
+    places = [
+        (axis, number)
+        for axis in extents
+        for number, item in enumerate(load.indices[:-1])
+        if item == index(axis) and axis != shape.axis
+    ]
+    if not places or extents[shape.axis] != shape.steps * shape.terms or form.copies:
+        return None
+    axis, place = places[0]
+    sizes = [n for n in range(2, shape.most_steps // shape.steps + 1) if extents[axis] % n == 0]
+    if not sizes or load.indices[-1] != index(shape.axis):
+        return None
+    order = (*range(place + 1), *range(place + 2, rank), place + 1, rank)
+    name, made = load.buffer, list[Step]()
+    if any(buffer.name == name for buffer in kernel.inputs):
+        name = f"{load.buffer}.copy"
+        made.append(CopyOperand(anchor.name, load.buffer, name))
+    made.append(PackStage(name, ((place, sizes[-1]),), order))
+    copied = prepared(kernel, tuple(made))
+    grouped = replace(form, kernel=copied, steps=(*form.steps, *made), copies=(name,))
+    return grouped, replace(shape, group_axis=axis, groups=sizes[-1])
 
 
 def _sides(
@@ -127,7 +174,7 @@ def _sides(
     return left, right
 
 
-def _sketch(context: TileContext, shape: _TileShape) -> Sketch:
+def _sketch(name: str, context: TileContext, shape: _TileShape) -> Sketch:
     columns, vectors = context.extent(context.roles.column), context.vectors
     fitting = tuple(
         (high, wide) for high, wide in BLOCKS if wide <= vectors and columns // high >= FEWEST_ROWS
@@ -150,7 +197,7 @@ def _sketch(context: TileContext, shape: _TileShape) -> Sketch:
         return Schedule(tuple(_Plan(context, shape, assignment).steps()))
 
     domains, defaults = zip(*choices, strict=True)
-    return Sketch("matrix_tiles", domains, build, defaults, leads=True)
+    return Sketch(name, domains, build, defaults, leads=True)
 
 
 def _cycles(shape: _TileShape, tile: tuple[int, int], columns: int, vectors: int) -> float:
@@ -161,7 +208,9 @@ def _cycles(shape: _TileShape, tile: tuple[int, int], columns: int, vectors: int
     high, wide = tile
     rows = shape.rows(high, columns)
     turns = math.ceil(columns / (rows * high)) * math.ceil(vectors / wide)
-    return turns * max(float(high * wide * rows), LOAD_CYCLES * (high * rows + wide * shape.steps))
+    return turns * max(
+        float(high * wide * rows), LOAD_CYCLES * (high * rows + wide * shape.steps * shape.groups)
+    )
 
 
 @dataclass(frozen=True)
@@ -250,19 +299,24 @@ class _Plan:
     def _anchor_steps(self, anchor: str) -> Iterable[Step]:
         """Loops over the tiles of one block, and the tiles."""
         shape, roles, (high, _) = self.shape, self.context.roles, self.tile
-        summed, rows = shape.axis, shape.rows(high, self.context.extent(roles.column))
-        yield Tile(anchor, roles.column, rows)
+        summed, size = shape.axis, shape.rows(high, self.context.extent(roles.column))
+        yield Tile(anchor, roles.column, size)
         blocks, lanes = roles.block, roles.vector
         if not roles.block:
             yield Tile(anchor, roles.vector, shape.lanes)
             blocks, lanes = f"{roles.vector}.o", f"{roles.vector}.i"
+        if shape.group_axis:
+            yield Tile(anchor, shape.group_axis, shape.groups)
         yield Tile(anchor, summed, shape.steps * shape.terms)
         yield Tile(anchor, f"{summed}.i", shape.terms)
         outside = [axis for axis in (*roles.outer, roles.row) if axis]
-        others = [axis for axis in roles.reduce if axis != summed]
-        tiled = (f"{roles.column}.i", f"{summed}.i.o", lanes, f"{summed}.i.i")
-        columns = f"{roles.column}.o"
-        yield Reorder(anchor, (*outside, *others, f"{summed}.o", columns, blocks, *tiled))
+        group = shape.group_axis
+        others = [f"{axis}.o" if axis == group else axis for axis in roles.reduce if axis != summed]
+        groups = (f"{group}.i",) if group else ()
+        within = (f"{summed}.i.o", lanes, f"{summed}.i.i")
+        rows, columns = f"{roles.column}.i", f"{roles.column}.o"
+        loops = (*outside, *others, f"{summed}.o", columns, blocks, rows, *groups, *within)
+        yield Reorder(anchor, loops)
         yield Unroll(anchor, columns)
         yield Unroll(anchor, blocks)
-        yield MatrixTiles(anchor, *tiled)
+        yield MatrixTiles(anchor, rows, *within, *groups)

@@ -26,7 +26,8 @@ class MatrixTiles(Step):
 
     They go over the `rows` of the left factor, the `steps` of the sum, the `lanes` of the right
     factor and the `terms` of a step, whose factors have 4 bytes. Unrolled loops of the rows and the
-    lanes may lie between them and those of the sum: for each of their points there is a tile.
+    lanes may lie between them and those of the sum: for each of their points there is a tile. The
+    steps may come in `groups`, by a loop that is next to that of the rows.
     """
 
     stage: str
@@ -34,13 +35,16 @@ class MatrixTiles(Step):
     steps: str
     lanes: str
     terms: str
+    groups: str = ""
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         state = scheduled.stage(self.stage)
-        tiled = TiledAxes(self.rows, self.steps, self.lanes, self.terms)
-        if state.order[-4:] != tuple(tiled):
-            raise ScheduleError(f"{', '.join(tiled)} are not the innermost loops of {self.stage}")
-        if [axis in state.reduce for axis in tiled] != [False, True, False, True]:
+        tiled = TiledAxes(self.rows, self.groups, self.steps, self.lanes, self.terms)
+        loops = tiled.loops
+        if state.order[-len(loops) :] != loops:
+            raise ScheduleError(f"{', '.join(loops)} are not the innermost loops of {self.stage}")
+        summed = {self.groups, self.steps, self.terms}
+        if any((axis in state.reduce) != (axis in summed) for axis in loops):
             raise ScheduleError("rows and lanes are axes of the result, steps and terms of the sum")
         stage = state.stage
         if stage.combiner != "sum" or stage.accumulator is not None:
@@ -48,7 +52,9 @@ class MatrixTiles(Step):
         if narrow_factors(stage.body) is None:
             raise ScheduleError(f"the terms of {self.stage} are no products of narrower factors")
         first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
-        for axis in state.order[first:-4]:
+        if first >= len(state.order) - len(loops):
+            raise ScheduleError("no loop of the sum lies round those that tiles run over")
+        for axis in state.order[first : -len(loops)]:
             if axis not in state.reduce and state.kinds.get(axis) is not LoopKind.UNROLLED:
                 raise ScheduleError(f"the loop {axis} over tiles is not unrolled")
         if any(axis in state.kinds for axis in tiled) or any(

@@ -183,6 +183,20 @@ EXAMPLES = [
         MatrixTiles("y", *TILED_LOOPS),
         TO_TILES,
     ),
+    Example(
+        "matrix_tiles_in_groups",
+        "tile_product",
+        MatrixTiles("y", "i.i", "k.i.i.o", "j", "k.i.i.i", "k.i.o"),
+        (
+            PackLayout("in1", ((0, 4),), (0, 2, 1)),
+            Tile("y", "i", 5),
+            Tile("y", "k", 24),
+            Tile("y", "k.i", 12),
+            Tile("y", "k.i.i", 4),
+            Reorder("y", ("k.o", "i.o", "i.i", "k.i.o", "k.i.i.o", "j", "k.i.i.i")),
+            Unroll("y", "i.o"),
+        ),
+    ),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
 ]
 
@@ -489,6 +503,12 @@ REFUSALS = [
         MatrixTiles("y", *TILED_LOOPS),
         "the loop i.o over tiles is not unrolled",
         TO_TILES[:-2],
+    ),
+    Refusal(
+        "tile_product",
+        MatrixTiles("y", "i", "k.o", "j", "k.i"),
+        "no loop of the sum lies round those that tiles run over",
+        (Tile("y", "k", 4), Reorder("y", ("i", "k.o", "j", "k.i"))),
     ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
