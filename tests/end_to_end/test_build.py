@@ -40,13 +40,28 @@ without_avx512 = pytest.mark.skipif(
     "avx512f" in HOST.features, reason="this CPU has AVX-512: there is nothing to refuse"
 )
 
+without_tiles = pytest.mark.skipif(
+    HOST.matrix_tiles is not None, reason="this CPU has matrix tiles: there is nothing to refuse"
+)
+newer_targets = pytest.mark.parametrize(
+    ("newer", "lacking"),
+    [
+        pytest.param(
+            "x86-64-v4",
+            ["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"],
+            marks=without_avx512,
+        ),
+        pytest.param("sapphirerapids", ["amx-bf16", "amx-int8", "amx-tile"], marks=without_tiles),
+    ],
+)
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with the model tiny.onnx and settings for each named target."""
     monkeypatch.chdir(tmp_path)
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
-    for name in ("x86-64-v2", "x86-64-v3", "x86-64-v4", "armv8-neon"):
+    for name in ("x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids", "armv8-neon"):
         (tmp_path / f"{name}.toml").write_text(f'[compile]\ntarget = "{name}"\n')
     return tmp_path
 
@@ -236,6 +251,21 @@ def test_code_for_a_named_target_uses_what_it_has(
     assert has_fused == fused
 
 
+@pytest.mark.parametrize("refusal", ["", "the kernel does not permit them"])
+def test_a_build_says_once_that_it_goes_without_tiles(
+    refusal: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("compiler.target.host_tile_refusal", lambda: refusal)
+    said = f"note: code is made without matrix tiles (AMX): {refusal}\n"
+    assert build() == 0
+    assert capsys.readouterr().err.count(said) == bool(refusal)
+    assert build("--config", "armv8-neon.toml") == 0
+    assert said not in capsys.readouterr().err
+
+
 @x86_64
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
 def test_a_model_for_a_target_that_this_cpu_contains_runs(target: str, folder: Path) -> None:
@@ -252,40 +282,45 @@ def test_a_model_for_a_target_that_this_cpu_contains_runs(target: str, folder: P
 
 
 @x86_64
-@without_avx512
-def test_a_model_for_a_newer_cpu_is_refused_before_it_runs(folder: Path, repository: Path) -> None:
-    assert build("--config", "x86-64-v4.toml") == 0
+@newer_targets
+def test_a_model_for_a_newer_cpu_is_refused_before_it_runs(
+    newer: str, lacking: list[str], folder: Path, repository: Path
+) -> None:
+    assert build("--config", f"{newer}.toml") == 0
     done = tune_process(repository, folder, "run", "tiny.tuned")
     assert done.returncode == 1  # not -SIGILL
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("error: the model was built for x86-64-v4 and needs CPU features")
-    for feature in ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"):
+    assert done.stderr.startswith(f"error: the model was built for {newer} and needs CPU features")
+    for feature in lacking:
         assert feature in done.stderr
     assert "--fallback" in done.stderr
 
 
 @x86_64
-@without_avx512
-def test_a_model_for_a_newer_cpu_runs_its_fallback(folder: Path) -> None:
+@newer_targets
+def test_a_model_for_a_newer_cpu_runs_its_fallback(
+    newer: str, lacking: list[str], folder: Path
+) -> None:
     assert build() == 0
     assert tune("run", "tiny.tuned", "--output", "here.npz") == 0
-    assert build("--config", "x86-64-v4.toml", "--fallback") == 0
+    assert build("--config", f"{newer}.toml", "--fallback") == 0
     assert tune("run", "tiny.tuned", "--output", "there.npz") == 0
-    assert compiler.load("tiny.tuned").spec.target.cpu == "x86-64"
+    fallback = compiler.load("tiny.tuned").spec.target
+    assert fallback.cpu == "x86-64" and not set(lacking) & set(fallback.features)
     here, there = np.load("here.npz")["y"], np.load("there.npz")["y"]
     np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-6)
 
 
 @x86_64
-@without_avx512
+@newer_targets
 def test_a_c_library_for_a_newer_cpu_returns_an_error(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    newer: str, lacking: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert build("--config", "x86-64-v4.toml", "--emit", LIBRARY, "--output", "c") == 0
+    assert build("--config", f"{newer}.toml", "--emit", LIBRARY, "--output", "c") == 0
     (command,) = re.findall(r"(?m)^next: (.*)$", capsys.readouterr().out)
     done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert b"CPU" in done.stderr
+    assert b"CPU" in done.stderr and lacking[0].encode() in done.stderr
 
 
 @x86_64
