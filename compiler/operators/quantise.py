@@ -2,7 +2,7 @@
 
     quantize(x) = saturate(round(x / scale) + zero point), ties to even
     dequantize(q) = (q - zero point) * scale
-    saturate(x) = quantize(x), divided by the scale already, the zero point being an attribute
+    saturate(x) = quantize(x), divided by the scale already, the zero point being a float
 
 Scale and zero point broadcast to the data. With the attribute `block` each of their entries along
 `axis` stands for so many elements of the data, the last one for what remains. 8-bit floats are
@@ -44,7 +44,7 @@ def _check_parameters(attributes: Attributes, types: Types, quantised: DType) ->
     data, scale, zero_point = types.present(0), types.present(1), types.optional(2)
     check_dtype(scale, SCALES, "the scale")
     if zero_point is not None:
-        fits = zero_point.dtype is quantised
+        fits = zero_point.dtype in (quantised, _to(attributes))
         check(fits, f"the zero point {zero_point} is not of the quantised type {quantised}")
     block = attributes.integer("block")
     check(block >= 0, f"the block {block} must not be negative")
@@ -137,21 +137,21 @@ def _dequantize(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _infer_saturate(attributes: Attributes, types: Types) -> TensorType:
-    data, to, zero = types.present(0), _to(attributes), attributes.integer("zero_point")
+    data, to, zero = types.present(0), _to(attributes), types.optional(1)
     check_dtype(data, FLOATS, "the data")
     check(to in QUANTISED, f"{to} is no type of quantised data")
-    least, most = to.limits
-    check(least <= zero <= most, f"the zero point {zero} is none of {to}")
+    fits = zero is None or (zero.dtype is data.dtype and zero.size == 1)
+    check(fits, f"the zero point {zero} is no scalar of {data.dtype}")
     return TensorType(to, data.shape)
 
 
 def _saturate(attributes: Attributes, use: Use) -> Tensor:
-    data, zero = use.input(0), attributes.integer("zero_point")
+    data, zero = use.input(0), use.optional(1)
 
     def body(indices: tuple[Expr, ...]) -> Expr:
         rounded = unary("round", data[indices])
-        if zero:
-            rounded = binary("add", rounded, const(zero, data.dtype))
+        if zero is not None:
+            rounded = binary("add", rounded, broadcast_load(zero, indices, use.shape))
         return _saturated(rounded, use.dtype)
 
     return use.pointwise("saturate", body)
@@ -177,10 +177,10 @@ register(
     OperatorDefinition(
         "saturate",
         Pattern.ELEMENTWISE,
-        1,
+        (1, 2),
         _infer_saturate,
         _saturate,
-        {"to": REQUIRED, "zero_point": 0},
+        {"to": REQUIRED},
         cheap=True,
     ),
 )

@@ -186,8 +186,10 @@ class _Extractor:
 def group_kernel(graph: Graph, group: Group, rounds_each: bool = False) -> _Extracted:
     """The canonical kernel of a fusion group and the graph values that are its inputs.
 
-    A constant of one element becomes a literal, unless a contraction reads it. With `rounds_each`
-    what one node gives to the next one is rounded to its type, see `Numerics.rounds_each`.
+    A constant of one element becomes a literal, unless a contraction reads it. Behind sums of
+    integers floats stay operands: each layer has other scales, and else the same kernel. With
+    `rounds_each` what one node gives to the next one is rounded to its type, see
+    `Numerics.rounds_each`.
     """
     builder = KernelBuilder()
     tensors: dict[str, Tensor] = {}
@@ -207,10 +209,12 @@ def group_kernel(graph: Graph, group: Group, rounds_each: bool = False) -> _Extr
         tensors[node.output] = replace(result, exact=None) if rounds_each else result
     name = "_".join(node.operator for node in group.nodes)
     inputs, stages = tuple(builder.inputs), tuple(builder.stages)
+    of_integers = any(node.attributes.get("accumulator") == "i32" for node in group.nodes)
     literals: dict[str, Const] = {}
     for buffer, value in zip(inputs, values, strict=True):
         array = graph.constants.get(value)
-        if array is not None and array.size == 1 and value not in in_contraction:
+        scale = of_integers and buffer.dtype.is_float
+        if array is not None and array.size == 1 and not scale and value not in in_contraction:
             literals[buffer.name] = const(array.reshape(-1)[0].item(), buffer.dtype)
     kernel = with_literals(FusedKernel(name, inputs, stages, stages[-1].name), literals)
     canonical, kept = canonicalise(kernel)

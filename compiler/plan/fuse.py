@@ -5,7 +5,8 @@ Contractions, reductions, pools and kernels of several stages (softmax, layer_no
 - A core takes pointwise nodes after it as its epilogue, as long as every result has the core's
   shape and no intermediate is needed elsewhere. Other operands may be anything that broadcasts.
   Cores with the most work choose first, so that a residual addition joins the larger convolution.
-- Operands of the epilogue that only it reads are computed in it when pointwise.
+- Operands of the epilogue that only it reads are computed in it when pointwise. So what only makes
+  elements larger (dequantize) is left to the kernel that reads it.
 - A core that reads each element once (reduce_*, pools without overlap) takes pointwise and
   injective nodes before it. softmax and layer_norm read their data several times and take only
   cheap pointwise nodes. A contraction reads an element many times and at its own pace: it takes
@@ -141,7 +142,21 @@ class _Fuser:
             same_shape = self.graph.types[node.output].shape == shape
             return _pattern(node) is Pattern.ELEMENTWISE and same_shape
 
-        return self._grow(core, joins)
+        members = self._grow(core, joins)
+        while len(members) > 1 and self._reader_widens(members[-1]):
+            self.grouped.discard(members.pop().output)
+        return members
+
+    def _reader_widens(self, node: Node) -> bool:
+        """Does a cheap node make elements larger, which its one reader can do for itself?"""
+        types, readers = self.graph.types, self.readers.get(node.output, ())
+        if len(readers) != 1 or node.output in self.outputs or not _is_cheap(node):
+            return False
+        reader = readers[0]
+        if _pattern(reader) is not Pattern.ELEMENTWISE and passes_over_data(reader) != 1:
+            return False
+        stored, wide = (types[name].dtype.bytes for name in (node.inputs[0], node.output))
+        return _pattern(node) is Pattern.ELEMENTWISE and stored < wide
 
     def _joins_free(self, node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
         if _pattern(node) not in _FREE:

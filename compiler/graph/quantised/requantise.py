@@ -38,12 +38,26 @@ class _Requantiser:
     def run(self) -> Graph:
         for node in self.graph.nodes:
             resolved = self.rewriter.resolve(node)
-            result = self._saturated(resolved) if node.operator == "quantize" else None
+            result = None
+            if node.operator == "quantize":
+                result = self._saturated(resolved)
+            elif node.operator == "dequantize":
+                result = self._with_float_zero(resolved)
             if result is None:
                 self.rewriter.keep(resolved)
             else:
                 self.rewriter.forward(node.output, result)
         return self.rewriter.finish()
+
+    def _with_float_zero(self, node: Node) -> str | None:
+        """Its zero point in the type that it is subtracted in, converted once and for all."""
+        rewriter = self.rewriter
+        zero = rewriter.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+        if zero is None or node.attributes["to"] != "f32" or zero.dtype == np.float32:
+            return None
+        offset = rewriter.constant(zero.astype(np.float32), node.inputs[2])
+        inputs = (*node.inputs[:2], offset)
+        return rewriter.emit("dequantize", inputs, node.attributes, like=node)
 
     def _saturated(self, node: Node) -> str | None:
         rewriter, attributes = self.rewriter, complete_attributes(node)
@@ -64,8 +78,12 @@ class _Requantiser:
         scaled = self._divided(source, divisor, node)
         if scaled is None:
             return None
-        given: dict[str, Attribute] = {"to": str(type.dtype), "zero_point": zero}
-        return rewriter.emit("saturate", (scaled,), given, like=node)
+        given: dict[str, Attribute] = {"to": str(type.dtype)}
+        inputs: tuple[str, ...] = (scaled,)
+        if zero:
+            offset = np.array(zero, np.float32)
+            inputs = (scaled, rewriter.constant(offset, node.inputs[2]))
+        return rewriter.emit("saturate", inputs, given, like=node)
 
     def _zero_point(self, node: Node) -> int | None:
         if len(node.inputs) < 3:

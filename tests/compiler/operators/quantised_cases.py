@@ -55,7 +55,7 @@ def _quantisations() -> Iterator[Case]:
     expected = reference(
         "QuantizeLinear", x, np.ones((), np.float32), np.array(-5, np.int8), opset=21
     )
-    yield case("i8", "saturate", [x], expected, to="i8", zero_point=-5)
+    yield case("i8", "saturate", [x, np.array(-5, np.float32)], expected, to="i8")
 
 
 def _convolutions() -> Iterator[Case]:

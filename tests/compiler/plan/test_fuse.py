@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from compiler.graph.ir import Graph
@@ -40,6 +41,18 @@ def test_epilogue_may_read_its_values_more_than_once() -> None:
     inner = maker.node("erf", maker.node("mul", y, maker.scalar(0.7)))
     y = maker.node("mul", y, maker.node("add", inner, maker.scalar(1)))
     assert groups(maker.graph(y)) == ["matmul_add_mul_erf_add_mul"]
+
+
+def test_what_makes_elements_larger_is_left_to_its_reader() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 4, 6, 6, dtype=DType.U8)
+    filters = maker.constant(np.ones((4, 4, 1, 1), np.int8))
+    sums = maker.node("conv", x, filters, accumulator="i32")
+    narrow = maker.node("saturate", maker.node("cast", sums, to="f32"), to="u8")
+    wide = maker.node("dequantize", narrow, maker.scalar(0.5), to="f32")
+    other = conv(maker, maker.input(1, 8, 6, 6))
+    total = maker.node("add", other, wide)
+    assert groups(maker.graph(total)) == ["conv_cast_saturate", "dequantize_conv_add"]
 
 
 def test_value_that_is_needed_elsewhere_ends_the_group() -> None:
