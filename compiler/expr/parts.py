@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from compiler.expr.combiners import neutral_element
 from compiler.expr.functions import BINARY, UNARY
@@ -34,6 +35,38 @@ def float_bounds(expr: Expr) -> tuple[float, float]:
     if expr.op == "max":
         return max(low, limit), max(high, limit)
     return min(low, limit), min(high, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """min(max(round(value) + offset, low), high), an integer in a float of 32 bits."""
+
+    value: Expr
+    offset: int
+    low: int
+    high: int
+
+
+def quantised_parts(expr: Expr) -> Quantised | None:
+    """The parts of a rounded and clipped float, with an offset or without; None of anything else.
+
+    Bounds and offset are integers of 16 bits, so that it may be clipped before it is rounded.
+    """
+    low, high = float_bounds(expr)
+    if expr.dtype is not DType.F32 or not (-(2.0**15) <= low <= high < 2.0**15):
+        return None
+    inner: Expr = expr
+    while isinstance(inner, Binary) and inner.op in ("max", "min"):
+        inner = inner.right if isinstance(inner.left, Const) else inner.left
+    offset = 0.0
+    if isinstance(inner, Binary) and inner.op == "add" and isinstance(inner.right, Const):
+        offset = float(inner.right.value)
+        inner = inner.left
+    if not isinstance(inner, Unary) or inner.op != "round" or not abs(offset) < 2.0**15:
+        return None
+    if not (low.is_integer() and high.is_integer() and offset.is_integer()):
+        return None
+    return Quantised(inner.operand, int(offset), int(low), int(high))
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -106,6 +106,7 @@ class _FunctionEmitter:
             self.registers,
             dict(kernel.nest.prefetches),
             kernel.target.has_gather,
+            _rounding_widths(kernel.target),
         )
         palette = kernel.target.matrix_tiles
         self.tiles = TileEmitter(writer, self.addresses, self.registers, palette)
@@ -532,6 +533,16 @@ class _FunctionEmitter:
         name = f"llvm.masked.store.{suffix_of(stored.dtype, stored.width)}.p0"
         operands = [stored.typed, f"ptr align {dtype.bytes} {pointer}", active.typed]
         self.writer.call(name, operands)
+
+
+def _rounding_widths(target: Target) -> frozenset[int]:
+    """Of vectors of f32 that one instruction rounds and converts to integers."""
+    if not target.triple.startswith("x86_64"):
+        return frozenset()
+    widest = target.vector_bytes // DType.F32.bytes
+    known = {16: "avx512f", 8: "avx", 4: "sse2"}
+    has = set(target.features) | {"sse2"}
+    return frozenset(w for w, feature in known.items() if w <= widest and feature in has)
 
 
 def _store_axes(body: tuple[Stmt, ...]) -> set[str]:

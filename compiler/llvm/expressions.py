@@ -19,7 +19,7 @@ from compiler.expr.nodes import (
     Unary,
     index,
 )
-from compiler.expr.parts import float_bounds
+from compiler.expr.parts import Quantised, float_bounds, quantised_parts
 from compiler.expr.walk import axes_of, loads
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
@@ -44,8 +44,10 @@ class ExpressionEmitter(LoadEmitter):
         registers: Registers,
         prefetches: Mapping[str, int],
         has_gather: bool,
+        rounding: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(writer, addresses, registers, prefetches)
+        self.rounding = rounding  # widths of vectors whose conversions to integers round
         self.has_gather = has_gather
         # By identity, with the expression itself so that no identity is used again.
         self._memo: dict[int, tuple[Expr, Value]] = {}
@@ -204,12 +206,40 @@ class ExpressionEmitter(LoadEmitter):
         )
 
     def _cast(self, node: Cast) -> Value:
+        parts = quantised_parts(node.operand) if node.dtype in (DType.U8, DType.I8) else None
+        if parts is not None and self.lane is not None and self.lane.width in self.rounding:
+            value = self.value(parts.value)
+            if value.width == self.lane.width:
+                return self._quantised(parts, value, node.dtype)
         value = self.value(node.operand)
         if node.operand.dtype.is_float and node.dtype.is_integer and value.width:
             low, high = float_bounds(node.operand)
             if low >= -scalar_ops.SMALL and high <= scalar_ops.SMALL:
                 return scalar_ops.cast_small(self.writer, value, node.dtype)
         return scalar_ops.cast(self.writer, value, node.dtype)
+
+    def _quantised(self, parts: Quantised, value: Value, to: DType) -> Value:
+        """Clipped, then rounded by the conversion: what is clipped at integers stays so.
+
+        Clipped again as integers, it is narrowed by instructions that saturate, where those are
+        what the target has.
+        """
+        width, offset = value.width, parts.offset
+        for op, bound in (("max", parts.low - offset), ("min", parts.high - offset)):
+            limit = Value(literal(bound, DType.F32, width), DType.F32, width)
+            value = scalar_ops.binary(self.writer, op, value, limit)
+        result = scalar_ops.rounded(self.writer, value)
+
+        def apply(op: str, number: int) -> Value:
+            other = Value(literal(number, DType.I32, width), DType.I32, width)
+            return scalar_ops.binary(self.writer, op, result, other)
+
+        if offset:
+            result = apply("add", offset)
+        if not self.writer.has_avx512:
+            result = apply("max", to.limits[0])
+            result = apply("min", to.limits[1])
+        return scalar_ops.cast(self.writer, result, to)
 
     def _select(self, node: Select) -> Value:
         verdict = decide(node.condition, self.addresses.ranges)

@@ -101,6 +101,19 @@ def cast_small(writer: FunctionWriter, x: Value, to: DType) -> Value:
     return cast(writer, Value(name, DType.I32, x.width), to)
 
 
+_ROUNDED = {16: "avx512.mask.cvtps2dq.512", 8: "avx.cvt.ps2dq.256", 4: "sse2.cvtps2dq"}
+"""x86's conversions of vectors of f32 that round to the nearest integer, by width."""
+
+
+def rounded(writer: FunctionWriter, x: Value) -> Value:
+    """A vector of small f32, as wide as an instruction of the target, as its nearest integers."""
+    result, operands = type_of(DType.I32, x.width), [x.typed]
+    if x.width == 16:
+        operands += [f"{result} zeroinitializer", "i16 -1", "i32 4"]
+    name = writer.intrinsic(f"llvm.x86.{_ROUNDED[x.width]}", result, operands)
+    return Value(name, DType.I32, x.width)
+
+
 def _float_to_integer(writer: FunctionWriter, x: Value, to: DType) -> Value:
     """Truncate toward zero; what does not fit saturates at the range of i32, i64 or u64."""
     if to is DType.U64:

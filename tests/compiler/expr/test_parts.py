@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import math
 
-from compiler.expr.nodes import Expr, Load, binary, const, integer
-from compiler.expr.parts import float_bounds
+from compiler.expr.nodes import Expr, Load, binary, const, integer, unary
+from compiler.expr.parts import Quantised, float_bounds, quantised_parts
 from compiler.types.dtypes import DType
 
 X = Load(DType.F32, "x", (integer(0),))
@@ -28,3 +28,17 @@ def test_other_arithmetic_has_no_bounds() -> None:
     clipped = binary("min", binary("max", X, number(0)), number(6))
     for expr in (X, binary("add", clipped, X), binary("max", clipped, X)):
         assert float_bounds(expr) == (-math.inf, math.inf)
+
+
+def test_what_is_rounded_and_clipped_at_integers_is_quantised() -> None:
+    shifted = binary("add", unary("round", X), number(-3))
+    parts = quantised_parts(binary("min", binary("max", shifted, number(0)), number(255)))
+    assert parts == Quantised(X, -3, 0, 255)
+
+
+def test_what_is_clipped_between_integers_or_not_rounded_is_not() -> None:
+    rounded = unary("round", X)
+    assert quantised_parts(binary("min", binary("max", rounded, number(0)), number(9))) is not None
+    assert quantised_parts(binary("min", binary("max", rounded, number(0)), number(9.5))) is None
+    assert quantised_parts(binary("min", binary("max", X, number(0)), number(9))) is None
+    assert quantised_parts(binary("min", rounded, number(9))) is None
