@@ -50,7 +50,7 @@ MAX_WINDOW = 49  # elements of a window that is written out
 # 256 x 256 a distance of 4 KiB makes pooling of 16 MiB more than twice as fast.
 PREFETCH_DISTANCES = (0, 512, 1024, 2048)
 LEAST_LANES = 3  # of a vector: rows may be shorter than a register
-MAX_STRIDE = 4  # windows further apart leave most of each vector unused
+MAX_STRIDE = 8  # windows further apart leave most of each vector unused
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ from compiler.target import Target
 from compiler.types.dtypes import DType
 
 MAX_TAPS = 64  # across or along, that are written out
-MAX_STRIDE = 4
+MAX_STRIDE = 8
+NEAR = 4  # elements: windows further apart are picked from as many vectors as they are apart
 LEAST_LANES = 3  # of a vector of columns: rows may be shorter than a register
 VECTORS = (1, 2, 4)
 ROWS = (1, 2, 4, 8)
@@ -212,16 +213,17 @@ def _pays(windows: _Windows) -> bool:
     across = prod(extents[name] for name in windows.across)
     along = prod(extents[name] for name in windows.along)
     columns = windows.ranges[windows.column][1] + 1
-    kept, rows = windows.width, windows.width / columns
+    kept, rows, picked = windows.width, windows.width / columns, 1
     if windows.vector == windows.column:
         stride = affine(windows.moving, {}).coefficient(windows.column)
         rows = -(-windows.width // windows.row_lanes) / -(-columns // windows.lanes)
         rows = max(rows, float(stride))
+        picked = stride if stride > NEAR else 1
     else:
         kept *= windows.lanes
     if max(across, along) > MAX_TAPS or kept > STACK_ELEMENTS:
         return False
-    return (across + 1) * rows + along <= SAVES * across * along
+    return (across + 1) * rows + along * picked <= SAVES * across * along * picked
 
 
 class _Plan:

@@ -51,8 +51,8 @@ def rows_of_windows(draw: st.DrawFn, lanes: int) -> list[Case]:
     """Pooling of plain data whose rows hold at least a vector of windows."""
     chain = Chain(special=draw(SPECIAL))
     dtype = draw(st.sampled_from([DType.F32] * 4 + [DType.F64, DType.U8]))
-    kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 4)))
-    strides = (draw(st.integers(1, 2)), draw(st.integers(1, 4)))
+    kernel = (draw(st.integers(1, 5)), draw(st.integers(1, 7)))
+    strides = (draw(st.integers(1, 5)), draw(st.integers(1, 8)))
     dilations = (1, draw(st.sampled_from([1, 1, 2])))
     reach = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
     shape = (draw(st.integers(1, 4)), draw(st.integers(lanes, 2 * lanes + 3)))
