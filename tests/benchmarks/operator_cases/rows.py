@@ -14,7 +14,11 @@ _SOFTMAX: tuple[tuple[str, Sequence[int], int], ...] = (
     ("Softmax", (6, 197, 197), -1),
     ("Softmax", (64, 1000), -1),
     ("Softmax", (1, 32000), -1),
+    ("Softmax", (1, 128256), -1),
+    ("Softmax", (4, 50257), -1),
     ("Softmax", (4096, 7), -1),
+    ("Softmax", (50000, 3), -1),
+    ("Softmax", (8, 400, 2), 1),
     ("Softmax", (1, 21, 65, 65), 1),
     ("Softmax", (1, 2, 256, 256), 1),
     ("Softmax", (8, 100, 60), 1),
@@ -52,6 +56,8 @@ _REDUCE: tuple[tuple[str, Sequence[int], Sequence[int]], ...] = (
     ("ReduceSum", (16, 37, 53), (0, 2)),
     ("ReduceSum", (100000, 3), (1,)),
     ("ReduceMax", (1, 80, 100, 100), (1,)),
+    ("ReduceMax", (64, 100000), (1,)),
+    ("ReduceMean", (50, 1000, 3), (1,)),
     ("ReduceMax", (64, 1000), (1,)),
     ("ReduceMin", (30, 40, 50), (0,)),
     ("ReduceProd", (256, 300), (1,)),
@@ -61,6 +67,7 @@ _REDUCE: tuple[tuple[str, Sequence[int], Sequence[int]], ...] = (
     ("ReduceSumSquare", (1, 32, 64, 64), (2, 3)),
 )
 _ARG: tuple[tuple[str, Sequence[int], int], ...] = (
+    ("ArgMax", (100000, 3), 1),
     ("ArgMax", (1, 21, 129, 129), 1),
     ("ArgMax", (64, 1000), 1),
     ("ArgMax", (1, 32000), 1),
