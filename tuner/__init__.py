@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
+    from tuner.calibration.choice import PrecisionChoice
     from tuner.reports.progress import Progress
     from tuner.result import TuneResult
 
@@ -27,6 +28,7 @@ def tune(
     minutes: float | None = None,
     threads: int | None = None,
     numerics: str | None = None,
+    calibration: str | PathLike[str] | None = None,
     config: str | None = None,
     seed: int | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -36,13 +38,14 @@ def tune(
 ) -> TuneResult:
     """Tune a model's kernels into the database `db`, going on where an earlier run ended.
 
-    `trials` and `minutes` bound the whole job, `numerics` names how exact the model is, `config` is
-    a preset or a TOML file, `shapes` fixes symbolic dimensions by input name; what is None comes
-    from the configuration. Ctrl-C ends it early with everything measured kept. Raises
-    TunefarmError.
+    `trials` and `minutes` bound the whole job, `numerics` names how exact the model is (int8 takes
+    its ranges from the data `calibration`; `choose` does what auto is), `config` is a preset or a
+    TOML file, `shapes` fixes symbolic dimensions by input name; what is None comes from the
+    configuration. Ctrl-C ends it early with everything measured kept. Raises TunefarmError.
     """
     from configs.settings import load_settings
-    from tuner.job import tune_model
+    from tuner.calibration.options import PrecisionOptions
+    from tuner.tune_precisions import tune_with
 
     settings = load_settings(
         config,
@@ -57,7 +60,49 @@ def tune(
             "database.url": None if db is None else fspath(db),
         },
     )
-    return tune_model(model, settings, shapes=shapes, progress=progress)
+    options = PrecisionOptions(None if calibration is None else fspath(calibration))
+    return tune_with(model, settings, options, shapes=shapes, progress=progress)
+
+
+def choose(
+    model: str | PathLike[str],
+    max_error: float,
+    *,
+    db: str | PathLike[str] | None = None,
+    calibration: str | PathLike[str] | None = None,
+    trials: int | None = None,
+    minutes: float | None = None,
+    threads: int | None = None,
+    config: str | None = None,
+    seed: int | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress | None = None,
+) -> PrecisionChoice:
+    """Tune a model in every precision, and choose one for each of its contractions.
+
+    The outputs differ from f32 by `max_error` of the largest one at most, over the data
+    `calibration` (without it int8 is left out, and random inputs serve). What was chosen is in the
+    database `db`: `build` with numerics "auto" makes it. The rest is as in `tune`. Raises
+    TunefarmError.
+    """
+    from configs.settings import load_settings
+    from tuner.calibration.options import PrecisionOptions
+    from tuner.tune_precisions import tune_auto
+
+    settings = load_settings(
+        config,
+        {
+            "search.total_trials": trials,
+            "search.minutes": None if minutes is None else float(minutes),
+            "search.seed": seed,
+            "compile.threads": threads,
+            "compile.numerics": "auto",
+            "database.url": None if db is None else fspath(db),
+        },
+    )
+    data = None if calibration is None else fspath(calibration)
+    options = PrecisionOptions(data, max_error=max_error)
+    return tune_auto(model, settings, options, shapes=shapes, progress=progress)
 
 
 def build(
@@ -66,17 +111,23 @@ def build(
     db: str | PathLike[str] | None = None,
     threads: int | None = None,
     numerics: str | None = None,
+    calibration: str | PathLike[str] | None = None,
+    max_error: float | None = None,
+    point: int | None = None,
     config: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     require_tuned: float = 0.0,
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.
 
+    With numerics "int8" the data `calibration` gives ranges, else the record; with "auto"
+    `max_error` or `point` ask for another point than was chosen.
     Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
     """
     from configs.settings import load_settings
     from tuner.building.flow import build_executable
     from tuner.building.request import BuildRequest
+    from tuner.calibration.options import PrecisionOptions
 
     settings = load_settings(
         config,
@@ -86,9 +137,17 @@ def build(
             "database.url": None if db is None else fspath(db),
         },
     )
+    data = None if calibration is None else fspath(calibration)
     return build_executable(
-        BuildRequest(fspath(model), "", settings, shapes or {}, require_tuned=require_tuned)
+        BuildRequest(
+            fspath(model),
+            "",
+            settings,
+            shapes or {},
+            require_tuned=require_tuned,
+            precision=PrecisionOptions(data, max_error=max_error, point=point),
+        )
     )
 
 
-__all__ = ["build", "tune"]
+__all__ = ["build", "choose", "tune"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from compiler.graph.ir import Graph
 from compiler.plan.apply_precisions import apply_precisions, prepare
 from compiler.types.numerics import Numerics
+from configs.errors import SettingsError
 from configs.settings import Settings
 from db.store import Store
 from measure.sandbox.import_model import import_model
@@ -46,7 +47,13 @@ def tune_with(
     progress: Progress | None = None,
     started: float | None = None,
 ) -> TuneResult:
-    """`tune_model`, or `tune_int8` where the settings' numerics are those."""
+    """`tune_model`, or `tune_int8` where the settings' numerics are those.
+
+    Raises SettingsError for `auto`, of which more comes than a tuned model.
+    """
+    options.check(settings.compile.numerics)
+    if settings.compile.numerics == AUTO:
+        raise SettingsError("numerics auto is a choice, no job", hint="tuner.choose makes it")
     if settings.compile.numerics != INT8:
         return tune_model(model, settings, shapes=shapes, progress=progress, started=started)
     return tune_int8(model, settings, options, shapes=shapes, progress=progress, started=started)

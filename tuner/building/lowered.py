@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import compiler
@@ -69,7 +69,7 @@ def lower_model(
     if number is None and numerics == AUTO and options.max_error is not None:
         number = choice.within(options.max_error)
     lowered, planned = apply_precisions(prepare(graph), choice.plan(number))
-    return LoweredModel(lowered, planned, chosen)
+    return LoweredModel(lowered, replace(planned, name=numerics), chosen)
 
 
 def calibrated(graph: Graph, settings: Settings, options: PrecisionOptions) -> PrecisionChoice:

@@ -24,6 +24,8 @@ from db.store import Store
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
+from tuner.building.lowered import lower_model
+from tuner.calibration.options import CHOSEN, PrecisionOptions
 from tuner.from_settings import limits_of, target_of
 
 Model: TypeAlias = str | PathLike[str]
@@ -59,11 +61,15 @@ def inspect_model(
     if dump_after is not None:
         check_stage(dump_after, STAGES)
     target, options, limits = target_of(settings), settings.compile, limits_of(settings)
-    graph = import_model(model, shapes, limits)
+    imported = import_model(model, shapes, limits)
+    lowered = lower_model(imported, settings, PrecisionOptions(), target, store)
+    graph = lowered.graph
+    if options.numerics in CHOSEN:  # which the graph has by now
+        options = options.model_copy(update={"numerics": "default"})
     texts: dict[str, str] = {}
     observe = texts.__setitem__ if stage == "graph" else None
     program = kernels_of(
-        graph, target, dump_after=observe, limits=limits, numerics=options.numerics
+        graph, target, dump_after=observe, limits=limits, numerics=lowered.numerics
     )
     calls = program.kernel_calls()
     selected = _select({key: uses[0].kernel for key, uses in calls.items()}, kernel)
@@ -71,7 +77,15 @@ def inspect_model(
     if store is not None:
         choose = choose_from(store, target, options.threads, options.numerics)
     if dump_after is not None:
-        compile_with(graph, choose, settings, target, dump_after=dump_after, dump_kernels=selected)
+        compile_with(
+            graph,
+            choose,
+            settings,
+            target,
+            dump_after=dump_after,
+            dump_kernels=selected,
+            numerics=lowered.numerics,
+        )
     if stage == "graph":
         return texts["optimise"]
     show = _printer(stage, target, options, choose, Allowance(limits))

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import compiler
+import tuner
 from compiler.errors import InputError, SettingsError
 from compiler.frontend.import_onnx import import_onnx
 from compiler.graph.ir import Graph
@@ -97,6 +98,31 @@ def test_auto_builds_the_chosen_point_or_another(folder: Path) -> None:
     assert not np.array_equal(outputs("fastest.tuned"), outputs("f32.tuned"))
     with pytest.raises(SettingsError, match="there is no point 3"):
         built("none.tuned", "auto", point=3)
+
+
+def test_a_recorded_plan_is_inspected_and_compared_like_any_build(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    built("first.tuned", "int8", calibration="inputs.npz")
+    assert compiler.load("first.tuned").spec.numerics == "int8"
+    of = "--model tiny.onnx --db tuning.db --numerics int8"
+    assert run_command(app, f"inspect {of} --stage graph".split()) == 0
+    assert "u8[" in capfd.readouterr().out
+    assert run_command(app, f"inspect {of} --stage kernels".split()) == 0
+    capfd.readouterr()
+    assert run_command(app, f"bench {of} --rounds 3".split()) == 0
+    assert "int8" in capfd.readouterr().out
+
+
+def test_python_has_the_same(folder: Path) -> None:
+    inputs = {"x": np.load("inputs.npz")["x"][:1]}
+    exact = tuner.build("tiny.onnx", db="tuning.db").run(inputs)["y"]
+    near = tuner.build("tiny.onnx", db="tuning.db", numerics="int8", calibration="inputs.npz")
+    again = tuner.build("tiny.onnx", db="tuning.db", numerics="int8")
+    assert np.array_equal(near.run(inputs)["y"], again.run(inputs)["y"])
+    assert not np.array_equal(near.run(inputs)["y"], exact)
+    with pytest.raises(SettingsError, match=r"tuner\.choose makes it"):
+        tuner.tune("tiny.onnx", db="tuning.db", numerics="auto")
 
 
 def test_what_was_not_chosen_is_refused(folder: Path) -> None:
