@@ -132,9 +132,9 @@ def _multiply(rewriter: Rewriter, node: Node, weights: _Weights) -> None:
 
 
 def packed(numbers: npt.NDArray[np.int8], bits: int) -> npt.NDArray[np.int32]:
-    """Integers [K, N] as words [K * bits / 32, N], the first of each in its lowest bits."""
+    """Signed integers [K, N] as `weight_product` has them in words, [K * bits / 32, N]."""
     in_word = WORD.bits // bits
-    fields = (numbers.view(np.uint8) & ((1 << bits) - 1)).astype(np.uint32)
+    fields = (numbers.astype(np.int16) + (1 << (bits - 1))).astype(np.uint32)
     fields = fields.reshape(-1, in_word, numbers.shape[1])
     places = np.arange(0, WORD.bits, bits, dtype=np.uint32)[:, None]
     words: npt.NDArray[np.uint32] = np.bitwise_or.reduce(fields << places, axis=1)

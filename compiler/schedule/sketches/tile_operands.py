@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from compiler.expr.affine import affine
-from compiler.expr.nodes import Const, Select
+from compiler.expr.nodes import Binary, Const, Select
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
@@ -84,6 +84,12 @@ def packed_along(
             continue
         steps.append(_packed(buffer.name, len(buffer.shape), splits, window_inside))
     return steps
+
+
+def unpacks(kernel: FusedKernel) -> bool:
+    """Whether the anchor reads several numbers out of each word of an operand."""
+    body = kernel.stage(kernel.anchor).body
+    return any(isinstance(node, Binary) and node.op == "shl" for node in postorder(body))
 
 
 def _packed(

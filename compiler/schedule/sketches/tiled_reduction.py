@@ -50,7 +50,12 @@ from compiler.schedule.sketches.tile_domains import (
 )
 from compiler.schedule.sketches.tile_dots import float_products
 from compiler.schedule.sketches.tile_forms import tile_forms
-from compiler.schedule.sketches.tile_operands import can_inline, is_padded_with_terms, packed_along
+from compiler.schedule.sketches.tile_operands import (
+    can_inline,
+    is_padded_with_terms,
+    packed_along,
+    unpacks,
+)
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -102,7 +107,8 @@ def _sketch(context: TileContext) -> Sketch:
         (Choice("tile", tiles), best_tile(context, tiles)),
         (Choice("loops", loops), loops[0]),
         (Choice("reduce", orders), orders[0]),
-        (Choice("unroll", steps), steps[-1]),
+        # Where in a word a number lies is known in straight code: shifts are by literals there.
+        (Choice("unroll", steps), max(steps) if unpacks(context.kernel) else steps[-1]),
     ]
     if context.ragged and not context.form.turned:
         choices.append((Choice("tail", ("peel", "mask")), "peel"))
@@ -112,7 +118,9 @@ def _sketch(context: TileContext) -> Sketch:
         products = float_products(context.target)
         choices.append((Choice("factors", products), products[0]))
     if context.streamed:
-        choices.append((Choice("prefetch", PREFETCH_DISTANCES), 0))
+        # What is unpacked is read slowly enough for that to be worth an instruction.
+        distance = PREFETCH_DISTANCES[-1] if unpacks(context.kernel) else 0
+        choices.append((Choice("prefetch", PREFETCH_DISTANCES), distance))
     if prologue and not context.form.copies:
         apart = context.form.held or not can_inline(context.kernel, prologue, roles.vector)
         if context.form.dot is not None and is_padded_with_terms(context.kernel, prologue):
@@ -271,7 +279,9 @@ class _Plan:
         packed = (
             []
             if context.form.turned
-            else packed_along(context.kernel, roles.vector, context.lanes, dot=context.form.dot)
+            else packed_along(
+                context.kernel, roles.vector, self._packed_lanes(), dot=context.form.dot
+            )
         )
         steps += packed
         if distance := values.integers("prefetch").item():
@@ -308,6 +318,17 @@ class _Plan:
         fused = len(tiles.parallel) == len(loops) > 1
         steps.append(ComputeAt(anchor, output, "parallel" if fused else loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
+
+    def _packed_lanes(self) -> int:
+        """Neighbours along the vectors that constants hold side by side: a vector's, or a tile's.
+
+        Quantised weights are read in order, by all vectors of a tile at once: apart, they would be
+        as many streams, which lie a multiple of 4 KiB from each other.
+        """
+        lanes, roles = self.context.lanes, self.context.roles
+        tile = lanes * self.vectors.item()
+        whole = not roles.block and self.context.extents[roles.vector] % tile == 0
+        return tile if whole and unpacks(self.context.kernel) else lanes
 
     def _copies(self, tiles: _Tiles) -> list[Step]:
         """How operands are copied: as a whole, or each part where it is read."""
