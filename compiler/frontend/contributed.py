@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from onnx import AttributeProto
@@ -34,9 +35,77 @@ _MATMUL_NBITS = Signature(
     ),
     required=("K", "N", "block_size"),
 )
-_SIGNATURES = {("com.microsoft", "MatMulNBits"): _MATMUL_NBITS}
+_FLOAT = frozenset(("tensor(float)",))
+_BYTES = frozenset(("tensor(uint8)", "tensor(int8)"))
+_SUMS = frozenset(("tensor(int32)",))
+
+
+def _quantised(name: str, required: bool = True) -> tuple[Formal, ...]:
+    """A quantised operand, its scale and its zero point."""
+    return (
+        Formal(name, f"T{name}", _BYTES, required, True),
+        *_parameters(name),
+    )
+
+
+def _parameters(name: str, required: bool = True) -> tuple[Formal, ...]:
+    return (
+        Formal(f"{name}_scale", "F", _FLOAT, required, True),
+        Formal(f"{name}_zero_point", f"T{name}_zero", _BYTES, False, True),
+    )
+
+
+def _on_integers(*inputs: Formal, required: int | None = None, **attributes: int) -> Signature:
+    """The signature of an operator of one result; `attributes` are by name, with their types."""
+    return Signature(
+        since_version=1,
+        deterministic=True,
+        has_body=False,
+        min_inputs=len(inputs) - 1 if required is None else required,
+        max_inputs=len(inputs),
+        min_outputs=1,
+        max_outputs=1,
+        inputs=inputs,
+        variadic=False,
+        attributes=MappingProxyType(attributes),
+        required=(),
+    )
+
+
+_BINARY = _on_integers(*_quantised("A"), *_quantised("B"), *_parameters("C"))
+_UNARY = _on_integers(*_quantised("X"), *_parameters("Y"))
+_JOINED = Formal("inputs", "TV", _BYTES | _FLOAT, True, False)
+_SIGNATURES = {
+    "MatMulNBits": _MATMUL_NBITS,
+    "QLinearAdd": _BINARY,
+    "QLinearMul": _BINARY,
+    "QLinearSigmoid": _UNARY,
+    "QLinearLeakyRelu": replace(
+        _UNARY, attributes=MappingProxyType({"alpha": AttributeProto.FLOAT})
+    ),
+    "QLinearGlobalAveragePool": replace(
+        _UNARY, attributes=MappingProxyType({"channels_last": _INT})
+    ),
+    "QLinearConcat": replace(
+        _on_integers(*_parameters("Y"), _JOINED, axis=_INT),
+        max_inputs=2**31 - 1,
+        variadic=True,
+        required=("axis",),
+    ),
+    "QGemm": _on_integers(
+        *_quantised("A"),
+        *_quantised("B"),
+        Formal("C", "TC", _SUMS, False, True),
+        *_parameters("Y", False),
+        required=6,
+        transA=_INT,
+        transB=_INT,
+        alpha=AttributeProto.FLOAT,
+    ),
+}
+"""Those of the domain com.microsoft, by name."""
 
 
 def contributed_signature(domain: str, operator: str) -> Signature | None:
     """The signature of an operator of another's domain, None for those that are not known."""
-    return _SIGNATURES.get((domain, operator))
+    return _SIGNATURES.get(operator) if domain == "com.microsoft" else None

@@ -1,0 +1,112 @@
+"""onnxruntime's own operators on integers: dequantised, computed in floats, quantised again.
+
+What is spelled out here is folded into integer arithmetic by `compiler.graph.fold_quantised`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.frontend.converter import Converter, converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.quantise import Parameters
+from compiler.types.dtypes import DType
+
+_DOMAIN = "com.microsoft"
+
+
+def _dequantized(node: OnnxNode, first: int, graph: GraphBuilder) -> Value:
+    """Inputs `first`, its scale and its zero point as floats."""
+    return _floats(
+        node, (node.input(first), node.input(first + 1), node.optional(first + 2)), graph
+    )
+
+
+def _floats(
+    node: OnnxNode, given: tuple[Value, Value, Value | None], graph: GraphBuilder, axis: int = 0
+) -> Value:
+    data, scale, zero = given
+    parameters = Parameters.of(node, data, (scale, zero), graph, axis)
+    return parameters.emit("dequantize", data, DType.F32, graph)
+
+
+def _quantized(node: OnnxNode, value: Value, first: int, graph: GraphBuilder) -> Value:
+    """A float in the scale and zero point that are inputs `first` and the next one."""
+    scale, zero = node.input(first), node.optional(first + 1)
+    target = node.input(0).dtype if zero is None else zero.dtype
+    parameters = Parameters.of(node, value, (scale, zero), graph, 0)
+    return parameters.emit("quantize", value, target, graph)
+
+
+def _binary(operator: str) -> Converter:
+    def convert(node: OnnxNode, graph: GraphBuilder) -> Value:
+        operands = (_dequantized(node, 0, graph), _dequantized(node, 3, graph))
+        return _quantized(node, graph.emit(operator, *operands), 6, graph)
+
+    return convert
+
+
+converter("QLinearAdd", 1, domain=_DOMAIN)(_binary("add"))
+converter("QLinearMul", 1, domain=_DOMAIN)(_binary("mul"))
+
+
+@converter("QLinearSigmoid", 1, domain=_DOMAIN)
+def qlinear_sigmoid(node: OnnxNode, graph: GraphBuilder) -> Value:
+    return _quantized(node, graph.emit("sigmoid", _dequantized(node, 0, graph)), 3, graph)
+
+
+@converter("QLinearLeakyRelu", 1, domain=_DOMAIN)
+def qlinear_leaky_relu(node: OnnxNode, graph: GraphBuilder) -> Value:
+    alpha = node.floating("alpha", 0.01)
+    value = graph.emit("leaky_relu", _dequantized(node, 0, graph), alpha=alpha)
+    return _quantized(node, value, 3, graph)
+
+
+@converter("QLinearGlobalAveragePool", 1, domain=_DOMAIN)
+def qlinear_global_average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = _dequantized(node, 0, graph)
+    if node.integer("channels_last", 0):
+        axes = tuple(range(1, data.rank - 1))
+    else:
+        axes = tuple(range(2, data.rank))
+    return _quantized(node, graph.emit("reduce_mean", data, axes=axes, keepdims=True), 3, graph)
+
+
+@converter("QLinearConcat", 1, domain=_DOMAIN)
+def qlinear_concat(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Scale and zero point of the result come first, then each part with its own."""
+    count = len(node.inputs) - 2
+    if count < 3 or count % 3:
+        raise node.invalid(f"{count} inputs are no parts with scale and zero point each")
+    target = node.input(1).dtype
+    parts = []
+    for first in range(2, len(node.inputs), 3):
+        part = (node.input(first), node.input(first + 1), node.optional(first + 2))
+        parts.append(_floats(node, part, graph, 0))
+    joined = graph.concat(parts, node.axis(node.integer("axis"), parts[0].rank))
+    parameters = Parameters.of(node, joined, (node.input(0), node.input(1)), graph, 0)
+    return parameters.emit("quantize", joined, target, graph)
+
+
+@converter("QGemm", 1, domain=_DOMAIN)
+def qgemm(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """alpha A' B' + C, C being i32 in units of the product; floats where no scale is given."""
+    turned = bool(node.integer("transB", 0))
+    left = _dequantized(node, 0, graph)
+    weight = (node.input(3), node.input(4), node.optional(5))
+    right = _floats(node, weight, graph, 0 if turned else 1)
+    result = graph.emit(
+        "matmul", left, right, transpose_a=bool(node.integer("transA", 0)), transpose_b=turned
+    )
+    alpha, bias = node.floating("alpha", 1.0), node.optional(6)
+    if bias is not None:
+        units = graph.emit("mul", graph.reshape(node.input(1), ()), node.input(4))
+        step, steps = node.input(1).array, node.input(4).array
+        if step is not None and steps is not None:
+            units = graph.constant(np.multiply(step.reshape(()), steps), DType.F32)
+        scale = graph.reshape(units, ()) if units.type.size == 1 else units
+        result = graph.emit("add", result, graph.emit("dequantize", bias, scale, to="f32"))
+    if alpha != 1:
+        result = graph.emit("mul", result, graph.scalar(alpha, DType.F32))
+    return result if node.optional(7) is None else _quantized(node, result, 7, graph)
