@@ -83,8 +83,10 @@ class WordEmitter:
         if lane.variable not in axes_of(factor):
             found = self._word(factor, form, terms, lane)
         else:
-            found = self._adjacent(factor, form, terms, lane) or self._rearranged(
-                factor, form, terms, lane
+            found = (
+                self._adjacent(factor, form, terms, lane)
+                or self._rearranged(factor, form, terms, lane)
+                or self._of_rows(factor, form, terms, lane)
             )
         return found or self._term_by_term(factor, terms, lane)
 
@@ -172,6 +174,8 @@ class WordEmitter:
         if permuted is not None:
             return Words(permuted)
         stored = _BITS[load.dtype.bytes]
+        if along == 1 and across >= lane.width:
+            return None
         whole = 1 << (span - 1).bit_length()
         loaded = whole if self._has_beyond(load, whole - span) else span
         memory = self._load(load, first, loaded, stored)
@@ -208,6 +212,44 @@ class WordEmitter:
         words = len(order) // WORD.bytes
         whole = Value(permuted, WORD, self.permuter.bytes // WORD.bytes)
         return whole if words == whole.width else shuffle(self.writer, whole, whole, range(words))
+
+    def _of_rows(self, load: Load, form: Affine, terms: Terms, lane: Lane) -> Words | None:
+        """A word for each lane, of terms each of which all lanes have side by side."""
+        along, across = form.coefficient(lane.variable), form.coefficient(terms.variable)
+        size, width = load.dtype.bytes, lane.width
+        if along != 1 or not self._is_inside(load) or width * WORD.bytes > self.permuter.bytes:
+            return None
+        order = [
+            (slot * width + i) * size + byte
+            for i in range(width)
+            for slot in range(terms.slots)
+            for byte in range(size)
+        ]
+        steps = self.permuter.steps(order, len(order))
+        if steps is None:
+            return None
+        start = self.addresses.ranges[lane.variable][0]
+        rest = _without(form, terms.variable, lane.variable)
+        stored = _BITS[size]
+        rows = [
+            self._load(load, Affine(rest.constant + start + across * i, rest.terms), width, stored)
+            for i in range(terms.count)
+        ]
+        none = Value("zeroinitializer", stored, width)
+        rows += [none] * (terms.slots - terms.count)
+        while len(rows) > 1:
+            pairs = zip(rows[::2], rows[1::2], strict=True)
+            rows = [shuffle(self.writer, a, b, range(2 * a.width)) for a, b in pairs]
+        whole = self.permuter.bytes // size
+        if rows[0].width < whole:
+            places = [i if i < rows[0].width else None for i in range(whole)]
+            rows = [shuffle(self.writer, rows[0], rows[0], places)]
+        permuted = Value(
+            self.permuter.permuted(rows[0], steps), WORD, self.permuter.bytes // WORD.bytes
+        )
+        if width == permuted.width:
+            return Words(permuted)
+        return Words(shuffle(self.writer, permuted, permuted, range(width)))
 
     def _term_by_term(self, factor: Expr, terms: Terms, lane: Lane) -> Words:
         """Each term on its own, then joined: right for everything."""
