@@ -273,7 +273,8 @@ class _Plan:
         free = [Loop(axis, axis, extents[axis]) for axis in rows.free if axis != rows.vector]
         attached = outer if rows.free and not rows.across else [*outer, *tiles]
         parallel: list[Loop] = []
-        few = prod(extents[loop.axis] for loop in outer) < self.facts.threads and not cuts
+        few = prod(extents[loop.axis] for loop in outer) < self.facts.threads
+        few = few and set(cuts) <= {tile.name for tile in tiles}
         tiles_first = few and attached == [*outer, *tiles] and "chunks" in self.values.domains
         if tiles_first:
             attached, parallel = [*tiles, *outer], tiles
