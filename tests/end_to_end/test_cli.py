@@ -324,6 +324,10 @@ def test_zoo_writes_a_model(tune: CommandLine, tmp_path: Path) -> None:
     assert tune("zoo", "mlp", "--output", path, "--quantised").code == 0
     operators = {node.op_type for node in onnx.load(path).graph.node}
     assert {"QuantizeLinear", "DequantizeLinear"} <= operators
+    given = ("--output", path, "--quantised", "--form")
+    assert tune("zoo", "mlp", *given, "qoperator").code == 0
+    assert "QGemm" in {node.op_type for node in onnx.load(path).graph.node}
+    assert "no form 'qqd'" in tune.refuses("zoo", "mlp", *given, "qqd")
 
 
 # Bad input: one line, a code other than 0, no traceback, nothing created or overwritten.

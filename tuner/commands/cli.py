@@ -319,8 +319,11 @@ def zoo(
     name: Annotated[str, typer.Argument(help="Which network; an unknown name lists all of them.")],
     output: Annotated[str, typer.Option(metavar="FILE", help="Where the ONNX file goes.")],
     quantised: Annotated[
-        bool, typer.Option("--quantised", help="In 8 bits, with QuantizeLinear around operators.")
+        bool, typer.Option("--quantised", help="In 8 bits, as onnxruntime writes it.")
     ] = False,
+    form: Annotated[
+        str, typer.Option(metavar="FORM", help="Of --quantised: qdq or qoperator.")
+    ] = "qdq",
 ) -> None:
     """Write a well-known network with seeded random weights as an ONNX file."""
     check_files(writes=[output])
@@ -328,7 +331,7 @@ def zoo(
     from compiler.frontend.zoo import write_model
 
     prepare = (lambda graph: compiler.build(graph).run) if quantised else None
-    write_model(name, Path(output), prepare=prepare)
+    write_model(name, Path(output), prepare=prepare, form=form)
     print(output)
     print(f"next: {shlex.join(['tune', '--model', output, '--config', 'quick'])}")
 

@@ -18,6 +18,7 @@ from compiler.frontend.zoo.encoder import encoder
 from compiler.frontend.zoo.mlp import mlp
 from compiler.frontend.zoo.mobilenet_v2 import mobilenet_v2
 from compiler.frontend.zoo.network import NetworkBuilder, Size
+from compiler.frontend.zoo.qoperators import with_qoperators
 from compiler.frontend.zoo.quantise import Prepare, quantised
 from compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
 from compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
@@ -49,6 +50,9 @@ _MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {
     "mlp": mlp,
 }
 
+FORMS = ("qdq", "qoperator")
+"""How quantised models are written: floats between integers, or operators on integers."""
+
 _FAMILIES = {"decoder_prefill": "decoder", "decoder_step": "decoder"}
 """Models that share their weights."""
 
@@ -76,16 +80,25 @@ def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.M
     return net.model()
 
 
-def write_model(name: str, output: Path, seed: int = 0, prepare: Prepare | None = None) -> Path:
+def write_model(
+    name: str,
+    output: Path,
+    seed: int = 0,
+    prepare: Prepare | None = None,
+    form: str = FORMS[0],
+) -> Path:
     """Write a model of the zoo to an ONNX file, replacing the file as a whole.
 
-    It is quantised if `prepare` is there to find the ranges of its values. Raises SettingsError for
-    an unknown name and for a file that cannot be written.
+    It is quantised, in this form, if `prepare` is there to find the ranges of its values. Raises
+    SettingsError for an unknown name or form and for a file that cannot be written.
     """
     output = Path(output)
+    if form not in FORMS:
+        raise SettingsError(f"there is no form {form!r} of quantised models: {', '.join(FORMS)}")
     model = build_model(name, seed=seed)
     if prepare is not None:
         model = quantised(model, prepare, seed)
+        model = with_qoperators(model) if form == "qoperator" else model
     try:
         with replacing(output) as unfinished:
             unfinished.write_bytes(model.SerializeToString())

@@ -12,6 +12,7 @@ import pytest
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
+from compiler.frontend.zoo.qoperators import with_qoperators
 from compiler.frontend.zoo.quantise import quantised
 from compiler.graph.ir import Graph
 from compiler.plan.extract_kernels import extract_kernels
@@ -65,6 +66,23 @@ def test_a_quantised_network_computes_in_integers_what_onnxruntime_does(name: st
     # onnxruntime averages, adds and rounds ties in ways of its own, by a quantum here and there.
     assert np.abs(found - expected).max() < 0.05 * largest
     assert np.abs(found - exact).max() < 0.3 * largest
+
+
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1"])
+def test_operators_on_integers_are_those_of_the_other_form(name: str) -> None:
+    _, model = _quantised(name)
+    other = with_qoperators(model)
+    operators = {node.op_type for node in other.graph.node}
+    assert "QLinearConv" in operators
+    assert "Conv" not in operators
+    graph = optimise(import_model_proto(other), 16)
+    assert _products_in_floats(graph) == []
+    (value,) = model.graph.input
+    shape = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+    x: Array = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+    expected = np.asarray(next(iter(_prepared(other)({value.name: x}).values())), np.float64)
+    found = np.asarray(evaluate_program(extract_kernels(graph), {value.name: x})[0], np.float64)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["encoder", "unet", "yolov3_tiny"])
