@@ -44,7 +44,8 @@ from compiler.types.tensor_type import Attribute, TensorType
 # reads and writes a value, some 0.25 ns per byte.
 FLOPS_PER_CONVERTED_BYTE = 16
 
-_BLOCKED_TYPES = (DType.F32, DType.I32, DType.I8, DType.U8)
+# f64 is what QLinearConv rounds its sums from.
+_BLOCKED_TYPES = (DType.F32, DType.F64, DType.I32, DType.I8, DType.U8)
 
 
 def run(graph: Graph, block: int | None) -> Graph:
