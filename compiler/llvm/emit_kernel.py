@@ -233,22 +233,28 @@ class _FunctionEmitter:
     def _parallel(self, loop: For) -> None:
         """Outline the loop; threads draw chunk numbers from a shared counter until none is left."""
         kernel, writer = self.kernel, self.writer
-        if len(writer.bodies) > 1:
-            raise LoweringError("only an outermost loop can run in parallel")
+        ranges = dict(self.addresses.ranges)
+        outside = [name for name, (low, high) in ranges.items() if low != high]
         name = f"{kernel.symbol}.parallel{kernel.parallel_bodies}"
         kernel.parallel_bodies += 1
 
         def serial_loop(
-            inner: FunctionWriter, buffers: str, workspace: str
+            inner: FunctionWriter, buffers: str, workspace: str, values: list[str]
         ) -> tuple[RangeLoop, Leave]:
             emitter = _FunctionEmitter(kernel, inner, buffers, workspace)
+            emitter.addresses.ranges.update(ranges)
+            emitter.addresses.names.update(zip(outside, values, strict=True))
             return (
                 lambda start, stop: emitter._serial(loop, start, stop),
                 lambda: emitter.tiles.finish(name),
             )
 
-        kernel.functions.append(outline(loop, name, kernel.new_writer(), serial_loop))
-        call_outlined(writer, loop, name)
+        function = outline(loop, name, kernel.new_writer(), serial_loop, len(outside))
+        kernel.functions.append(function)
+        call_outlined(writer, loop, name, [self.addresses.names[name] for name in outside])
+        if outside:
+            for buffer in self._stored(loop):
+                self.addresses.written(buffer)
         if uses_tiles(loop.body):
             self.tiles.repeat_set_up()
 
@@ -316,8 +322,6 @@ class _FunctionEmitter:
             self.tiles.free(memory)
             return
         if statement.scope is Scope.WORKSPACE:
-            if len(self.writer.bodies) > 1:
-                raise LoweringError("workspace can only be allocated outside of loops")
             offset = self.kernel.workspace_bytes
             self.kernel.workspace_bytes += -(-memory.type.bytes // ALIGNMENT) * ALIGNMENT
             self.kernel.workspace[memory.name] = (memory, offset)

@@ -1,13 +1,14 @@
 """Parallel loops: a function of their own, which the threads of a team run until no chunk is left.
 
-The function's context is { buffers, workspace, next chunk, number of chunks }; threads draw chunk
-numbers from the shared counter. Where chunks differ by an iteration the longer ones come first, so
-that what is left for the last draws is as even as it can be.
+The function's context is { buffers, workspace, next chunk, number of chunks } and the variables of
+the serial loops outside; threads draw chunk numbers from the shared counter. Where chunks differ
+by an iteration the longer ones come first, so that what is left for the last draws is as even as
+it can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from compiler.llvm.writer import FunctionWriter
@@ -16,19 +17,27 @@ from compiler.tile_set_up import TILED
 
 RangeLoop: TypeAlias = Callable[[str, str], None]  # emits the loop over [start, stop)
 Leave: TypeAlias = Callable[[], None]  # emits what the function ends with
-Body: TypeAlias = Callable[[FunctionWriter, str, str], tuple[RangeLoop, Leave]]
-"""What is in the function, given buffers and workspace."""
+Body: TypeAlias = Callable[[FunctionWriter, str, str, list[str]], tuple[RangeLoop, Leave]]
+"""What is in the function, given buffers, workspace and the variables of loops outside."""
 
 
-def call_outlined(writer: FunctionWriter, loop: For, name: str) -> None:
-    """Run the outlined loop `name`: by a team, or alone where there is none."""
-    extent = loop.stop - loop.start
-    context = writer.emit_entry("alloca { ptr, ptr, i64, i64 }, align 8")
+def _context(outside: int) -> str:
+    """The type of a context with so many variables of loops outside."""
+    return f"{{ ptr, ptr, i64, i64{', i64' * outside} }}"
+
+
+def call_outlined(
+    writer: FunctionWriter, loop: For, name: str, outside: Sequence[str] = ()
+) -> None:
+    """Run the outlined loop `name`: by a team, or alone where there is none.
+
+    `outside` are the values of the loops outside.
+    """
+    extent, type = loop.stop - loop.start, _context(len(outside))
+    context = writer.emit_entry(f"alloca {type}, align 8")
     slots = [
-        writer.emit(
-            f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr {context}, i32 0, i32 {i}"
-        )
-        for i in range(4)
+        writer.emit(f"getelementptr inbounds {type}, ptr {context}, i32 0, i32 {i}")
+        for i in range(4 + len(outside))
     ]
     parallel = writer.emit("load ptr, ptr %runtime, align 8")
     slot = writer.emit("getelementptr inbounds i8, ptr %runtime, i64 8")
@@ -41,9 +50,9 @@ def call_outlined(writer: FunctionWriter, loop: For, name: str) -> None:
     smaller = writer.emit(f"icmp slt i64 {wanted}, {extent}")
     capped = writer.emit(f"select i1 {smaller}, i64 {wanted}, i64 {extent}")
     chunks = writer.emit(f"select i1 {serial}, i64 1, i64 {capped}")
-    for slot, stored in zip(
-        slots, ("ptr %buffers", "ptr %workspace", "i64 0", f"i64 {chunks}"), strict=True
-    ):
+    variables = [f"i64 {value}" for value in outside]
+    values = ["ptr %buffers", "ptr %workspace", "i64 0", f"i64 {chunks}", *variables]
+    for slot, stored in zip(slots, values, strict=True):
         writer.line(f"store {stored}, ptr {slot}, align 8")
     alone, together, done = writer.label("alone"), writer.label("team"), writer.label("done")
     writer.line(f"br i1 {serial}, label %{alone}, label %{together}")
@@ -57,18 +66,19 @@ def call_outlined(writer: FunctionWriter, loop: For, name: str) -> None:
     writer.begin_block(done)
 
 
-def outline(loop: For, name: str, writer: FunctionWriter, body: Body) -> str:
+def outline(loop: For, name: str, writer: FunctionWriter, body: Body, outside: int = 0) -> str:
     """The function that each thread of the team calls, written by a new writer."""
     slots = [
         writer.emit_entry(
-            f"getelementptr inbounds {{ ptr, ptr, i64, i64 }}, ptr %context, i32 0, i32 {i}"
+            f"getelementptr inbounds {_context(outside)}, ptr %context, i32 0, i32 {i}"
         )
-        for i in range(4)
+        for i in range(4 + outside)
     ]
     buffers = writer.emit_entry(f"load ptr, ptr {slots[0]}, align 8")
     workspace = writer.emit_entry(f"load ptr, ptr {slots[1]}, align 8")
     chunks = writer.emit_entry(f"load i64, ptr {slots[3]}, align 8")
-    run, end = body(writer, buffers, workspace)
+    values = [writer.emit_entry(f"load i64, ptr {slot}, align 8") for slot in slots[4:]]
+    run, end = body(writer, buffers, workspace, values)
     extent = loop.stop - loop.start
     length = writer.emit(f"udiv i64 {extent}, {chunks}")
     longer = writer.emit(f"urem i64 {extent}, {chunks}")

@@ -38,8 +38,9 @@ def verify_loops(nest: LoopNest) -> None:
     """Raise `VerifyError`, with the printed nest, if a rule is broken.
 
     Variables are bound once on each path; loops are not empty; a vectorised loop holds no loop but
-    unrolled ones and allocates nothing; a parallel loop is outermost; workspace is allocated
-    outside of loops; types agree; the factors of a dot product are narrower than their sum, and no
+    unrolled ones and allocates nothing; a parallel loop is outermost or inside of serial ones, and
+    outside of all memory that one thread has for itself; workspace is allocated in serial loops at
+    most; types agree; the factors of a dot product are narrower than their sum, and no
     more than loads; of matrix tiles no more are live than exist, those of a statement fit each
     other, and which they are is known when code is made; indices are provably in range, except
     under a guard, whose meaning is not analysed. Where an index of what is written is read from
@@ -58,6 +59,7 @@ class _Verifier:
         self.places = ComputedPlaces()
         self.tiles: dict[str, Memory] = {}
         self.unrolled: list[str] = []  # variables that are known where code is made
+        self.private: list[str] = []  # memory of one thread
 
     def body(
         self, body: tuple[Stmt, ...], ranges: Ranges, *, guarded: bool, loops: tuple[LoopKind, ...]
@@ -108,8 +110,11 @@ class _Verifier:
             return f"{loop.variable} is bound twice"
         if loop.start >= loop.stop:
             return f"loop {loop.variable} is empty"
-        if loop.kind is LoopKind.PARALLEL and loops:
-            return f"parallel loop {loop.variable} is inside another loop"
+        if loop.kind is LoopKind.PARALLEL:
+            if any(kind is not LoopKind.SERIAL for kind in loops):
+                return f"parallel loop {loop.variable} is inside another loop that is not serial"
+            if self.private:
+                return f"parallel loop {loop.variable} is where {self.private[-1]} is of one thread"
         if LoopKind.VECTORISED in loops and loop.kind is not LoopKind.UNROLLED:
             return f"vectorised loop round the {loop.kind} loop {loop.variable}"
         inner = {**ranges, loop.variable: (loop.start, loop.stop - 1)}
@@ -132,8 +137,8 @@ class _Verifier:
     ) -> str:
         if memory.name in self.memories or memory.name in self.tiles:
             return f"{memory.name} is allocated inside of itself"
-        if scope is Scope.WORKSPACE and loops:
-            return f"workspace {memory.name} is allocated inside a loop"
+        if scope is Scope.WORKSPACE and any(kind is not LoopKind.SERIAL for kind in loops):
+            return f"workspace {memory.name} is allocated inside a loop that is not serial"
         if LoopKind.VECTORISED in loops:
             return f"the lanes of a vectorised loop share {memory.name}"
         scoped = self.memories
@@ -143,7 +148,11 @@ class _Verifier:
                 return problem
         scoped[memory.name] = memory
         self.places.allocate(memory.name)
+        if scope is not Scope.WORKSPACE:
+            self.private.append(memory.name)
         problem = self.body(inner, ranges, guarded=guarded, loops=loops)
+        if scope is not Scope.WORKSPACE:
+            self.private.pop()
         del scoped[memory.name]
         return problem
 

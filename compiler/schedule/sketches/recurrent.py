@@ -3,7 +3,7 @@
 for direction, block of the batch: (parallel)
     for step:
         previous = the states after the step before
-        for tile of units, tile of rows:
+        for tile of units: (or this one) for tile of rows:
             product = sum over k of previous[k] * weights[k]         register tile of all gates
             cell, hidden; result = what is shown, and the states
 """
@@ -21,6 +21,7 @@ from compiler.schedule.sketches.recurrent_domains import (
     Phase,
     Recurrent,
     preferred_block,
+    preferred_share,
     preferred_tile,
     recurrent_layer,
     recurrent_tiles,
@@ -44,6 +45,7 @@ from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
 UNROLLS = (1, 2, 4, 8)
+SHARED = ("rows", "units")
 
 
 def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -58,9 +60,10 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
         (Choice("product", tiles), preferred_tile(context, block, tiles)),
         (Choice("unroll", UNROLLS), 4),
     ]
-    directions, _, batch, _ = context.extents
-    if directions * batch > 1:
-        choices += chunk_choices(kernel, threads)
+    chunks = chunk_choices(kernel, threads)
+    if chunks:
+        shared = preferred_share(context, block)
+        choices += [(Choice("shared", SHARED), shared), *chunks]
     return [Sketch.planned("recurrent", choices, lambda values: _Plan(context, values))]
 
 
@@ -74,6 +77,7 @@ class _Plan:
         self.context, self.values = context, values
         self.block, self.unroll = values.integers("batch"), values.integers("unroll")
         self.rows, self.vectors = values.pairs("product")
+        self.in_units = values.are("shared", "units")
 
     def steps(self) -> list[Step]:
         context = self.context
@@ -83,16 +87,19 @@ class _Plan:
         *before, last = context.phases
         steps = [*self._packed(), Tile(output, batch, self.block.item(), "shift")]
         steps += self._tiles(last.consumer, (*outer, step), f"{batch}.i")
+        units = bool(self.in_units.all())
         if "chunks" in self.values.domains:
-            loops = [Loop(name, name, 1) for name in outer]
+            shared = (self._vectors()[0],) if units else outer
+            loops = [Loop(name, name, 1) for name in shared]
             chunks = self.values.integers("chunks").item()
             steps += parallel_steps(output, loops, chunks)
+        scope = "workspace" if units else "stack"
         for stage in context.copies:
-            steps += [ComputeAt(stage.name, output, step), *self._copied(stage)]
+            steps += [ComputeAt(stage.name, output, step, scope), *self._copied(stage)]
         for phase in before:
             name = phase.consumer.name
             steps += [
-                ComputeAt(name, output, step),
+                ComputeAt(name, output, step, scope),
                 *self._tiles(phase.consumer, (direction, step), batch),
             ]
         for phase in context.phases:
@@ -119,12 +126,10 @@ class _Plan:
         """Tiles of units, each for tiles of the loop `batch`, all else unrolled."""
         _, _, _, unit = self.context.axes
         lanes, vectors = self.context.facts.lanes, self.vectors.item()
-        name = stage.name
+        name, axes = stage.name, self._vectors()
         if self.context.whole:
-            axes = [f"{unit}.o.o", f"{unit}.o.i", f"{unit}.i"]
             tiles = [Tile(name, unit, lanes), Tile(name, f"{unit}.o", vectors, "shift")]
         else:
-            axes = [f"{unit}.o", f"{unit}.i.o", f"{unit}.i.i"]
             tiles = [Tile(name, unit, lanes * vectors), Tile(name, f"{unit}.i", lanes, "mask")]
         others = [axis.name for axis in stage.axes if axis.name not in self.context.axes]
         unrolled = [*others, f"{batch}.i", axes[1]]
@@ -135,6 +140,13 @@ class _Plan:
             *(Unroll(name, axis) for axis in unrolled),
             Vectorize(name, axes[2]),
         ]
+
+    def _vectors(self) -> list[str]:
+        """The loops over units: tiles, their vectors, and the units of a vector."""
+        unit = self.context.axes[3]
+        if self.context.whole:
+            return [f"{unit}.o.o", f"{unit}.o.i", f"{unit}.i"]
+        return [f"{unit}.o", f"{unit}.i.o", f"{unit}.i.i"]
 
     def _copied(self, stage: Stage) -> list[Step]:
         """The states before, row after row."""
@@ -196,10 +208,11 @@ class _Plan:
             Loop(direction, direction, directions),
             Loop(f"{batch}.o", batch, many, self.block, True),
         ]
+        tiles = Loop(f"{unit}.o", unit, units, columns, context.whole)
         for loop in (
             Loop(f"{reduced}.o", reduced, units, unroll),
             Loop(f"{batch}.i.o", batch, self.block, rows),
-            Loop(f"{unit}.o", unit, units, columns, context.whole),
+            tiles,
             Loop(step, step, steps),
             *reversed(outer),
         ):
@@ -209,7 +222,7 @@ class _Plan:
         computed = np.where(even, np.ceil(context.most / vectors) * vectors, context.most)
         held = (rows * vectors * gates).astype(np.float64)
         pieces, grains = pieces_and_grains(
-            values, [outer], np.zeros(count, np.int64), facts.threads
+            values, [outer, [tiles]], self.in_units.astype(np.int64), facts.threads
         )
         return NestShape(
             operands=facts.operands,

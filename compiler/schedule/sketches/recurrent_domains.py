@@ -18,6 +18,7 @@ VECTORS = (1, 2, 3, 4, 6, 8)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at most
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
+STEP_WORK = 2**18  # multiply-adds of a step below which threads that meet after it lose time
 # Cycles, as they were measured:
 TILE_CYCLES = 24  # to begin and store a tile
 LATENCY = 4  # until a multiply-add can be added to
@@ -156,6 +157,14 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...]) -> int:
     if share < enough or share * steps * gates * units**2 < SHARED_WORK:
         share = batch
     return max((size for size in blocks if size <= share), default=blocks[0])
+
+
+def preferred_share(context: Recurrent, block: int) -> str:
+    """Units where there is one block of rows, of whose steps each is worth meeting for."""
+    directions, _, batch, units = context.extents
+    gates = sum(phase.gates for phase in context.phases)
+    several = directions * -(-batch // block) > 1
+    return "units" if not several and batch * gates * units**2 >= STEP_WORK else "rows"
 
 
 def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> Pair:

@@ -16,7 +16,8 @@ class ComputeAt(Step):
     for i: t[i] = f(i)                         for i.o: for i.i: t'[i.i] = f(i.o*4 + i.i)
     for i.o: for i.i: y[...] = t[...]     ->            for i.i: y[...] = t'[i.i]
 
-    `scope` is where t' lives: "register", or "stack".
+    `scope` is where t' lives: "register", "stack", or "workspace", where a loop inside of this one
+    runs in parallel.
     """
 
     stage: str
@@ -29,8 +30,8 @@ class ComputeAt(Step):
         consumer.position(self.axis)
         if scheduled.position(self.stage) >= scheduled.position(self.consumer):
             raise ScheduleError(f"{self.stage} does not come before {self.consumer}")
-        if self.scope not in (Scope.REGISTER, Scope.STACK):
-            raise ScheduleError(f"unknown scope {self.scope!r} (register or stack)")
+        if self.scope not in (Scope.REGISTER, Scope.STACK, Scope.WORKSPACE):
+            raise ScheduleError(f"unknown scope {self.scope!r} (register, stack or workspace)")
         attachment = Attachment(self.consumer, self.axis)
         return scheduled.with_state(
             replace(state, attachment=attachment, scope=Scope(self.scope), kept=False)

@@ -3,8 +3,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.errors import ScheduleError
+from compiler.kernels.recurrence import recurrence_of
 from compiler.loops.ir import LoopKind
 from compiler.loops.scheduled_kernel import ScheduledKernel
+from compiler.loops.stage_state import StageState
 from compiler.schedule.steps.step import Step
 
 
@@ -13,6 +15,9 @@ class Parallelize(Step):
     """Run `axis`, the outermost loop, on all threads in `chunks` pieces per thread.
 
     for i: y[i]     ->     parallel for i: y[i]
+
+    Inside of the steps of a recurrence another loop may run in parallel: all threads meet after
+    each step. What is computed for it outside is then in the workspace, which they share.
     """
 
     stage: str
@@ -21,9 +26,19 @@ class Parallelize(Step):
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         state = scheduled.stage(self.stage)
-        if state.position(self.axis) != 0 or self.axis in state.reduce:
+        outside = state.order[: state.position(self.axis)]
+        if (outside and not _walks(scheduled, state, outside)) or self.axis in state.reduce:
             raise ScheduleError("only the outermost loop over an output axis runs in parallel")
         if self.chunks < 1:
             raise ScheduleError("each thread must get at least 1 chunk")
         kinds = {**state.kinds, self.axis: LoopKind.PARALLEL}
         return scheduled.with_state(replace(state, kinds=kinds, chunks=self.chunks))
+
+
+def _walks(scheduled: ScheduledKernel, state: StageState, loops: tuple[str, ...]) -> bool:
+    """The loops are serial, and the steps of the recurrence that the stage ends are among them."""
+    recurrence = recurrence_of(scheduled.kernel)
+    serial = all(state.kinds.get(loop, LoopKind.SERIAL) is LoopKind.SERIAL for loop in loops)
+    if recurrence is None or recurrence.stages[-1] != state.name:
+        return False
+    return serial and recurrence.axis in loops

@@ -167,10 +167,16 @@ RULES = [
     ),
     Rule("loops are not empty", loop(store()), loop(store(), extent=0), "loop i is empty"),
     Rule(
-        "parallel loops are outermost",
-        loop(loop(store(), variable="j", extent=2), kind=LoopKind.PARALLEL),
+        "parallel loops are inside of serial ones at most",
         loop(loop(store(), variable="j", extent=2, kind=LoopKind.PARALLEL)),
-        "parallel loop j is inside another loop",
+        loop(loop(store(), variable="j", extent=2, kind=LoopKind.PARALLEL), kind=LoopKind.PARALLEL),
+        "parallel loop j is inside another loop that is not serial",
+    ),
+    Rule(
+        "threads share no memory of one of them",
+        allocate(loop(store(), kind=LoopKind.PARALLEL), scope=Scope.WORKSPACE),
+        allocate(loop(store(), kind=LoopKind.PARALLEL)),
+        "parallel loop i is where t is of one thread",
     ),
     Rule(
         "vectors hold no loop",
@@ -181,10 +187,10 @@ RULES = [
         "vectorised loop round the for loop j",
     ),
     Rule(
-        "workspace lies outside of loops",
-        allocate(loop(store()), scope=Scope.WORKSPACE),
+        "workspace is allocated in serial loops at most",
         loop(allocate(store(), scope=Scope.WORKSPACE)),
-        "workspace t is allocated inside a loop",
+        loop(allocate(store(), scope=Scope.WORKSPACE), kind=LoopKind.PARALLEL),
+        "workspace t is allocated inside a loop that is not serial",
     ),
     Rule(
         "lanes of a vector share nothing",

@@ -29,6 +29,8 @@ ROWS_FIRST = Reorder("y", ("b", "t", "j"))
         (),
         (ROWS_FIRST,),
         (ROWS_FIRST, Parallelize("y", "b")),
+        (ComputeAt("p", "y", "t", "workspace"), Parallelize("y", "b")),
+        (ComputeAt("p", "y", "b"), Parallelize("y", "b")),
         (Tile("y", "b", 2), Reorder("y", ("b.o", "t", "j", "b.i")), ComputeAt("p", "y", "j")),
         (Tile("y", "j", 3), Reorder("y", ("t", "j.o", "b", "j.i")), ComputeAt("p", "y", "b")),
     ],

@@ -405,8 +405,8 @@ REFUSALS = [
     Refusal("padded", ComputeAt("pad", "y", "j"), "stage y has no loop 'j' (it has: i)"),
     Refusal(
         "window",
-        ComputeAt("t", "y", "i", "workspace"),
-        "unknown scope 'workspace' (register or stack)",
+        ComputeAt("t", "y", "i", "tile"),
+        "unknown scope 'tile' (register, stack or workspace)",
     ),
     Refusal(
         "window",
