@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 
 from compiler.expr.nodes import cast
+from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.llvm.compile_kernel import emit_loops
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.spaces import default_schedule
 from compiler.types.conversions import converted
 from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+from tests.compiler.emitted_code import TARGETS, target_named
 from tests.compiler.llvm.pointwise import Values, machines, run_pointwise
 
 NARROW = tuple(dtype for dtype in DType if dtype.is_float and dtype.bits <= 16)
 SMALL_INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer and dtype.bits < 8)
 MACHINES = tuple(machines())
+LIBRARY = (b"sfbf2", b"dfbf2", b"hfsf2", b"sfhf2", b"dfhf2", b"__gnu_")  # __truncsfbf2, ...
 
 
 def every_pattern(dtype: DType) -> Values:
@@ -100,3 +107,18 @@ def test_small_integers_are_the_lowest_bits_of_a_byte(dtype: DType) -> None:
     wide = run_cast(narrow, DType.I32, "host")
     assert (wide.min(), wide.max()) == (least, most)
     np.testing.assert_array_equal((wide - numbers) % (1 << dtype.bits), 0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F8E4M3FN])
+def test_no_target_converts_by_calls_of_a_library(dtype: DType, target: str) -> None:
+    machine = target_named(target)
+    for source, to in ((dtype, DType.F32), (DType.F32, dtype), (DType.F64, dtype)):
+        builder = KernelBuilder()
+        x = builder.input(TensorType(source, (37,)))
+        builder.stage("out", [("i0", 37)], lambda i, x=x, to=to: cast(to, x[i]))
+        kernel = FusedKernel("out", tuple(builder.inputs), tuple(builder.stages), "out")
+        schedule = default_schedule(kernel, machine)
+        emitted = emit_loops(lower(kernel, schedule), schedule, machine, "kernel")
+        code = emitted.compile(machine).object_code
+        assert not [name for name in LIBRARY if name in code]
