@@ -64,6 +64,12 @@ _WORDS = {
     "kernel": ("softmx", "\0", "\udcff", _LONG),
     "stage": ("kernel", "", "\udcff", _LONG),
     "dump_after": ("loop", "", "\udcff", _LONG),
+    "form": ("qqd", "", "\udcff", _LONG),
+    "numerics": ("bf61", "", "BF16", "\udcff", _LONG),
+    "calibration": ("", "missing", "folder", "\udcff", _LONG),  # all are wrong without int8 or auto
+    "calibration_method": ("", "entropy", "percentile:x", "\udcff", _LONG),
+    "metric": ("", "x.py", "x.py:f", ":f", "\udcff", _LONG),
+    "labels": ("", "missing", "\udcff", _LONG),
     "emit": ("objct", "", "\udcff", _LONG),
     "against": ("onnxruntim", "", ",", "\udcff", _LONG),
     "runner": ("rya", "", "replay", "\udcff", _LONG),

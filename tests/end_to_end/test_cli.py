@@ -551,7 +551,7 @@ def test_a_bug_gives_one_line_and_keeps_the_traceback(
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("of our own making")
 
-    monkeypatch.setattr("tuner.job.tune_model", broken)
+    monkeypatch.setattr("tuner.tune_precisions.tune_model", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = tune("--model", model)
     assert result.code == 1
