@@ -141,7 +141,8 @@ def test_one_version_has_one_converter() -> None:
 
 
 def test_converters_name_versions_that_exist() -> None:
-    for domain, operator in converted_operators():
+    own = [found for found in converted_operators() if found[0] != "com.microsoft"]
+    for domain, operator in own:  # onnx knows nothing of onnxruntime's
         for version in covered_versions(domain, operator):
             schema = onnx.defs.get_schema(operator, version, domain)
             assert schema.since_version == version, operator

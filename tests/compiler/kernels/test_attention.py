@@ -19,19 +19,17 @@ from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
 KEYS = 13
 
 
-def _attention(epilogue: bool = False) -> FusedKernel:
+def _attention() -> FusedKernel:
     operands = [f32(2, 3, 5, 4), f32(2, 1, KEYS, 4), f32(2, 3, KEYS, 6), f32(3, 5, KEYS)]
     order: dict[str, Attribute] = {"perm": (0, 2, 1, 3), "scale": 0.5}
-    relu: list[tuple[str, list[str], dict[str, Attribute]]] = [("relu", ["v0"], {})]
-    nodes = [("attention", ["x0", "x1", "x2", "x3"], order), *(relu if epilogue else [])]
-    return kernel_of(operands, nodes)
+    return kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], order)])
 
 
 @pytest.mark.parametrize("online", [False, True])
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 @pytest.mark.parametrize("keys", [1, 4, 7, KEYS])
 def test_blocks_keep_the_meaning(keys: int, lanes: int, online: bool) -> None:
-    kernel = _attention(epilogue=True)
+    kernel = _attention()
     blocked = block_attention(kernel, keys, lanes, online)
     verify_kernel(blocked)
     _assert_equal(blocked, kernel, inputs_for(kernel))

@@ -23,6 +23,8 @@ from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.operators.cases import Case
 from tests.compiler.operators.movement_cases import movement_cases
 from tests.compiler.operators.pointwise_cases import pointwise_cases
+from tests.compiler.operators.quantised_cases import quantised_cases
+from tests.compiler.operators.recurrence_cases import recurrence_cases
 from tests.compiler.operators.reduction_cases import reduction_cases
 from tests.compiler.operators.window_cases import window_cases
 
@@ -36,7 +38,14 @@ Types = tuple[TensorType | None, ...]
 
 def _cases() -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {name: [] for name in OPERATORS}
-    every = (*pointwise_cases(), *movement_cases(), *reduction_cases(), *window_cases())
+    every = (
+        *pointwise_cases(),
+        *movement_cases(),
+        *reduction_cases(),
+        *window_cases(),
+        *quantised_cases(),
+        *recurrence_cases(),
+    )
     for case in every:
         if case.node.operator in found:
             found[case.node.operator].append(case)
