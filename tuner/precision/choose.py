@@ -354,15 +354,26 @@ def _choice(
         for point, ratio in zip(raced, ratios, strict=True)
     ]
     told.sort(key=lambda point: -point.ratio)
-    chosen = min(
-        (number for number, point in enumerate(told) if point.worst <= budget),
-        key=lambda number: told[number].ratio,
-    )
+    chosen = fastest_within(told, budget)
     costs = tuple(
         ContractionCost(item.identity, item.label, item.seconds, item.errors) for item in items
     )
     measure = RELATIVE_ERROR if data.metric is None else f"loss of {data.metric.name}"
     return PrecisionChoice(measure, budget, chosen, tuple(told), costs, data.calibration)
+
+
+def fastest_within(points: Sequence[ChoicePoint], budget: float) -> int:
+    """The number of the fastest point within the error.
+
+    One other than f32 must be faster beyond doubt: with its whole interval.
+    """
+    within = [
+        number
+        for number, point in enumerate(points)
+        if point.worst <= budget
+        and (not point.precisions or point.high is None or point.high < 1.0)
+    ]
+    return min(within, key=lambda number: points[number].ratio)
 
 
 def _to_race(

@@ -14,10 +14,10 @@ from compiler.target import host_target
 from compiler.types.precision import Precision
 from configs.settings import Settings, load_settings
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tuner.calibration.choice import PrecisionChoice
+from tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tuner.calibration.options import PrecisionOptions
 from tuner.precision import choose
-from tuner.precision.choose import choose_precisions
+from tuner.precision.choose import choose_precisions, fastest_within
 from tuner.precision.report import contractions_table, points_table, summary_lines
 from tuner.precision.speed import UniformTimes
 from tuner.reports.terminal import console
@@ -96,6 +96,16 @@ def test_the_fastest_plan_within_the_error_is_chosen(
     if budget == 0.2:
         assert set(point.precisions.values()) == {Precision.INT8}
     assert PrecisionChoice.from_json(choice.to_json()) == choice
+
+
+@pytest.mark.parametrize(("high", "best"), [(0.99, 1), (1.01, 0)])
+def test_a_plan_that_may_be_slower_is_not_chosen(high: float, best: int) -> None:
+    points = [
+        ChoicePoint({}, 1.0, 0.0, 0.0, 1.0, 1.0),
+        ChoicePoint({"a": Precision.INT8}, 0.9, 0.01, 0.02, 0.8, high),
+        ChoicePoint({"b": Precision.INT8}, 0.5, 0.01, 0.2, 0.4, 0.6),
+    ]
+    assert fastest_within(points, 0.1) == best
 
 
 def test_an_error_that_nothing_meets_names_the_nearest(settings: Settings, data: str) -> None:
