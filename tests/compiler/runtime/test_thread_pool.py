@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,52 @@ def test_threads_that_went_to_sleep_wake_up(pool: ThreadPool) -> None:
         loop = Loop(12, nap)
         run(pool, loop, 3)
         assert len(loop.threads) == 3
+
+
+def test_woken_threads_start_off_their_callers_core_and_may_run_anywhere_after(
+    pool: ThreadPool,
+) -> None:
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("one core: there is nowhere else to run")
+    own = min(cores)
+    caller = threading.get_native_id()
+    starts: list[bool] = []
+    allowed: list[set[int]] = []
+
+    def record() -> None:
+        if threading.get_native_id() != caller:
+            stat = Path("/proc/thread-self/stat").read_text()
+            starts.append(int(stat.rpartition(")")[2].split()[36]) != own)
+            allowed.append(os.sched_getaffinity(0))
+        nap()
+
+    os.sched_setaffinity(0, {own})
+    try:
+        for _ in range(20):
+            nap()  # many times what they spin for
+            run(pool, Loop(2, record), 2)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert all(found == cores for found in allowed)
+    assert len(starts) >= 10
+    assert sum(starts) >= 0.75 * len(starts)
+
+
+def test_a_process_on_one_core_keeps_to_it() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from tests.compiler.runtime.test_thread_pool import Loop, nap, run\n"
+        "from compiler.runtime.thread_pool import thread_pool\n"
+        "import threading\n"
+        "pool = thread_pool(2)\n"
+        "for _ in range(3): nap(); run(pool, Loop(6, nap), 2)\n"
+        "ids = [thread.native_id for thread in threading.enumerate()]\n"
+        "print(len(ids), {len(os.sched_getaffinity(id)) for id in ids})"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "2 {1}"), done.stderr
 
 
 def test_many_short_loops_are_complete(pool: ThreadPool) -> None:
