@@ -131,8 +131,11 @@ with signals_held():  # as the command does
 def look(*arguments, **options):
     for thread in os.listdir("/proc/self/task"):
         if int(thread) != os.getpid():
-            with open(f"/proc/self/task/{thread}/status") as status:
-                facts = dict(line.split(":", 1) for line in status)
+            try:
+                with open(f"/proc/self/task/{thread}/status") as status:
+                    facts = dict(line.split(":", 1) for line in status)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended since
             if facts["State"].split()[0] not in "XZ":  # one that has ended masks nothing
                 print(facts["SigBlk"])
     sys.stdout.flush()
