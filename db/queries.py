@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, bindparam, exists, func, literal_column, select
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+from sqlalchemy import Select, exists, func, select
+from sqlalchemy.orm import Session, aliased
 
-from db import schema
+from db import schema, statements
 from db.checksum import damaged_row
 from db.leases import is_lost
 from db.raw_rows import intact_rows
@@ -67,13 +67,13 @@ _NO_TRIALS = _Totals(0, 0, 0, None, -math.inf)
 def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
     """What the newest job that settled the task chose, and its trial."""
     with store.reading() as session:
-        found = session.execute(_NEWEST_BEST, _key_of(key)).first()
+        found = session.execute(statements.NEWEST_BEST, statements.key_of(key)).first()
         return None if found is None else _settled(session, found)
 
 
 def trial_of(store: Store, best: BestRecord) -> TrialRecord | None:
     """The trial that a best names."""
-    named = _OF_TASK.where(
+    named = statements.OF_TASK.where(
         schema.Trial.schedule_hash == best.schedule_hash,
         schema.Trial.request_id == best.request_id,
     )
@@ -83,7 +83,7 @@ def trial_of(store: Store, best: BestRecord) -> TrialRecord | None:
 def iterate_bests(store: Store) -> Iterator[BestRecord]:
     """Everything that was settled, in the order it was."""
     with store.reading() as session:
-        rows = session.execute(_BESTS.order_by(schema.Best.id)).all()
+        rows = session.execute(statements.BESTS.order_by(schema.Best.id)).all()
         found = [_settled(session, row)[0] for row in rows]
     yield from found
 
@@ -96,7 +96,7 @@ def trials_of_bests(store: Store) -> set[int]:
 
 def finalists(store: Store, key: TaskKey) -> list[TrialRecord]:
     """The task's trials that were measured side by side, in the order they were recorded."""
-    return _read_trials(store, _FINALISTS, key)
+    return _read_trials(store, statements.FINALISTS, key)
 
 
 def fastest_trial(
@@ -106,12 +106,16 @@ def fastest_trial(
 
     Trials of the schedules with the hashes `without` do not count.
     """
-    number = _FASTEST.where(schema.Trial.schedule_hash.not_in(without)) if without else _FASTEST
+    number = (
+        statements.FASTEST.where(schema.Trial.schedule_hash.not_in(without))
+        if without
+        else statements.FASTEST
+    )
     with store.reading() as session:
-        found = session.scalar(number, {**_key_of(key), "after": after})
+        found = session.scalar(number, {**statements.key_of(key), "after": after})
         if found is None:
             return None
-        return _trial(session.execute(_NUMBERED, {"number": found}).one())
+        return _trial(session.execute(statements.NUMBERED, {"number": found}).one())
 
 
 class Contender(NamedTuple):
@@ -134,8 +138,8 @@ def contenders(
     Only trials that were recorded after the one numbered `after` count, and schedules without the
     hashes `without`. Their checksums are not looked at: read what comes of it by `numbered`.
     """
-    statement = _contenders(without) if without else _CONTENDERS
-    parameters = {**_key_of(key), "after": after, "most": most}
+    statement = statements.contenders(without) if without else statements.CONTENDERS
+    parameters = {**statements.key_of(key), "after": after, "most": most}
     with store.reading() as session:
         rows = session.execute(statement, parameters)
         return [Contender(*row) for row in rows]
@@ -147,15 +151,15 @@ def numbered(store: Store, numbers: Sequence[int]) -> list[TrialRecord]:
         return []
     with store.reading() as session:
         if len(numbers) == 1:
-            rows = session.execute(_NUMBERED, {"number": numbers[0]})
+            rows = session.execute(statements.NUMBERED, {"number": numbers[0]})
         else:
-            rows = session.execute(_SOME, {"numbers": list(numbers)})
+            rows = session.execute(statements.SOME, {"numbers": list(numbers)})
         return [_trial(row) for row in rows]
 
 
 def trials(store: Store, key: TaskKey, *, limit: int | None = None) -> list[TrialRecord]:
     """Trials of a task in the order they were recorded; with `limit` the newest ones."""
-    newest_first = _OF_TASK.order_by(schema.Trial.id.desc()).limit(limit)
+    newest_first = statements.OF_TASK.order_by(schema.Trial.id.desc()).limit(limit)
     return _read_trials(store, newest_first, key)[::-1]
 
 
@@ -164,14 +168,14 @@ def some_trials(
 ) -> list[TrialRecord]:
     """All trials of the schedules that have one of so many fastest, so many of the newest trials,
     and those of one schedule; in order."""
-    of_task = select(schema.Trial.id).where(_IS_OF_TASK)
+    of_task = select(schema.Trial.id).where(statements.IS_OF_TASK)
     parts = (
         of_task.order_by(schema.Trial.id.desc()).limit(newest),
         of_task.where(schema.Trial.schedule_hash == schedule_hash),
     )
-    key_values = _key_of(key)
+    key_values = statements.key_of(key)
     with store.reading() as session:
-        found = session.execute(_CONTENDERS, {**key_values, "after": 0, "most": fastest})
+        found = session.execute(statements.CONTENDERS, {**key_values, "after": 0, "most": fastest})
         numbers = sorted(
             {row.id for row in found}
             | {n for part in parts for n in session.scalars(part, key_values)}
@@ -179,15 +183,15 @@ def some_trials(
         rows: list[Any] = []
         for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
             batch = numbers[start : start + _NUMBERS_AT_ONCE]
-            rows += session.execute(_SOME, {"numbers": batch})
+            rows += session.execute(statements.SOME, {"numbers": batch})
         return [_trial(row) for row in rows]
 
 
 def tasks(store: Store, *, only_ok: bool = False) -> list[TaskKey]:
     """The tasks that have trials (or ok ones), in the order in which they were first seen."""
     of_task = schema.Trial.task_id == schema.Task.id
-    trial = exists().where(of_task, _IS_OK) if only_ok else exists().where(of_task)
-    statement = _keyed(*_KEY).where(trial).order_by(schema.Task.id)
+    trial = exists().where(of_task, statements.IS_OK) if only_ok else exists().where(of_task)
+    statement = statements.keyed(*statements.KEY).where(trial).order_by(schema.Task.id)
     with store.reading() as session:
         return [TaskKey(*row) for row in session.execute(statement)]
 
@@ -197,7 +201,12 @@ def iterate_trials(store: Store) -> Iterator[TrialRecord]:
     last = 0
     while True:
         with store.reading() as session:
-            page = _trials().where(schema.Trial.id > last).order_by(schema.Trial.id).limit(1000)
+            page = (
+                statements.trials()
+                .where(schema.Trial.id > last)
+                .order_by(schema.Trial.id)
+                .limit(1000)
+            )
             records = [_trial(row) for row in session.execute(page)]
         if not records:
             return
@@ -208,7 +217,7 @@ def iterate_trials(store: Store) -> Iterator[TrialRecord]:
 def last_trial(store: Store) -> int:
     """The number of the newest trial, 0 if there is none."""
     with store.reading() as session:
-        return session.scalar(_LAST) or 0
+        return session.scalar(statements.LAST) or 0
 
 
 def trials_of_others(
@@ -217,20 +226,22 @@ def trials_of_others(
     """The number of the newest trial, and the trials of these tasks that other jobs recorded since
     the one numbered `after`: some earlier ones too, of a server that numbers them out of order."""
     with store.reading() as session:
-        last = session.scalar(_LAST) or 0
+        last = session.scalar(statements.LAST) or 0
         if last <= after:
             return last, []
         first = after if session.get_bind().dialect.name == "sqlite" else after - _OUT_OF_ORDER
         others = schema.Job.uid.is_(None) | (schema.Job.uid != job)
         rows = session.execute(
-            _trials().where(schema.Trial.id > first, others).order_by(schema.Trial.id)
+            statements.trials().where(schema.Trial.id > first, others).order_by(schema.Trial.id)
         )
         return last, [record for record in map(_trial, rows) if record.key in keys]
 
 
 def trials_of_schedules(store: Store, key: TaskKey, hashes: Sequence[str]) -> list[TrialRecord]:
     """The trials of a task's schedules with these hashes, in the order they were recorded."""
-    of_these = _OF_TASK.where(schema.Trial.schedule_hash.in_(hashes)).order_by(schema.Trial.id)
+    of_these = statements.OF_TASK.where(schema.Trial.schedule_hash.in_(hashes)).order_by(
+        schema.Trial.id
+    )
     return _read_trials(store, of_these, key)
 
 
@@ -239,8 +250,8 @@ def count_trials(store: Store, key: TaskKey | None = None) -> dict[str, int]:
     with store.reading() as session:
         statement = select(schema.Trial.status, func.count()).group_by(schema.Trial.status)
         if key is not None:
-            statement = statement.where(_IS_OF_TASK)
-        rows = session.execute(statement, None if key is None else _key_of(key))
+            statement = statement.where(statements.IS_OF_TASK)
+        rows = session.execute(statement, None if key is None else statements.key_of(key))
         return {row[0]: row[1] for row in rows}
 
 
@@ -339,7 +350,9 @@ def summary(store: Store, workload: str | None = None) -> list[TaskSummary]:
 
     Every trial is read for it. Raises DatabaseError if one of them, of any task, is damaged.
     """
-    statement = _keyed(schema.Task.id, *_KEY, schema.Workload.name).order_by(schema.Task.id)
+    statement = statements.keyed(schema.Task.id, *statements.KEY, schema.Workload.name).order_by(
+        schema.Task.id
+    )
     if workload is not None:
         statement = statement.where(schema.Workload.key == workload)
     with store.reading() as session:
@@ -371,100 +384,6 @@ def _totals(session: Session) -> dict[int, _Totals]:
     return totals
 
 
-_KEY = (
-    schema.Workload.key,
-    schema.Target.key,
-    schema.Task.threads,
-    schema.Task.numerics,
-    schema.Task.compiler_version,
-)
-
-
-_IS_OK = schema.Trial.status == literal_column(f"'{OK}'")
-"""Written out, because a partial index is not used for a bound parameter."""
-_IS_CONFIRMED = schema.Trial.confirmed == literal_column("1")
-
-
-def _keyed(*columns: InstrumentedAttribute[Any]) -> Select[Any]:
-    """Columns of tasks and of what their keys are made of."""
-    return (
-        select(*columns)
-        .select_from(schema.Task)
-        .join(schema.Workload, schema.Workload.id == schema.Task.workload_id)
-        .join(schema.Target, schema.Target.id == schema.Task.target_id)
-    )
-
-
-def _is_task(column: InstrumentedAttribute[int]) -> ColumnElement[bool]:
-    """Whether the column is the task of the parameters `_key_of`: statements are made only once."""
-    same = zip(_KEY, TaskKey.__slots__, strict=True)
-    task = _keyed(schema.Task.id).where(*(part == bindparam(name) for part, name in same))
-    return column == task.scalar_subquery()
-
-
-def _key_of(key: TaskKey) -> dict[str, object]:
-    return {name: getattr(key, name) for name in TaskKey.__slots__}
-
-
-def _trials() -> Select[Any]:
-    """Trials with what they refer to; None where that is gone, which `_trial` does not accept."""
-    return (
-        select(schema.Trial, schema.Machine.description, schema.Job.uid, *_KEY)
-        .outerjoin(schema.Task, schema.Task.id == schema.Trial.task_id)
-        .outerjoin(schema.Workload, schema.Workload.id == schema.Task.workload_id)
-        .outerjoin(schema.Target, schema.Target.id == schema.Task.target_id)
-        .outerjoin(schema.Machine, schema.Machine.id == schema.Trial.machine_id)
-        .outerjoin(schema.Job, schema.Job.id == schema.Trial.job_id)
-    )
-
-
-def _contenders(without: Collection[str] = ()) -> Select[Any]:
-    """What `contenders` asks for."""
-    faster = aliased(schema.Trial)
-    fastest = (
-        select(faster.schedule_hash)
-        .where(
-            _is_task(faster.task_id),
-            faster.status == literal_column(f"'{OK}'"),
-            faster.id > bindparam("after"),
-        )
-        .order_by(faster.latency, faster.id)
-        .limit(bindparam("most"))
-    )
-    if without:
-        fastest = fastest.where(faster.schedule_hash.not_in(without))
-    trial = schema.Trial
-    return (
-        select(trial.id, trial.schedule_hash, trial.status, trial.latency)
-        .add_columns(trial.reference, trial.low, trial.high)
-        .where(_is_task(trial.task_id), trial.id > bindparam("after"))
-        .where(trial.schedule_hash.in_(fastest))
-        .order_by(trial.id)
-    )
-
-
-# Statements that are executed often, made once: making one takes longer than executing it.
-_IS_OF_TASK = _is_task(schema.Trial.task_id)
-_LAST = select(func.max(schema.Trial.id))
-_OF_TASK = _trials().where(_IS_OF_TASK)
-_NUMBERED = _trials().where(schema.Trial.id == bindparam("number"))
-_SOME = (
-    _trials()
-    .where(schema.Trial.id.in_(bindparam("numbers", expanding=True)))
-    .order_by(schema.Trial.id)
-)
-_FINALISTS = _OF_TASK.where(_IS_CONFIRMED).order_by(schema.Trial.id)
-_FASTEST = (
-    select(schema.Trial.id)
-    .where(_IS_OF_TASK, _IS_OK, schema.Trial.id > bindparam("after"))
-    .order_by(schema.Trial.latency, schema.Trial.id)
-    .limit(1)
-)
-_CONTENDERS = _contenders()
-_BESTS = select(schema.Best, schema.Job.uid).join(schema.Job, schema.Job.id == schema.Best.job_id)
-_NEWEST_BEST = _BESTS.where(_is_task(schema.Best.task_id)).order_by(schema.Best.id.desc()).limit(1)
-
-
 def _trial(result: Any) -> TrialRecord:
     row, machine, job_id, *key = result
     assert isinstance(row, schema.Trial)
@@ -484,13 +403,13 @@ def _trial(result: Any) -> TrialRecord:
 
 def _read_trials(store: Store, of_task: Select[Any], key: TaskKey) -> list[TrialRecord]:
     with store.reading() as session:
-        return [_trial(row) for row in session.execute(of_task, _key_of(key))]
+        return [_trial(row) for row in session.execute(of_task, statements.key_of(key))]
 
 
 def _settled(session: Session, found: Any) -> tuple[BestRecord, TrialRecord]:
-    """What a row of `_BESTS` says, and its trial."""
+    """What a row of `statements.BESTS` says, and its trial."""
     row, job_id = found
-    trial = _trial(session.execute(_NUMBERED, {"number": row.trial_id}).one())
+    trial = _trial(session.execute(statements.NUMBERED, {"number": row.trial_id}).one())
     best = record_of(
         BestRecord,
         row,
@@ -505,7 +424,7 @@ def _settled(session: Session, found: Any) -> tuple[BestRecord, TrialRecord]:
 
 def _job(session: Session, row: schema.Job) -> JobRecord:
     tasks = session.execute(
-        _keyed(schema.JobTask.occurrences, *_KEY)
+        statements.keyed(schema.JobTask.occurrences, *statements.KEY)
         .join(schema.JobTask, schema.JobTask.task_id == schema.Task.id)
         .where(schema.JobTask.job_id == row.id)
         .order_by(schema.JobTask.position)
