@@ -28,7 +28,7 @@ from compiler.schedule.nest_shape import Loop
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
-from compiler.schedule.sketches.tile_domains import TileContext
+from compiler.schedule.sketches.tile_context import TileContext
 from compiler.schedule.sketches.tile_forms import TileForm, prepared, tile_forms
 from compiler.schedule.sketches.tile_operands import packed_along
 from compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK

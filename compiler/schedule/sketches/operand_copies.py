@@ -14,7 +14,7 @@ from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.sketches.borders import borders
-from compiler.schedule.sketches.tile_domains import TileContext
+from compiler.schedule.sketches.tile_context import TileContext
 from compiler.schedule.sketches.tile_forms import MAX_PHASES
 from compiler.schedule.sketches.tile_operands import guarded_axes
 from compiler.schedule.steps.cache_read import CacheRead

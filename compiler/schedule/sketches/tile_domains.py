@@ -4,254 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from compiler.expr.nodes import Load
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import PAGE, Mask, Numbers, Operand, aliased_lines, operands_of
-from compiler.schedule.sketches.roles import Roles
-from compiler.schedule.sketches.tile_dots import joined_loads
-from compiler.schedule.sketches.tile_forms import HeldRows, TileForm
+from compiler.schedule.nest_shape import Mask, Numbers
+from compiler.schedule.sketches.tile_context import LOAD_COST, LoopOrder, TileContext
+from compiler.schedule.sketches.tile_forms import HeldRows
 from compiler.schedule.space import ChoiceValue
-from compiler.schedule.vectors import vector_lanes, vector_type
-from compiler.target import Target
 
 COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
 ROW_TILES = (4, 8)
 SHORT_STEPS = 4  # of a long sum: more of them are more code, and no faster
-MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
 BORDER_COST = 0.5  # of a tile at the border of its row, over one inside, if padding is inline
 STREAM_COST = 0.05  # of one more vector along a tile, each from another place in memory
 TURN_CYCLES = 6.0  # a vector that is turned and stored
 WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
-L2_WAYS = 16
 STREWN_COST = 1.5  # of a product whose operand falls out of the second-level cache between uses
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
-LOAD_COST = 2.0  # of a vector from anywhere, most of which cross a cache line
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
-
-
-@dataclass(frozen=True, slots=True)
-class LoopOrder:
-    """The loops over tiles, outermost first: "row", "block" and "column", spelled in this order.
-
-    Round them may stand a loop over tiles of so many `rows`, "rows4 block row column", or over
-    blocks of so many `columns`, "columns48 block column". Threads share all but the innermost, or
-    all of them: "shared block column".
-    """
-
-    names: tuple[str, ...]
-    rows: int = 0
-    columns: int = 0
-    shared: bool = False
-
-    def __str__(self) -> str:
-        tiles = [f"rows{self.rows}"] * bool(self.rows) + [f"columns{self.columns}"] * bool(
-            self.columns
-        )
-        return " ".join((*["shared"] * self.shared, *tiles, *self.names))
-
-    @staticmethod
-    def parse(spelling: str) -> LoopOrder:
-        """The inverse of `str`."""
-        first, *rest = spelling.split()
-        if first == "shared":
-            return LoopOrder(tuple(rest), shared=True)
-        if first.startswith("rows"):
-            return LoopOrder(tuple(rest), rows=int(first.removeprefix("rows")))
-        if first.startswith("columns"):
-            return LoopOrder(tuple(rest), columns=int(first.removeprefix("columns")))
-        return LoopOrder((first, *rest))
-
-
-@dataclass(frozen=True)
-class TileContext:
-    """What all candidates have in common; what is worked out is kept."""
-
-    form: TileForm
-    target: Target
-    threads: int
-
-    @property
-    def kernel(self) -> FusedKernel:
-        """As the form's steps leave it."""
-        return self.form.kernel
-
-    @property
-    def roles(self) -> Roles:
-        return self.form.roles
-
-    @cached_property
-    def prologue(self) -> tuple[str, ...]:
-        """What is computed before the tiles, copies of operands among it."""
-        kernel, held = self.kernel, self.form.held
-        within = (kernel.anchor, held.stage if held is not None else "")
-        return tuple(stage.name for stage in kernel.stages[:-1] if stage.name not in within)
-
-    @cached_property
-    def lanes(self) -> int:
-        return vector_lanes(self.kernel, self.target)
-
-    @property
-    def element_bytes(self) -> int:
-        return vector_type(self.kernel).bytes
-
-    @cached_property
-    def anchor(self) -> Stage:
-        return self.kernel.stage(self.kernel.anchor)
-
-    @cached_property
-    def extents(self) -> dict[str, int]:
-        """Of the anchor's axes, reduce axes last: in dot products where these sum along one."""
-        stage = self.anchor
-        extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
-        if (dot := self.form.dot) is not None:
-            extents[dot.axis] = dot.steps(extents[dot.axis])
-        return extents
-
-    @property
-    def terms(self) -> int:
-        """Products that one step of the reduction adds to each element."""
-        return 1 if self.form.dot is None else self.form.dot.terms
-
-    def extent(self, axis: str) -> int:
-        """One point where there is no such axis, ""."""
-        return self.extents[axis] if axis else 1
-
-    @cached_property
-    def ragged(self) -> bool:
-        """The last vector is not full: plain data whose extent is no multiple of the lanes."""
-        if self.form.turned:
-            return self.channels % self.lanes != 0
-        extent = self.extents[self.roles.vector]
-        return not self.roles.block and extent > self.lanes and extent % self.lanes != 0
-
-    @cached_property
-    def broadcasts(self) -> bool:
-        """Some operand is the same for all lanes and vectors: each loaded vector serves columns."""
-        moving = {self.roles.vector, self.roles.block}
-        return any(
-            not any(axes_of(item) & moving for item in load.indices)
-            for load in loads(self.anchor.body)
-        )
-
-    def loads_of_step(self, columns: Numbers, vectors: Numbers) -> Numbers:
-        """Loads of a reduction step, those of vectors counted as often as they take."""
-        moving = {self.roles.vector, self.roles.block}
-        total = np.zeros_like(columns)
-        for load in loads(self.anchor.body):
-            axes = {name for item in load.indices for name in axes_of(item)}
-            count = columns if self.roles.column in axes else np.ones_like(columns)
-            if axes & moving:
-                shifted = len(axes_of(load.indices[-1])) > 1 and not self._is_constant(load)
-                count = count * vectors * (LOAD_COST if shifted else 1.0)
-            total = total + count
-        return total
-
-    def _is_constant(self, load: Load) -> bool:
-        return any(buffer.name == load.buffer and buffer.constant for buffer in self.kernel.inputs)
-
-    def interleaves(self, columns: float, vectors: float) -> float:
-        """Shuffles of a step that join the words of dot products of values from several places."""
-        if (dot := self.form.dot) is None:
-            return 0.0
-        total = 0.0
-        for load in joined_loads(self.kernel, dot, self.roles.vector, self.lanes):
-            axes = {name for item in load.indices for name in axes_of(item)}
-            count = columns * vectors if self.roles.column in axes else vectors
-            total += count * (dot.terms - 1)
-        return total
-
-    def aliased(self, columns: Numbers, vectors: Numbers) -> Numbers:
-        """Lines of the data read in a step that compete for one set of the first-level cache."""
-        numbers = {name: number for number, name in enumerate(self.extents)}
-        constants = {buffer.name for buffer in self.kernel.inputs if buffer.constant}
-        most = np.ones_like(columns)
-        for operand in self.operands[:-1]:
-            if operand.name in constants or not self.roles.column:
-                continue
-            lines = aliased_lines(operand.stride(numbers[self.roles.column]), columns)
-            if self.roles.block:
-                stride = operand.stride(numbers[self.roles.block])
-                lines = lines * aliased_lines(stride, vectors)
-            most = np.maximum(most, lines)
-        return most
-
-    @cached_property
-    def strewn(self) -> bool:
-        """Terms of a sum lie so that they compete for few sets of the second-level cache, too."""
-        way = self.target.l2_bytes // L2_WAYS
-        (inner,) = self.roles.reduce[-1:]
-        numbers = {name: number for number, name in enumerate(self.extents)}
-        constants = {buffer.name for buffer in self.kernel.inputs if buffer.constant}
-        strides = [
-            operand.stride(numbers[inner])
-            for operand in self.operands[:-1]
-            if operand.name not in constants
-            and operand.moves_with(len(numbers))[numbers[self.roles.vector]]
-        ]
-        return any(
-            stride >= PAGE // 2 and self.extents[inner] > way // math.gcd(stride, way) * L2_WAYS
-            for stride in strides
-        )
-
-    @cached_property
-    def streamed(self) -> frozenset[str]:
-        """Constants that do not fit the second-level cache."""
-        large = self.target.l2_bytes
-        return frozenset(
-            buffer.name
-            for buffer in self.kernel.inputs
-            if buffer.constant and buffer.type.bytes > large
-        )
-
-    @cached_property
-    def vectors(self) -> int:
-        """How many vectors lie along block, or along the vector axis where that is split."""
-        if self.roles.block:
-            return self.extents[self.roles.block]
-        return -(-self.extents[self.roles.vector] // self.lanes)
-
-    @cached_property
-    def channels(self) -> int:
-        """Points of the output's axis that runs along the vectors of a tile that is turned."""
-        axes = {axis.name: axis.extent for axis in self.kernel.output.axes}
-        return axes[self.form.turned]
-
-    @cached_property
-    def reduction(self) -> int:
-        """Steps of the reduction of an element."""
-        return math.prod(self.extents[axis] for axis in self.roles.reduce)
-
-    @cached_property
-    def operands(self) -> tuple[Operand, ...]:
-        """What anchor and output read and write, axes by their number in `extents`."""
-        stages = list({stage.name: stage for stage in (self.anchor, self.kernel.output)}.values())
-        numbers = {name: number for number, name in enumerate(self.extents)}
-        operands = operands_of(self.kernel, stages, numbers)
-        if (dot := self.form.dot) is not None:
-            operands = tuple(item.stepped(numbers[dot.axis], dot.terms) for item in operands)
-        if not self.form.turned:
-            return operands
-        *read, written = operands
-        moving = ((numbers[self.roles.block], self.lanes), (numbers[self.roles.vector], 1))
-        dimensions = tuple(
-            moving if axis.name == self.form.turned else dimension
-            for axis, dimension in zip(self.kernel.output.axes, written.dimensions, strict=True)
-        )
-        return (*read, replace(written, dimensions=dimensions))
-
-    @cached_property
-    def copied(self) -> int:
-        """Bytes of the prologue's stages, which are written and read again unless inlined."""
-        stages = [self.kernel.stage(name) for name in self.prologue]
-        return sum(math.prod(stage.shape) * stage.dtype.bytes for stage in stages)
 
 
 def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
