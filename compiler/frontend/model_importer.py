@@ -187,6 +187,7 @@ class ModelImporter:
             attributes=decode_attributes(
                 step.node.attribute, step.label, self._base_dir, self._builder.allowance
             ),
+            names=tuple(step.node.input),
         )
 
     def _inline(

@@ -29,7 +29,8 @@ class OnnxNode:
     """A node as its converter sees it.
 
     `inputs` has None where an optional input is absent; `outputs` has "" where an output is not
-    wanted. `version` is the since-version in force, `opset` the model's opset of the domain.
+    wanted; `names` are those that the model has for the inputs.
+    `version` is the since-version in force, `opset` the model's opset of the domain.
     """
 
     label: str  # 'Conv node "conv1"', for errors
@@ -40,6 +41,7 @@ class OnnxNode:
     inputs: tuple[Value | None, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue]
+    names: tuple[str, ...] = ()
 
     def input(self, position: int) -> Value:
         """Input `position`, which must be present."""
@@ -51,6 +53,11 @@ class OnnxNode:
     def optional(self, position: int) -> Value | None:
         """Input `position`, or None when it is absent."""
         return self.inputs[position] if position < len(self.inputs) else None
+
+    def name_of(self, value: Value) -> str:
+        """The model's name of a value that is an input of the node; else the value's own."""
+        named = zip(self.inputs, self.names, strict=False)
+        return next((name for given, name in named if given is value), value.name)
 
     def present_inputs(self) -> tuple[Value, ...]:
         """All inputs of a variadic operator."""

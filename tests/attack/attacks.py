@@ -8,6 +8,7 @@ from tests.attack.attack import Attack
 
 _HOMES = {
     "graphs": "tests.attack.graphs:Graphs",
+    "quantised": "tests.attack.quantised:Quantised",
     "models": "tests.attack.models:Models",
     "artefacts": "tests.attack.artefacts:Artefacts",
     "cache": "tests.attack.cache_entries:CacheEntries",

@@ -39,6 +39,23 @@ class DrawnModel:
             outputs: Any = ReferenceEvaluator(self.model).run(None, self.inputs)
         return np.asarray(outputs[0])
 
+    def difference(self, found: Values) -> str:
+        """What an output differs in, "" if it is right.
+
+        That is bit-equal; but where floats were rounded before, a number in the middle may go
+        either way.
+        """
+        expected = self.expected()
+        if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+            kind = f"{found.dtype}{list(found.shape)}"
+            return f"{self.kind}: {kind} is not {expected.dtype}{list(expected.shape)}"
+        differs = found != expected
+        if differs.any() and self.before:
+            differs &= ~self.near_ties()
+        if not differs.any():
+            return ""
+        return f"{self.kind}: {found[differs][:8]} is not {expected[differs][:8]}"
+
     def near_ties(self) -> Values:
         """Where the last rounding is of a number in the middle, within some roundings in f32."""
         shown = onnx.ModelProto()

@@ -7,6 +7,7 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.quantise import check_scale
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 
@@ -26,6 +27,7 @@ def matmul_nbits(node: OnnxNode, graph: GraphBuilder) -> Value:
     if data.shape[-1:] != (inner,):
         raise node.bad_shape(f"{data.type} has not {inner} columns")
     _check_order(node, inner, block)
+    check_scale(node, node.input(2), signed=True)
     packed = node.constant(1, "weights")
     if packed.dtype != np.uint8 or packed.size != rows * blocks * block * bits // 8:
         raise node.bad_shape(f"{packed.dtype}{list(packed.shape)} are no {rows}x{inner} weights")

@@ -39,11 +39,12 @@ class Parameters:
         """Those of a node: scalars, one pair for each position of `axis`, or for each block of it.
 
         A zero point of zeros is left out. Raises `ImportModelError` for a scale that is not
-        positive, `ShapeError` for parameters that do not fit the data.
+        positive (for weights in blocks: not finite), `ShapeError` for parameters that do not fit
+        the data.
         """
         scale, zero_point = parameters
-        check_scale(node, scale)
         axis, block = node.integer("axis", axis), node.integer("block_size", 0)
+        check_scale(node, scale, signed=block > 0 and data.array is not None)
         if zero_point is not None and zero_point.array is not None and not zero_point.array.any():
             zero_point = None
 
@@ -76,14 +77,20 @@ class Parameters:
         return graph.emit(operator, data, self.scale, self.zero_point, to=str(to), **attributes)
 
 
-def check_scale(node: OnnxNode, scale: Value) -> None:
-    """Raise `ImportModelError` for a constant scale that is not positive."""
+def check_scale(node: OnnxNode, scale: Value, signed: bool = False) -> None:
+    """Raise `ImportModelError` for a constant scale that is not positive, or not even finite.
+
+    `signed` ones may have any finite number: onnxruntime gives a block of weights the sign of its
+    largest one, and 0 to a block of zeros.
+    """
     if scale.array is None:
         return
     numbers = scale.array.astype(np.float64).reshape(-1)
-    wrong = numbers[~((numbers > 0) & np.isfinite(numbers))]
+    wrong = numbers[~(np.isfinite(numbers) & (signed | (numbers > 0)))]
     if wrong.size:
-        raise node.invalid(f"the scale {wrong[0]:g} is not a positive number")
+        kind = "finite" if signed else "positive"
+        name = node.name_of(scale)
+        raise node.invalid(f"the scale {name!r} has {wrong[0]:g}, which is no {kind} number")
 
 
 def _result_type(node: OnnxNode, default: DType) -> DType:
@@ -208,6 +215,8 @@ def qlinear_matmul(node: OnnxNode, graph: GraphBuilder) -> Value:
     left, a_scale, a_zero, right, b_scale, b_zero, y_scale, y_zero = (
         node.input(position) for position in range(8)
     )
+    for scale in (a_scale, b_scale, y_scale):
+        check_scale(node, scale)
     a = _widened(left, _row_parameter(node, a_zero, left, graph), graph)
     b = _widened(right, b_zero, graph)
     total = matmul_value(node, a, b, graph)
@@ -220,6 +229,8 @@ def qlinear_conv(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, a_scale, a_zero, weight, b_scale, b_zero, y_scale, y_zero = (
         node.input(position) for position in range(8)
     )
+    for given in (a_scale, b_scale, y_scale):
+        check_scale(node, given)
     a = _widened(data, _scalar(node, a_zero, graph), graph)
     b = _widened(weight, _per_output_channel(b_zero, weight, graph), graph)
     total = conv_value(node, a, b, node.optional(8), graph)

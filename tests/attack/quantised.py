@@ -1,0 +1,50 @@
+"""Drawn quantised models, built and run, must give what ONNX's reference evaluator gives.
+
+To the bit, where ONNX leaves nothing open: see `DrawnModel.difference`. Two thousand of them:
+
+    python -m tests.attack quantised --attempts 2000 --seconds 7200
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import onnx
+
+import compiler
+from tests.attack.attack import Attack, Outcome
+from tests.attack.forked import End, run_forked
+from tests.compiler.drawn_quantised import draw
+
+SECONDS = 60.0
+SAME, WRONG, CRASH = "bit-equal", "wrong", "crash"
+
+
+class Quantised(Attack):
+    """Draws a model of integers, builds and runs it."""
+
+    name: ClassVar[str] = "quantised"
+
+    def __init__(self, folder: Path) -> None:
+        """Builds a model, so that forks have imported and set up already what that needs."""
+        super().__init__(folder)
+        self._difference(0)
+
+    def attempt(self, seed: int) -> Outcome:
+        """Build and run the model of this seed, in a fork, and compare each element."""
+        ended = run_forked(lambda: self._difference(seed), seconds=SECONDS)
+        if ended.end is not End.RETURNED:
+            return Outcome(CRASH, broke=True, detail=f"{ended.end}: {ended.text}")
+        return Outcome(WRONG, broke=True, detail=ended.text) if ended.text else Outcome(SAME)
+
+    def minimise(self, seed: int, outcome: Outcome) -> str:
+        """The model's text: it has few nodes from the start."""
+        return onnx.printer.to_text(draw(seed).model)[:4000]
+
+    def _difference(self, seed: int) -> str:
+        drawn, path = draw(seed), self.folder / "drawn.onnx"
+        onnx.save(drawn.model, path)
+        found = compiler.build(path, threads=2 if seed % 7 == 0 else 1).run(drawn.inputs)
+        return drawn.difference(np.asarray(found["y"]))
