@@ -72,6 +72,8 @@ def evaluate_node(
     copy = NodeProto()
     copy.CopyFrom(node)
     copy.domain = ""
+    if node.op_type == "GatherElements":
+        return (_gather_elements(node, inputs, label),)
     feeds: dict[str, Array] = {}
     for position, value in enumerate(inputs):
         if value is not None and value.array is not None:
@@ -100,6 +102,23 @@ def evaluate_node(
     results = dict(zip(wanted, computed, strict=True))
     absent = np.empty(0, np.float32)
     return tuple(_tensor(results[name], label) if name else absent for name in copy.output)
+
+
+def _gather_elements(node: NodeProto, inputs: Sequence[Value | None], label: str) -> Array:
+    """What ONNX says of the operator: the evaluator refuses indices that are shorter than the data,
+    and takes axis 0 for axis 1 where there are many elements."""
+    data, indices = (value.array for value in inputs if value is not None)
+    assert data is not None
+    assert indices is not None
+    axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+    if data.ndim != indices.ndim:
+        raise ImportModelError(f"{label} has data and indices of different ranks")
+    try:
+        others: list[Array] = list(np.indices(indices.shape, sparse=True))
+        others[axis] = indices
+        return np.asarray(data[tuple(others)])
+    except _FAILURES as error:
+        raise ImportModelError(f"{label} cannot be evaluated: {error}") from error
 
 
 def _tensor(result: object, label: str) -> Array:

@@ -152,12 +152,16 @@ class ModelImporter:
         self, inputs: Inputs, step: _Step, signature: Signature
     ) -> Results | None:
         node, domain, operator = step.node, step.domain, step.node.op_type
+        convert = find_converter(domain, operator, signature.since_version)
         if can_evaluate(domain, operator) and is_small_constant(operator, inputs):
-            arrays = evaluate_node(node, inputs, step.opset, step.label)
-            return [self._builder.constant(array) for array in arrays]
+            try:
+                arrays = evaluate_node(node, inputs, step.opset, step.label)
+                return [self._builder.constant(array) for array in arrays]
+            except ImportModelError:
+                if convert is None:  # else it can say what is wrong, if it is not the evaluator
+                    raise
         converted = self._onnx_node(inputs, step, signature)
         take_apart = control_flow(domain, operator, signature.since_version)
-        convert = find_converter(domain, operator, signature.since_version)
         try:
             if take_apart is not None:
                 return take_apart(

@@ -69,6 +69,42 @@ def test_expand_by_where_idiom() -> None:
     assert graph.types["y"].shape == (3, 4)
 
 
+@pytest.mark.parametrize(
+    ("data", "indices", "axis"),
+    [((1, 512), (1, 64), 1), ((40, 1), (40, 1), 0), ((3, 5), (2, 4), -1)],
+)
+def test_elements_of_constants_are_gathered_as_onnx_says(
+    data: tuple[int, ...], indices: tuple[int, ...], axis: int
+) -> None:
+    """BERT's token types are such constants; the reference evaluator refuses them or errs."""
+    rng = np.random.default_rng(1)
+    table, places = rng.integers(0, 99, data), rng.integers(-data[axis], data[axis], indices)
+    within = table[
+        tuple(slice(extent) if i != axis % 2 else slice(None) for i, extent in enumerate(indices))
+    ]
+    nodes = [
+        node("GatherElements", ["table", "places"], ["found"], axis=axis),
+        node("Add", ["x", "found"], ["y"]),
+    ]
+    inputs = [tensor("x", list(indices), INT64)]
+    graph = import_model_proto(model(nodes, inputs, ["y"], {"table": table, "places": places}))
+    assert [n.operator for n in graph.nodes] == ["add"]
+    (found,) = graph.constants.values()
+    np.testing.assert_array_equal(found, np.take_along_axis(within, places, axis))
+
+
+def test_what_the_reference_evaluator_refuses_is_converted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ImportModelError("refused")
+
+    monkeypatch.setattr("compiler.frontend.model_importer.evaluate_node", refuse)
+    nodes = [node("Mul", ["a", "a"], ["b"]), node("Add", ["x", "b"], ["y"])]
+    proto = model(nodes, [tensor("x", [2])], ["y"], {"a": np.array([2, 3], np.float32)})
+    assert [n.operator for n in import_model_proto(proto).nodes] == ["mul", "add"]
+
+
 def test_long_shape_chain_is_folded() -> None:
     count = 2000
     nodes = [node("Add", [f"s{i}", "one"], [f"s{i + 1}"]) for i in range(count)]
