@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
+from compiler.kernels.weight_words import WORD
 from compiler.operators.registry import complete_attributes
-from compiler.operators.weight_product import BITS, WORD
+from compiler.operators.weight_product import BITS
 from compiler.types.conversions import converted
 from compiler.types.dtypes import DType
 from compiler.types.node import Node

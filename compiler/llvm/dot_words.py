@@ -15,6 +15,7 @@ import numpy as np
 from compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
 from compiler.expr.instructions import type_of
 from compiler.expr.nodes import Const, Expr, Load, Select
+from compiler.expr.packed_fields import PackedField, packed_field
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
@@ -71,6 +72,9 @@ class WordEmitter:
             return Words(self._repeated(factor, terms))
         if isinstance(factor, Select):
             return self._chosen(factor, terms, lane)
+        field = packed_field(factor)
+        if field is not None:
+            return self._fields(field, terms) or self._term_by_term(factor, terms, lane)
         assert isinstance(factor, Load)
         if self.registers.holds(factor.buffer):
             self.registers.release(factor.buffer)
@@ -102,6 +106,28 @@ class WordEmitter:
         bits = 32 // terms.slots
         pattern = int.from_bytes(np.array(factor.value, factor.dtype.numpy).tobytes(), "little")
         return word_of(sum(pattern << bits * slot for slot in range(terms.count)))
+
+    def _fields(self, field: PackedField, terms: Terms) -> Words | None:
+        """The same bits of each byte of a word, as the bytes of one."""
+        amount = affine(field.amount, self.addresses.ranges)
+        moved = _without(amount, terms.variable)
+        moving = (axes_of(atom) for atom, _ in moved.terms if not isinstance(atom, str))
+        if amount.coefficient(terms.variable) != DType.U8.bits or any(
+            terms.variable in axes for axes in moving
+        ):
+            return None
+        low, high = affine_range(moved, self.addresses.ranges)
+        if low != high or terms.variable in axes_of(field.word):
+            return None
+        word = self.expressions.value(field.word)
+        value, width = Value(word.text, WORD, word.width), word.width
+        if low:
+            bits = self.expressions.widen(word_of(low), width)
+            value = scalar_ops.binary(self.writer, "shr", value, bits)
+        if field.bits < DType.U8.bits:
+            kept = self.expressions.widen(word_of(((1 << field.bits) - 1) * 0x01010101), width)
+            value = scalar_ops.binary(self.writer, "and", value, kept)
+        return Words(value, terms.count == terms.slots)
 
     def _chosen(self, factor: Select, terms: Terms, lane: Lane) -> Words:
         verdict = decide(factor.condition, self.addresses.ranges)

@@ -109,8 +109,9 @@ class Dot(Stmt):
 
     The factors are of narrow types, and converted to the buffer's type, in which products and sums
     are formed: integers are exact and wrap around; in what order floats are added is left open, and
-    their denormals may count as 0. Factors are loads, constants, or selects among those by
-    conditions on indices; only they see `variable`.
+    their denormals may count as 0. Factors are loads, constants, bits of loaded words
+    (`compiler.expr.packed_fields`), or selects among those by conditions on indices; only they see
+    `variable`.
 
     With `widened`, factors are converted one by one, whatever dot products the target has.
     """

@@ -6,27 +6,20 @@ The weights, signed integers of 2, 4 or 8 bits, are packed along k: `weight[w, n
 bits, holds those of consecutive k, each more than 0 by half of its range, the first one in its
 lowest bits. They are unpacked in registers where they are multiplied. Scales and zero points are
 [K / block, N].
-
-A half of a word has few bits enough for a mantissa. What lies at a place p of one, and nothing
-else of it, is the float 2^23 + u 2^p with the bits of 2^23 beside it: no conversion is needed, but
-a subtraction, and x 2^-p for x, which is done once for all columns. All of that is exact.
 """
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, add, binary, cast, const, integer, mul, sub, unary
+from compiler.expr.nodes import Expr
 from compiler.kernels.kernel import Tensor
+from compiler.kernels.weight_words import WORD, word_term
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from compiler.operators.rules import check, check_dtype
 from compiler.operators.use import Attributes, Types, Use, axes_of
 from compiler.types.dtypes import FLOATS, DType
 from compiler.types.tensor_type import TensorType
 
-WORD = DType.I32
-"""What weights are packed in."""
 BITS = (2, 4, 8)
-_MANTISSA = 23  # bits of f32's
-_ONE = 127 << _MANTISSA  # the bits of 1.0
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:
@@ -58,19 +51,15 @@ def _expression(attributes: Attributes, use: Use) -> Tensor:
 
     def body(*indices: Expr) -> Expr:
         *row, n, number, word, half, place = indices
-        packed = weight[add(mul(number, integer(words)), word), n]
-        k = add(mul(number, integer(block)), mul(word, integer(2 * in_half)))
-        k = add(add(k, mul(half, integer(in_half))), place)
-        shift = cast(WORD, mul(place, integer(bits)))
-        moved = binary("shr", packed, cast(WORD, mul(half, integer(WORD.bits // 2))))
-        field = binary("and", moved, binary("shl", _word((1 << bits) - 1), shift))
-        middle = binary("shl", _word(1 << (bits - 1)), shift)
-        value = sub(_beside_2_23(field), _beside_2_23(middle))
-        if zero_point is not None:
-            power = unary("of_bits", add(_word(_ONE), binary("shl", shift, _word(_MANTISSA))))
-            value = sub(value, mul(cast(DType.F32, zero_point[number, n]), power))
-        reverse = unary("of_bits", sub(_word(_ONE), binary("shl", shift, _word(_MANTISSA))))
-        return mul(mul(data[(*row, k)], reverse), mul(value, scale[number, n]))
+        return word_term(
+            lambda k: data[(*row, k)],
+            lambda word, n: weight[word, n],
+            lambda number, n: scale[number, n],
+            None if zero_point is None else lambda number, n: zero_point[number, n],
+            bits,
+            block,
+            (n, number, word, half, place),
+        )
 
     reduced = [
         ("block", data.shape[-1] // block),
@@ -80,15 +69,6 @@ def _expression(attributes: Attributes, use: Use) -> Tensor:
     ]
     axes = [*axes_of(stack, "b"), ("m", rows), ("n", columns)]
     return use.builder.stage("product", axes, body, reduce=reduced, combiner="sum")
-
-
-def _word(value: int) -> Expr:
-    return const(value, WORD)
-
-
-def _beside_2_23(field: Expr) -> Expr:
-    """The float 2^23 + field, of a field of at most 16 bits."""
-    return unary("of_bits", binary("or", field, _word(150 << _MANTISSA)))
 
 
 def _work(attributes: Attributes, types: Types, result: TensorType) -> int:

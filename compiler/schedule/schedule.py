@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from compiler.errors import ScheduleError
 from compiler.schedule.steps.block_attention import BlockAttention
+from compiler.schedule.steps.digit_sums import DigitSums
 from compiler.schedule.steps.matrix_tiles import MatrixTiles
 from compiler.schedule.steps.step import STEPS, Step
 from compiler.schedule.steps.winograd import Winograd
@@ -27,6 +28,8 @@ class Schedule:
         sizes = [step.m for step in self.steps if isinstance(step, Winograd)]
         if any(isinstance(step, BlockAttention) and step.online for step in self.steps):
             return Algorithm.ONLINE_SOFTMAX
+        if any(isinstance(step, DigitSums) for step in self.steps):
+            return Algorithm.DIGITS
         return Algorithm.winograd(sizes[0]) if sizes else Algorithm.DIRECT
 
     @property

@@ -6,6 +6,7 @@ from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.attention import attention_sketches
+from compiler.schedule.sketches.digit_sums import digit_sum_sketches
 from compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
 from compiler.schedule.sketches.recurrent import recurrent_sketches
 from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
@@ -28,6 +29,7 @@ REDUCING = (
     window_sketches,
     reduced_row_sketches,
     matrix_tile_sketches,
+    digit_sum_sketches,
     tiled_reduction_sketches,
     winograd_sketches,
 )
@@ -44,7 +46,7 @@ def schedule_space(
 ) -> ScheduleSpace:
     """All schedules of `kernel` that are worth measuring on `target` with `threads` threads.
 
-    Algorithms (Winograd) that `numerics` does not admit are left out.
+    Algorithms (Winograd, digits) that `numerics` does not admit are left out.
     A kernel that a sketch fails on has the naive schedule alone: others can be tuned beside it.
     """
     try:

@@ -23,6 +23,7 @@ class Algorithm(StrEnum):
     WINOGRAD_2 = "winograd F(2x2)"
     WINOGRAD_4 = "winograd F(4x4)"
     ONLINE_SOFTMAX = "online softmax"
+    DIGITS = "sums of digits"
 
     @staticmethod
     def winograd(m: int) -> Algorithm:

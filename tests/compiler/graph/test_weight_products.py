@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from compiler.graph import weight_products
 from compiler.graph.ir import Graph
 from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
 from compiler.operators.evaluate_node import node_kernel
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import schedule_space
+from compiler.target import host_target
 from compiler.types.conversions import converted
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
@@ -192,3 +195,57 @@ def test_every_schedule_unpacks_the_weights(data: st.DataObject) -> None:
     epsilon = float_type.epsilon
     tolerance = 16 * epsilon * max(1.0, np.abs(expected).max()) * (1 + inner**0.5 * 0.1)
     np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=tolerance)
+
+
+def digit_sums(columns: int, inner: int, block: int, bits: int = 4) -> tuple[FusedKernel, Schedule]:
+    """The product of 3 rows by sums of digits, on this CPU."""
+    types = (
+        TensorType(DType.F32, (3, inner)),
+        TensorType(DType.I32, (inner * bits // 32, columns)),
+        TensorType(DType.F32, (inner // block, columns)),
+    )
+    attributes = MappingProxyType({"bits": bits, "block": block})
+    node = Node("weight_product", ("in0", "in1", "in2"), "y", attributes)
+    kernel = node_kernel(node, types, (False, True, True))
+    sketch = schedule_space(kernel, host_target()).sketch("digits")
+    choices = zip((choice.name for choice in sketch.choices), sketch.default, strict=True)
+    return kernel, sketch.build(dict(choices))
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-33, 1e-30, 1.0, 1e30])
+def test_sums_of_digits_keep_what_sums_of_floats_do(size: float) -> None:
+    kernel, schedule = digit_sums(64, 256, 32)
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal((3, 256)) * size).astype(np.float32)
+    inputs = {
+        "in0": x,
+        "in1": rng.integers(-(1 << 31), 1 << 31, (32, 64)).astype(np.int32),
+        "in2": rng.uniform(0.5, 1, (8, 64)).astype(np.float32),
+    }
+    got = run_guarded(kernel, schedule, inputs, host_target()).output.astype(np.float64)
+    expected = evaluate_kernel(kernel, inputs).astype(np.float64)
+    limit = 4e-6 * np.abs(expected).max() + 256 * 2.0**-126  # where units are the least float
+    np.testing.assert_allclose(got, expected, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_with_data_that_is_not_finite_has_no_sums(value: float) -> None:
+    kernel, schedule = digit_sums(64, 64, 32)
+    rng = np.random.default_rng(3)
+    inputs = {
+        "in0": rng.standard_normal((3, 64)).astype(np.float32),
+        "in1": rng.integers(-(1 << 31), 1 << 31, (8, 64)).astype(np.int32),
+        "in2": rng.uniform(0.5, 1, (2, 64)).astype(np.float32),
+    }
+    inputs["in0"][1, 40] = value
+    got = run_guarded(kernel, schedule, inputs, host_target()).output
+    assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
+
+
+def test_strict_numerics_admit_no_sums_of_digits() -> None:
+    kernel, _ = digit_sums(64, 64, 32)
+    spaces = [schedule_space(kernel, host_target(), 1, name) for name in ("default", "strict")]
+    assert ["digits" in [sketch.name for sketch in space.sketches] for space in spaces] == [
+        True,
+        False,
+    ]

@@ -166,6 +166,14 @@ def _narrow_product(terms: int) -> FusedKernel:
     return FusedKernel("narrow_product", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
+def _packed_product() -> FusedKernel:
+    """Two rows of 16 terms times weights of 4 bits in blocks of 8, with zero points."""
+    shapes = [TensorType(DType.F32, (2, 16)), TensorType(DType.I32, (2, 3))]
+    shapes += [TensorType(DType.F32, (2, 3)), TensorType(DType.I8, (2, 3))]
+    names = [f"x{number}" for number in range(4)]
+    return kernel_of(shapes, [("weight_product", names, {"bits": 4, "block": 8})], names[1:])
+
+
 def _tile_product() -> FusedKernel:
     """y[i, j] = sum over k of i32(x[i, k]) * i32(w[k, j]), u8 by i8, with a constant w."""
     builder = KernelBuilder()
@@ -267,6 +275,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "filter": _filter,
     "narrow_product": lambda: _narrow_product(8),
     "narrow_product10": lambda: _narrow_product(10),
+    "packed_product": _packed_product,
     "tile_product": _tile_product,
     "running_maximum": _running_maximum,
     "grouped": _grouped,

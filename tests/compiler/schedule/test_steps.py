@@ -22,6 +22,7 @@ from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_along import ComputeAlong
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.copy_operand import CopyOperand
+from compiler.schedule.steps.digit_sums import DigitSums
 from compiler.schedule.steps.dot_product import DotProduct
 from compiler.schedule.steps.flatten_axes import FlattenAxes
 from compiler.schedule.steps.fuse import Fuse
@@ -198,6 +199,8 @@ EXAMPLES = [
         ),
     ),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
+    Example("digit_sums", "packed_product", DigitSums()),
+    Example("digit_sums_dotted", "packed_product", DotProduct("parts", "byte"), (DigitSums(),)),
 ]
 
 
@@ -512,6 +515,13 @@ REFUSALS = [
     ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
+    Refusal("matmul", DigitSums(), "sums of digits need a product with packed weights"),
+    Refusal(
+        "packed_product",
+        DigitSums(),
+        "the algorithm is chosen before all other steps",
+        (Tile("product", "n", 2),),
+    ),
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
     Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
     Refusal("conv", Winograd(2), "the filter needs PackLayout('in1', ..., winograd=2)"),

@@ -1,0 +1,222 @@
+"""Products with packed weights by sums of integers: data in three digits of base 256.
+
+    x[k] = unit[chunk of k] * (d2[k] * 65536 + d1[k] * 256 + d0[k])         -128 <= d < 128
+    y[n] = sum over chunks of unit * scale[n] * (sum over k of d2 * u[k, n] * 65536 + ...)
+
+The unit of a chunk is a power of two, about 2^-22 of its greatest |x|: rounding to whole units is
+about what a sum in f32 rounds. All sums over a chunk are exact, and dot products of bytes: of a
+matrix of weights few instructions are left for each byte that is read. Weights are unsigned, as
+they are packed; what that adds, half of their range times the sum of x, is taken off again.
+
+The unit of a chunk that does not only hold finite data is NaN, and so are then all sums. No unit
+is less than 2^-126.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.errors import ScheduleError
+from compiler.expr.nodes import (
+    Expr,
+    Load,
+    add,
+    binary,
+    cast,
+    const,
+    index,
+    integer,
+    mul,
+    select,
+    sub,
+    unary,
+)
+from compiler.expr.packed_fields import PackedField
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Axis, Stage
+from compiler.kernels.weight_words import WORD, WordProduct, word_product
+from compiler.types.dtypes import DType
+
+DIGITS = 3
+BYTES = WORD.bytes  # of a word: as many terms has a dot product
+_LONGEST = 128  # terms of a chunk, if it can be cut so: one unit is for all of them
+_BASE = 256
+_MANTISSA = 23
+_INFINITE = 255  # the exponent of what is not finite
+_LEAST = 22  # the least exponent that the reverse of the unit exists for
+_ROUND = 3 << 22  # added, a float of at most 2^22 is rounded, and its last bits are the integer
+_NAN = 0x7FC00000
+
+
+@dataclass(frozen=True, slots=True)
+class DigitForm:
+    """A product with packed weights, and the terms of a chunk, which shares a unit and a scale."""
+
+    product: WordProduct
+    chunk: int
+
+    @property
+    def chunks(self) -> int:
+        return self.product.inner // self.chunk
+
+    @property
+    def in_byte(self) -> int:
+        """Weights of a byte."""
+        return DType.U8.bits // self.product.bits
+
+    @property
+    def in_word(self) -> int:
+        """Weights of a word."""
+        return WORD.bits // self.product.bits
+
+
+def digit_form(kernel: FusedKernel) -> DigitForm | None:
+    """The form of the kernel's anchor; None where there is none."""
+    product = word_product(kernel)
+    if product is None:
+        return None
+    in_word = WORD.bits // product.bits
+    words = product.block // in_word
+    fitting = [
+        count * in_word
+        for count in range(1, words + 1)
+        if words % count == 0 and _fits(product.bits, count * in_word)
+    ]
+    short = [chunk for chunk in fitting if chunk <= _LONGEST]
+    return DigitForm(product, max(short) if short else min(fitting)) if fitting else None
+
+
+def _fits(bits: int, chunk: int) -> bool:
+    """Two digits' sums over a chunk, joined, are an i32."""
+    return ((1 << bits) - 1) * 128 * (_BASE + 1) * chunk < 1 << 31
+
+
+def apply_digit_sums(kernel: FusedKernel) -> FusedKernel:
+    """The same kernel with its product summed up in integers; `ScheduleError` for another one.
+
+    Before the anchor there are then the stages `exponents`, `units` (of data in whole units),
+    `digits`, `low` and `high` (what is taken off the sums of digits) and `parts` (these sums).
+    """
+    form = digit_form(kernel)
+    if form is None:
+        raise ScheduleError("sums of digits need a product with packed weights")
+    anchor = form.product.stage
+    taken = {stage.name for stage in kernel.stages} | {item.name for item in kernel.inputs}
+    made = _stages(form)
+    if not taken.isdisjoint(stage.name for stage in made[:-1]):
+        raise ScheduleError("the kernel has stages of digits already")
+    position = [stage.name for stage in kernel.stages].index(anchor.name)
+    stages = (*kernel.stages[:position], *made, *kernel.stages[position + 1 :])
+    return replace(kernel, stages=stages)
+
+
+def _stages(form: DigitForm) -> tuple[Stage, ...]:
+    product, chunk = form.product, form.chunk
+    *rows, _ = product.stage.axes
+    row = tuple(index(axis.name) for axis in rows)
+    c, t, g = index("chunk"), index("term"), index("digit")
+    chunks, terms = Axis("chunk", form.chunks), Axis("term", chunk)
+
+    def data(k: Expr) -> Expr:
+        load = product.data
+        return cast(DType.F32, Load(load.dtype, load.buffer, (*row, _at(c, chunk, k))))
+
+    magnitude = binary("and", unary("bits", data(t)), _word((1 << 31) - 1))
+    exponents = Stage("exponents", (*rows, chunks), (terms,), "max", magnitude)
+    reverse = _power(sub(_word(2 * 127 + _LEAST - 1), _exponent(row)))
+    rounded = add(mul(data(_interleaved(form, t)), reverse), const(float(_ROUND), DType.F32))
+    whole = sub(unary("bits", rounded), _word((150 << _MANTISSA) + (1 << 22)))
+    units = Stage("units", (*rows, chunks, terms), (), "", whole)
+    unit = Load(WORD, "units", (*row, c, t))
+    place = cast(WORD, mul(g, integer(8)))
+    below = binary("and", _word(0x8080), sub(binary("shl", _word(1), place), _word(1)))
+    digit = cast(DType.I8, binary("shr", add(unit, below), place))
+    digits = Stage("digits", (*rows, Axis("digit", DIGITS), chunks, terms), (), "", digit)
+    half = _word(1 << (product.bits - 1))
+    last = cast(WORD, Load(DType.I8, "digits", (*row, integer(DIGITS - 1), c, t)))
+    rest = sub(unit, binary("shl", last, _word(16)))
+    low = Stage("low", (*rows, chunks), (terms,), "sum", mul(half, rest))
+    high = Stage("high", (*rows, chunks), (terms,), "sum", mul(half, last))
+    return exponents, units, digits, low, high, _parts(form, rows), _total(form)
+
+
+def _exponent(row: tuple[Expr, ...]) -> Expr:
+    """The exponent of a chunk's greatest number, as the bits have it."""
+    greatest = binary("shr", Load(WORD, "exponents", (*row, index("chunk"))), _word(_MANTISSA))
+    return binary("max", greatest, _word(_LEAST))
+
+
+def _at(chunk: Expr, extent: int, term: Expr) -> Expr:
+    return add(mul(chunk, integer(extent)), term)
+
+
+def _interleaved(form: DigitForm, q: Expr) -> Expr:
+    """The term whose digit is at `q`: those of the first weights of a word's bytes are together."""
+    if form.in_byte == 1:
+        return q
+    word = mul(binary("floordiv", q, integer(form.in_word)), integer(form.in_word))
+    byte = mul(binary("mod", q, integer(BYTES)), integer(form.in_byte))
+    field = binary("mod", binary("floordiv", q, integer(BYTES)), integer(form.in_byte))
+    return add(add(word, byte), field)
+
+
+def _parts(form: DigitForm, rows: list[Axis]) -> Stage:
+    """The sums of each digit over a chunk."""
+    product = form.product
+    column = product.stage.axes[-1]
+    words = form.chunk // form.in_word
+    row = tuple(index(axis.name) for axis in rows)
+    c, g, w, f, b = (index(name) for name in ("chunk", "digit", "word", "field", "byte"))
+    weight = product.weight
+    packed = Load(weight.dtype, weight.buffer, (_at(c, words, w), index(column.name)))
+    amount = add(mul(b, integer(8)), mul(f, integer(product.bits)))
+    field = PackedField(packed, amount, product.bits).expression()
+    q = add(mul(_at(w, form.in_byte, f), integer(BYTES)), b)
+    digit = Load(DType.I8, "digits", (*row, g, c, q))
+    axes = (*rows, Axis("chunk", form.chunks), Axis("digit", DIGITS), column)
+    reduced = (Axis("word", words), Axis("field", form.in_byte), Axis("byte", BYTES))
+    return Stage("parts", axes, reduced, "sum", mul(cast(WORD, field), cast(WORD, digit)))
+
+
+def _total(form: DigitForm) -> Stage:
+    """The anchor: the chunks' sums, each in its unit and with its scale."""
+    product, stage = form.product, form.product.stage
+    *row, n = (index(axis.name) for axis in stage.axes)
+    c = index("chunk")
+
+    def summed(g: int) -> Expr:
+        return Load(WORD, "parts", (*row, c, integer(g), n))
+
+    def taken(name: str) -> Expr:
+        return Load(WORD, name, (*row, c))
+
+    low = sub(add(summed(0), binary("shl", summed(1), _word(8))), taken("low"))
+    high = sub(summed(2), taken("high"))
+    total = _joined(low, high)
+    block = binary("floordiv", c, integer(product.block // form.chunk))
+    if product.zero_point is not None:
+        zero = Load(DType.I8, product.zero_point.buffer, (block, n))
+        half = const(1.0 / (1 << (product.bits - 1)), DType.F32)
+        terms = mul(_joined(taken("low"), taken("high")), half)
+        total = sub(total, mul(terms, cast(DType.F32, zero)))
+    greatest = _exponent(tuple(row))
+    finite = binary("lt", greatest, _word(_INFINITE))
+    unit = _power(sub(greatest, _word(_LEAST - 1)))
+    unit = select(finite, unit, unary("of_bits", _word(_NAN)))
+    scale = cast(DType.F32, Load(product.scale.dtype, product.scale.buffer, (block, n)))
+    body = mul(unit, mul(total, scale))
+    return Stage(stage.name, stage.axes, (Axis("chunk", form.chunks),), "sum", body)
+
+
+def _joined(low: Expr, high: Expr) -> Expr:
+    upper = mul(cast(DType.F32, high), const(float(_BASE * _BASE), DType.F32))
+    return add(upper, cast(DType.F32, low))
+
+
+def _power(exponent: Expr) -> Expr:
+    """The power of two with these bits for its exponent."""
+    return unary("of_bits", binary("shl", exponent, _word(_MANTISSA)))
+
+
+def _word(value: int) -> Expr:
+    return const(value, WORD)

@@ -1,0 +1,272 @@
+"""Sketch: products with packed weights, summed up in integers of data in digits.
+
+units, digits of all data                                          in the workspace
+for outer.., columns.o, rows.o: (parallel)
+    registers = 0                                                  [row][vector], f32
+    for chunk:
+        sums = 0                                                   [row][digit][vector], i32
+        for word: for field, row, digit, vector (unrolled):
+            sums += dot of digits (broadcast), fields of weights
+        registers += sums * scale
+    for row, vector (unrolled): output = epilogue(registers)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from compiler.kernels.digit_sums import BYTES, DIGITS, DigitForm, apply_digit_sums, digit_form
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Stage
+from compiler.schedule.nest_shape import Loop, Nest, NestShape, operands_of
+from compiler.schedule.sketches.roles import epilogue_is_plain
+from compiler.schedule.sketches.row_parts import (
+    RowParts,
+    RowReduction,
+    split_reduction,
+    split_widths,
+)
+from compiler.schedule.sketches.shared_loops import (
+    CHUNKS,
+    parallel_steps,
+    pieces_and_grains,
+)
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.digit_sums import DigitSums
+from compiler.schedule.steps.dot_product import DotProduct
+from compiler.schedule.steps.pack_layout import PackLayout
+from compiler.schedule.steps.prefetch import Prefetch
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.step import Step
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.vectors import vector_lanes
+from compiler.target import Target
+from compiler.types.numerics import Algorithm
+
+ROWS = (1, 2, 3, 4, 6)
+VECTORS = (1, 2, 3, 4, 6)
+PREFETCHES = (0, 512, 1024, 2048)  # words
+SHORT_CHUNK = 32  # terms, from which on the sums in integers are worth being joined
+PARALLEL_BYTES = 1 << 18  # of weights, that are worth a second thread
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What all candidates have in common."""
+
+    kernel: FusedKernel  # with sums of digits
+    form: DigitForm
+    lanes: int
+    threads: int
+
+    @property
+    def anchor(self) -> Stage:
+        return self.form.product.stage
+
+    @property
+    def columns(self) -> int:
+        return self.anchor.axes[-1].extent
+
+
+def digit_sum_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """The sketch, where the kernel is a product with packed weights of at least a vector."""
+    form = digit_form(kernel)
+    lanes = vector_lanes(kernel, target)
+    if form is None or not epilogue_is_plain(kernel) or kernel.anchor != form.product.stage.name:
+        return []
+    if form.product.stage.axes[-1].extent < lanes:
+        return []
+    weights = kernel.buffer(form.product.weight.buffer)
+    if not weights.constant or weights.type.bytes <= PARALLEL_BYTES:
+        threads = 1
+    context = _Context(apply_digit_sums(kernel), form, lanes, threads)
+    tiles = _tiles(context, target)
+    choices: list[tuple[Choice, ChoiceValue]] = [
+        (Choice("tile", tiles), _best_tile(context, tiles)),
+        (Choice("words", (1, 2, 4)), 4),
+        (Choice("prefetch", PREFETCHES), 1024),
+    ]
+    if threads > 1:
+        choices.append((Choice("chunks", CHUNKS), 4))
+    sketch = Sketch.planned("digits", choices, lambda values: _Plan(context, values))
+    return [replace(sketch, algorithm=Algorithm.DIGITS, leads=form.chunk >= SHORT_CHUNK)]
+
+
+def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
+    """(rows, vectors) of tiles whose sums leave registers for a digit and for fields."""
+    rows, vectors = context.anchor.axes[-2].extent, -(-context.columns // context.lanes)
+    found = tuple(
+        (m, n)
+        for n in VECTORS
+        for m in ROWS
+        if m <= rows and n <= vectors and DIGITS * m * n + n + 2 <= target.vector_registers
+    )
+    return found or ((1, 1),)
+
+
+def _best_tile(context: _Context, tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """The most sums of those that divide the columns; of those alike, the most vectors."""
+    vectors = -(-context.columns // context.lanes)
+    return max(tiles, key=lambda tile: (vectors % tile[1] == 0, tile[0] * tile[1], tile[1]))
+
+
+class _Plan:
+    """What is decided for n candidates."""
+
+    def __init__(self, context: _Context, values: Values) -> None:
+        self.context, self.values = context, values
+        self.rows, self.vectors = values.pairs("tile")
+        *outer, row, column = context.anchor.axes
+        self.outer = [Loop(axis.name, axis.name, axis.extent) for axis in outer]
+        self.columns = Loop(
+            f"{column.name}.o", column.name, context.columns, self.vectors * context.lanes
+        )
+        self.row_tiles = Loop(f"{row.name}.o", row.name, row.extent, self.rows)
+        self.parallel = [self.columns] if context.threads > 1 else []
+
+    def steps(self) -> list[Step]:
+        context, values = self.context, self.values
+        output, anchor = context.kernel.output.name, context.anchor.name
+        *outer, row, column = (axis.name for axis in context.anchor.axes)
+        lanes, vectors = context.lanes, self.vectors.item()
+        total = f"{anchor}.sum" if output == anchor else anchor
+        steps: list[Step] = [DigitSums(), *self._packed(), *self._digits()]
+        if output == anchor:
+            steps.append(CacheWrite(output, total))
+        steps += [
+            Tile(output, column, vectors * lanes),
+            Tile(output, f"{column}.i", lanes),
+            Tile(output, row, self.rows.item()),
+            Reorder(
+                output,
+                (
+                    f"{column}.o",
+                    *outer,
+                    f"{row}.o",
+                    f"{row}.i",
+                    f"{column}.i.o",
+                    f"{column}.i.i",
+                ),
+            ),
+            Unroll(output, f"{row}.i"),
+            Unroll(output, f"{column}.i.o"),
+            Vectorize(output, f"{column}.i.i"),
+            *parallel_steps(output, self.parallel, values.integers("chunks").item()),
+            ComputeAt(total, output, f"{row}.o", "register"),
+            Tile(total, column, lanes),
+            Reorder(total, (*outer, "chunk", row, f"{column}.o", f"{column}.i")),
+            Unroll(total, row),
+            Unroll(total, f"{column}.o"),
+            Vectorize(total, f"{column}.i"),
+            ComputeAt("parts", total, "chunk", "register"),
+        ]
+        return [*steps, *self._sums(outer, row, column)]
+
+    def _sums(self, outer: list[str], row: str, column: str) -> list[Step]:
+        """The loops of the sums of digits over a chunk."""
+        words, spatial = self.values.integers("words").item(), (*outer, "chunk")
+        inner = ("field", row, "digit", f"{column}.o", f"{column}.i", "byte")
+        return [
+            Tile("parts", column, self.context.lanes),
+            Tile("parts", "word", words),
+            Reorder("parts", (*spatial, "word.o", "word.i", *inner)),
+            Unroll("parts", "word.i"),
+            *(Unroll("parts", axis) for axis in inner[:-2]),
+            Vectorize("parts", inner[-2]),
+            DotProduct("parts", "byte"),
+        ]
+
+    def _packed(self) -> list[Step]:
+        """Weights, scales and zero points of a tile's columns side by side, streamed in order."""
+        context, product = self.context, self.context.form.product
+        width = context.lanes * self.vectors.item()
+        if context.columns % width:
+            width = context.lanes
+        names = [product.weight.buffer, product.scale.buffer]
+        names += [] if product.zero_point is None else [product.zero_point.buffer]
+        constant = [name for name in names if context.kernel.buffer(name).constant]
+        steps: list[Step] = [PackLayout(name, ((1, width),), (1, 0, 2)) for name in constant]
+        ahead = self.values.integers("prefetch").item()
+        if ahead and names[0] in constant:
+            steps.append(Prefetch(names[0], ahead))
+        return steps
+
+    def _digits(self) -> list[Step]:
+        """Units and digits, in vectors along the terms of a chunk."""
+        context, lanes = self.context, self.context.lanes
+        kernel, chunk = context.kernel, context.form.chunk
+        parts = RowParts()
+        for name in ("exponents", "low", "high"):
+            stage = kernel.stage(name)
+            axes = tuple(axis.name for axis in stage.axes)
+            widths = split_widths(min(lanes, chunk), 1)
+            split_reduction(
+                parts, RowReduction(name, "term", chunk, axes, ()), lanes, widths, False
+            )
+        steps: list[Step] = [*parts.made, *parts.loops]
+        for name in ("units", "digits"):
+            axes = tuple(axis.name for axis in kernel.stage(name).axes[:-1])
+            steps += [
+                Tile(name, "term", lanes),
+                Reorder(name, (*axes, "term.o", "term.i")),
+                Unroll(name, "term.o"),
+                Vectorize(name, "term.i"),
+            ]
+        return steps
+
+    def shape(self) -> NestShape:
+        context, form, values = self.context, self.context.form, self.values
+        anchor, lanes = context.kernel.stage("parts"), context.lanes
+        *outer, row, column = context.anchor.axes
+        names = [axis.name for axis in (*anchor.axes, *anchor.reduce_axes)]
+        nest = Nest(names, values.count)
+        words = np.minimum(values.integers("words"), form.chunk // form.in_word)
+        rows = np.minimum(self.rows, row.extent)
+        inside = {
+            column.name: self.vectors * lanes,
+            row.name: rows,
+            "digit": np.int64(DIGITS),
+            "word": words,
+            "field": np.int64(form.in_byte),
+            "byte": np.int64(BYTES),
+        }
+        for name, extent in inside.items():
+            nest.inside[names.index(name)] = extent
+        nest.loop(Loop("word.o", "word", form.chunk // form.in_word, words))
+        nest.loop(Loop("chunk", "chunk", form.chunks))
+        nest.loop(self.row_tiles)
+        for loop in reversed(self.outer):
+            nest.loop(loop)
+        nest.loop(self.columns)
+        which = np.zeros(values.count, np.int64)
+        pieces, grains = pieces_and_grains(values, [self.parallel], which, context.threads)
+        step = np.asarray(rows * self.vectors * DIGITS, np.float64)
+        whole = prod(axis.extent for axis in outer) * row.extent
+        dots = form.product.inner // BYTES * DIGITS
+        operations = np.full_like(step, float(whole * dots * -(-context.columns // lanes)))
+        numbers = {name: number for number, name in enumerate(names)}
+        return NestShape(
+            operands=operands_of(context.kernel, [anchor, context.anchor], numbers),
+            nest=nest,
+            operations=operations,
+            body=np.asarray(step * words * form.in_byte, np.float64),
+            accumulators=step,
+            registers=np.asarray(step + self.vectors + 2, np.float64),
+            loads=np.asarray(rows * DIGITS + self.vectors, np.float64),
+            step=step,
+            cycles=operations / 2 * (1 + 1 / rows),
+            flops=2.0 * BYTES * lanes * operations,
+            full=np.ones_like(step),
+            lanes=np.full_like(step, context.columns / (-(-context.columns // lanes) * lanes)),
+            aliased=np.ones_like(step),
+            temporary=np.full_like(step, 9.0 * whole * form.product.inner),
+            pieces=pieces,
+            grains=grains,
+        )
