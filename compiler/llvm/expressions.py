@@ -187,9 +187,20 @@ class ExpressionEmitter(LoadEmitter):
             if form.is_constant:
                 return Value(str(form.constant), DType.I64, 0)
             if node.op in ("floordiv", "mod") and isinstance(node.right, Const):
-                return self._divided(node)
+                return self._constant_lanes(form) or self._divided(node)
         left, right = self.common(self.value(node.left), self.value(node.right))
         return scalar_ops.binary(self.writer, node.op, left, right)
+
+    def _constant_lanes(self, form: Affine) -> Value | None:
+        """An index of which only the lane decides: numbers known now, (16 i + lane) mod 2."""
+        expr, lane = form.to_expr(), self.lane
+        if lane is None or axes_of(expr) != {lane.variable}:
+            return None
+        start = self.addresses.ranges[lane.variable][0]
+        places = range(start, start + lane.width)
+        numbers = [affine(expr, {lane.variable: (at, at)}).constant for at in places]
+        text = ", ".join(f"i64 {number}" for number in numbers)
+        return Value(f"<{text}>", DType.I64, lane.width)
 
     def _divided(self, node: Binary) -> Value:
         """An index divided by a literal: in 32 bits, without signs, where its range allows it.

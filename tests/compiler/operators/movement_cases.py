@@ -231,6 +231,29 @@ def _blocks() -> Iterator[Case]:
         yield case(f"{channels}", "from_blocked", [blocked], _constant(x), channels=channels)
 
 
+def _rotaries() -> Iterator[Case]:
+    for features, width in ((6, 6), (34, 34), (34, 20), (7, 2)):
+        x = array(12, (2, 3, 5, features))
+        cosine, sine = (array(seed, (2, 5, width // 2)) for seed in (13, 14))
+        for interleaved in (False, True):
+            expected = reference(
+                "RotaryEmbedding",
+                *(x, cosine, sine),
+                opset=23,
+                interleaved=int(interleaved),
+                rotary_embedding_dim=width,
+            )
+            attributes: dict[str, Any] = {"width": width, "interleaved": interleaved}
+            tables = [table[:, None] for table in (cosine, sine)]
+            name = f"{width}-{interleaved}"
+            yield case(f"{name}-pairs", "rotary", [x, *tables], expected, 1e-5, **attributes)
+            wide = [
+                np.repeat(table, 2, -1) if interleaved else np.concatenate([table, table], -1)
+                for table in tables
+            ]
+            yield case(f"{name}-features", "rotary", [x, *wide], expected, 1e-5, **attributes)
+
+
 def _constant(value: Values) -> Callable[[], Values]:
     return lambda: value
 
@@ -247,4 +270,5 @@ def movement_cases() -> list[Case]:
         *_scatters(),
         *_one_hots(),
         *_blocks(),
+        *_rotaries(),
     ]
