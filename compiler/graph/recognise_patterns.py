@@ -14,6 +14,7 @@ from compiler.graph.patterns import (
     folded_layer_norm,
     group_norm,
     normalisations,
+    rotary,
     softmax,
 )
 from compiler.graph.patterns.finder import Finder, Match, MatchRule
@@ -24,6 +25,7 @@ PATTERNS: tuple[MatchRule, ...] = (
     normalisations.match,
     group_norm.match,
     softmax.match,
+    rotary.match,
     activations.match,
 )
 

@@ -69,6 +69,10 @@ class Finder:
 
     # --- values ---------------------------------------------------------------------------------
 
+    def producer(self, name: str) -> Node | None:
+        """The node that computes a value; None of inputs and constants."""
+        return self._producers.get(name)
+
     def node(self, name: str, *operators: str) -> Node | None:
         """The node that computes a value, if it is one of these operators."""
         node = self._producers.get(name)
@@ -84,8 +88,24 @@ class Finder:
         is_view = node is not None and operator(node.operator).pattern is Pattern.VIEW
         return node.inputs[0] if node is not None and is_view else None
 
+    def view_root(self, name: str) -> str:
+        """The value that this one is another shape of, or itself."""
+        while (source := self.view(name)) is not None:
+            name = source
+        return name
+
+    def in_shape(self, name: str, shape: tuple[int, ...]) -> str:
+        """The same elements under a shape that they had before, if they did; else the value."""
+        found: str | None = name
+        while found is not None and self.shape(found) != shape:
+            found = self.view(found)
+        return name if found is None else found
+
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
+
+    def size(self, name: str) -> int:
+        return self.graph.types[name].size
 
     def dtype(self, name: str) -> DType:
         return self.graph.types[name].dtype
