@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -106,30 +106,85 @@ def cases() -> Iterator[OperatorCase]:
         yield OperatorCase("rotary", name, partial(_rotary_halves, *shape))
     yield OperatorCase("rotary", "rotary pairs: 12x128x64", _rotary_pairs)
     yield OperatorCase("rotary", "rotary with angles: 12x128x64", _rotary_angles)
+    yield OperatorCase("rotary", "rotary of a quarter: 12x128x64", _rotary_of_a_quarter)
+    yield OperatorCase("rotary", "rotary halves joined: 12x128x64", _rotary_halves_joined)
+    yield OperatorCase("rotary", "rotary pairs in columns: 128x12x64", _rotary_columns)
+    yield OperatorCase("rotary", "rotary neighbours: 128x16x256", _rotary_neighbours)
+    yield OperatorCase("rotary", "rotary behind a transpose: 12x128x64", _rotary_of_heads)
 
 
 def _rotary_halves(heads: int, tokens: int, width: int, net: CaseBuilder) -> str:
-    data = net.input(1, heads, tokens, width)
-    first = net.node("Slice", data, *[net.constant(np.array([i])) for i in (0, width // 2, 3)])
-    last = net.node("Slice", data, *[net.constant(np.array([i])) for i in (width // 2, width, 3)])
+    tables = [net.input(1, 1, tokens, width) for _ in range(2)]
+    return _halves_turned(net, net.input(1, heads, tokens, width), width, tables)
+
+
+def _halves_turned(net: CaseBuilder, data: str, width: int, tables: Sequence[str]) -> str:
+    first, last = (_features(net, data, *part) for part in ((0, width // 2), (width // 2, width)))
     turned = net.node("Concat", net.node("Neg", last), first, axis=-1)
-    cosine, sine = (net.input(1, 1, tokens, width) for _ in range(2))
-    return net.node("Add", net.node("Mul", data, cosine), net.node("Mul", turned, sine))
+    return net.node("Add", net.node("Mul", data, tables[0]), net.node("Mul", turned, tables[1]))
+
+
+def _features(net: CaseBuilder, data: str, start: int, end: int, step: int = 1) -> str:
+    bounds = (net.constant(np.array([number])) for number in (start, end, 3, step))
+    return net.node("Slice", data, *bounds)
+
+
+def _pair_turned(net: CaseBuilder, pair: Sequence[str], tables: Sequence[str]) -> tuple[str, str]:
+    (a, b), (cosine, sine) = pair, tables
+    left = net.node("Sub", net.node("Mul", a, cosine), net.node("Mul", b, sine))
+    return left, net.node("Add", net.node("Mul", a, sine), net.node("Mul", b, cosine))
+
+
+def _side_by_side(net: CaseBuilder, pair: Sequence[str], *shape: int) -> str:
+    columns = [net.node("Unsqueeze", half, net.constant(np.array([4]))) for half in pair]
+    joined = net.node("Concat", *columns, axis=-1)
+    return net.node("Reshape", joined, net.constant(np.array(shape)))
 
 
 def _rotary_pairs(net: CaseBuilder) -> str:
     data = net.input(1, 12, 128, 64)
-    even, odd = (
-        net.node("Slice", data, *[net.constant(np.array([i])) for i in (first, 64, 3, 2)])
-        for first in (0, 1)
-    )
-    cosine, sine = (net.input(1, 1, 128, 32) for _ in range(2))
-    left = net.node("Sub", net.node("Mul", even, cosine), net.node("Mul", odd, sine))
-    right = net.node("Add", net.node("Mul", even, sine), net.node("Mul", odd, cosine))
-    last = net.constant(np.array([4]))
-    pairs = [net.node("Unsqueeze", half, last) for half in (left, right)]
-    joined = net.node("Concat", *pairs, axis=-1)
-    return net.node("Reshape", joined, net.constant(np.array([1, 12, 128, 64])))
+    pair = [_features(net, data, first, 64, 2) for first in (0, 1)]
+    tables = [net.input(1, 1, 128, 32) for _ in range(2)]
+    return _side_by_side(net, _pair_turned(net, pair, tables), 1, 12, 128, 64)
+
+
+def _rotary_of_a_quarter(net: CaseBuilder) -> str:
+    """As GPT-NeoX has it."""
+    data = net.input(1, 12, 128, 64)
+    tables = [net.input(1, 1, 128, 16) for _ in range(2)]
+    turned = _halves_turned(net, _features(net, data, 0, 16), 16, tables)
+    return net.node("Concat", turned, _features(net, data, 16, 64), axis=-1)
+
+
+def _rotary_halves_joined(net: CaseBuilder) -> str:
+    """Each half by itself, with one cosine and one sine a pair."""
+    data = net.input(1, 12, 128, 64)
+    pair = [_features(net, data, *part) for part in ((0, 32), (32, 64))]
+    tables = [net.input(1, 1, 128, 32) for _ in range(2)]
+    return net.node("Concat", *_pair_turned(net, pair, tables), axis=-1)
+
+
+def _rotary_columns(net: CaseBuilder) -> str:
+    """As LLaMA's own code has it, on real numbers."""
+    data = net.node("Reshape", net.input(1, 128, 768), net.constant(np.array([1, 128, 12, 32, 2])))
+    pair = [net.node("Gather", data, net.constant(np.array(at)), axis=4) for at in (0, 1)]
+    tables = [net.input(128, 1, 32) for _ in range(2)]
+    return _side_by_side(net, _pair_turned(net, pair, tables), 1, 128, 12, 64)
+
+
+def _rotary_neighbours(net: CaseBuilder) -> str:
+    """As GPT-J has it, with one cosine and one sine a feature."""
+    data = net.input(1, 128, 16, 256)
+    even, odd = (_features(net, data, first, 256, 2) for first in (0, 1))
+    turned = _side_by_side(net, (net.node("Neg", odd), even), 1, 128, 16, 256)
+    tables = [net.input(1, 128, 1, 256) for _ in range(2)]
+    return net.node("Add", net.node("Mul", data, tables[0]), net.node("Mul", turned, tables[1]))
+
+
+def _rotary_of_heads(net: CaseBuilder) -> str:
+    apart = net.node("Reshape", net.input(1, 128, 768), net.constant(np.array([1, 128, 12, 64])))
+    heads = net.node("Transpose", apart, perm=[0, 2, 1, 3])
+    return _halves_turned(net, heads, 64, [net.input(1, 1, 128, 64) for _ in range(2)])
 
 
 def _rotary_angles(net: CaseBuilder) -> str:
