@@ -6,6 +6,7 @@ turned copy, square blocks go through registers.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from math import prod
 
 from compiler.expr.affine import affine, affine_range
@@ -19,6 +20,8 @@ from compiler.schedule.sketches.tile_forms import MAX_PHASES
 from compiler.schedule.sketches.tile_operands import guarded_axes
 from compiler.schedule.steps.cache_read import CacheRead
 from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.parallelize import Parallelize
 from compiler.schedule.steps.partition import Partition
 from compiler.schedule.steps.reorder import Reorder
 from compiler.schedule.steps.step import Step
@@ -26,18 +29,42 @@ from compiler.schedule.steps.tile import Tile
 from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
 
+PARALLEL_COPY = 16 * 1024  # elements: below, a second thread costs about what it saves
+CHUNKS_OF_COPY = 2  # per thread
 STACK_BYTES = 128 * 1024  # of a copy that is made where it is read
 
 
-def copying_steps(kernel: FusedKernel, stage: Stage, lanes: int) -> list[Step]:
-    """The steps that compute the stage, which holds an operand, in vectors."""
+def copying_steps(kernel: FusedKernel, stage: Stage, lanes: int, threads: int = 1) -> list[Step]:
+    """The steps that compute the stage, which holds an operand, in vectors.
+
+    Several `threads` share the work if there is enough of it.
+    """
     if stage.reduce_axes or not stage.axes:
         return []
     turned = _contiguous(kernel, stage)
     last = stage.axes[-1]
     if turned in ("", last.name):
-        return _in_rows(stage, lanes)
-    return _in_blocks(kernel, stage, turned, lanes)
+        return [*_in_rows(stage, lanes), *_shared(stage, threads, last.name)]
+    shared = _shared(stage, threads, turned)
+    return [*_in_blocks(kernel, stage, turned, lanes), *shared]
+
+
+def _shared(stage: Stage, threads: int, last: str) -> list[Step]:
+    """Run the outermost loops in parallel, up to one that stands apart or is split.
+
+    Those are axes whose positions decide about padding, phases, the one written last and `last`.
+    """
+    if threads == 1 or prod(stage.shape) < PARALLEL_COPY:
+        return []
+    apart = {*guarded_axes(stage), last, stage.axes[-1].name}
+    apart |= {axis.name for axis in stage.axes if axis.name.endswith(".l")}
+    loops = list(takewhile(lambda axis: axis.name not in apart, stage.axes))
+    turns = prod(axis.extent for axis in loops)
+    if turns < threads:
+        return []
+    name = loops[0].name if len(loops) == 1 else f"{stage.name}.parallel"
+    fused = [Fuse(stage.name, tuple(axis.name for axis in loops), name)] if len(loops) > 1 else []
+    return [*fused, Parallelize(stage.name, name, CHUNKS_OF_COPY)]
 
 
 def _contiguous(kernel: FusedKernel, stage: Stage) -> str:

@@ -29,24 +29,28 @@ class LoopOrder:
 
     Round them may stand a loop over tiles of so many `rows`, "rows4 block row column", or over
     blocks of so many `columns`, "columns48 block column". Threads share all but the innermost, or
-    all of them: "shared block column".
+    all of them: "shared block column". A loop over blocks with a tail they share where its last
+    tile is moved back, so that all are `even`: "even block row column".
     """
 
     names: tuple[str, ...]
     rows: int = 0
     columns: int = 0
     shared: bool = False
+    even: bool = False
 
     def __str__(self) -> str:
         tiles = [f"rows{self.rows}"] * bool(self.rows) + [f"columns{self.columns}"] * bool(
             self.columns
         )
-        return " ".join((*["shared"] * self.shared, *tiles, *self.names))
+        return " ".join((*["even"] * self.even, *["shared"] * self.shared, *tiles, *self.names))
 
     @staticmethod
     def parse(spelling: str) -> LoopOrder:
         """The inverse of `str`."""
         first, *rest = spelling.split()
+        if first == "even":
+            return replace(LoopOrder.parse(" ".join(rest)), even=True)
         if first == "shared":
             return LoopOrder(tuple(rest), shared=True)
         if first.startswith("rows"):

@@ -202,22 +202,31 @@ def loop_orders(context: TileContext) -> tuple[LoopOrder, ...]:
     if context.roles.row:
         first = ("block", "row", "column")
         orders = [first, ("row", "block", "column"), ("row", "column", "block")]
+        even = []
         if alone:
             orders = [*orders[1:], first]
+            even = _even_orders(context, orders)
         tiles = [rows for rows in ROW_TILES if 2 * rows <= context.extent(context.roles.row)]
-        return (*map(LoopOrder, orders), *(LoopOrder(first, rows=rows) for rows in tiles))
+        tiled = [LoopOrder(first, rows=rows) for rows in tiles]
+        return (*map(LoopOrder, orders), *even, *tiled)
     by_block = ("block", "column")
     if context.extent(context.roles.column) == 1:
         return (LoopOrder(by_block),)
     plain = [LoopOrder(by_block), LoopOrder(("column", "block"))]
     if alone:
         plain.reverse()
+        plain += _even_orders(context, [by_block])
     if context.threads > 1 and not (context.ragged or context.prologue or context.roles.phases):
         plain.append(LoopOrder(by_block, shared=True))
     blocks = [LoopOrder(by_block, columns=columns) for columns in _column_blocks(context)]
     if blocks and context.threads == 1:
         return (blocks[-1], *plain, *blocks[:-1])
     return (*plain, *blocks)
+
+
+def _even_orders(context: TileContext, orders: Sequence[tuple[str, ...]]) -> list[LoopOrder]:
+    """Orders in which threads share blocks with a tail, too."""
+    return [] if context.form.turned else [LoopOrder(order, even=True) for order in orders]
 
 
 def _column_blocks(context: TileContext) -> list[int]:

@@ -38,7 +38,7 @@ class TileLoops:
         self.attached = attached_axis(context)
         roles, extents = context.roles, context.extents
         self.outer = [Loop(axis, axis, extents[axis]) for axis in roles.outer]
-        self.blocks = self._blocks()
+        self.blocks, self.even_blocks = self._blocks(), self._blocks(even=True)
         self.row = Loop(roles.row, roles.row, context.extent(roles.row))
         self.column = self._column(roles.column, context.extent(roles.column))
         cuts: dict[str, tuple[int, ...]] = {}
@@ -68,6 +68,7 @@ class TileLoops:
     def _tiles(self, order: LoopOrder) -> Tiles:
         context, roles = self.context, self.context.roles
         row, column = self.row, self.column
+        blocks = self.even_blocks if order.even else self.blocks
         loops: list[Loop] = []
         if order.rows:
             loops = [Loop(f"{roles.row}.o", roles.row, row.extent, order.rows, whole=True)]
@@ -77,7 +78,7 @@ class TileLoops:
             shared = context.threads > 1
             loops = [Loop(column.name, roles.column, column.extent, order.columns, whole=shared)]
             column = self._column(f"{roles.column}.i", order.columns)
-        by_name = {"row": row, "block": self.blocks, "column": column}
+        by_name = {"row": row, "block": blocks, "column": column}
         loops += [by_name[name] for name in order.names]
         if self.phases:
             # Weights that come from beyond the caches serve all rows before others are read.
@@ -101,8 +102,8 @@ class TileLoops:
             f"{axis}.o", self.context.roles.column, extent, self.columns, shifted, self.inline
         )
 
-    def _blocks(self) -> Loop:
-        """The loop over tiles of vectors."""
+    def _blocks(self, even: bool = False) -> Loop:
+        """The loop over tiles of vectors, which in an `even` one have no tail."""
         roles, lanes, turned = self.context.roles, self.context.lanes, self.context.form.turned
         if turned:
             whole = not self.context.ragged
@@ -113,7 +114,8 @@ class TileLoops:
             return Loop(name, roles.block, extent, self.vectors, whole=True)
         extent = self.context.extents[roles.vector]
         if extent % lanes:
-            return Loop(f"{roles.vector}.o", roles.vector, extent, self.vectors * lanes)
+            tile = np.minimum(self.vectors * lanes, extent) if even else self.vectors * lanes
+            return Loop(f"{roles.vector}.o", roles.vector, extent, tile, whole=even)
         return Loop(f"{roles.vector}.o.o", roles.vector, extent // lanes, self.vectors, whole=True)
 
     def _parallel(self, order: LoopOrder, loops: list[Loop]) -> list[Loop]:
@@ -131,7 +133,9 @@ class TileLoops:
             return loops[: roles.outer.index(self.attached) + 1]
         if order.shared:
             return loops
-        apart = {f"{roles.row}.i"} | ({self.blocks.name} if self.context.ragged else set())
+        apart = {f"{roles.row}.i"}
+        if self.context.ragged and not order.even:
+            apart.add(self.blocks.name)
         apart |= {loop.name for loop in self.phases if loop.cuts}
         fused = takewhile(lambda loop: loop.name not in apart, loops[:-1] or loops)
         return list(fused) or loops[:1]

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.schedule.nest_shape import Counts, Level, Loop, Mask, Nest, NestShape, Numbers
 from compiler.schedule.sketches.shared_loops import pieces_and_grains
 from compiler.schedule.sketches.tile_domains import COPY_CYCLES, WAYS, row_cycles
-from compiler.schedule.sketches.tile_loops import TileLoops
+from compiler.schedule.sketches.tile_loops import TileLoops, Tiles
 
 
 def tile_shape(loops: TileLoops) -> NestShape:
@@ -34,9 +34,7 @@ def tile_shape(loops: TileLoops) -> NestShape:
     shifted = shifted & (whole * columns < extent)
     parallel = [item.parallel for item in loops.tiles]
     pieces, grains = pieces_and_grains(values, parallel, which, context.threads)
-    computed = np.full(values.count, float(context.vectors))
-    if not context.ragged:
-        computed = np.ceil(blocks) * vectors
+    computed = tiles.of([_vectors(loops, item) for item in loops.tiles], values.count)
     others = math.prod(extents[axis] for axis in (*roles.outer, *roles.phases))
     others *= context.reduction
     operations = points * computed * others
@@ -67,6 +65,16 @@ def tile_shape(loops: TileLoops) -> NestShape:
         pieces=pieces,
         grains=grains,
     )
+
+
+def _vectors(loops: TileLoops, tiles: Tiles) -> Numbers:
+    """Vectors that are computed in this order of the loops, repeated ones included."""
+    context = loops.context
+    whole: Numbers = np.ceil(context.vectors / loops.vectors) * loops.vectors
+    if not context.ragged:
+        return whole
+    fits = loops.vectors * context.lanes <= context.extents[context.roles.vector]
+    return np.asarray(np.where(fits & tiles.order.even, whole, context.vectors), np.float64)
 
 
 def _points(loops: TileLoops, columns: Numbers) -> list[Numbers]:

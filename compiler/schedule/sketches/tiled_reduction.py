@@ -115,9 +115,18 @@ def _sketch(context: TileContext) -> Sketch:
     if context.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
     sketch = Sketch.planned(context.form.name, choices, lambda values: _Plan(context, values))
+    return evenly_shared(sketch, context.threads, {"tile": tiles, "loops": _shared(context, loops)})
+
+
+def _shared(context: TileContext, loops: Sequence[str]) -> Sequence[str]:
+    """Orders that may be the default's, where threads share the work better so."""
+    if context.ragged and not context.form.turned:
+        # The tail of a loop over blocks that is outermost is left to one thread.
+        return [loop for loop in loops if loop.startswith(("even", "row ", "column "))]
     # Where padding is inline, a loop over columns alone leaves its ends to one thread.
-    plain = () if roles.row or prologue else [loop for loop in loops if "columns" not in loop]
-    return evenly_shared(sketch, context.threads, {"tile": tiles, "loops": plain})
+    if context.roles.row or context.prologue:
+        return ()
+    return [loop for loop in loops if "columns" not in loop]
 
 
 def _padding(context: TileContext, paddings: Sequence[str]) -> str:
@@ -158,7 +167,7 @@ class _Plan(TileLoops):
         if output == anchor:  # a turned form has seen to it
             anchor = f"{output}.sum"
             steps.append(CacheWrite(output, anchor))
-        tile_axes, made = self._vector_steps(output)
+        tile_axes, made = self._vector_steps(output, even=tiles.order.even)
         steps += made
         if tiles.order.rows:
             steps.append(Tile(output, roles.row, tiles.order.rows, "shift"))
@@ -201,15 +210,16 @@ class _Plan(TileLoops):
     def _copies(self, tiles: Tiles) -> list[Step]:
         """How operands are copied: as a whole, or each part where it is read."""
         kernel, lanes = self.context.kernel, self.context.lanes
+        threads = 1 if self.attached else self.context.threads
         steps: list[Step] = []
         for name in self.context.prologue:
-            steps += copying_steps(kernel, kernel.stage(name), lanes)
+            steps += copying_steps(kernel, kernel.stage(name), lanes, threads)
             if self.attached:
                 loop = "parallel" if len(tiles.parallel) > 1 else self.attached
                 steps.append(ComputeAt(name, kernel.output.name, loop))
         return steps
 
-    def _vector_steps(self, output: str) -> tuple[tuple[str, ...], list[Step]]:
+    def _vector_steps(self, output: str, even: bool) -> tuple[tuple[str, ...], list[Step]]:
         """The axes inside of a tile of vectors, and the steps that make it."""
         roles, lanes, vectors = self.context.roles, self.context.lanes, self.vectors.item()
         axis = roles.vector
@@ -223,7 +233,8 @@ class _Plan(TileLoops):
             return (f"{blocks}.i", f"{axis}.i"), [*made]
         tail = "mask" if self.values.are("tail", "mask").item() else "peel"
         inside = f"{axis}.i"
-        made = [Tile(output, axis, lanes * vectors), Tile(output, inside, lanes, tail)]
+        last = "shift" if even else "peel"
+        made = [Tile(output, axis, lanes * vectors, last), Tile(output, inside, lanes, tail)]
         return (f"{inside}.o", f"{inside}.i"), [*made]
 
     def _reduction_steps(self, anchor: str) -> list[Step]:

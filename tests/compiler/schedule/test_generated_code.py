@@ -21,7 +21,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.runtime.threads import make_runtime
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import shared_loops, tiled_reduction
+from compiler.schedule.sketches import operand_copies, shared_loops, tiled_reduction
 from compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
 from compiler.schedule.steps.reorder import Reorder
 from compiler.schedule.steps.tile import Tile
@@ -64,6 +64,7 @@ Values: TypeAlias = npt.NDArray[Any]
 TARGETS = targets()
 SMALLEST_PARALLEL = [
     (tiled_reduction, "PARALLEL_WORK"),
+    (operand_copies, "PARALLEL_COPY"),
     (shared_loops, "PARALLEL_ELEMENTS"),
 ]
 WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
