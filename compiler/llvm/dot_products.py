@@ -9,7 +9,8 @@
 | bf16     | vdpbf16ps (AVX512-BF16)          | bfdot (bf16)         | two multiply-adds |
 
 Where only other signs have an instruction, one factor's are changed, and the sum is corrected.
-vpmaddubsw is of no use: it saturates. vdpbf16ps and bfdot count denormals as 0.
+vpmaddubsw saturates: it serves where the unsigned factors are fields of at most 7 bits. vdpbf16ps
+and bfdot count denormals as 0.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.expr.instructions import literal, suffix_of, type_of
+from compiler.expr.packed_fields import packed_field
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.byte_permutes import BytePermuter
@@ -65,12 +67,14 @@ class DotEmitter:
         self.features = frozenset(target.features)
         permuter = BytePermuter(writer, target)
         self.word_emitter = WordEmitter(writer, addresses, registers, expressions, permuter)
-        self._forms: dict[tuple[DType, DType, DType, bool], _Form | None] = {}
+        self._forms: dict[tuple[DType, DType, DType, bool, bool], _Form | None] = {}
 
     def sum(self, statement: Dot, old: Value, lane: Lane | None) -> Value:
         """`old` with the products of the statement added."""
         left, right, variable = statement.left, statement.right, statement.variable
-        types = (left.dtype, right.dtype, old.dtype, statement.widened)
+        field = packed_field(left)
+        short = field is not None and field.bits < DType.U8.bits
+        types = (left.dtype, right.dtype, old.dtype, statement.widened, short)
         if types not in self._forms:
             self._forms[types] = self._form(*types)
         form, slots = self._forms[types], WORD.bytes // left.dtype.bytes
@@ -131,8 +135,13 @@ class DotEmitter:
 
     # Which form ----------------------------------------------------------------------------------
 
-    def _form(self, left: DType, right: DType, total: DType, widened: bool) -> _Form | None:
-        """The form for factors and sums of these types; None: term by term."""
+    def _form(
+        self, left: DType, right: DType, total: DType, widened: bool, short: bool
+    ) -> _Form | None:
+        """The form for factors and sums of these types; None: term by term.
+
+        The highest bit of left factors that are `short` is 0.
+        """
         if total is DType.F32 and left is right is DType.BF16:
             native = None if widened else self._bfloat_form()
             return native or _Form(_ALL_WIDTHS, self._multiply_adds)
@@ -142,8 +151,10 @@ class DotEmitter:
             return _Form(self._pair_widths(), self._add_pairs) if self.x86 else None
         if not {left, right} <= {DType.U8, DType.I8}:
             return None
-        signs = (left.is_signed, right.is_signed)
+        signs = (left.is_signed or (short and not self.x86), right.is_signed)
         native = None if widened else self._bytes_form(signs)
+        if native is None and short and signs == (False, True) and "avx2" in self.features:
+            return _Form(self._pair_widths(), self._add_short)
         return native or _Form(
             self._pair_widths() if self.x86 else (4,),
             lambda old, a, b: self._add_halves(old, a, b, signs),
@@ -239,6 +250,17 @@ class DotEmitter:
         for one, other in zip(*halves, strict=True):
             old = self._add_pairs(old, one, other)
         return old
+
+    def _add_short(self, old: Value, left: Value, right: Value) -> Value:
+        """Bytes whose products, two at once, fit 16 bits; these are added in pairs."""
+        width = old.width
+        bytes, pairs = type_of(DType.I8, 4 * width), type_of(DType.I16, 2 * width)
+        name = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw", 4: "ssse3.pmadd.ub.sw.128"}
+        factors = [self._as(side, bytes) for side in (left, right)]
+        products = self.writer.intrinsic(f"llvm.x86.{name[width]}", pairs, factors)
+        words = self.writer.emit(f"bitcast {pairs} {products} to {left.type}")
+        ones = self.expressions.widen(word_of(0x00010001), width)
+        return self._add_pairs(old, Value(words, WORD, width), ones)
 
     def _halves(self, words: Value, signed: bool) -> tuple[Value, Value]:
         """Words of the even bytes and of the odd ones, as numbers of 16 bits."""

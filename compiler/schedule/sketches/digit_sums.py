@@ -48,6 +48,7 @@ from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
+from compiler.types.dtypes import DType
 from compiler.types.numerics import Algorithm
 
 ROWS = (1, 2, 3, 4, 6)
@@ -96,7 +97,18 @@ def digit_sum_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     if threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
     sketch = Sketch.planned("digits", choices, lambda values: _Plan(context, values))
-    return [replace(sketch, algorithm=Algorithm.DIGITS, leads=form.chunk >= SHORT_CHUNK)]
+    leads = form.chunk >= SHORT_CHUNK and _is_fast(form, target)
+    return [replace(sketch, algorithm=Algorithm.DIGITS, leads=leads)]
+
+
+def _is_fast(form: DigitForm, target: Target) -> bool:
+    """Few enough instructions sum up digits to be fewer than unpack weights to floats."""
+    rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
+    short = form.product.bits < DType.U8.bits  # as signed factors they are the same
+    types = (DType.U8, DType.I8) if short else (DType.U8,)
+    if any(target.dot_products(left, DType.I8, DType.I32) for left in types):
+        return True
+    return "avx2" in target.features and (short or rows == 1)
 
 
 def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
