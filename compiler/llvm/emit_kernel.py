@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from compiler.errors import LoweringError
-from compiler.expr.affine import Affine, decide, expr_range
+from compiler.expr.affine import decide
 from compiler.expr.combiners import COMBINERS, neutral_element
 from compiler.expr.instructions import literal, suffix_of, type_of
 from compiler.expr.nodes import Binary, Expr
@@ -19,7 +19,8 @@ from compiler.llvm.expressions import ExpressionEmitter
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import first_lanes, prefixes, reversed_lanes, shuffle
+from compiler.llvm.results import ResultEmitter
+from compiler.llvm.shuffles import prefixes
 from compiler.llvm.tiles import TileEmitter
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
@@ -99,7 +100,7 @@ class _FunctionEmitter:
         self.writer = writer
         self.workspace = workspace
         self.addresses = Addresses(writer, lambda atom: self.expressions.value(atom))
-        self.registers = Registers(self._to_memory)
+        self.registers = Registers(lambda *store: self.results.to_memory(*store))
         self.expressions = ExpressionEmitter(
             writer,
             self.addresses,
@@ -108,13 +109,13 @@ class _FunctionEmitter:
             kernel.target.has_gather,
             _rounding_widths(kernel.target),
         )
+        self.results = ResultEmitter(writer, self.addresses, self.registers, self.expressions)
         palette = kernel.target.matrix_tiles
         self.tiles = TileEmitter(writer, self.addresses, self.registers, palette)
         self.dots = DotEmitter(
             writer, self.addresses, self.registers, self.expressions, kernel.target
         )
         self.lane: Lane | None = None
-        self.one_active = False  # the mask is known to leave nothing but the first lane
         self._reduce_only: dict[int, bool] = {}
         self._stores: dict[int, tuple[str, ...]] = {}
         self._verdict_axes: dict[int, frozenset[str]] = {}
@@ -299,10 +300,10 @@ class _FunctionEmitter:
         if self.expressions.active is not None or decide(statement.condition, first) is not True:
             raise LoweringError("a vectorised loop's condition has to hold in its first lane")
         second = {**self.addresses.ranges, variable: (start + 1, start + 1)}
-        self.one_active = decide(statement.condition, second) is False
+        self.results.one_active = decide(statement.condition, second) is False
         self.expressions.active = condition
         self.statements(statement.body)
-        self.expressions.active, self.one_active = None, False
+        self.expressions.active, self.results.one_active = None, False
 
     def _decide(self, statement: If) -> bool | None:
         axes = self._verdict_axes.get(id(statement))
@@ -345,15 +346,15 @@ class _FunctionEmitter:
 
     def _store(self, statement: Store) -> None:
         self.expressions.begin_statement(self.lane)
-        self._write(statement, self.expressions.vector(statement.value))
+        self.results.write(statement, self.expressions.vector(statement.value))
 
     def _update(self, statement: Update) -> None:
         expressions = self.expressions
         expressions.begin_statement(self.lane)
-        form = self._target(statement)
+        form = self.results.place_of(statement)
         if form is None:
             raise LoweringError("a vectorised reduction must be contiguous in its result")
-        old = self._read(statement.buffer, form, self.lane.width if self.lane else 0)
+        old = self.results.read(statement.buffer, form, self.lane.width if self.lane else 0)
         product = self._product(statement)
         if product is None:
             value, old = expressions.common(expressions.vector(statement.value), old)
@@ -372,15 +373,15 @@ class _FunctionEmitter:
                 [left.typed, right.typed, old.typed],
             )
             combined = Value(name, old.dtype, old.width)
-        self._put(statement, form, combined)
+        self.results.put(statement, form, combined)
 
     def _dot(self, statement: Dot) -> None:
         self.expressions.begin_statement(self.lane)
-        form = self._target(statement)
+        form = self.results.place_of(statement)
         if form is None:
             raise LoweringError("a vectorised dot product must be contiguous in its result")
-        old = self._read(statement.buffer, form, self.lane.width if self.lane else 0)
-        self._put(statement, form, self.dots.sum(statement, old, self.lane))
+        old = self.results.read(statement.buffer, form, self.lane.width if self.lane else 0)
+        self.results.put(statement, form, self.dots.sum(statement, old, self.lane))
 
     def _product(self, statement: Update) -> tuple[Expr, Expr] | None:
         """The factors of a sum's term, where the target multiplies and adds in one instruction."""
@@ -390,17 +391,6 @@ class _FunctionEmitter:
             return value.left, value.right
         return None
 
-    def _target(self, statement: Store | Update | Dot | Carry) -> Affine | None:
-        """Where an access to the result begins; None: one address per lane."""
-        form = self.addresses.of(statement)
-        if self.lane is None:
-            return form
-        if form.coefficient(self.lane.variable) != 1:
-            return None
-        start = self.addresses.ranges[self.lane.variable][0]
-        rest = tuple(term for term in form.terms if term[0] != self.lane.variable)
-        return Affine(form.constant + start, rest)
-
     def _carry(self, statement: Carry) -> None:
         """The update, and what it gives; lanes that share one carried value are scanned."""
         update, lane = statement.update, self.lane
@@ -408,135 +398,24 @@ class _FunctionEmitter:
         self.expressions.begin_statement(lane)
         place = self.addresses.of(update)
         if lane is None or place.coefficient(lane.variable) == 1:
-            form = self._target(update)
+            form = self.results.place_of(update)
             assert form is not None
-            old = self._read(update.buffer, form, lane.width if lane else 0)
+            old = self.results.read(update.buffer, form, lane.width if lane else 0)
             new = scalar_ops.binary(
                 self.writer, operation, old, self.expressions.vector(update.value)
             )
-            self._put(update, form, new)
-            self._write(statement, old if statement.exclusive else new)
+            self.results.put(update, form, new)
+            self.results.write(statement, old if statement.exclusive else new)
             return
         if place.coefficient(lane.variable) or self.expressions.active is not None:
             raise LoweringError("a scanned vector shares one carried value, and has all its lanes")
         value = self.expressions.vector(update.value)
         neutral = neutral_element(update.combiner, value.dtype)
         prefix, last = prefixes(self.writer, operation, value, neutral, statement.exclusive)
-        old = self._read(update.buffer, place, 0)
-        self._put(update, place, scalar_ops.binary(self.writer, operation, old, last))
+        old = self.results.read(update.buffer, place, 0)
+        self.results.put(update, place, scalar_ops.binary(self.writer, operation, old, last))
         carried = self.expressions.widen(old, lane.width)
-        self._write(statement, scalar_ops.binary(self.writer, operation, carried, prefix))
-
-    def _write(self, statement: Store | Carry, value: Value) -> None:
-        form = self._target(statement)
-        if form is not None:
-            self._put(statement, form, value)
-            return
-        assert self.lane is not None
-        if self._write_reversed(statement, value, self.lane):
-            return
-        active = self.expressions.active
-        if active is not None and self.registers.holds(statement.buffer):
-            raise LoweringError("a masked tile must be contiguous in a local buffer")
-        lane = self.lane
-        start = self.addresses.ranges[lane.variable][0]
-        for i in range(lane.width):
-            element = self.writer.emit(f"extractelement {value.typed}, i64 {i}")
-            with self.addresses.fixed(lane.variable, start + i):
-                form = self.addresses.of(statement)
-                scalar = Value(element, value.dtype, 0)
-                if active is None:
-                    self._put(statement, form, scalar)
-                else:
-                    self._put_aside(statement, form, scalar, f"{active.typed}, i64 {i}")
-
-    def _put_aside(self, statement: Store | Carry, form: Affine, value: Value, active: str) -> None:
-        """Store an element if its lane is active, else where nothing reads it: no branch."""
-        self.addresses.written(statement.buffer)
-        writer, stored = self.writer, value
-        if value.dtype is DType.BOOL:
-            stored = Value(writer.emit(f"zext {value.typed} to i8"), DType.U8, 0)
-        aside = writer.emit_entry(f"alloca {stored.type}, align {ALIGNMENT}")
-        bit = writer.emit(f"extractelement {active}")
-        pointer = self.addresses.pointer(statement.buffer, form)
-        target = writer.emit(f"select i1 {bit}, ptr {pointer}, ptr {aside}")
-        writer.line(f"store {stored.typed}, ptr {target}, align {stored.dtype.bytes}")
-
-    def _write_reversed(self, statement: Store | Carry, value: Value, lane: Lane) -> bool:
-        """Store a vector whose lanes lie in falling order, if they do."""
-        form = self.addresses.of(statement)
-        if form.coefficient(lane.variable) != -1 or self.expressions.active is not None:
-            return False
-        last = self.addresses.ranges[lane.variable][0] + lane.width - 1
-        rest = tuple(term for term in form.terms if term[0] != lane.variable)
-        if any(not isinstance(atom, str) for atom, _ in rest):
-            return False
-        lowest = Affine(form.constant - last, rest)
-        self._put(statement, lowest, reversed_lanes(self.writer, value))
-        return True
-
-    def _read(self, buffer: str, form: Affine, width: int) -> Value:
-        held = self.registers.get(buffer, form, width)
-        if held is not None:
-            return held
-        pointer = self.addresses.pointer(buffer, form)
-        dtype = self.addresses.storages[buffer].memory.dtype
-        stored = DType.U8 if dtype is DType.BOOL else dtype
-        active = self.expressions.active
-        if active is not None and width:
-            value = self.expressions.masked_load(pointer, active, stored)
-        else:
-            type_name = type_of(stored, width)
-            loaded = self.writer.emit(f"load {type_name}, ptr {pointer}, align {stored.bytes}")
-            value = Value(loaded, stored, width)
-        if dtype is not DType.BOOL:
-            return value
-        zero = "zeroinitializer" if width else "0"
-        return Value(self.writer.emit(f"icmp ne {value.typed}, {zero}"), dtype, width)
-
-    def _put(self, statement: Store | Update | Dot | Carry, form: Affine, value: Value) -> None:
-        buffer = statement.buffer
-        self.addresses.written(buffer)
-        active = self.expressions.active
-        if value.width and active is not None:
-            if not self._exists(statement):
-                self.registers.release(buffer)  # what it would bring to memory is whole vectors
-            elif self.registers.holds(buffer):
-                active = None  # the rest of a padded row, which nothing reads
-        if not self.registers.set(buffer, form, value):
-            self._to_memory(buffer, form, value, active)
-
-    def _exists(self, statement: Store | Update | Dot | Carry) -> bool:
-        """All lanes, those that are left out too, lie in the row that they are written to."""
-        shape = self.addresses.storages[statement.buffer].memory.shape
-        reaches = (expr_range(item, self.addresses.ranges)[1] for item in statement.indices)
-        return all(reach < extent for reach, extent in zip(reaches, shape, strict=True))
-
-    def _to_memory(
-        self, buffer: str, form: Affine, value: Value, active: Value | None = None
-    ) -> None:
-        pointer = self.addresses.pointer(buffer, form)
-        dtype = self.addresses.storages[buffer].memory.dtype
-        if dtype is DType.BOOL:
-            byte_type = type_of(DType.U8, value.width)
-            widened = self.writer.emit(f"zext {value.typed} to {byte_type}")
-            stored = Value(widened, DType.U8, value.width)
-        else:
-            stored = value
-        if active is None and self.expressions.is_part(buffer, dtype, value.width):
-            active = first_lanes(value.width)
-            every = [i if i < value.width else None for i in range(active.width)]
-            stored = shuffle(self.writer, stored, stored, every)
-        if active is not None and self.one_active and dtype.bytes < DType.I32.bytes:
-            # LLVM would store the one element of a masked vector as wide as before its truncation.
-            element = self.writer.emit(f"extractelement {stored.typed}, i64 0")
-            stored, active = Value(element, stored.dtype, 0), None
-        if active is None or not value.width:
-            self.writer.line(f"store {stored.typed}, ptr {pointer}, align {dtype.bytes}")
-            return
-        name = f"llvm.masked.store.{suffix_of(stored.dtype, stored.width)}.p0"
-        operands = [stored.typed, f"ptr align {dtype.bytes} {pointer}", active.typed]
-        self.writer.call(name, operands)
+        self.results.write(statement, scalar_ops.binary(self.writer, operation, carried, prefix))
 
 
 def _rounding_widths(target: Target) -> frozenset[int]:
