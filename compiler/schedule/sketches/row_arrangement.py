@@ -10,10 +10,12 @@ Rows are walked in vectors. Where their elements are not adjacent but those of n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
-from compiler.expr.affine import Affine, affine
+from compiler.expr.affine import Affine, affine, expr_range
 from compiler.expr.nodes import Expr, Index, Load, Select
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.inline import inline
@@ -25,6 +27,9 @@ from compiler.types.dtypes import DType
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
 COLUMNS = 4  # that lie side by side, at most, where a vector takes the elements of one
 SHORT_ROW = 4  # elements that are worth a vector of which the rest is masked
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+Ranges: TypeAlias = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +243,11 @@ def contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
 
     Or nearly so: of a few columns that lie side by side, vectors hold one each.
     """
-    if stage.body.dtype is DType.BOOL or any(map(_reads_on_one_side, postorder(stage.body))):
-        return ""
     shapes = shapes_of(kernel)
+    ranges = {axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduce_axes)}
+    guarded = any(_is_guarded(node, shapes, ranges) for node in postorder(stage.body))
+    if stage.body.dtype is DType.BOOL or guarded:
+        return ""
     for axis in reversed(stage.reduce_axes):
         strides = [_distance(load, shapes[load.buffer], axis.name) for load in loads(stage.body)]
         if strides and all(0 <= stride <= COLUMNS for stride in strides) and any(strides):
@@ -248,11 +255,19 @@ def contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
     return ""
 
 
-def _reads_on_one_side(node: Expr) -> bool:
-    """A select between elements, or what is no element: vectors would load them under masks."""
+def _is_guarded(node: Expr, shapes: Shapes, ranges: Ranges) -> bool:
+    """A select one side of which reads what may not be there: vectors would load it under masks."""
     return isinstance(node, Select) and any(
-        isinstance(part, Load) for side in (node.then, node.otherwise) for part in postorder(side)
+        isinstance(part, Load) and not _is_inside(part, shapes[part.buffer], ranges)
+        for side in (node.then, node.otherwise)
+        for part in postorder(side)
     )
+
+
+def _is_inside(load: Load, shape: tuple[int, ...], ranges: Ranges) -> bool:
+    """Whether the elements exist wherever the axes are."""
+    bounds = (expr_range(item, ranges) for item in load.indices)
+    return all(low >= 0 and high < n for (low, high), n in zip(bounds, shape, strict=True))
 
 
 def _stride(load: Load, axis: str) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -19,7 +20,7 @@ from compiler.expr.affine import Affine, affine
 from compiler.expr.nodes import Load, add, index, integer, mul
 from compiler.expr.parts import parts_that_read
 from compiler.expr.walk import axes_of, loads, substitute
-from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
 from compiler.schedule.sketches.even_shares import evenly_shared
@@ -53,12 +54,12 @@ WASTE = 1.1  # at most so many elements are moved per element, as the last block
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The input that is contiguous along `read` while the output is along `written`.
+    """The inputs that are contiguous along `read` while the output is along `written`.
 
     A block has so many `rows` along the former: whole vectors, or all that there are.
     """
 
-    buffer: str
+    buffers: tuple[str, ...]
     read: str
     written: str
     rows: int
@@ -102,24 +103,27 @@ def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:
 
 def _turn(kernel: FusedKernel, lanes: int) -> _Turn | None:
     output = kernel.output
-    if len(kernel.stages) > 1 or output.reduce_axes or len(output.axes) < 2:
+    long = [axis for axis in output.axes if axis.extent > 1]
+    if len(kernel.stages) > 1 or output.reduce_axes or len(long) < 2:
         return None
-    written = output.axes[-1]
+    written = long[-1]
     if written.extent < lanes:
         return None
-    for buffer in kernel.inputs:
-        if buffer.dtype is DType.BOOL or len(set(parts_that_read(output.body, buffer.name))) != 1:
-            continue
-        reads = [load for load in loads(output.body) if load.buffer == buffer.name]
-        for axis in output.axes[:-1]:
-            rows = min(axis.extent, lanes)
-            pair = {axis.name: rows, written.name: lanes}
-            least = 1 if rows == lanes else NEAR
-            if rows > 1 and all(
-                _distance(output, load, buffer.shape, pair) > least for load in reads
-            ):
-                return _Turn(buffer.name, axis.name, written.name, rows)
+    for buffer, axis in product(kernel.inputs, long[:-1]):
+        pair = {axis.name: min(axis.extent, lanes), written.name: lanes}
+        if _is_turned(output, buffer, pair, lanes):
+            turned = (item.name for item in kernel.inputs if _is_turned(output, item, pair, lanes))
+            return _Turn(tuple(turned), axis.name, written.name, pair[axis.name])
     return None
+
+
+def _is_turned(stage: Stage, buffer: Buffer, pair: Mapping[str, int], lanes: int) -> bool:
+    """Whether all that a stage reads of the buffer lies side by side along the first axis alone."""
+    if buffer.dtype is DType.BOOL or len(set(parts_that_read(stage.body, buffer.name))) != 1:
+        return False
+    reads = [load for load in loads(stage.body) if load.buffer == buffer.name]
+    least = 1 if next(iter(pair.values())) == lanes else NEAR
+    return all(_distance(stage, load, buffer.shape, pair) > least for load in reads)
 
 
 def _distance(output: Stage, load: Load, shape: tuple[int, ...], pair: Mapping[str, int]) -> int:
@@ -166,13 +170,17 @@ class _Plan:
     def steps(self) -> list[Step]:
         output = self.facts.kernel.output.name
         read, written = self.turn.read, self.turn.written
-        rows = f"{output}.rows"
+        rows = [f"{output}.rows{f'_{i}' if i else ''}" for i in range(len(self.turn.buffers))]
         outer, inner = self.outermost.item(), self.innermost.item()
         loops = [*self.rest, self.tiles[outer], self.tiles[1 - outer]]
         block = [self.blocks[1 - inner].name, self.blocks[inner].name]
         inside = [f"{read}.i.i", f"{written}.i.i"]
         order = (*(loop.name for loop in self.rest), written, read)
-        steps: list[Step] = [*self.merges, CacheRead(output, self.turn.buffer, rows, order)]
+        steps: list[Step] = [*self.merges]
+        steps += [
+            CacheRead(output, buffer, name, order)
+            for buffer, name in zip(self.turn.buffers, rows, strict=True)
+        ]
         for tile in self.tiles:
             size = np.asarray(tile.tile).item()
             steps.append(Tile(output, tile.axis, size, "shift"))
@@ -184,9 +192,8 @@ class _Plan:
             Unroll(output, inside[0]),
             Vectorize(output, inside[1]),
             *parallel_steps(output, parallel, self.values.integers("chunks").item()),
-            ComputeAt(rows, output, block[-1]),
-            Unroll(rows, written),
-            Vectorize(rows, read),
+            *(ComputeAt(name, output, block[-1]) for name in rows),
+            *(step for name in rows for step in (Unroll(name, written), Vectorize(name, read))),
         ]
 
     def _shared(self, outermost: int) -> list[Loop]:
@@ -215,7 +222,7 @@ class _Plan:
         moved = moved * prod(facts.extents[loop.axis] for loop in self.rest)
         parallel = [self._shared(outermost) for outermost in range(len(self.tiles))]
         pieces, grains = pieces_and_grains(values, parallel, self.outermost, facts.threads)
-        block = np.full(count, float(lanes))
+        block = np.full(count, float(lanes) * len(self.turn.buffers))
         return NestShape(
             operands=facts.operands,
             nest=nest,

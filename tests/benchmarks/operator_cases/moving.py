@@ -21,6 +21,7 @@ _TRANSPOSE: tuple[tuple[Sequence[int], Sequence[int]], ...] = (
     ((8, 33, 17, 5), (3, 1, 0, 2)),
     ((16384, 12), (1, 0)),
     ((20000, 5), (1, 0)),
+    ((1, 4, 64, 127), (3, 1, 2, 0)),
 )
 _PAD: tuple[tuple[str, Sequence[int], Sequence[int]], ...] = (
     ("constant", (1, 64, 56, 56), (0, 0, 1, 1, 0, 0, 1, 1)),
@@ -78,6 +79,11 @@ def _pad_between(mode: str) -> Callable[[CaseBuilder], str]:
         return net.conv(net.node("Pad", data, pads, mode=mode), 64, 16)
 
     return write
+
+
+def _scaled_and_turned(net: CaseBuilder) -> str:
+    scaled = net.node("Mul", net.input(1, 4, 64, 127), net.weight(64, 127))
+    return net.node("Transpose", scaled, perm=[3, 1, 2, 0])
 
 
 def _split(parts: int, axis: int, *shape: int) -> Callable[[CaseBuilder], list[str]]:
@@ -176,6 +182,7 @@ _OTHERS: dict[str, tuple[str, Callable[[CaseBuilder], str | Sequence[str]]]] = {
     "concat between convs: 1x117x56x56": ("concat", _concat_between),
     "channel shuffle between convs: 1x120x28x28": ("transpose", _channel_shuffle),
     "windows of 7x7: 1x56x56x96": ("transpose", _windows),
+    "mul, transpose: 1x4x64x127": ("transpose", _scaled_and_turned),
     "heads apart: 1x197x1152": ("transpose", _heads),
     "four phases, concat, conv: 1x3x320x320": ("slice", _focus),
     "roll by 3: 1x56x56x96": ("slice", _roll),

@@ -88,6 +88,7 @@ def cases() -> Iterator[OperatorCase]:
     """All cases of the file."""
     for operator, shape, axis in _SOFTMAX:
         yield _along("softmax", operator, shape, axis)
+    yield OperatorCase("softmax", "Where, Softmax: 1x4x64x64", _masked_softmax)
     for name, shape in (("Softmax over channels", (1, 21, 64, 64)), ("ArgMax", (1, 21, 64, 64))):
         yield _after_convolution(name, shape)
     for name, shape in _NORMS:
@@ -107,6 +108,12 @@ def cases() -> Iterator[OperatorCase]:
 def _along(family: str, operator: str, shape: Sequence[int], axis: int) -> OperatorCase:
     name = f"{operator} over {axis}: {shape_text(shape)}"
     return one_node(family, name, operator, shape, axis=axis)
+
+
+def _masked_softmax(net: CaseBuilder) -> str:
+    least = net.constant(np.array(np.finfo(np.float32).min))
+    scores = net.node("Where", net.mask(1, 1, 64, 64), least, net.input(1, 4, 64, 64))
+    return net.node("Softmax", scores, axis=-1)
 
 
 def _norm(name: str, shape: Sequence[int], net: CaseBuilder) -> str:

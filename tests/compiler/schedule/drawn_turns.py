@@ -34,6 +34,10 @@ def turns(draw: st.DrawFn, lanes: int) -> list[Case]:
         value = chain.input(draw(st.permutations(extents)), dtype)
     if dtype.is_float and draw(st.booleans()):
         value = chain.apply("relu", value)
+    if dtype.is_float and draw(st.booleans()):  # both factors are turned, or one of them is short
+        kept = draw(st.integers(0, len(chain.shape(value))))
+        factor = (1,) * kept + chain.shape(value)[kept:]
+        value = chain.apply("mul", value, chain.input(factor, dtype))
     if form == "from_blocked":
         value = chain.apply("from_blocked", value, channels=channels)
     elif form == "to_blocked":
