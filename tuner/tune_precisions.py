@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 from compiler.graph.ir import Graph
 from compiler.plan.apply_precisions import apply_precisions, prepare
@@ -45,37 +46,41 @@ def tune_with(
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
-    started: float | None = None,
-) -> TuneResult:
-    """`tune_model`, or `tune_int8` where the settings' numerics are those.
-
-    Raises SettingsError for `auto`, of which more comes than a tuned model.
-    """
-    options.check(settings.compile.numerics)
-    if settings.compile.numerics == AUTO:
-        raise SettingsError("numerics auto is a choice, no job", hint="tuner.choose makes it")
-    if settings.compile.numerics != INT8:
-        return tune_model(model, settings, shapes=shapes, progress=progress, started=started)
-    return tune_int8(model, settings, options, shapes=shapes, progress=progress, started=started)
-
-
-def tune_int8(
-    model: Model,
-    settings: Settings,
-    options: PrecisionOptions,
-    *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    progress: Progress | None = None,
     make_runner: MakeRunner | None = None,
     started: float | None = None,
 ) -> TuneResult:
-    """Tune the quantised model; its ranges are of the calibration data, or of the record.
+    """Tune a model under the settings' numerics; with int8 that is the quantised model.
 
-    Raises TunefarmError as `tune_model` does, and for data that does not fit the model.
+    Raises TunefarmError as `tune_model` does, for calibration data that does not fit the model, and
+    for `auto`, of which more comes than a tuned model.
     """
     started = time.monotonic() if started is None else started
     options.check(settings.compile.numerics)
+    if settings.compile.numerics == AUTO:
+        raise SettingsError("numerics auto is a choice, no job", hint="tuner.choose makes it")
+    job = _Job(progress=progress, make_runner=make_runner, started=started)
+    if settings.compile.numerics != INT8:
+        return tune_model(model, settings, shapes=shapes, **job)
     check_job(settings)
+    lowered = _quantised(model, settings, options, shapes)
+    return tune_lowered(model, lowered, _plain(settings), **job)
+
+
+class _Job(TypedDict):
+    """What any job takes beside its model and settings."""
+
+    progress: Progress | None
+    make_runner: MakeRunner | None
+    started: float
+
+
+def _quantised(
+    model: Model,
+    settings: Settings,
+    options: PrecisionOptions,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+) -> LoweredModel:
+    """The quantised model; its ranges are of the calibration data, or of the record."""
     target = target_of(settings)
     graph = import_model(model, shapes, limits_of(settings))
     with Store.open(settings.database.url) as store:
@@ -84,15 +89,7 @@ def tune_int8(
         else:
             choice = calibrated(graph, settings, options)
             record_choice(store, choice, Path(model).name, graph, settings, target)
-    lowered = LoweredModel(*apply_precisions(prepare(graph), choice.plan()))
-    return tune_lowered(
-        model,
-        lowered,
-        _plain(settings),
-        progress=progress,
-        make_runner=make_runner,
-        started=started,
-    )
+    return LoweredModel(*apply_precisions(prepare(graph), choice.plan()))
 
 
 def tune_auto(

@@ -16,8 +16,10 @@ from configs.settings import Settings, load_settings
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tuner.calibration.options import PrecisionOptions
-from tuner.precision import choose
-from tuner.precision.choose import choose_precisions, fastest_within
+from tuner.precision import race
+from tuner.precision.choose import choose_precisions
+from tuner.precision.model import PlannedModel
+from tuner.precision.race import fastest_within
 from tuner.precision.report import contractions_table, points_table, summary_lines
 from tuner.precision.speed import UniformTimes
 from tuner.reports.terminal import console
@@ -62,8 +64,8 @@ def made_up_times(monkeypatch: pytest.MonkeyPatch) -> None:
             for plan in assignments
         ]
 
-    monkeypatch.setattr(choose._Model, "times", times)
-    monkeypatch.setattr(choose, "_run_in_turn", samples)
+    monkeypatch.setattr(PlannedModel, "times", times)
+    monkeypatch.setattr(race, "run_in_turn", samples)
 
 
 def chosen(settings: Settings, options: PrecisionOptions, graph: Graph | None = None) -> Any:

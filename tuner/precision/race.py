@@ -1,0 +1,66 @@
+"""Plans timed as whole models in turn, and the fastest one that is within the error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from compiler.types.precision import Calibration
+from measure.compare import Comparison, compare_paired
+from tuner.calibration.choice import ChoicePoint
+from tuner.confirm.latency import COMPARISON, aligned_inputs, interleaved_latencies, pinned
+from tuner.precision.model import PlannedModel
+from tuner.precision.search import Assignment, Point, pareto
+
+RACED_WITHIN, RACED_BEYOND = 4, 3
+"""Points within the error, and beyond it, that are timed beside f32 and the uniform ones."""
+RACE = replace(COMPARISON, max_seconds=10.0)
+
+
+def fastest_within(points: Sequence[ChoicePoint], budget: float) -> int:
+    """The number of the fastest point within the error.
+
+    One other than f32 must be faster beyond doubt: with its whole interval.
+    """
+    within = [
+        number
+        for number, point in enumerate(points)
+        if point.worst <= budget
+        and (not point.precisions or point.high is None or point.high < 1.0)
+    ]
+    return min(within, key=lambda number: points[number].ratio)
+
+
+def to_race(
+    points: Sequence[Point], limit: float, budget: float, uniform: Iterable[Assignment]
+) -> list[Point]:
+    """f32 first, then the plans that are worth a whole-model run, each once."""
+    front = pareto(points)
+    within = [point for point in front if point.error <= limit and point.lowered]
+    beyond = [point for point in front if point.error > budget]
+    plain = [point for point in points if dict(point.assignment) in [dict(u) for u in uniform]]
+    f32 = [point for point in points if not point.lowered]
+    wanted = [*f32[:1], *within[-RACED_WITHIN:], *plain, *beyond[-RACED_BEYOND:]]
+    unique = {tuple(sorted(point.assignment.items())): point for point in wanted}
+    return list(unique.values())
+
+
+def race(
+    model: PlannedModel, assignments: Sequence[Assignment], calibration: Calibration | None
+) -> list[Comparison]:
+    """The time of each plan over that of the first one, f32."""
+    samples = run_in_turn(model, assignments, calibration)
+    return [compare_paired(times, samples[0]) for times in samples]
+
+
+def run_in_turn(
+    model: PlannedModel, assignments: Sequence[Assignment], calibration: Calibration | None
+) -> list[list[float]]:
+    """Seconds of whole models with these plans, from interleaved runs on pinned cores."""
+    executables = [
+        model.executable(*model.lowered(assignment, calibration)) for assignment in assignments
+    ]
+    inputs = aligned_inputs(executables[0], model.settings.search.seed)
+    bound = [executable.bind(inputs) for executable in executables]
+    with pinned(executables[0].threads):
+        return interleaved_latencies([run.run for run in bound], RACE)
