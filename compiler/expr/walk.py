@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, TypeAlias
 
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
@@ -19,12 +19,13 @@ def children(expr: Expr) -> Operands:
 _CHILDREN: dict[type[Expr], Callable[[Any], Operands]] = {
     Const: lambda expr: (),
     Index: lambda expr: (),
-    Load: lambda expr: expr.indices,
+    Load: attrgetter("indices"),
     Unary: lambda expr: (expr.operand,),
     Cast: lambda expr: (expr.operand,),
-    Binary: lambda expr: (expr.left, expr.right),
-    Select: lambda expr: (expr.condition, expr.then, expr.otherwise),
+    Binary: attrgetter("left", "right"),
+    Select: attrgetter("condition", "then", "otherwise"),
 }
+_LEAVES = frozenset((Const, Index))
 
 
 def with_operands(expr: Expr, walk: Callable[[Expr], Expr]) -> Expr:
@@ -63,13 +64,30 @@ def postorder(expr: Expr, operands: Callable[[Expr], Operands] = children) -> It
             yield node[0]
         elif id(node) not in seen:
             seen.add(id(node))
-            stack.append((node,))
-            stack.extend(operands(node)[::-1])
+            if type(node) in _LEAVES:
+                yield node
+            else:
+                stack.append((node,))
+                stack.extend(operands(node)[::-1])
 
 
 def loads(expr: Expr) -> list[Load]:
     """Every load node once, in evaluation order."""
-    return [node for node in postorder(expr) if isinstance(node, Load)]
+    # As `postorder`, but this is asked of whole stages again and again: only loads are put in
+    # tuples, since the order of other nodes is not seen.
+    found: list[Load] = []
+    seen: set[int] = set()
+    stack: list[Expr | tuple[Load]] = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, tuple):
+            found.append(node[0])
+        elif type(node) not in _LEAVES and id(node) not in seen:
+            seen.add(id(node))
+            if isinstance(node, Load):
+                stack.append((node,))
+            stack.extend(_CHILDREN[type(node)](node)[::-1])
+    return found
 
 
 def axes_of(expr: Expr) -> set[str]:
@@ -85,7 +103,7 @@ def axes_of(expr: Expr) -> set[str]:
             found.add(node.name)
         elif id(node) not in seen:
             seen.add(id(node))
-            stack.extend(children(node))
+            stack.extend(_CHILDREN[type(node)](node))
     return found
 
 
