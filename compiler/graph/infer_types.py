@@ -18,6 +18,14 @@ def node_type(node: Node, types: Mapping[str, TensorType]) -> TensorType:
     return infer_type(node, tuple(types[name] if name else None for name in node.inputs))
 
 
+def same_types(
+    node: Node, types: Mapping[str, TensorType], others: Mapping[str, TensorType]
+) -> bool:
+    """Whether the node's output and inputs have types in both mappings, and the same ones."""
+    names = (node.output, *filter(None, node.inputs))
+    return all(name in others and types.get(name) == others[name] for name in names)
+
+
 def run(graph: Graph) -> Graph:
     """The graph with inferred types.
 

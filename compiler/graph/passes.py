@@ -81,8 +81,8 @@ def run_passes(
     verify_graph(graph)
     for name, run in passes:
         allowance.check_time(f"pass {name}")
-        graph = run(graph, allowance)
-        verify_graph(graph)
+        before, graph = graph, run(graph, allowance)
+        verify_graph(graph, before)
         if observe is not None:
             observe(name, graph)
     return graph

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from compiler.errors import TunefarmError, VerifyError
-from compiler.graph.infer_types import node_type
+from compiler.graph.infer_types import node_type, same_types
 from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph, format_node
 from compiler.types.node import Node
 
 
-def verify_graph(graph: Graph) -> None:
+def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
     """Check names, order, types and constants; `VerifyError` with the printed graph.
 
     Every value has one definition before its first use, every node's result has the type that its
     operator infers, constants are read-only, contiguous arrays of their declared type, and the
-    graph has at least one output.
+    graph has at least one output. Types of nodes that the graph shares with a `verified` one, with
+    the same types all round them, are not inferred again.
     """
-    problem = _values_problem(graph) or _nodes_problem(graph) or _outputs_problem(graph)
+    problem = _values_problem(graph) or _nodes_problem(graph, verified) or _outputs_problem(graph)
     if problem:
         raise VerifyError(f"graph {graph.name}: {problem}", program=format_graph(graph))
 
@@ -40,12 +41,13 @@ def _values_problem(graph: Graph) -> str:
         if array.flags.writeable:
             return f"constant {name} is writeable"
     for name, type in graph.types.items():
-        if any(extent < 1 for extent in type.shape):
+        if min(type.shape, default=1) < 1:
             return f"{name} has an extent below 1: {type}"
     return ""
 
 
-def _nodes_problem(graph: Graph) -> str:
+def _nodes_problem(graph: Graph, verified: Graph | None) -> str:
+    known = {id(node) for node in verified.nodes} if verified else set()
     defined = {*graph.inputs, *graph.constants}
     for node in graph.nodes:
         for name in node.inputs:
@@ -54,6 +56,8 @@ def _nodes_problem(graph: Graph) -> str:
         if not node.output or node.output in defined:
             return f"{node.output!r} is defined twice, in {format_node(node)}"
         defined.add(node.output)
+        if verified and id(node) in known and same_types(node, graph.types, verified.types):
+            continue
         problem = _type_problem(graph, node)
         if problem:
             return f"{problem}, in {format_node(node)}"

@@ -281,7 +281,7 @@ def _check_arity(
 
 
 def _check_extents(node: Node, what: str, type: TensorType) -> None:
-    if any(extent < 1 for extent in type.shape):
+    if min(type.shape, default=1) < 1:
         raise ShapeError(
             f"{_where(node)}: {what} has the type {type}",
             hint="tensors without elements are not supported",
