@@ -1,7 +1,9 @@
-"""The second half of fold_quantised: no division between integer sums and their quantisation.
+"""The second half of fold_quantised: no division between integers and their quantisation.
 
     quantize(relu(sum * m + dequantize(r, s)), t)
         -> saturate(relu(sum * (m / t) + dequantize(r, s / t)))
+    quantize(dequantize(q, p) + dequantize(r, s), t)
+        -> saturate(dequantize(q, p / t) + dequantize(r, s / t))
 
 A relu or clip whose bounds are those of the quantised type goes away.
 """
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.graph.ir import Graph
-from compiler.graph.quantised.operands import NARROW
+from compiler.graph.quantised.operands import NARROW, dequantised
 from compiler.graph.rewriter import Rewriter, use_counts
 from compiler.operators.registry import complete_attributes
 from compiler.types.dtypes import DType
@@ -22,10 +24,11 @@ from compiler.types.node import Node
 from compiler.types.tensor_type import Attribute
 
 _Floats = npt.NDArray[np.float32]
+_SUMS = ("add", "sub")
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with `saturate` behind sums of integers in the place of `quantize`."""
+    """The graph with `saturate` behind scaled integers and their sums in the place of `quantize`."""
     return _Requantiser(graph).run()
 
 
@@ -67,7 +70,7 @@ class _Requantiser:
         if scale is None or scale.dtype != np.float32 or not plain or zero is None:
             return None
         source = node.inputs[0]
-        if rewriter.types[source].dtype is not DType.F32 or not self._has_sums(source):
+        if rewriter.types[source].dtype is not DType.F32 or not self._is_scaled(source):
             return None
         type = rewriter.types[node.output]
         if type.dtype not in NARROW:
@@ -93,22 +96,33 @@ class _Requantiser:
             return None
         return int(zero.reshape(-1)[0].item())
 
-    def _has_sums(self, name: str) -> bool:
-        """Is the value computed from sums of integers, for this reader only?"""
+    def _is_scaled(self, name: str) -> bool:
+        """Is the value sums of integers, or a sum of integers, scaled, for this reader only?
+
+        Integers that are dequantized alone are not: many quotients of two scales would be ties.
+        """
         node = self.rewriter.producers.get(name)
-        if node is None or self.uses[name] > 1 or node.operator == "dequantize":
+        if node is None or self.uses[name] > 1:
             return False
-        if node.operator == "mul":
-            cast = self.rewriter.producers.get(node.inputs[0])
-            return (
-                cast is not None
-                and cast.operator == "cast"
-                and self.rewriter.types[cast.inputs[0]].dtype is DType.I32
-                and node.inputs[1] in self.rewriter.constants
-            )
-        if node.operator in ("relu", "clip", "add"):
-            return any(self._has_sums(operand) for operand in node.inputs)
-        return False
+        if node.operator in ("relu", "clip"):
+            return self._is_scaled(node.inputs[0])
+        if node.operator in _SUMS:
+            return all(self._is_term(operand) for operand in node.inputs)
+        return self._is_product(node)
+
+    def _is_term(self, name: str) -> bool:
+        """Is it constant, dequantized, or scaled?"""
+        known = name in self.rewriter.constants or dequantised(self.rewriter, name) is not None
+        return known or self._is_scaled(name)
+
+    def _is_product(self, node: Node) -> bool:
+        """Does it multiply sums of integers with constants?"""
+        if node.operator != "mul" or node.inputs[1] not in self.rewriter.constants:
+            return False
+        cast = self.rewriter.producers.get(node.inputs[0])
+        if cast is None or cast.operator != "cast":
+            return False
+        return self.rewriter.types[cast.inputs[0]].dtype is DType.I32
 
     def _unbounded(self, name: str, divisor: _Floats, low: int, high: int) -> str:
         """What a relu or clip reads whose bounds cut nothing that saturation to low..high keeps."""
@@ -118,7 +132,7 @@ class _Requantiser:
         smallest, largest = _bounds(node)
         below = smallest is None or np.rint(np.float32(smallest) / divisor) <= low
         above = largest is None or np.rint(np.float32(largest) / divisor) >= high
-        if not (below and above) or not self._has_sums(node.inputs[0]):
+        if not (below and above) or not self._is_scaled(node.inputs[0]):
             return name
         return self._unbounded(node.inputs[0], divisor, low, high)
 
@@ -132,16 +146,16 @@ class _Requantiser:
         if node is None or (node.operator != "dequantize" and self.uses[name] > 1):
             return None
         match node.operator:
-            case "mul" if self._has_sums(name):
+            case "mul" if self._is_product(node):
                 factor = rewriter.constants[node.inputs[1]]
                 scaled = rewriter.constant(_quotient(factor, divisor), f"{name}_factor")
                 return rewriter.emit("mul", (node.inputs[0], scaled), like=node)
-            case "add":
+            case "add" | "sub":
                 parts = [self._divided(operand, divisor, like) for operand in node.inputs]
                 present = tuple(part for part in parts if part is not None)
                 if len(present) < len(parts):
                     return None
-                return rewriter.emit("add", present, like=node)
+                return rewriter.emit(node.operator, present, like=node)
             case "relu":
                 inner = self._divided(node.inputs[0], divisor, like)
                 return inner and rewriter.emit("relu", (inner,), like=node)
