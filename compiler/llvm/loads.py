@@ -19,6 +19,7 @@ from compiler.llvm.shuffles import first_lanes, shuffle, transpose_block
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.types.dtypes import DType
 
+FAR = 1 << 14  # bytes ahead from where on the second-level cache is near enough
 CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
 
 
@@ -157,8 +158,7 @@ class LoadEmitter:
             result = self._load_vector(node.buffer, pointer, dtype, lane.width)
             if node.dtype is DType.BOOL:
                 result = self._truth(result)
-            if node.buffer in self.prefetches:
-                self._prefetch(node, pointer, form.constant)
+            self.prefetch_ahead(node, pointer, form.constant)
             if keeps:
                 self.addresses.keep(node.buffer, key, result)
                 self.registers.keep(node.buffer, first, result)
@@ -214,14 +214,15 @@ class LoadEmitter:
             return other if mask is None else mask
         return scalar_ops.binary(self.writer, "and", *self.common(mask, other))
 
-    def _prefetch(self, node: Load, pointer: str, offset: int) -> None:
-        """Ask for what lies ahead of a vector, once for each cache line."""
-        if offset * node.dtype.bytes % CACHE_LINE:
+    def prefetch_ahead(self, node: Load, pointer: str, offset: int) -> None:
+        """Ask for what lies ahead of a vector of a buffer that streams, once a cache line."""
+        if node.buffer not in self.prefetches or offset * node.dtype.bytes % CACHE_LINE:
             return
         ahead = self.prefetches[node.buffer] * node.dtype.bytes
         # Not "inbounds": what lies ahead of the last vector is nobody's.
         target = self.writer.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
-        self.writer.call("llvm.prefetch.p0", [f"ptr {target}", "i32 0", "i32 3", "i32 1"])
+        level = 3 if ahead < FAR else 2
+        self.writer.call("llvm.prefetch.p0", [f"ptr {target}", "i32 0", f"i32 {level}", "i32 1"])
 
     def load_column(self, node: Load, form: Affine, stride: int) -> Value | None:
         """A column of a block of a local buffer whose rows are vectors of a known width."""
@@ -313,8 +314,7 @@ class LoadEmitter:
         if mask is not None:
             return self.masked_load(pointer, self._mask_of_piece(mask, pieces, number), dtype)
         name = self.writer.emit(f"load {type_of(dtype, width)}, ptr {pointer}, align {dtype.bytes}")
-        if node.buffer in self.prefetches:
-            self._prefetch(node, pointer, form.constant)
+        self.prefetch_ahead(node, pointer, form.constant)
         result = Value(name, dtype, width)
         if keeps:
             self.addresses.keep(node.buffer, key, result)

@@ -28,7 +28,7 @@ _SUMS = ("add", "sub")
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with `saturate` behind scaled integers and their sums in the place of `quantize`."""
+    """The graph with `saturate` behind sums of scaled integers in the place of `quantize`."""
     return _Requantiser(graph).run()
 
 

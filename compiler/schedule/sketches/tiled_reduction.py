@@ -64,6 +64,7 @@ PARALLEL_BYTES = 1 << 18
 IN_ORDER = ("tiled_merged", "tiled_phases")  # forms of blocked data: the first is the best
 WIDE_WINDOW = 5
 PREFETCH_DISTANCES = (0, 1024)  # elements
+TILES_AHEAD = (0, 1)  # of constants that are asked for while those of a tile are multiplied
 
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -106,6 +107,8 @@ def _sketch(context: TileContext) -> Sketch:
         # What is unpacked is read slowly enough for that to be worth an instruction.
         distance = PREFETCH_DISTANCES[-1] if unpacks(context.kernel) else 0
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), distance))
+    if context.form.dot is not None and not context.form.turned:
+        choices.append((Choice("ahead", TILES_AHEAD), int(_rereads(context, tiles))))
     if prologue and not context.form.copies:
         apart = context.form.held or not can_inline(context.kernel, prologue, roles.vector)
         if context.form.dot is not None and is_padded_with_terms(context.kernel, prologue):
@@ -127,6 +130,19 @@ def _shared(context: TileContext, loops: Sequence[str]) -> Sequence[str]:
     if context.roles.row or context.prologue:
         return ()
     return [loop for loop in loops if "columns" not in loop]
+
+
+def _rereads(context: TileContext, tiles: Sequence[ChoiceValue]) -> bool:
+    """Whether several tiles of the output multiply the same constants.
+
+    Narrow ones, which are multiplied fast, come from beyond the caches too slowly. Meanwhile there
+    is time to bring the next ones; what is read once comes in order, and is best left alone.
+    """
+    best = best_tile(context, tiles)
+    assert isinstance(best, tuple)
+    roles = context.roles
+    outer = math.prod(context.extents[axis] for axis in roles.outer)
+    return outer * context.extent(roles.row) * context.extent(roles.column) > int(best[0])
 
 
 def _padding(context: TileContext, paddings: Sequence[str]) -> str:
@@ -164,6 +180,9 @@ class _Plan(TileLoops):
         if distance := values.integers("prefetch").item():
             streamed = [pack.buffer for pack in packed if pack.buffer in context.streamed]
             steps += [Prefetch(buffer, distance) for buffer in streamed]
+        elif tiles_ahead := values.integers("ahead").item():
+            distance = tiles_ahead * self._tile_of_constants()
+            steps += [Prefetch(pack.buffer, distance) for pack in packed]
         if output == anchor:  # a turned form has seen to it
             anchor = f"{output}.sum"
             steps.append(CacheWrite(output, anchor))
@@ -195,6 +214,12 @@ class _Plan(TileLoops):
         fused = len(tiles.parallel) == len(loops) > 1
         steps.append(ComputeAt(anchor, output, "parallel" if fused else loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
+
+    def _tile_of_constants(self) -> int:
+        """Elements of a packed constant that a tile of the output is multiplied with."""
+        dot = self.context.form.dot
+        assert dot is not None
+        return self.context.reduction * dot.terms * self.vectors.item() * self.context.lanes
 
     def _packed_lanes(self) -> int:
         """Neighbours along the vectors that constants hold side by side: a vector's, or a tile's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from compiler.graph import fold_quantised
 from compiler.graph.ir import Graph
@@ -119,6 +120,27 @@ def test_equal_parts_are_joined_as_integers_and_others_quantised_anew() -> None:
     folded = fold_quantised.run(graph)
     _same(graph, folded)
     assert operators(folded) == ["dequantize", "quantize", "concat"]
+
+
+@pytest.mark.parametrize("operator", ["add", "sub"])
+def test_sums_of_dequantized_data_are_not_divided(operator: str) -> None:
+    maker = _Maker()
+    first = maker.dequantized(maker.input(1, 3, 4, 4, dtype=DType.U8), 0.5, 3)
+    second = maker.dequantized(maker.input(1, 3, 4, 4, dtype=DType.U8), 0.25, 9)
+    total = maker.node("relu", maker.node(operator, first, second))
+    graph = maker.graph(maker.quantized(total, 2.0, 7))
+    folded = fold_quantised.run(graph)
+    _same(graph, folded)
+    assert operators(folded)[-2:] == ["relu", "saturate"]
+
+
+def test_data_that_is_only_quantised_anew_is_divided() -> None:
+    maker = _Maker()
+    data = maker.dequantized(maker.input(1, 3, 4, 4, dtype=DType.U8), 0.3, 3)
+    graph = maker.graph(maker.quantized(data, 0.7, 7))
+    folded = fold_quantised.run(graph)
+    _same(graph, folded)
+    assert operators(folded) == ["dequantize", "quantize"]
 
 
 def test_what_is_not_quantised_stays() -> None:

@@ -20,6 +20,7 @@ from compiler.llvm.machine import assembly
 from compiler.loops.verify import verify_loops
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import default_schedule, schedule_space
+from compiler.schedule.steps.prefetch import Prefetch
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
@@ -241,3 +242,20 @@ def test_padding_whose_terms_count_is_copied(pad: int, choices: set[str]) -> Non
     space = schedule_space(narrowed(kernel, *U8_I8, pad), x86("avx512vnni"))
     (padding,) = (c for sketch in space.sketches for c in sketch.choices if c.name == "padding")
     assert set(padding.values) == choices
+
+
+@pytest.mark.parametrize(("rows", "ahead"), [(1, 0), (64, 1)])
+def test_constants_that_tiles_share_are_asked_for_a_tile_ahead(rows: int, ahead: int) -> None:
+    target = x86("avx512vnni")
+    made = narrowed(product(rows, 40, 64, turned=False), *U8_I8)
+    space = schedule_space(made, target)
+    candidate = space.default()
+    schedule = space.schedule(candidate)
+    text = emit_loops(lower(made, schedule), schedule, target, "kernel").text
+    found = [step for step in schedule.steps if isinstance(step, Prefetch)]
+    assert len(found) == ahead
+    assert ("call void @llvm.prefetch" in text) == bool(ahead)
+    for step in found:
+        vectors, rest = divmod(step.distance, 40 * 16)
+        assert vectors in (1, 2, 3, 4)
+        assert rest == 0
