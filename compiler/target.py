@@ -68,6 +68,17 @@ class Target:
         return {"avx512f", "avx512vl", "avx512dq"} <= set(self.features)
 
     @property
+    def has_half_floats(self) -> bool:
+        """Whether the CPU computes in f16, vectors of all sizes too."""
+        of_x86 = {"avx512fp16", "avx512vl"} <= set(self.features)
+        return of_x86 or "fullfp16" in self.features
+
+    @property
+    def widens_half_floats(self) -> bool:
+        """Whether one instruction adds products of f16 to sums in f32."""
+        return "fp16fml" in self.features
+
+    @property
     def activations(self) -> DType:
         """The 8-bit type that instructions multiply with signed weights."""
         return DType.I8 if self.triple.startswith("aarch64") else DType.U8

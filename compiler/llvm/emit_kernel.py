@@ -16,6 +16,7 @@ from compiler.llvm.addresses import Addresses, Storage
 from compiler.llvm.copies import Copy, copy_of, emit_copy
 from compiler.llvm.dot_products import DotEmitter
 from compiler.llvm.expressions import ExpressionEmitter
+from compiler.llvm.half_floats import widened_sum
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
@@ -108,6 +109,7 @@ class _FunctionEmitter:
             dict(kernel.nest.prefetches),
             kernel.target.has_gather,
             _rounding_widths(kernel.target),
+            kernel.target.has_half_floats,
         )
         self.results = ResultEmitter(writer, self.addresses, self.registers, self.expressions)
         palette = kernel.target.matrix_tiles
@@ -365,6 +367,8 @@ class _FunctionEmitter:
             else:
                 operation = COMBINERS[statement.combiner].operation
                 combined = scalar_ops.binary(self.writer, operation, old, value)
+        elif (widened := self._widened(product, old)) is not None:
+            combined = widened
         else:
             left, right, old = expressions.common(*map(expressions.vector, product), old)
             name = self.writer.intrinsic(
@@ -390,6 +394,12 @@ class _FunctionEmitter:
         if fused and value.dtype.is_float and isinstance(value, Binary) and value.op == "mul":
             return value.left, value.right
         return None
+
+    def _widened(self, product: tuple[Expr, Expr], old: Value) -> Value | None:
+        """A sum with a product of f16 added, where the target has an instruction for that."""
+        if not self.kernel.target.widens_half_floats:
+            return None
+        return widened_sum(self.writer, self.expressions.vector, product, old)
 
     def _carry(self, statement: Carry) -> None:
         """The update, and what it gives; lanes that share one carried value are scanned."""

@@ -23,6 +23,7 @@ from compiler.expr.parts import Quantised, float_bounds, quantised_parts
 from compiler.expr.walk import axes_of, loads
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
+from compiler.llvm.half_floats import HalfEmitter
 from compiler.llvm.loads import Lane, LoadEmitter
 from compiler.llvm.registers import Registers
 from compiler.llvm.writer import FunctionWriter, Value
@@ -45,10 +46,12 @@ class ExpressionEmitter(LoadEmitter):
         prefetches: Mapping[str, int],
         has_gather: bool,
         rounding: frozenset[int] = frozenset(),
+        has_half_floats: bool = False,
     ) -> None:
         super().__init__(writer, addresses, registers, prefetches)
         self.rounding = rounding  # widths of vectors whose conversions to integers round
         self.has_gather = has_gather
+        self.halves = HalfEmitter(writer, self.value, self.common) if has_half_floats else None
         # By identity, with the expression itself so that no identity is used again.
         self._memo: dict[int, tuple[Expr, Value]] = {}
         self._axes: dict[int, tuple[Expr, frozenset[str]]] = {}
@@ -222,6 +225,10 @@ class ExpressionEmitter(LoadEmitter):
             value = self.value(parts.value)
             if value.width == self.lane.width:
                 return self._quantised(parts, value, node.dtype)
+        if self.halves is not None and node.dtype is DType.F16 and node.operand.dtype is DType.F32:
+            half = self.halves.rounded(node.operand)
+            if half is not None:
+                return half
         value = self.value(node.operand)
         if node.operand.dtype.is_float and node.dtype.is_integer and value.width:
             low, high = float_bounds(node.operand)
