@@ -11,6 +11,7 @@ from compiler.graph import dead_code
 from compiler.graph.ir import Graph
 from compiler.graph.patterns import (
     activations,
+    casts,
     folded_layer_norm,
     group_norm,
     normalisations,
@@ -19,6 +20,7 @@ from compiler.graph.patterns import (
 )
 from compiler.graph.patterns.finder import Finder, Match, MatchRule
 from compiler.graph.rewriter import Rewriter
+from compiler.types.numerics import is_narrow
 
 PATTERNS: tuple[MatchRule, ...] = (
     folded_layer_norm.match,
@@ -27,12 +29,16 @@ PATTERNS: tuple[MatchRule, ...] = (
     softmax.match,
     rotary.match,
     activations.match,
+    casts.match,
 )
 
 
-def run(graph: Graph) -> Graph:
-    """The graph with one operator for each pattern."""
-    matches = _matches(graph)
+def run(graph: Graph, rounds_each: bool = False) -> Graph:
+    """The graph with one operator for each pattern.
+
+    Where every operator rounds its result (`rounds_each`) those in 16-bit floats stay spelled out.
+    """
+    matches = _matches(graph, rounds_each)
     if not matches:
         return graph
     rewriter = Rewriter(graph)
@@ -45,13 +51,13 @@ def run(graph: Graph) -> Graph:
     return dead_code.run(rewriter.finish())
 
 
-def _matches(graph: Graph) -> dict[str, Match]:
+def _matches(graph: Graph, rounds_each: bool) -> dict[str, Match]:
     """The matches by their last value; none takes in a value of another one."""
     finder = Finder(graph)
     found: dict[str, Match] = {}
     taken: set[str] = set()
     for node in reversed(graph.nodes):
-        if node.output in taken:
+        if node.output in taken or (rounds_each and is_narrow(finder.dtype(node.output))):
             continue
         for rule in PATTERNS:
             match = rule(finder, node)

@@ -20,11 +20,12 @@ from compiler.types.dtypes import DType
 from compiler.types.node import Node
 
 _CUBIC = 0.044715
+_TYPES = frozenset((DType.F32, DType.F16, DType.BF16))
 
 
 def match(finder: Finder, node: Node) -> Match | None:
     """The activation function that ends in this node."""
-    if node.operator not in ("mul", "div") or finder.dtype(node.output) is not DType.F32:
+    if node.operator not in ("mul", "div") or finder.dtype(node.output) not in _TYPES:
         return None
     number, values = finder.factors(node.output)
     if len(values) != 2:
@@ -40,7 +41,7 @@ def match(finder: Finder, node: Node) -> Match | None:
 
 
 def _gelu(finder: Finder, node: Node, number: float, x: str, gate: str) -> Match | None:
-    if not close(number, 0.5):
+    if not finder.is_close(number, 0.5, x):
         return None
     for inner, one in finder.with_number(gate, "add"):
         function = finder.node(inner, "erf", "tanh")
@@ -69,10 +70,12 @@ def _hard_swish(finder: Finder, node: Node, number: float, x: str, gate: str) ->
     attributes = complete_attributes(ramp)
     if ramp.operator == "hard_sigmoid":
         sixth, half = attributes.floating("alpha"), attributes.floating("beta")
-        fits = number == 1 and ramp.inputs[0] == x and close(sixth, 1 / 6) and close(half, 0.5)
+        numbers = close(sixth, 1 / 6) and close(half, 0.5)
+        fits = number == 1 and ramp.inputs[0] == x and numbers
         return Match(node, "hard_swish", (x,)) if fits else None
     bounds = attributes["min"] == 0 and attributes["max"] == 6
-    fits = close(number, 1 / 6) and finder.is_polynomial(ramp.inputs[0], x, {0: 3.0, 1: 1.0})
+    sixth = finder.is_close(number, 1 / 6, x)
+    fits = sixth and finder.is_polynomial(ramp.inputs[0], x, {0: 3.0, 1: 1.0})
     return Match(node, "hard_swish", (x,)) if bounds and fits else None
 
 

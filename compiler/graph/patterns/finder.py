@@ -21,6 +21,7 @@ Coefficients: TypeAlias = Mapping[int, float]
 _MAXIMUM_NODES = 24
 _MAXIMUM_DEPTH = 6
 _RELATIVE = 2e-6  # that numbers may differ by: roundings of f32, and models' few digits
+_NARROW = {DType.F16: 2e-3, DType.BF16: 1e-2}  # the same of a few numbers stored in 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,10 @@ class Finder:
         number = self.number(name)
         return number is not None and close(number, value)
 
+    def is_close(self, number: float, wanted: float, name: str) -> bool:
+        """Two numbers differ by roundings only, of the type that a value has."""
+        return close(number, wanted, _NARROW.get(self.dtype(name), _RELATIVE))
+
     def with_number(self, name: str, op: str) -> list[tuple[str, float]]:
         """The other operand and the number, where a value is `operand op number`.
 
@@ -221,7 +226,7 @@ class Finder:
         found = self.polynomial(name, x)
         if found is None or set(found) != set(wanted):
             return False
-        return all(close(found[power], value) for power, value in wanted.items())
+        return all(self.is_close(found[power], value, x) for power, value in wanted.items())
 
     # --- what a match takes in ------------------------------------------------------------------
 
@@ -265,9 +270,9 @@ def trailing_axis(node: Node, rank: int) -> int | None:
     return axes[0] if whole else None
 
 
-def close(left: float, right: float) -> bool:
+def close(left: float, right: float, relative: float = _RELATIVE) -> bool:
     """Two numbers differ by roundings only."""
-    return abs(left - right) <= _RELATIVE * abs(right)
+    return abs(left - right) <= relative * abs(right)
 
 
 def _sum(left: Coefficients, right: Coefficients) -> Coefficients:
