@@ -10,11 +10,15 @@ as matrices of a flat stack (reshape, transpose, reshape); heads that share keys
 Operands and result keep the order of axes in which they lie, where features (of keys: or positions)
 stay adjacent. What only the attention needs disappears: scores and weights that others read, or a
 softmax over another axis, leave everything as it is.
+
+Of 16-bit floats operands are widened once and the result is rounded; casts to f32 round the softmax
+and back, which models spell for that, are left out.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -28,12 +32,18 @@ from compiler.types.dtypes import DType
 from compiler.types.node import Node
 
 FEWEST_QUERIES = 4  # of a head with keys of its own
-FEWEST_QUERIES = 4  # of a head with keys of its own
+_TYPES = frozenset((DType.F32, DType.F16, DType.BF16))
 
 
-def run(graph: Graph) -> Graph:
-    """The graph with attention operators for what spells them out."""
-    finder = _Finder(graph)
+def run(graph: Graph, summed: Collection[DType] = (), rounds_each: bool = False) -> Graph:
+    """The graph with attention operators for what spells them out.
+
+    They are computed in f32, whatever 16-bit floats the model has; where every operator rounds its
+    result (`rounds_each`), such attention stays. So does that in a type whose products the target
+    sums (`summed`), which is faster in two products, but for heads that share their keys.
+    """
+    types = frozenset((DType.F32,)) if rounds_each else _TYPES
+    finder = _Finder(graph, summed, types)
     matches = [match for node in graph.nodes if (match := finder.match(node)) is not None]
     if not matches:
         return graph
@@ -51,8 +61,10 @@ def run(graph: Graph) -> Graph:
 class _Finder:
     """Finds attention from its last product backwards."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, summed: Collection[DType], types: Collection[DType]) -> None:
         self.graph = graph
+        self.summed = summed
+        self.types = types
         self.producers = {node.output: node for node in graph.nodes}
         self.uses = use_counts(graph)
         self.readers = consumers(graph)
@@ -62,13 +74,15 @@ class _Finder:
         if product.operator != "matmul" or _flag(product, "transpose_a"):
             return None
         guarded = self._guarded(product.inputs[0])
-        softmax = self._own(product.inputs[0] if guarded is None else guarded[1], "softmax")
+        weights = self._before_cast(product.inputs[0] if guarded is None else guarded[1])
+        softmax = self._own(weights, "softmax")
         if softmax is None:
             return None
         scores = self._shape(softmax.output)
         rank = len(scores)
         axis = complete_attributes(softmax).integer("axis")
-        if axis != rank - 1 or rank < 2 or self._dtype(softmax.output) is not DType.F32:
+        dtype = self._dtype(product.output)
+        if axis != rank - 1 or rank < 2 or dtype not in self.types:
             return None
         found = self._scores(softmax.inputs[0], scores)
         if found is None:
@@ -91,7 +105,9 @@ class _Finder:
         empty = "" if guarded is None else guarded[0]
         match = self._shared(Match(last, query, key, value, perm, scale, masks, masked, empty))
         # Two products with a few rows each read keys and values as they lie.
-        return match if match.groups or scores[-2] >= FEWEST_QUERIES else None
+        few = scores[-2] < FEWEST_QUERIES
+        pays = match.groups or not few if dtype not in self.summed else match.groups and few
+        return match if pays else None
 
     def _guarded(self, name: str) -> tuple[str, str] | None:
         """where(rows, 0, weights) as the rows and the weights, as ONNX's own operator spells it."""
@@ -110,6 +126,7 @@ class _Finder:
         self, name: str, shape: tuple[int, ...]
     ) -> tuple[Node, float, tuple[Mask, ...], float] | None:
         """The first product with what becomes of its result: scale, masks, and what is masked."""
+        name = self._before_cast(name)
         node = self._own(name, "")
         if node is None or self._shape(name) != shape:
             return None
@@ -127,7 +144,7 @@ class _Finder:
         if node.operator == "add":
             for inner, other in _operands(node):
                 found = self._scores(inner, shape)
-                if found is not None and self._dtype(other) is DType.F32:
+                if found is not None and self._dtype(other) is self._dtype(name):
                     first, scale, masks, masked = found
                     return first, scale, (*masks, Mask(other)), masked
             return None
@@ -253,6 +270,13 @@ class _Finder:
             return None
         return node
 
+    def _before_cast(self, name: str) -> str:
+        """What is cast between f32 and 16 bits to be this value, or the value."""
+        node = self._own(name, "cast")
+        if node is None or not {self._dtype(name), self._dtype(node.inputs[0])} <= _TYPES:
+            return name
+        return node.inputs[0]
+
     def _shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
 
@@ -262,7 +286,7 @@ class _Finder:
     def _number(self, name: str) -> float | None:
         """The value of a constant that has the same number everywhere."""
         array = self.graph.constants.get(name)
-        if array is None or array.dtype != np.float32 or array.size == 0:
+        if array is None or self._dtype(name) not in _TYPES or array.size == 0:
             return None
         first = array.reshape(-1)[0]
         same = array.size == 1 or bool(np.all(array == first))

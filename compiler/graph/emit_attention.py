@@ -73,19 +73,35 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         "scale": match.scale,
         "masked": match.masked,
     }
-    operands = tuple(rewriter.value(name) for name in inputs)
+    operands = tuple(_widened(rewriter, match, rewriter.value(name)) for name in inputs)
+    dtype = rewriter.graph.types[match.last.output].dtype
     nodes: list[tuple[str, tuple[str, ...], dict[str, Attribute]]] = [
         ("attention", operands, attributes)
     ]
+    if dtype is not dtype.wide:
+        nodes.append(("cast", (), {"to": str(dtype)}))
     if match.groups:
         nodes.append(("reshape", (), {"shape": shape}))
     if match.empty:
-        zero = rewriter.constant(np.zeros((), np.float32), f"{match.last.output}_zero")
+        zero = rewriter.constant(np.zeros((), dtype.numpy), f"{match.last.output}_zero")
         nodes.append(("where", (_rows(rewriter, match), zero), {}))
     result: tuple[str, ...] = ()
     for number, (name, first, given) in enumerate(nodes, 1):
         output = match.last.output if number == len(nodes) else ""
         result = (rewriter.emit(name, (*first, *result), given, like=match.last, output=output),)
+
+
+def _widened(rewriter: Rewriter, match: Match, name: str) -> str:
+    """An operand in the type that is computed in: converted once, and before it is viewed, where
+    what makes it may do so."""
+    dtype = rewriter.types[name].dtype
+    if not dtype.is_float or dtype is dtype.wide:
+        return name
+    view = rewriter.producers.get(name)
+    if view is not None and view.operator == "reshape":
+        wide = _widened(rewriter, match, view.inputs[0])
+        return _viewed(rewriter, match, wide, rewriter.types[name].shape)
+    return rewriter.emit("cast", (name,), {"to": str(dtype.wide)}, like=match.last)
 
 
 def _rows(rewriter: Rewriter, match: Match) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 from compiler.graph import (
@@ -19,6 +19,7 @@ from compiler.graph import (
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
 from compiler.limits import Allowance
+from compiler.types.dtypes import DType
 
 GraphPass: TypeAlias = Callable[[Graph, Allowance], Graph]
 Observe: TypeAlias = Callable[[str, Graph], None]
@@ -36,17 +37,30 @@ BEFORE_TYPES: tuple[tuple[str, GraphPass], ...] = (
     ("simplify", plain(simplify.run)),
 )
 """Before passes that choose the types that are computed in."""
-BEFORE_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
-    ("fold_batch_norm", plain(fold_batch_norm.run)),
-    ("fold_constants_2", fold_constants.run),
-    ("simplify_2", plain(simplify.run)),
-    ("recognise_patterns", plain(recognise_patterns.run)),
-    ("attention", plain(attention.run)),
-    ("turned_operands", plain(turned_operands.run)),
-    ("common_subexpressions", plain(common_subexpressions.run)),
-    ("recognise_patterns_2", plain(recognise_patterns.run)),
-    ("dead_code", plain(dead_code.run)),
-)
+
+
+def before_layouts(
+    summed: Collection[DType] = (), rounds_each: bool = False
+) -> tuple[tuple[str, GraphPass], ...]:
+    """Those whose result layouts are chosen for.
+
+    `summed` are the narrow floats whose products the target has instructions to sum; `rounds_each`
+    as `Numerics` has it.
+    """
+    recognised = plain(lambda graph: recognise_patterns.run(graph, rounds_each))
+    return (
+        ("fold_batch_norm", plain(fold_batch_norm.run)),
+        ("fold_constants_2", fold_constants.run),
+        ("simplify_2", plain(simplify.run)),
+        ("recognise_patterns", recognised),
+        ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each))),
+        ("turned_operands", plain(turned_operands.run)),
+        ("common_subexpressions", plain(common_subexpressions.run)),
+        ("recognise_patterns_2", recognised),
+        ("dead_code", plain(dead_code.run)),
+    )
+
+
 AFTER_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
     ("simplify_3", plain(simplify.run)),
     ("fold_constants_3", fold_constants.run),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.graph.ir import Graph
-from compiler.graph.passes import BEFORE_LAYOUTS, run_passes
+from compiler.graph.passes import before_layouts, run_passes
 from compiler.graph.verify import verify_graph
 from compiler.limits import Allowance
 from compiler.plan import quantise
@@ -29,7 +29,7 @@ def prepare(graph: Graph, allowance: Allowance | None = None) -> Graph:
     Identities of plans and calibrations are of this graph. Raises `VerifyError` and `LimitError` as
     `optimise` does.
     """
-    prepared = run_passes(graph, BEFORE_LAYOUTS, None, allowance or Allowance())
+    prepared = run_passes(graph, before_layouts(), None, allowance or Allowance())
     return _with_own_sources(prepared)
 
 

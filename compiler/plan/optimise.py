@@ -9,10 +9,10 @@ from compiler.graph import fold_quantised, weight_products
 from compiler.graph.ir import Graph
 from compiler.graph.passes import (
     AFTER_LAYOUTS,
-    BEFORE_LAYOUTS,
     BEFORE_TYPES,
     GraphPass,
     Observe,
+    before_layouts,
     plain,
     run_passes,
 )
@@ -53,7 +53,8 @@ def passes(
     stored = (("choose_precision", precision), ("share_memory", plain(share_memory.run)))
     packs = plain(lambda graph: weight_products.run(graph, numerics == STRICT_NUMERICS))
     weights = ("weight_products", packs)
-    return *BEFORE_TYPES, *types, weights, *BEFORE_LAYOUTS, *planned, *AFTER_LAYOUTS, *stored
+    before = before_layouts(summed, numerics.rounds_each)
+    return *BEFORE_TYPES, *types, weights, *before, *planned, *AFTER_LAYOUTS, *stored
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))

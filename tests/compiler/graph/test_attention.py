@@ -276,3 +276,36 @@ def test_a_row_without_a_key_is_zero_where_the_model_says_so() -> None:
     (expected,), (found,) = (evaluate_graph(g, inputs) for g in (graph, _fused(graph)))
     assert not expected[:, 1].any()
     assert_close([found], [expected])
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
+def test_attention_in_16_bits_is_computed_in_f32(dtype: DType) -> None:
+    graph = _half(dtype)
+    after = attention.run(graph)
+    assert operators(after).count("attention") == 1
+    inputs = random_inputs(graph)
+    (found,), (expected,) = (evaluate_graph(each, inputs) for each in (after, graph))
+    wide = expected.astype(np.float32)
+    assert_close([found.astype(np.float32)], [wide], tolerance=8 * dtype.epsilon)
+    node = next(node for node in after.nodes if node.operator == "attention")
+    assert after.types[node.output].dtype is DType.F32
+
+
+def test_attention_stays_in_a_type_whose_products_are_summed() -> None:
+    graph = _half(DType.BF16)
+    assert attention.run(graph, summed=(DType.BF16,)) == graph
+    assert attention.run(graph, rounds_each=True) == graph
+
+
+def _half(dtype: DType) -> Graph:
+    """With a mask, and with the softmax in f32."""
+    maker = GraphMaker()
+    query, key = maker.input(B, H, M, D, dtype=dtype), maker.input(B, H, N, D, dtype=dtype)
+    scores = maker.node("matmul", query, maker.node("transpose", key, perm=SWAP))
+    scale = maker.constant(np.array(0.25, dtype.numpy))
+    masked = maker.node(
+        "add", maker.node("mul", scores, scale), maker.input(B, 1, 1, N, dtype=dtype)
+    )
+    softmax = maker.node("softmax", maker.node("cast", masked, to="f32"), axis=3)
+    weights = maker.node("cast", softmax, to=str(dtype))
+    return maker.graph(maker.node("matmul", weights, maker.input(B, H, N, V, dtype=dtype)))
