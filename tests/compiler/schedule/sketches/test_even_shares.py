@@ -66,6 +66,12 @@ CASES = [
     Case("Conv", (1, 256, 14, 14), (256, 256, 3, 3), PADDED),
     Case("Conv", (1, 512, 4, 33), (512, 512, 3, 3), PADDED),
     Case("Conv", (1, 32, 40, 40), (32, 32, 3, 3), PADDED, 0.6),  # 10 rows of tiles, 2 blocks
+    Case("Conv", (1, 192, 500), (192, 192, 1)),  # vectors do not divide the positions
+    Case("Conv", (1, 80, 1000), (256, 80, 3), (("pads", (1, 1)),)),
+    Case("Conv", (1, 64, 2000), (64, 64, 3), (("dilations", (8,)), ("pads", (8, 8)))),
+    Case("Conv", (1, 256, 300), (256, 1, 31), (("group", 256), ("pads", (15, 15)))),
+    Case("Conv", (1, 64, 55, 55), (16, 64, 1, 1)),
+    Case("Conv", (1, 13, 9, 17, 19), (21, 13, 3, 3, 3), (("pads", (1,) * 6),)),
     Case("MatMul", (1, 197, 192), (192, 576)),
     Case("MatMul", (1, 1, 512), (512, 1408)),  # a vector: what counts are the weights
     Case("MatMul", (1, 1, 512), (512, 192)),
