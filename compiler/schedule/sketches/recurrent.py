@@ -89,10 +89,7 @@ class _Plan:
         steps += self._tiles(last.consumer, (*outer, step), f"{batch}.i")
         units = bool(self.in_units.all())
         if "chunks" in self.values.domains:
-            shared = (self._vectors()[0],) if units else outer
-            loops = [Loop(name, name, 1) for name in shared]
-            chunks = self.values.integers("chunks").item()
-            steps += parallel_steps(output, loops, chunks)
+            steps += self._shared(output, (self._vectors()[0],) if units else outer)
         scope = "workspace" if units else "stack"
         for stage in context.copies:
             steps += [ComputeAt(stage.name, output, step, scope), *self._copied(stage)]
@@ -102,10 +99,17 @@ class _Plan:
                 ComputeAt(name, output, step, scope),
                 *self._tiles(phase.consumer, (direction, step), batch),
             ]
+            if units:
+                steps += self._shared(name, (self._vectors()[0],))
         for phase in context.phases:
             loop = f"{batch}.i.o" if phase is last else f"{batch}.o"
             steps += self._phase(phase, loop)
         return steps
+
+    def _shared(self, stage: str, names: tuple[str, ...]) -> list[Step]:
+        """Run these loops of a stage in parallel."""
+        loops = [Loop(name, name, 1) for name in names]
+        return parallel_steps(stage, loops, self.values.integers("chunks").item())
 
     def _packed(self) -> list[Step]:
         """Weights [direction, k, gates.., unit] in the order in which tiles read them."""

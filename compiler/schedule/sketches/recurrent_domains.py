@@ -160,7 +160,10 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...]) -> int:
 
 
 def preferred_share(context: Recurrent, block: int) -> str:
-    """Units where there is one block of rows, of whose steps each is worth meeting for."""
+    """Units where there is one block of rows, of whose steps each is worth meeting for.
+
+    Threads meet after each product of a step.
+    """
     directions, _, batch, units = context.extents
     gates = sum(phase.gates for phase in context.phases)
     several = directions * -(-batch // block) > 1

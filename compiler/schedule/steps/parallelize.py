@@ -16,8 +16,9 @@ class Parallelize(Step):
 
     for i: y[i]     ->     parallel for i: y[i]
 
-    Inside of the steps of a recurrence another loop may run in parallel: all threads meet after
-    each step. What is computed for it outside is then in the workspace, which they share.
+    Inside of the steps of a recurrence another loop may run in parallel, one of each of its stages:
+    all threads meet after each. What is computed for it outside is then in the workspace, which
+    they share.
     """
 
     stage: str
@@ -36,9 +37,9 @@ class Parallelize(Step):
 
 
 def _walks(scheduled: ScheduledKernel, state: StageState, loops: tuple[str, ...]) -> bool:
-    """The loops are serial, and the steps of the recurrence that the stage ends are among them."""
+    """The loops are serial, and steps of the recurrence that the stage is of are among them."""
     recurrence = recurrence_of(scheduled.kernel)
     serial = all(state.kinds.get(loop, LoopKind.SERIAL) is LoopKind.SERIAL for loop in loops)
-    if recurrence is None or recurrence.stages[-1] != state.name:
+    if recurrence is None or state.name not in recurrence.stages:
         return False
     return serial and recurrence.axis in loops

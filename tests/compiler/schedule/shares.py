@@ -19,6 +19,8 @@ def longest_share(body: Body, threads: int) -> int:
     for statement in body:
         if isinstance(statement, For) and statement.kind is LoopKind.PARALLEL:
             total += _busiest(statement, threads) * work(statement.body)
+        elif isinstance(statement, For):
+            total += _turns(statement) * longest_share(statement.body, threads)
         elif isinstance(statement, Let | If | Allocate):
             total += longest_share(statement.body, threads)
         else:
@@ -28,9 +30,12 @@ def longest_share(body: Body, threads: int) -> int:
 
 def _inner_work(statement: object) -> int:
     if isinstance(statement, For):
-        turns = 1 if statement.kind is LoopKind.VECTORISED else statement.stop - statement.start
-        return turns * work(statement.body)
+        return _turns(statement) * work(statement.body)
     return work(statement.body) if isinstance(statement, Let | If | Allocate) else 1
+
+
+def _turns(loop: For) -> int:
+    return 1 if loop.kind is LoopKind.VECTORISED else loop.stop - loop.start
 
 
 def _busiest(loop: For, threads: int) -> int:

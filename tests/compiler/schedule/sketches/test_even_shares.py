@@ -35,6 +35,8 @@ class Case:
     attributes: tuple[tuple[str, Any], ...] = ()
     evenness: float = 0.8
     """The least share of the threads' time in which they work."""
+    more: Sequence[Sequence[int]] = ()
+    """The shapes of further constants."""
 
     def __str__(self) -> str:
         sides = ("x".join(map(str, shape)) for shape in (self.data, self.weight))
@@ -42,7 +44,8 @@ class Case:
 
     def kernel(self, target: Target) -> FusedKernel:
         """The operator's kernel."""
-        weights = {"w": np.zeros(self.weight, np.float32)} if self.weight else {}
+        shapes = [shape for shape in (self.weight, *self.more) if shape]
+        weights = {f"w{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
         graph = helper.make_graph(
             [helper.make_node(self.operator, ["x", *weights], ["y"], **dict(self.attributes))],
             "case",
@@ -96,6 +99,18 @@ def test_threads_share_a_kernel_evenly(name: str, case: Case, threads: int) -> N
     kernel = case.kernel(target)
     body = lower(kernel, default_schedule(kernel, target, threads)).body
     assert work(body) / longest_share(body, threads) / threads >= case.evenness
+
+
+@pytest.mark.parametrize("operator, gates", [("LSTM", 4), ("GRU", 3)])
+@pytest.mark.parametrize("name", TARGETS)
+def test_threads_share_every_product_of_a_step(name: str, operator: str, gates: int) -> None:
+    units = 512
+    rows, target = gates * units, target_named(name)
+    attributes = (("hidden_size", units),)
+    case = Case(operator, (4, 1, 8), (1, rows, 8), attributes, more=((1, rows, units),))
+    kernel = case.kernel(target)
+    body = lower(kernel, default_schedule(kernel, target, 2)).body
+    assert work(body) / longest_share(body, 2) / 2 >= 0.8
 
 
 def test_too_little_work_is_not_shared() -> None:
