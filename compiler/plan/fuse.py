@@ -9,8 +9,9 @@ Contractions, reductions, pools and kernels of several stages (softmax, layer_no
   elements larger (dequantize) is left to the kernel that reads it.
 - A core that reads each element once (reduce_*, pools without overlap) takes pointwise and
   injective nodes before it. softmax and layer_norm read their data several times and take only
-  cheap pointwise nodes. A contraction reads an element many times and at its own pace: it takes
-  nothing before it; its padding is part of its own expression.
+  cheap pointwise nodes. Windows take no turn (transpose, change of layout), and what folds whole
+  axes takes one where all that is as large is turned. A contraction reads an element many times
+  and at its own pace: it takes nothing before it; its padding is part of its own expression.
 
 A narrow float that is widened for one reader is stored narrow: widening is the reader's part.
 
@@ -275,6 +276,8 @@ class _Fuser:
             return False
         if not self._closed(node, inside):
             return False
+        if turns(node) and not self._takes_turned(part):
+            return False
         several = sum(member.inputs.count(node.output) for member in part) > 1
         if several and any(_pattern(member) is Pattern.INJECTIVE for member in part):
             return False
@@ -282,6 +285,21 @@ class _Fuser:
         if not all(self._reads_well(reader, [node]) for reader in readers):
             return False
         return not self._recomputes([node, *part])
+
+    def _takes_turned(self, part: Sequence[Node]) -> bool:
+        """Can these nodes read a tensor across its rows, in vectors, if one of them is a core?
+
+        What folds whole axes can, if nothing is as large that lies in another order. Windows move
+        along the rows.
+        """
+        if not any(_pattern(member) in _CORES for member in part):
+            return True
+        core, types = part[-1], self.graph.types
+        between = [member for member in part if member is not core]
+        return operator(core.operator).folds_axes and all(
+            sum(types[name].size == self._size(member) for name in member.inputs if name) == 1
+            for member in between
+        )
 
     # --- cost -----------------------------------------------------------------------------------
 

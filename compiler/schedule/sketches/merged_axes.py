@@ -73,6 +73,22 @@ def flatten_short_rows(
     return kernel, tuple(steps)
 
 
+def flatten_single_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[FlattenAxes, ...]]:
+    """Flatten axes of extent 1 of a kernel of one stage, and what may be walked as one without."""
+    steps: list[FlattenAxes] = []
+    outer = next((i for i, axis in enumerate(kernel.output.axes) if axis.extent > 1), 0)
+    single = any(axis.extent == 1 for axis in kernel.output.axes[outer:])
+    if not single or len(kernel.stages) > 1 or kernel.output.reduce_axes:
+        return kernel, ()
+    for position in range(len(kernel.output.axes) - 2, outer - 1, -1):
+        first, second = kernel.output.axes[position : position + 2]
+        flat = flatten_axes(kernel, first.name, second.name)
+        if divisions(flat) <= divisions(kernel):
+            kernel = flat
+            steps.append(FlattenAxes(first.name, second.name))
+    return kernel, tuple(steps)
+
+
 def _is_looked_up(kernel: FusedKernel) -> bool:
     """Some position is read from memory."""
     return any(loads(item) for load in loads(kernel.output.body) for item in load.indices)

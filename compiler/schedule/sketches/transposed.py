@@ -24,7 +24,7 @@ from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
 from compiler.schedule.sketches.even_shares import evenly_shared
-from compiler.schedule.sketches.merged_axes import merge_all
+from compiler.schedule.sketches.merged_axes import flatten_single_rows, merge_all
 from compiler.schedule.sketches.row_shape import KernelFacts
 from compiler.schedule.sketches.shared_loops import (
     ENOUGH,
@@ -35,7 +35,6 @@ from compiler.schedule.sketches.shared_loops import (
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_read import CacheRead
 from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.reorder import Reorder
 from compiler.schedule.steps.step import Step
 from compiler.schedule.steps.tile import Tile
@@ -48,6 +47,7 @@ from compiler.types.dtypes import DType
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of blocks
 LONGEST = 64  # vectors along a block that is long, by rule
 CACHE_LINE = 64  # bytes
+FEWEST = 5  # columns that are worth a turn: of fewer, vectors are pieced together by shuffles
 NEAR = 3  # elements apart: a few shuffles pick them from the vectors that hold them
 WASTE = 1.1  # at most so many elements are moved per element, as the last block is shifted
 
@@ -56,18 +56,21 @@ WASTE = 1.1  # at most so many elements are moved per element, as the last block
 class _Turn:
     """The inputs that are contiguous along `read` while the output is along `written`.
 
-    A block has so many `rows` along the former: whole vectors, or all that there are.
+    A block has so many `rows` along the former and `columns` along the latter: whole vectors, or
+    all that there are.
     """
 
     buffers: tuple[str, ...]
     read: str
     written: str
     rows: int
+    columns: int
 
 
 def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel moves data between orders in which whole vectors fit."""
     merged, merges = merge_all(kernel)
+    merged, flattened = flatten_single_rows(merged)
     lanes = vector_lanes(merged, target)
     turn = _turn(merged, lanes)
     if turn is None:
@@ -78,7 +81,8 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     # A few long streams along the longer axis, each of whole cache lines of the other side.
     longer = "read" if extents[turn.read] > extents[turn.written] else "written"
     choices: list[tuple[Choice, ChoiceValue]] = []
-    for side, axis, width in (("read", turn.read, turn.rows), ("written", turn.written, lanes)):
+    sides = ("read", turn.read, turn.rows), ("written", turn.written, turn.columns)
+    for side, axis, width in sides:
         blocks = tuple(b for b in BLOCKS if b * width <= extents[axis])
         most = LONGEST if side == longer else line
         longest = _longest([b for b in blocks if b <= most], width, extents[axis])
@@ -87,11 +91,11 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     choices += chunk_choices(merged, threads)
 
     def plan(values: Values) -> _Plan:
-        return _Plan(facts, turn, merges, values)
+        return _Plan(facts, turn, (*merges, *flattened), values)
 
     sketch = Sketch.planned("transposed", choices, plan)
-    sides = {choice.name: choice.values[::-1] for choice, _ in choices[:2]}
-    return [evenly_shared(sketch, threads, sides)]
+    blocks_of = {choice.name: choice.values[::-1] for choice, _ in choices[:2]}
+    return [evenly_shared(sketch, threads, blocks_of)]
 
 
 def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:
@@ -107,13 +111,15 @@ def _turn(kernel: FusedKernel, lanes: int) -> _Turn | None:
     if len(kernel.stages) > 1 or output.reduce_axes or len(long) < 2:
         return None
     written = long[-1]
-    if written.extent < lanes:
+    columns = min(written.extent, lanes)
+    if columns < FEWEST:
         return None
     for buffer, axis in product(kernel.inputs, long[:-1]):
-        pair = {axis.name: min(axis.extent, lanes), written.name: lanes}
-        if _is_turned(output, buffer, pair, lanes):
+        rows = min(axis.extent, lanes)
+        pair = {axis.name: rows, written.name: columns}
+        if lanes in (rows, columns) and _is_turned(output, buffer, pair, lanes):
             turned = (item.name for item in kernel.inputs if _is_turned(output, item, pair, lanes))
-            return _Turn(tuple(turned), axis.name, written.name, pair[axis.name])
+            return _Turn(tuple(turned), axis.name, written.name, rows, columns)
     return None
 
 
@@ -152,13 +158,13 @@ class _Plan:
     """What is decided for n candidates."""
 
     def __init__(
-        self, facts: KernelFacts, turn: _Turn, merges: tuple[MergeAxes, ...], values: Values
+        self, facts: KernelFacts, turn: _Turn, merges: tuple[Step, ...], values: Values
     ) -> None:
         self.facts, self.turn, self.merges, self.values = facts, turn, merges, values
-        extents, lanes = facts.extents, facts.lanes
+        extents = facts.extents
         self.rest = [Loop(a, a, extents[a]) for a in extents if a not in (turn.read, turn.written)]
         self.tiles, self.blocks = [], []
-        self.sides = {turn.read: turn.rows, turn.written: lanes}
+        self.sides = {turn.read: turn.rows, turn.written: turn.columns}
         for side, (axis, width) in zip(("read", "written"), self.sides.items(), strict=True):
             size = values.integers(side) * width
             self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=True))
@@ -210,7 +216,7 @@ class _Plan:
         count, lanes = values.count, facts.lanes
         nest = Nest(list(facts.extents), count)
         read, written = (nest.numbers[name] for name in (self.turn.read, self.turn.written))
-        nest.inside[read], nest.inside[written] = self.turn.rows, lanes
+        nest.inside[read], nest.inside[written] = self.turn.rows, self.turn.columns
         nest.loop(*self.blocks, which=self.innermost)
         nest.loop(*self.blocks, which=1 - self.innermost)
         nest.loop(*self.tiles, which=1 - self.outermost)

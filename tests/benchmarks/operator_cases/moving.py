@@ -22,6 +22,9 @@ _TRANSPOSE: tuple[tuple[Sequence[int], Sequence[int]], ...] = (
     ((16384, 12), (1, 0)),
     ((20000, 5), (1, 0)),
     ((1, 4, 64, 127), (3, 1, 2, 0)),
+    ((1, 7, 7, 8, 8, 64), (0, 5, 1, 3, 2, 4)),
+    ((1, 1, 1, 7, 7, 512), (0, 5, 1, 3, 2, 4)),
+    ((1, 8, 128, 6, 32), (0, 1, 4, 2, 3)),
 )
 _PAD: tuple[tuple[str, Sequence[int], Sequence[int]], ...] = (
     ("constant", (1, 64, 56, 56), (0, 0, 1, 1, 0, 0, 1, 1)),
@@ -84,6 +87,16 @@ def _pad_between(mode: str) -> Callable[[CaseBuilder], str]:
 def _scaled_and_turned(net: CaseBuilder) -> str:
     scaled = net.node("Mul", net.input(1, 4, 64, 127), net.weight(64, 127))
     return net.node("Transpose", scaled, perm=[3, 1, 2, 0])
+
+
+def _pooled(net: CaseBuilder) -> str:
+    turned = net.node("Transpose", net.input(1, 28, 28, 192), perm=[0, 3, 1, 2])
+    return net.node("AveragePool", turned, kernel_shape=[2, 2], strides=[2, 2])
+
+
+def _turned_and_reduced(net: CaseBuilder) -> str:
+    turned = net.node("Transpose", net.input(1, 16, 16, 168), perm=[0, 3, 1, 2])
+    return net.node("GlobalAveragePool", net.node("Add", turned, net.input(1, 168, 16, 16)))
 
 
 def _split(parts: int, axis: int, *shape: int) -> Callable[[CaseBuilder], list[str]]:
@@ -182,6 +195,8 @@ _OTHERS: dict[str, tuple[str, Callable[[CaseBuilder], str | Sequence[str]]]] = {
     "concat between convs: 1x117x56x56": ("concat", _concat_between),
     "channel shuffle between convs: 1x120x28x28": ("transpose", _channel_shuffle),
     "windows of 7x7: 1x56x56x96": ("transpose", _windows),
+    "transpose, average pool: 1x28x28x192": ("transpose", _pooled),
+    "transpose, add, global average pool: 1x16x16x168": ("transpose", _turned_and_reduced),
     "mul, transpose: 1x4x64x127": ("transpose", _scaled_and_turned),
     "heads apart: 1x197x1152": ("transpose", _heads),
     "four phases, concat, conv: 1x3x320x320": ("slice", _focus),

@@ -337,3 +337,18 @@ def test_turns_share_no_kernel_with_pieces() -> None:
     kept = maker.node("transpose", maker.input(6, 4, 5), perm=(1, 0, 2))
     y = maker.node("concat", kept, maker.input(3, 6, 5), axis=0)
     assert groups(maker.graph(y)) == ["transpose_concat"]
+
+
+def test_windows_take_no_turn_and_folded_axes_one_of_all_that_is_as_large() -> None:
+    maker = GraphMaker()
+    turned = maker.node("transpose", maker.input(1, 4, 6, 8), perm=(0, 3, 1, 2))
+    pooled = maker.node("average_pool", turned, kernel=(2, 2), strides=(2, 2), shape=(2, 3))
+    assert groups(maker.graph(pooled)) == ["transpose", "average_pool"]
+    turned = maker.node("transpose", maker.input(1, 4, 6, 8), perm=(0, 3, 1, 2))
+    scaled = maker.node("mul", turned, maker.weights(8, 1, 1))
+    folded = maker.node("reduce_mean", scaled, axes=(2, 3))
+    assert groups(maker.graph(folded))[-1] == "transpose_mul_reduce_mean"
+    turned = maker.node("transpose", maker.input(1, 4, 6, 8), perm=(0, 3, 1, 2))
+    summed = maker.node("add", turned, maker.input(1, 8, 4, 6))
+    folded = maker.node("reduce_mean", summed, axes=(2, 3))
+    assert groups(maker.graph(folded))[-2:] == ["transpose", "add_reduce_mean"]
