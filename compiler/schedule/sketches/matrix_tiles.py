@@ -15,17 +15,18 @@ blocked data with constant weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Load, index
 from compiler.expr.walk import axes_of
 from compiler.kernels.accumulate import narrow_factors
 from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.nest_shape import Loop
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.nest_shape import Loop, NestShape
+from compiler.schedule.sketches.matrix_tile_shape import ORDERS, MatrixTileLoops, TileSizes
 from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
 from compiler.schedule.sketches.tile_context import TileContext
@@ -49,11 +50,9 @@ from compiler.tile_set_up import TilePalette
 
 BLOCKS = ((2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Tiles of sums along columns and channels; with those of the factors there are at most 8."""
-LOAD_CYCLES = 0.5  # of a tile's row, which is a cache line
 FEWEST_ROWS = 4
 COPY_PAYS = 4  # blocks of channels that are made of each element, so that a copy costs less
 FULL_ENOUGH = 0.25  # of a tile's steps: with fewer vectors are as fast
-ROWS_OUTSIDE, BLOCKS_OUTSIDE = "columns", "blocks"
 
 
 def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -76,29 +75,7 @@ def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
     return []
 
 
-@dataclass(frozen=True)
-class _TileShape:
-    """What the tiles of a form hold: `steps` of the sum, `lanes`, and rows up to `most_rows`.
-
-    The left factor is `data`. A tile has the steps of several points of `group_axis`.
-    """
-
-    axis: str
-    terms: int
-    steps: int
-    lanes: int
-    most_rows: int
-    most_steps: int
-    data: Load
-    group_axis: str = ""
-    groups: int = 1
-
-    def rows(self, columns: int, extent: int) -> int:
-        """Rows of a tile, of which `columns` lie along an axis of this extent."""
-        return min(self.most_rows, extent // columns)
-
-
-def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> _TileShape | None:
+def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes | None:
     """The tiles for this form; None where they cannot hold it, or would hold little."""
     kernel, roles, dot = form.kernel, form.roles, form.dot
     if dot is None or form.turned or form.held is not None or roles.phases or not roles.column:
@@ -122,10 +99,10 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> _TileShap
     steps = max(n for n in range(1, most + 1) if extent // dot.terms % n == 0)
     if steps < FULL_ENOUGH * most or extents[roles.column] < FEWEST_ROWS:
         return None
-    return _TileShape(dot.axis, dot.terms, steps, lanes, palette.rows, most, left)
+    return TileSizes(dot.axis, dot.terms, steps, lanes, palette.rows, most, left)
 
 
-def _grouped(form: TileForm, shape: _TileShape) -> tuple[TileForm, _TileShape] | None:
+def _grouped(form: TileForm, shape: TileSizes) -> tuple[TileForm, TileSizes] | None:
     """The form with blocks of channels side by side in a copy of the data; None if none fit."""
     kernel, load = form.kernel, shape.data
     anchor, rank = kernel.stage(kernel.anchor), len(load.indices)
@@ -174,75 +151,57 @@ def _sides(
     return left, right
 
 
-def _sketch(name: str, context: TileContext, shape: _TileShape) -> Sketch:
+def _sketch(name: str, context: TileContext, sizes: TileSizes) -> Sketch:
     columns, vectors = context.extent(context.roles.column), context.vectors
     fitting = tuple(
         (high, wide) for high, wide in BLOCKS if wide <= vectors and columns // high >= FEWEST_ROWS
     )
-    best = min(fitting, key=lambda tile: (_cycles(shape, tile, columns, vectors), -math.prod(tile)))
-    orders = (ROWS_OUTSIDE, BLOCKS_OUTSIDE)
-    left, right = columns * context.reduction, vectors * shape.lanes * context.reduction
+    best = min(fitting, key=lambda tile: (_cycles(sizes, tile, columns, vectors), -math.prod(tile)))
+    left, right = columns * context.reduction, vectors * sizes.lanes * context.reduction
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("tile", fitting), best),
         # What is larger is read once, and what it is multiplied with stays in a near cache.
-        (Choice("loops", orders), orders[int(right > left)]),
+        (Choice("loops", ORDERS), ORDERS[int(right > left)]),
     ]
     products = math.prod(
         axis.extent for axis in (*context.anchor.axes, *context.anchor.reduce_axes)
     )
     if context.threads > 1 and products >= PARALLEL_WORK:
         choices.append((Choice("chunks", CHUNKS), 4))
-
-    def build(assignment: Mapping[str, ChoiceValue]) -> Schedule:
-        return Schedule(tuple(_Plan(context, shape, assignment).steps()))
-
-    domains, defaults = zip(*choices, strict=True)
-    return Sketch(name, domains, build, defaults, leads=True)
+    sketch = Sketch.planned(name, choices, lambda values: _Plan(context, sizes, values))
+    return replace(sketch, leads=True)
 
 
-def _cycles(shape: _TileShape, tile: tuple[int, int], columns: int, vectors: int) -> float:
-    """Of a step of the sum for all columns and vectors, in tiles of so many of both.
-
-    A product of tiles takes as many cycles as the left one has rows; loads go on meanwhile.
-    """
+def _cycles(sizes: TileSizes, tile: tuple[int, int], columns: int, vectors: int) -> float:
+    """Of a step of the sum for all columns and vectors, in tiles of so many of both."""
     high, wide = tile
-    rows = shape.rows(high, columns)
-    turns = math.ceil(columns / (rows * high)) * math.ceil(vectors / wide)
-    return turns * max(
-        float(high * wide * rows), LOAD_CYCLES * (high * rows + wide * shape.steps * shape.groups)
-    )
+    turns = math.ceil(columns / (sizes.rows(high, columns) * high)) * math.ceil(vectors / wide)
+    each = sizes.cycles(np.array([float(high)]), np.array([float(wide)]), columns)
+    return float(turns * each.item())
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What is decided for one candidate."""
+class _Plan(MatrixTileLoops):
+    """What is decided for n candidates, and the steps and the shape that follow from it."""
 
-    context: TileContext
-    shape: _TileShape
-    choices: Mapping[str, ChoiceValue]
-
-    @cached_property
-    def tile(self) -> tuple[int, int]:
-        """Tiles along the columns, and along the vectors."""
-        value = self.choices["tile"]
-        assert isinstance(value, tuple)
-        high, wide = map(int, value)
-        return high, wide
+    def shape(self) -> NestShape:
+        """The loops that those schedules lead to."""
+        palette = self.context.target.matrix_tiles
+        assert palette is not None
+        return self.shape_in(palette)
 
     def steps(self) -> Iterable[Step]:
         """The schedule."""
         context, roles = self.context, self.context.roles
         kernel, output, anchor = context.kernel, context.kernel.output.name, context.kernel.anchor
+        loops, parallel = self.loops[self.which.item()], self.parallel[self.which.item()]
         yield from context.form.steps
-        yield from packed_along(kernel, roles.vector, self.shape.lanes, dot=context.form.dot)
+        yield from packed_along(kernel, roles.vector, self.sizes.lanes, dot=context.form.dot)
         if output == anchor:
             anchor = f"{output}.sum"
             yield CacheWrite(output, anchor)
-        loops = self._loops()
         yield from self._output_steps(output, loops)
-        parallel = self._parallel(loops)
         if parallel:
-            yield from parallel_steps(output, parallel, int(str(self.choices["chunks"])))
+            yield from parallel_steps(output, parallel, self.values.integers("chunks").item())
         attached = attached_axis(context)
         for name in context.prologue:
             yield from copying_steps(kernel, kernel.stage(name), context.lanes)
@@ -253,33 +212,8 @@ class _Plan:
         yield ComputeAt(anchor, output, "parallel" if fused else loops[-1].name, "stack")
         yield from self._anchor_steps(anchor)
 
-    def _loops(self) -> list[Loop]:
-        """The loops over blocks of tiles, outermost first."""
-        context, roles, (high, wide) = self.context, self.context.roles, self.tile
-        columns = context.extent(roles.column)
-        size = high * self.shape.rows(high, columns)
-        blocks = f"{roles.block}.o" if roles.block else f"{roles.vector}.o.o"
-        inner = [
-            Loop(f"{roles.column}.o", roles.column, columns, size, whole=True),
-            Loop(blocks, roles.block or roles.vector, context.vectors, wide, whole=True),
-        ]
-        if self.choices["loops"] == BLOCKS_OUTSIDE:
-            inner.reverse()
-        outside = (*roles.outer, roles.row) if roles.row else roles.outer
-        return [*(Loop(axis, axis, context.extents[axis]) for axis in outside), *inner]
-
-    def _parallel(self, loops: list[Loop]) -> list[Loop]:
-        """The loops that threads share: all but the innermost, of several."""
-        if "chunks" not in self.choices:
-            return []
-        attached = attached_axis(self.context)
-        if attached:
-            names = [loop.name for loop in loops]
-            return loops[: names.index(attached) + 1]
-        return loops
-
     def _output_steps(self, output: str, loops: list[Loop]) -> Iterable[Step]:
-        roles, lanes, (high, wide) = self.context.roles, self.shape.lanes, self.tile
+        roles, lanes, wide = self.context.roles, self.sizes.lanes, self.wide.item()
         if roles.block:
             yield Tile(output, roles.block, wide, "shift")
             within = (f"{roles.block}.i", roles.vector)
@@ -289,8 +223,8 @@ class _Plan:
             yield Tile(output, roles.vector, lanes, "pad" if ragged else "peel")
             yield Tile(output, f"{roles.vector}.o", wide, "shift")
             within = (f"{roles.vector}.o.i", f"{roles.vector}.i")
-        rows = self.shape.rows(high, self.context.extent(roles.column))
-        yield Tile(output, roles.column, high * rows, "shift")
+        rows = (self.high * self.rows).item()
+        yield Tile(output, roles.column, rows, "shift")
         column = f"{roles.column}.i"
         yield Reorder(output, (*(loop.name for loop in loops), column, *within))
         yield Unroll(output, within[0])
@@ -298,8 +232,8 @@ class _Plan:
 
     def _anchor_steps(self, anchor: str) -> Iterable[Step]:
         """Loops over the tiles of one block, and the tiles."""
-        shape, roles, (high, _) = self.shape, self.context.roles, self.tile
-        summed, size = shape.axis, shape.rows(high, self.context.extent(roles.column))
+        shape, roles = self.sizes, self.context.roles
+        summed, size = shape.axis, self.rows.item()
         yield Tile(anchor, roles.column, size)
         blocks, lanes = roles.block, roles.vector
         if not roles.block:

@@ -14,17 +14,33 @@ import pytest
 from compiler.expr.nodes import Expr, Load, Select, integer
 from compiler.expr.walk import rewrite
 from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt, Store, Update
+from compiler.loops.ir import (
+    Allocate,
+    For,
+    If,
+    Let,
+    LoopKind,
+    Scope,
+    Stmt,
+    Store,
+    TileDot,
+    TileLoad,
+    TileStore,
+    TileZero,
+    Update,
+)
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.nest_shape import NestShape
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import shared_loops, tiled_reduction
+from compiler.schedule.sketches import matrix_tiles, shared_loops, tiled_reduction
 from compiler.schedule.space import Candidate, Sketch
 from compiler.schedule.spaces import schedule_space
 from compiler.schedule.steps.fuse import Fuse
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Attribute, TensorType
+from configs.settings import load_target
+from tests.compiler.schedule.narrow_kernels import narrowed
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
 TARGET = Target(
@@ -32,6 +48,7 @@ TARGET = Target(
 )
 LITTLE_CACHE = replace(TARGET, l2_bytes=16 * 1024)
 CANDIDATES = 15
+TERMS = 4  # bytes that a step of a matrix tile sums
 
 CONV: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}
 Nodes: TypeAlias = list[tuple[str, list[str], dict[str, Attribute]]]
@@ -270,6 +287,21 @@ KERNELS = {
     name: (kernel_of(inputs, nodes, constants), target)
     for name, (inputs, nodes, constants, target) in CASES.items()
 }
+TILES = Target.from_json(load_target("sapphirerapids").model_dump())
+I32 = DType.I32
+for name, inputs, nodes in (
+    (
+        "blocks in tiles",
+        [TensorType(I32, (2, 2, 5, 23, 16)), TensorType(I32, (80, 32, 3, 3))],
+        [("conv", ["x0", "x1"], CONV)],
+    ),
+    (
+        "product in tiles",
+        [TensorType(I32, (61, 192)), TensorType(I32, (192, 75))],
+        [("matmul", ["x0", "x1"], {})],
+    ),
+):
+    KERNELS[name] = (narrowed(kernel_of(inputs, nodes, ["x1"]), DType.U8, DType.I8), TILES)
 WINOGRAD_AXES = {
     **dict.fromkeys(("x", "y"), "window"),
     **dict.fromkeys(("n", "oh", "t"), "tile"),
@@ -317,6 +349,15 @@ class Leaf:
         return math.prod(self.body.values())
 
     @property
+    def held(self) -> int:
+        """Points of a product of matrix tiles, if there are any: rows, lanes and terms."""
+        tiles = [s.memory for s in self.inside if isinstance(s, Allocate) and s.scope is Scope.TILE]
+        if not tiles:
+            return 1
+        sums, left, _ = tiles
+        return math.prod(sums.shape[-2:]) * left.shape[-1] // TERMS
+
+    @property
     def operations(self) -> int:
         """Vector operations in the body."""
         return math.prod(turns_of(s) for s in self.loops if s.kind is LoopKind.UNROLLED)
@@ -333,7 +374,7 @@ def turns_of(loop: For) -> int:
 def leaves(body: tuple[Stmt, ...], kind: type[Stmt], buffer: str, outside: Leaf) -> Iterator[Leaf]:
     """The statements of this kind that write the buffer."""
     for statement in body:
-        if isinstance(statement, Store | Update):
+        if isinstance(statement, Store | Update | TileZero | TileLoad | TileDot | TileStore):
             if type(statement) is kind and statement.buffer == buffer:
                 yield outside
             continue
@@ -389,6 +430,8 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
         buffer, names = anchor, ATTENTION_AXES
     elif sketch.name == "recurrent":
         buffer = anchor
+    elif sketch.name.startswith("matrix_tiles"):
+        buffer, kind = f"{output}.sum.sums" if anchor == output else f"{anchor}.sums", TileDot
     elif sketch.name.startswith(("tiled", "channels", "window")):
         buffer = f"{output}.sum" if anchor == output else anchor
     else:
@@ -398,11 +441,11 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
 
     main = max(found, key=lambda leaf: leaf.rounds * leaf.points)
     # A reduction's tile is one body, what whole steps or vectors leave over included.
-    body = [leaf for leaf in found if leaf.inside == main.inside] if kind is Update else [main]
+    body = [main] if kind is Store else [leaf for leaf in found if leaf.inside == main.inside]
     assert sum(leaf.operations for leaf in body) == shape.body.item()
     levels = list(reversed(shape.nest.levels))
     own = {_root(loop.axis) for level in levels for loop in level.loops}
-    if kind is Update:
+    if kind is not Store:
         stage = kernel.stage(anchor)
         own |= {axis.name for axis in (*stage.axes, *stage.reduce_axes)}
     inside: dict[str, int] = {}
@@ -410,9 +453,10 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
         axis = _root(name)
         if points > 1 and (names or axis in own):
             inside[axis] = inside.get(axis, 1) * int(points)
-    assert sum(leaf.points for leaf in body) == math.prod(inside.values())
-    assert main.body.keys() == inside.keys()
-    assert all(inside[axis] - points < points for axis, points in main.body.items())
+    assert sum(leaf.points * leaf.held for leaf in body) == math.prod(inside.values())
+    if kind is not TileDot:
+        assert main.body.keys() == inside.keys()
+        assert all(inside[axis] - points < points for axis, points in main.body.items())
 
     fuses = [step for step in schedule.steps if isinstance(step, Fuse) and step.stage == output]
     expected: list[tuple[str, int]] = []
@@ -448,11 +492,13 @@ def test_shapes_are_the_loops_that_schedules_are_lowered_to(
     name: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiled_reduction, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(matrix_tiles, "PARALLEL_WORK", 1)
     monkeypatch.setattr(shared_loops, "PARALLEL_ELEMENTS", 1)
     kernel, target = undecided(KERNELS[name][0]), KERNELS[name][1]
     space = schedule_space(kernel, target, threads)
     rng = random.Random(name)
-    for sketch in space.sketches:
+    led = [sketch for sketch in space.sketches if sketch.leads]  # other sums are dot products
+    for sketch in led if target is TILES else space.sketches:
         for _ in range(min(CANDIDATES, sketch.size)):
             positions = tuple(rng.randrange(len(choice.values)) for choice in sketch.choices)
             candidate = Candidate(sketch.name, positions)
@@ -471,4 +517,5 @@ def test_every_sketch_is_compared() -> None:
     attention = {"attention", "online_attention"}
     windows = {"window", "window_rows"}
     others = {"winograd", "row_wise", "transposed", "recurrent"}
+    others |= {"matrix_tiles", "matrix_tiles_grouped"}
     assert families == {*tiled, *windows, *attention, *others}
