@@ -14,6 +14,7 @@ from typing import Any, Self
 import llvmlite.binding as llvm
 
 from compiler.dot_products import DotProduct, dot_products
+from compiler.feature_needs import lacking_feature
 from compiler.tile_set_up import FULL_PALETTE, TilePalette
 from compiler.tile_state import TILE_FEATURES, host_tile_problem
 from compiler.types.dtypes import DType
@@ -101,6 +102,13 @@ class Target:
         of_bf16 = {"bf16"} if arm else {"avx512bf16", "avxneconvert"}
         bf16 = {DType.BF16} if of_bf16 & set(self.features) else set[DType]()
         return frozenset(f16 | bf16)
+
+    @property
+    def lacking_feature(self) -> str:
+        """What the CPU lacks for another of its features, or for its vectors; "" if nothing."""
+        if not self.triple.startswith("x86_64"):
+            return ""
+        return lacking_feature(self.features, self.vector_bytes)
 
     @property
     def key(self) -> str:

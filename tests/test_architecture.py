@@ -32,6 +32,7 @@ COMPILER_ORDER = (
     "tile_set_up",
     "tile_state",
     "dot_products",
+    "feature_needs",
     "target",
     "content_cache",
     "expr",

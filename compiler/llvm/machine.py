@@ -26,11 +26,16 @@ def _initialize() -> None:
 
 
 def target_machine(target: Target) -> llvm.TargetMachine:
-    """A target machine for `target`; one per thread and target, as LLVM wants it."""
+    """A target machine for `target`; one per thread and target, as LLVM wants it.
+
+    Raises `LoweringError` for a target that LLVM would end the process for.
+    """
     _initialize()
     machines: dict[str, llvm.TargetMachine] = _local.__dict__.setdefault("machines", {})
     machine = machines.get(target.key)
     if machine is None:
+        if lacking := target.lacking_feature:
+            raise LoweringError(f"there is no code for {target.cpu}: {lacking}, which it lacks")
         features = ",".join(feature_flags(target))
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
             cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="default"

@@ -21,8 +21,14 @@ _NOT_KNOWN = "is not a recognized"  # LLVM goes on without such a processor or f
 def check_target(target: Target, name: str, folder: Path | None) -> None:
     """Raise SettingsError, which calls the target `name`, if there can be no code for it.
 
-    Asked once for each target in this process and, in the cache `folder`, on this machine.
+    LLVM is asked once for each target in this process and, in the cache `folder`, on this machine.
     """
+    if lacking := target.lacking_feature:
+        raise SettingsError(
+            f"{name} describes no target that LLVM can make code for: {lacking}, which is not "
+            "among its features",
+            hint="name that feature, too, or leave out what needs it",
+        )
     reason = _reason(target, folder)
     if reason:
         raise SettingsError(
