@@ -23,7 +23,8 @@ class ChoicePoint:
 
     `ratio` is the model's time over that in f32, with its 95 % interval, from runs in turn; without
     an interval it is what single contractions promise. `error` is that over the data by which was
-    chosen, `held_out` that over data which was kept apart.
+    searched, `checked` that over data by which points were refused, `held_out` that over data which
+    had no part in the choice; in older records there is no such data, and the latter refused.
     """
 
     precisions: Mapping[str, Precision]
@@ -32,11 +33,13 @@ class ChoicePoint:
     held_out: float | None = None
     low: float | None = None
     high: float | None = None
+    checked: float | None = None
 
     @property
     def worst(self) -> float:
-        """The larger one of its errors."""
-        return max(self.error, self.held_out or 0.0)
+        """The larger one of the errors by which is chosen."""
+        other = self.held_out if self.checked is None else self.checked
+        return max(self.error, other or 0.0)
 
     @property
     def counts(self) -> dict[Precision, int]:
@@ -127,7 +130,8 @@ class PrecisionChoice:
 
 def _point(value: Any) -> ChoicePoint:
     def number(name: str) -> float | None:
-        return None if value[name] is None else float(value[name])
+        found = value.get(name)
+        return None if found is None else float(found)
 
     return ChoicePoint(
         {str(name): Precision(kind) for name, kind in value["precisions"].items()},
@@ -136,6 +140,7 @@ def _point(value: Any) -> ChoicePoint:
         number("held_out"),
         number("low"),
         number("high"),
+        number("checked"),
     )
 
 

@@ -19,7 +19,9 @@ import numpy as np
 from compiler.errors import InputError, SettingsError
 from compiler.types.tensor_type import Array, TensorType
 
-HELD_OUT_SHARE = 0.25
+CHECK_SHARE = REPORT_SHARE = 0.25
+LEAST_SAMPLES = 8
+"""Of which the three parts of a split are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +88,32 @@ def read_samples(path: str, types: Mapping[str, TensorType]) -> Samples:
     return Samples(types, tuple(places), digest.hexdigest())
 
 
-def split(count: int, seed: int) -> tuple[list[int], list[int]]:
-    """The numbers of the samples to choose by, and of a part that is held out to check the choice
-    with, drawn by `seed`.
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Numbers of samples: to search with, to check what was found, and to report the error of what
+    was chosen in the end, which these have no part in."""
 
-    Raises SettingsError for a single one.
-    """
-    if count < 2:
-        raise SettingsError(
-            "one sample cannot be split into data to choose by and data to check with",
-            hint="give two samples or more",
-        )
-    held_out = max(1, round(HELD_OUT_SHARE * count))
-    drawn = sorted(Random(seed).sample(range(count), held_out))
-    return [number for number in range(count) if number not in drawn], drawn
+    search: list[int]
+    check: list[int]
+    report: list[int]
+
+    @staticmethod
+    def of(count: int, seed: int) -> Split:
+        """So many samples in three parts, drawn by `seed`.
+
+        Raises SettingsError for fewer than LEAST_SAMPLES.
+        """
+        if count < LEAST_SAMPLES:
+            raise SettingsError(
+                f"{count} sample{'s' * (count != 1)} cannot be split into data to search with, to "
+                "check with and to report errors of",
+                hint=f"give {LEAST_SAMPLES} samples or more",
+            )
+        numbers = Random(seed).sample(range(count), count)
+        check, report = round(CHECK_SHARE * count), round(REPORT_SHARE * count)
+        parts = numbers[:check], numbers[check : check + report], numbers[check + report :]
+        checked, reported, searched = (sorted(part) for part in parts)
+        return Split(searched, checked, reported)
 
 
 def _read(path: Path, types: Mapping[str, TensorType]) -> list[dict[str, Array]]:

@@ -1,18 +1,19 @@
 """`--numerics auto`: the fastest model within an error. The phases of `choose_precisions`:
 
-read_data      calibration data -> samples to choose by, samples held out     (tuner.precision.data)
+read_data      calibration data -> samples to search, check and report with  (tuner.precision.data)
 calibrate      f32 runs -> ranges, if there is data
 tune           the model in each uniform precision, as a job of its own: kernels that precisions
                share are measured once
-_items         uniform builds -> times of each contraction; each lowered alone -> its error
+_items         uniform builds -> times of each contraction; each rounded alone -> its error
 find_points    plans whose joint errors are measured                        (tuner.precision.search)
 race           the best of them, f32 and the uniform ones in turn: what they really take
-_choice        the fastest that is within the error on the held-out samples, too
+_choice        the fastest that is within the error on the samples to check with, too, and no
+               slower than the best uniform one; its error on the samples to report with
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,10 +32,11 @@ from tuner.calibration.choice import (
     PrecisionChoice,
 )
 from tuner.calibration.options import PrecisionOptions
+from tuner.calibration.solo import SoloRuns
 from tuner.precision.data import Data, read_data
 from tuner.precision.effects import Effects
 from tuner.precision.model import PlannedModel, Say
-from tuner.precision.race import fastest_within, race, to_race
+from tuner.precision.race import confirmed, fastest_within, race, to_race
 from tuner.precision.search import Assignment, Item, Point, best_point, find_points
 from tuner.precision.speed import (
     Conversion,
@@ -46,8 +48,10 @@ from tuner.precision.speed import (
 LEAST_GAIN = 0.0005
 """Share of the model's time that lowering a contraction must promise to be tried."""
 REPAIRS = 3
-"""How often the search is repeated with less error when the held-out samples show more."""
+"""How often the search is repeated with less error when the samples to check with show more."""
 _SAFER = 0.95
+MARGIN = 0.9
+"""Of the relative error that is allowed: what is left is for inputs that nobody has seen."""
 
 Tune: TypeAlias = Callable[[Graph, Numerics, Settings], object]
 """Tunes the kernels of a graph under these settings, into the records."""
@@ -76,24 +80,31 @@ def choose_precisions(
             hint="build it with --numerics default",
         )
     data = read_data(model, options)
-    effects = data.effects(model)
+    effects = data.searched(model)
     effects.begin()  # a metric that fails does so before the long work
     kinds = [Precision.F32, *model.narrow_kinds(data.calibration)]
     for kind in kinds:
         say(f"tuning the model in {kind}")
         tune(*model.lowered(model.assignment(kind), data.calibration), model.part_of(len(kinds)))
     times = model.times(kinds, data.calibration)
-    items = _items(model, data.solo_effects(model), times)
+    items = _items(model, data, times)
     borders = conversions(model.prepared)
     judge = _Judge(times[Precision.F32].rest, items, borders, copy_seconds_per_byte(), effects)
     uniform = [model.assignment(kind) for kind in kinds[1:]]
-    points = _search(items, judge, options.budget, uniform, say)
-    return _choice(model, data, options, items, points, uniform, judge)
+    allowed = options.budget * (MARGIN if options.metric is None else 1.0)
+    say(f"searching the fastest plan within {allowed:g}")
+    points = find_points(items, judge, allowed, uniform)
+    _check_found(points, judge, options.budget, allowed)
+    told, chosen = _choice(model, data, allowed, points, uniform, judge)
+    costs = tuple(
+        ContractionCost(item.identity, item.label, item.seconds, item.errors) for item in items
+    )
+    metric = data.search.metric
+    measure = RELATIVE_ERROR if metric is None else f"loss of {metric.name}"
+    return PrecisionChoice(measure, options.budget, chosen, tuple(told), costs, data.calibration)
 
 
-def _items(
-    model: PlannedModel, effects: Effects, times: Mapping[Precision, UniformTimes]
-) -> list[Item]:
+def _items(model: PlannedModel, data: Data, times: Mapping[Precision, UniformTimes]) -> list[Item]:
     """The contractions with their times, and the errors where they are worth their trouble."""
     found = {item.identity: item for item in model.found}
     seconds = {
@@ -106,13 +117,20 @@ def _items(
     }
     items = []
     model.say(f"measuring what each of {len(found)} contractions costs of the outputs")
+    effects = data.solo(model)
+    kinds = [kind for kind in times if kind is not Precision.F32]
+    runs = SoloRuns.of(model.prepared, kinds, data.calibration, effects.samples, model.executable)
     f32 = times[Precision.F32]
     least = LEAST_GAIN * (f32.rest + sum(f32.contractions.values()))
     for name, own in seconds.items():
         if Precision.F32 not in own:
             continue
         worthwhile = [kind for kind in own if own[Precision.F32] - own[kind] > least]
-        errors = {kind: effects.error({name: kind}) for kind in worthwhile}
+        errors = {
+            kind: effects.error_of(runs.outputs(name, kind))
+            for kind in worthwhile
+            if (name, kind) in runs.switches
+        }
         items.append(Item(name, found[name].label, own, errors))
     return items
 
@@ -141,49 +159,41 @@ class _Judge:
         return self.effects.error(assignment)
 
 
-def _search(
-    items: Sequence[Item],
-    judge: _Judge,
-    budget: float,
-    uniform: Iterable[Assignment],
-    say: Say,
-) -> list[Point]:
-    say(f"searching the fastest plan within {budget:g}")
-    points = find_points(items, judge, budget, uniform)
+def _check_found(points: Sequence[Point], judge: _Judge, budget: float, allowed: float) -> None:
+    """Raise SettingsError where something is faster than f32, but nothing within the error."""
     lowered = [point for point in points if point.lowered]
-    faster = [point for point in lowered if point.seconds < judge.seconds({})]
-    if faster and not any(point.error <= budget for point in lowered):
-        nearest = min(lowered, key=lambda point: point.error)
-        raise SettingsError(
-            f"nothing below f32 is within {budget:g}",
-            hint=f"the nearest has {nearest.error:.3g}, with {nearest.lowered} of {len(items)} "
-            "contractions lowered",
-        )
-    return points
+    faster = any(point.seconds < judge.seconds({}) for point in lowered)
+    if not faster or any(point.error <= allowed for point in lowered):
+        return
+    nearest = min(lowered, key=lambda point: point.error)
+    room = f"; {MARGIN:.0%} are used, the rest is for inputs not seen" * (nearest.error <= budget)
+    raise SettingsError(
+        f"nothing below f32 is within {budget:g}",
+        hint=f"the nearest has {nearest.error:.3g}, with {nearest.lowered} of {len(judge.items)} "
+        f"contractions lowered{room}",
+    )
 
 
 def _choice(
     model: PlannedModel,
     data: Data,
-    options: PrecisionOptions,
-    items: Sequence[Item],
+    allowed: float,
     points: Sequence[Point],
     uniform: Sequence[Assignment],
     judge: _Judge,
-) -> PrecisionChoice:
-    """Check the points with the held-out samples, time them in turn, and choose one."""
-    budget = limit = options.budget
-    held_out = data.held_out_effects(model)
+) -> tuple[list[ChoicePoint], int]:
+    """Check the points with samples of their own, time them in turn, and choose one."""
+    limit, checked, reported = allowed, data.checked(model), data.reported(model)
     found = list(points)
     for _ in range(REPAIRS):
         best = best_point(found, limit)
-        error = held_out.error(best.assignment) if best.lowered else 0.0
-        if error <= budget:
+        error = checked.error(best.assignment) if best.lowered else 0.0
+        if error <= allowed:
             break
-        model.say(f"the held-out samples show an error of {error:.3g}: searching with less")
-        limit = _SAFER * budget * budget / error if error < float("inf") else limit / 2.0
-        found += find_points(items, judge, limit, uniform)
-    raced = to_race(found, limit, budget, uniform)
+        model.say(f"the samples to check with show an error of {error:.3g}: searching with less")
+        limit = _SAFER * allowed * allowed / error if error < float("inf") else limit / 2.0
+        found += find_points(judge.items, judge, limit, uniform)
+    raced = to_race(found, limit, allowed, uniform)
     model.say(f"timing {len(raced)} plans in turn")
     ratios = race(model, [point.assignment for point in raced], data.calibration)
     told = [
@@ -191,16 +201,13 @@ def _choice(
             dict(point.assignment),
             ratio.ratio,
             point.error,
-            held_out.error(point.assignment) if point.lowered else 0.0,
+            reported.error(point.assignment) if point.lowered else 0.0,
             ratio.low,
             ratio.high,
+            checked.error(point.assignment) if point.lowered else 0.0,
         )
         for point, ratio in zip(raced, ratios, strict=True)
     ]
     told.sort(key=lambda point: -point.ratio)
-    chosen = fastest_within(told, budget)
-    costs = tuple(
-        ContractionCost(item.identity, item.label, item.seconds, item.errors) for item in items
-    )
-    measure = RELATIVE_ERROR if data.metric is None else f"loss of {data.metric.name}"
-    return PrecisionChoice(measure, budget, chosen, tuple(told), costs, data.calibration)
+    chosen = fastest_within(told, allowed)
+    return told, confirmed(model, told, chosen, allowed, uniform, data.calibration)

@@ -1,4 +1,4 @@
-"""The data of a choice: samples to choose by, samples held out, and what is calibrated of them."""
+"""The data of a choice: samples to search with, to check and to report with, and their ranges."""
 
 from __future__ import annotations
 
@@ -6,50 +6,65 @@ from dataclasses import dataclass
 
 from compiler.types.precision import Calibration
 from tuner.calibration.collect import calibrate
-from tuner.calibration.data import Samples, read_samples, split
+from tuner.calibration.data import Samples, Split, read_samples
 from tuner.calibration.metric import Metric
 from tuner.calibration.options import PrecisionOptions
+from tuner.calibration.solo import SOLO_SAMPLES
 from tuner.confirm.latency import seeded_inputs
 from tuner.precision.effects import Effects
 from tuner.precision.model import PlannedModel
 
-MOST_SAMPLES = 16
-"""Of those to choose by; a user's metric is given all of them."""
-MOST_HELD_OUT = 64
-DRAWN_SAMPLES = 8
+SEARCHED_WITH, CHECKED_WITH, REPORTED_WITH = 16, 64, 64
+"""Samples at most of each part; a user's metric is given all of them."""
+DRAWN_SAMPLES = 16
 """Random inputs in the place of calibration data."""
-SOLO_SAMPLES = 4
-"""Runs that say what a contraction alone costs: they only order what is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the samples, and the user's metric with their labels."""
+
+    samples: Samples
+    metric: Metric | None
+
+    def effects(self, model: PlannedModel, calibration: Calibration | None, most: int) -> Effects:
+        """What plans cost over these samples, at most so many."""
+        samples = self.samples if self.metric is not None else self.samples.first(most)
+        return Effects(model.prepared, calibration, samples, model.executable, self.metric)
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Samples to choose by and those held out, what was calibrated, and the user's metric."""
+    """Samples in three parts, see `Split`, and what was calibrated with those of the search."""
 
-    chosen: Samples
-    held_out: Samples
+    search: Part
+    check: Part
+    report: Part
     calibration: Calibration | None
-    metric: Metric | None
-    held_out_metric: Metric | None
 
-    def effects(self, model: PlannedModel) -> Effects:
-        samples = self.chosen if self.metric is not None else self.chosen.first(MOST_SAMPLES)
-        compile = model.executable
-        return Effects(model.prepared, self.calibration, samples, compile, self.metric)
+    def searched(self, model: PlannedModel) -> Effects:
+        """What plans cost over the part to search with."""
+        return self.search.effects(model, self.calibration, SEARCHED_WITH)
 
-    def solo_effects(self, model: PlannedModel) -> Effects:
-        samples = self.chosen if self.metric is not None else self.chosen.first(SOLO_SAMPLES)
-        compile = model.executable
-        return Effects(model.prepared, self.calibration, samples, compile, self.metric)
+    def solo(self, model: PlannedModel) -> Effects:
+        """The same over as many as single contractions are worth."""
+        return self.search.effects(model, self.calibration, SOLO_SAMPLES)
 
-    def held_out_effects(self, model: PlannedModel) -> Effects:
-        every = self.held_out_metric is not None
-        samples = self.held_out if every else self.held_out.first(MOST_HELD_OUT)
-        compile, metric = model.executable, self.held_out_metric
-        return Effects(model.prepared, self.calibration, samples, compile, metric)
+    def checked(self, model: PlannedModel) -> Effects:
+        """What they cost over the part that a choice is checked with."""
+        return self.check.effects(model, self.calibration, CHECKED_WITH)
+
+    def reported(self, model: PlannedModel) -> Effects:
+        """What they cost over the part that has no say in the choice."""
+        return self.report.effects(model, self.calibration, REPORTED_WITH)
 
 
 def read_data(model: PlannedModel, options: PrecisionOptions) -> Data:
+    """The user's samples, or drawn ones, in three parts.
+
+    Raises InputError or SettingsError for data and labels that do not fit the model, for too few
+    samples and for a metric that is not there.
+    """
     types = {name: model.prepared.types[name] for name in model.prepared.inputs}
     seed = model.settings.search.seed
     metric = options.load_metric()
@@ -61,16 +76,19 @@ def read_data(model: PlannedModel, options: PrecisionOptions) -> Data:
         samples = read_samples(options.calibration, types)
     if metric is not None:
         metric.check(len(samples))
-    chosen, held_out = split(len(samples), seed)
+    parts = Split.of(len(samples), seed)
+    model.say(
+        f"{len(samples)} samples: {len(parts.search)} to search with, {len(parts.check)} to check "
+        f"with, {len(parts.report)} to report errors of"
+    )
     calibration = None
     if options.calibration is not None and any(item.quantisable for item in model.found):
-        model.say(f"calibrating with {len(chosen)} samples ({options.method()})")
-        part = samples.part(chosen)
-        calibration = calibrate(model.prepared, part, options.method(), model.executable)
-    return Data(
-        samples.part(chosen),
-        samples.part(held_out),
-        calibration,
-        None if metric is None else metric.part(chosen, len(samples)),
-        None if metric is None else metric.part(held_out, len(samples)),
-    )
+        model.say(f"calibrating with {len(parts.search)} samples ({options.method()})")
+        searched = samples.part(parts.search)
+        calibration = calibrate(model.prepared, searched, options.method(), model.executable)
+
+    def part(numbers: list[int]) -> Part:
+        own = None if metric is None else metric.part(numbers, len(samples))
+        return Part(samples.part(numbers), own)
+
+    return Data(part(parts.search), part(parts.check), part(parts.report), calibration)

@@ -48,10 +48,13 @@ class Effects:
             self.begin()
         plan = PrecisionPlan(dict(assignment), self.calibration)
         if plan.digest not in self._known:
-            self._known[plan.digest] = self._error(self._outputs(plan))
+            self._known[plan.digest] = self.error_of(self._outputs(plan))
         return self._known[plan.digest]
 
-    def _error(self, outputs: Sequence[dict[str, Array]]) -> float:
+    def error_of(self, outputs: Sequence[dict[str, Array]]) -> float:
+        """The error of these outputs for the samples. Raises SettingsError as `error` does."""
+        if not self._expected:
+            self.begin()
         if self.metric is not None:
             return max(0.0, self._metric_of_f32 - self.metric.of(outputs))
         pairs = zip(outputs, self._expected, strict=True)

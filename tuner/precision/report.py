@@ -69,6 +69,8 @@ def summary_lines(choice: PrecisionChoice, command: str) -> list[str]:
     error = f"{choice.measure} {point.error:.2g}"
     if point.held_out is not None:
         error += f", {point.held_out:.2g} on held-out samples"
+        if point.held_out > choice.budget:
+            error += f" (more than {choice.budget:g}: give more samples, or allow less)"
     speed = format_ratio(1.0 / point.ratio)
     if point.low is not None and point.high is not None:
         sure = f"{format_ratio(1.0 / point.high)} to {format_ratio(1.0 / point.low)}"

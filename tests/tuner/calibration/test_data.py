@@ -10,7 +10,7 @@ import pytest
 from compiler.errors import TunefarmError
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
-from tuner.calibration.data import Samples, read_samples, split
+from tuner.calibration.data import Samples, Split, read_samples
 
 TYPES = {"x": TensorType(DType.F32, (2, 3)), "n": TensorType(DType.I64, ())}
 
@@ -99,13 +99,13 @@ def test_objects_in_an_npz_are_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_split_is_seeded_and_leaves_nothing_out() -> None:
-    chosen, held_out = split(8, seed=3)
-    assert sorted(chosen + held_out) == list(range(8))
-    assert len(held_out) == 2
-    assert split(8, seed=3) == (chosen, held_out)
-    assert any(split(8, seed=seed) != (chosen, held_out) for seed in range(4))
-    with pytest.raises(TunefarmError, match="one sample cannot be split"):
-        split(1, seed=0)
+    parts = Split.of(9, seed=3)
+    assert sorted(parts.search + parts.check + parts.report) == list(range(9))
+    assert [len(parts.search), len(parts.check), len(parts.report)] == [5, 2, 2]
+    assert Split.of(9, seed=3) == parts
+    assert any(Split.of(9, seed=seed) != parts for seed in range(4))
+    with pytest.raises(TunefarmError, match=r"7 samples cannot be split .*give 8 samples or more"):
+        Split.of(7, seed=0)
 
 
 def test_samples_in_memory_are_known_by_their_contents() -> None:

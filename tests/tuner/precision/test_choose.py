@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tuner.calibration.options import PrecisionOptions
 from tuner.precision import race
-from tuner.precision.choose import choose_precisions
+from tuner.precision.choose import MARGIN, choose_precisions
 from tuner.precision.model import PlannedModel
 from tuner.precision.race import fastest_within
 from tuner.precision.report import contractions_table, points_table, summary_lines
@@ -89,9 +90,10 @@ def test_the_fastest_plan_within_the_error_is_chosen(
 ) -> None:
     choice, tuned = chosen(settings, PrecisionOptions(data, max_error=budget))
     point = choice.points[choice.chosen]
-    assert point.worst <= budget
+    assert point.worst <= budget * MARGIN
+    assert point.held_out is not None and point.checked is not None
     assert point.precisions
-    within = [other.ratio for other in choice.points if other.worst <= budget]
+    within = [other.ratio for other in choice.points if other.worst <= budget * MARGIN]
     assert point.ratio == min(within)
     assert choice.points[0].precisions == {}
     assert len(tuned) == len({kind for item in choice.contractions for kind in item.seconds})
@@ -108,6 +110,30 @@ def test_a_plan_that_may_be_slower_is_not_chosen(high: float, best: int) -> None
         ChoicePoint({"b": Precision.INT8}, 0.5, 0.01, 0.2, 0.4, 0.6),
     ]
     assert fastest_within(points, 0.1) == best
+
+
+@pytest.mark.parametrize(("plan_over_uniform", "best"), [(0.97, 2), (1.02, 1)])
+def test_a_plan_gives_way_to_a_uniform_one_that_fresh_runs_show_as_faster(
+    plan_over_uniform: float, best: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uniform = {"a": Precision.BF16, "b": Precision.BF16}
+    points = [
+        ChoicePoint({}, 1.0, 0.0, 0.0, 1.0, 1.0),
+        ChoicePoint(uniform, 0.6, 0.004, 0.004, 0.59, 0.61),
+        ChoicePoint({"a": Precision.INT8, "b": Precision.BF16}, 0.5, 0.008, 0.008, 0.49, 0.51),
+    ]
+    asked = []
+
+    def samples(model: Any, assignments: Any, calibration: Any) -> list[list[float]]:
+        asked.append(list(assignments))
+        return [[1.0] * 12, [plan_over_uniform] * 12]
+
+    monkeypatch.setattr(race, "run_in_turn", samples)
+    model = PlannedModel(network(), settings, host_target(), None, lambda text: None)
+    assert race.confirmed(model, points, 2, 0.01, [uniform], None) == best
+    assert asked == [[points[1].precisions, points[2].precisions]]
+    assert race.confirmed(model, points, 2, 0.001, [uniform], None) == 2  # no rival is within
+    assert len(asked) == 1
 
 
 def test_an_error_that_nothing_meets_names_the_nearest(settings: Settings, data: str) -> None:
@@ -147,6 +173,9 @@ def test_what_was_chosen_is_told(settings: Settings, data: str) -> None:
     choice, _ = chosen(settings, PrecisionOptions(data, max_error=0.2))
     lines = summary_lines(choice, "tune build --model m.onnx")
     assert lines[0].startswith(f"point {choice.chosen} of {len(choice.points) - 1}: 3 int8;")
+    late = replace(choice.points[choice.chosen], held_out=0.3)
+    (line, *_) = summary_lines(replace(choice, points=(late,), chosen=0), "")
+    assert "0.3 on held-out samples (more than 0.2: give more samples" in line
     assert lines[-2] == "another point: tune build --model m.onnx --point N"
     out = console()
     with out.capture() as captured:

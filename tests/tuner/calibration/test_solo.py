@@ -1,0 +1,40 @@
+"""What single contractions cost of the outputs, and which of them stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import compiler
+from compiler.plan.apply_precisions import prepare
+from compiler.plan.contractions import contractions
+from compiler.types.precision import Precision
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tuner.calibration.collect import calibrate
+from tuner.calibration.data import Samples
+from tuner.calibration.ranges import Method
+from tuner.calibration.solo import SoloRuns, noises, too_noisy
+
+
+def test_a_contraction_that_reads_far_apart_values_is_the_noisiest() -> None:
+    maker = GraphMaker()
+    x = maker.input(4, 16)
+    even = maker.node("matmul", x, maker.weights(16, 16))
+    spread = maker.constant(np.where(np.arange(16) == 3, 1000.0, 1.0).astype(np.float32))
+    scaled = maker.node("mul", even, spread)
+    back = np.diag(np.where(np.arange(16) == 3, 0.001, 1.0)).astype(np.float32)
+    graph = prepare(maker.graph(maker.node("matmul", scaled, maker.constant(back))))
+    rng = np.random.default_rng(0)
+    types = {name: graph.types[name] for name in graph.inputs}
+    runs = [{graph.inputs[0]: rng.standard_normal((4, 16)).astype(np.float32)} for _ in range(4)]
+    samples = Samples.of(runs, types)
+    calibration = calibrate(graph, samples, Method(), compiler.build)
+    solo = SoloRuns.of(graph, [Precision.INT8], calibration, samples, compiler.build)
+    found = noises(solo, Precision.INT8)
+    first, second = contractions(graph)
+    assert found[first.identity] < 0.02 < found[second.identity]
+    assert too_noisy([first, second], found, 0.02) == [second]
+    assert too_noisy([first, second], found, 10.0) == []
+    assert set(too_noisy([first, second], found, 0.0)) == {first, second}
+    with pytest.raises(KeyError):
+        solo.outputs(first.identity, Precision.BF16)
