@@ -6,6 +6,7 @@ Models say with quantize and dequantize around an operator that it works on inte
     max_pool(dequantize(q))            -> dequantize(max_pool(q)); and so do all movements
     quantize(dequantize(q))            -> q, where scales and zero points are equal
     quantize(concat(dequantize(q)..))  -> concat(q..), those of another scale quantised anew
+    quantize(sigmoid(dequantize(q)))   -> lookup(q, table); and so do all functions of 8 bits
 
 What then stands between the sums and the next quantisation is pointwise, and fused behind them;
 there, divisions by the scale become part of the factors (`requantise`). 8-bit data has the sign
@@ -27,10 +28,12 @@ from typing import TypeAlias
 import numpy as np
 
 from compiler.graph import dead_code
+from compiler.graph.infer_types import node_type
 from compiler.graph.ir import Graph
 from compiler.graph.quantised import requantise
 from compiler.graph.quantised.contractions import Contractions
 from compiler.graph.quantised.operands import MOVEMENTS, Operand, Signs, dequantised
+from compiler.graph.quantised.tables import Tables
 from compiler.graph.rewriter import Rewriter
 from compiler.operators.registry import complete_attributes
 from compiler.types.dtypes import DType
@@ -61,12 +64,13 @@ class _Folder:
         self.graph = graph
         self.rewriter = Rewriter(graph)
         self.signs = Signs(self.rewriter, activations)
+        self.tables = Tables(self.rewriter, self.signs)
         contractions = Contractions(self.rewriter, self.signs)
         self.rules: dict[str, tuple[_Rule, ...]] = {
             "conv": (contractions.conv,),
             "matmul": (contractions.matmul,),
             "dequantize": (self._with_best_sign,),
-            "quantize": (self._same_again, self._concatenated),
+            "quantize": (self._same_again, self._concatenated, self.tables.tabulated),
             "pad": (self._padded,),
             **dict.fromkeys(MOVEMENTS, (self._moved,)),
         }
@@ -138,7 +142,7 @@ class _Folder:
             return None
         parts = [
             self._quantised_like(operand, node)
-            or rewriter.emit("quantize", (name, *node.inputs[1:]), node.attributes, like=node)
+            or self._quantised(replace(node, inputs=(name, *node.inputs[1:])))
             for operand, name in zip(present, joined.inputs, strict=True)
         ]
         return rewriter.emit("concat", tuple(parts), joined.attributes, like=joined)
@@ -158,6 +162,13 @@ class _Folder:
             return None
         zero = operand.zero
         return operand if not zero or self.rewriter.types[zero].shape == () else None
+
+    def _quantised(self, node: Node) -> str:
+        """A `quantize` that is not in the graph."""
+        output = self.rewriter.fresh(node.output)
+        self.rewriter.types[output] = node_type(node, self.rewriter.types)
+        alone = replace(node, output=output)
+        return self.tables.tabulated(alone) or self.rewriter.keep(alone)
 
     def _is_scalar(self, node: Node) -> bool:
         return all(self.rewriter.types[name].shape == () for name in node.inputs[1:])

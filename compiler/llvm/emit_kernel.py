@@ -13,6 +13,7 @@ from compiler.expr.nodes import Binary, Expr
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, Storage
+from compiler.llvm.byte_tables import ByteTables
 from compiler.llvm.copies import Copy, copy_of, emit_copy
 from compiler.llvm.dot_products import DotEmitter
 from compiler.llvm.expressions import ExpressionEmitter
@@ -108,6 +109,7 @@ class _FunctionEmitter:
             self.registers,
             dict(kernel.nest.prefetches),
             kernel.target.has_gather,
+            ByteTables(writer, kernel.target),
             _rounding_widths(kernel.target),
             kernel.target.has_half_floats,
         )

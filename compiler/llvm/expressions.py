@@ -23,6 +23,7 @@ from compiler.expr.parts import Quantised, float_bounds, quantised_parts
 from compiler.expr.walk import axes_of, loads
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
+from compiler.llvm.byte_tables import ENTRIES, ByteTables
 from compiler.llvm.half_floats import HalfEmitter
 from compiler.llvm.loads import Lane, LoadEmitter
 from compiler.llvm.registers import Registers
@@ -45,10 +46,12 @@ class ExpressionEmitter(LoadEmitter):
         registers: Registers,
         prefetches: Mapping[str, int],
         has_gather: bool,
+        tables: ByteTables,
         rounding: frozenset[int] = frozenset(),
         has_half_floats: bool = False,
     ) -> None:
         super().__init__(writer, addresses, registers, prefetches)
+        self.tables = tables
         self.rounding = rounding  # widths of vectors whose conversions to integers round
         self.has_gather = has_gather
         self.halves = HalfEmitter(writer, self.value, self.common) if has_half_floats else None
@@ -120,7 +123,8 @@ class ExpressionEmitter(LoadEmitter):
             return self.load_scalar(node, form)
         stride = form.coefficient(self.lane.variable)
         if any(self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)):
-            return self.load_pattern(node, form) or self._load_scattered(node, form)
+            found = self._looked_up(node) or self.load_pattern(node, form)
+            return found or self._load_scattered(node, form)
         if stride == 0:
             if self.mask is not None and self.mask.width:
                 return self.load_any_lane(node, form)
@@ -129,6 +133,19 @@ class ExpressionEmitter(LoadEmitter):
             return self.load_contiguous(node, form, self.lane)
         rearranged = self.load_column(node, form, stride) or self.load_pattern(node, form)
         return rearranged or self._load_scattered(node, form)
+
+    def _looked_up(self, node: Load) -> Value | None:
+        """A load from a table by the bytes of a vector, if the target has instructions for it."""
+        assert self.lane is not None
+        memory, first = self.addresses.storages[node.buffer].memory, node.indices[0]
+        is_table = memory.shape == (ENTRIES,) and node.dtype in (DType.U8, DType.I8)
+        if not is_table or not isinstance(first, Cast) or first.operand.dtype is not DType.U8:
+            return None
+        bits = first.operand.operand if isinstance(first.operand, Cast) else first.operand
+        if not self.tables.serves(self.lane.width, isinstance(bits, Load)):
+            return None
+        pointer = self.addresses.pointer(node.buffer, Affine(0, ()))
+        return self.tables.looked_up(pointer, self.vector(first.operand), node.dtype)
 
     def _load_scattered(self, node: Load, form: Affine) -> Value:
         """Elements anywhere: by the positions of all lanes at once, if the target can."""

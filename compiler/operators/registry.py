@@ -91,6 +91,8 @@ class OperatorDefinition:
     """How often it reads each element of its data; None: as often as the shapes say."""
     positions: Positions | PositionRule = Positions.PLAIN
     """Where it reads its data."""
+    looked_up: int | None = None
+    """The operand of a pointwise operator that its elements are looked up in: no layout's part."""
     turns: Callable[[Attributes], bool] | None = None
     """Whether elements that lie side by side are read far apart; None: they are not."""
     alone: bool = False

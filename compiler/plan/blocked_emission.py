@@ -98,7 +98,10 @@ class BlockedEmitter:
         if form == PLAIN_TO_BLOCKED:
             attributes["block"] = self.block
         if definition.pattern is Pattern.ELEMENTWISE:
-            inputs = tuple(self._operand(name, node) for name in node.inputs)
+            inputs = tuple(
+                name if position == definition.looked_up else self._operand(name, node)
+                for position, name in enumerate(node.inputs)
+            )
         elif definition.blocked is not None and definition.blocked.joins:
             inputs = tuple(self._blocked(name, node) for name in node.inputs)
         else:

@@ -38,7 +38,7 @@ from compiler.operators.use import Types
 from compiler.plan.blocked_emission import BlockedEmitter, has_channels
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute, TensorType
+from compiler.types.tensor_type import Array, Attribute, TensorType
 
 # A blocked convolution saves some 15 ns per thousand operations against a plain one; a conversion
 # reads and writes a value, some 0.25 ns per byte.
@@ -186,10 +186,13 @@ class _Planner:
     def _elementwise_lane(self, node: Node, fill: float) -> float | None:
         """The result in a padding lane; None when it is not one known number."""
         channels = self._shape(node.output)[1]
-        operands = []
-        for name in node.inputs:
+        operands: list[Array] = []
+        for position, name in enumerate(node.inputs):
             lane: float | None = None
             constant = self.graph.constants.get(name)
+            if position == operator(node.operator).looked_up and constant is not None:
+                operands.append(constant)
+                continue
             if name in self.result.forms:
                 lane = self.result.lanes[name]
             elif constant is not None and constant.size == 1:

@@ -133,6 +133,10 @@ class Signs:
             attributes = {**node.attributes, "to": str(_FLIPPED[dtype])}
             inputs = (*node.inputs[:2], moved)
             flipped = rewriter.emit("quantize", inputs, attributes, like=node)
+        elif node.operator == "lookup":
+            table = rewriter.constants[node.inputs[1]].view(np.uint8) ^ np.uint8(128)
+            other = rewriter.constant(table.view(_FLIPPED[dtype].numpy), node.inputs[1])
+            flipped = rewriter.emit("lookup", (node.inputs[0], other), like=node)
         elif node.operator in MOVEMENTS:
             inner = self._flip(node.inputs[0], like)
             if inner is None:

@@ -143,6 +143,44 @@ def test_data_that_is_only_quantised_anew_is_divided() -> None:
     assert operators(folded) == ["dequantize", "quantize"]
 
 
+def _activated(maker: _Maker, x: str) -> str:
+    """x sigmoid(x) with a rounded sigmoid, as onnxruntime writes it."""
+    start = maker.dequantized(x, 0.05, 120)
+    gate = maker.quantized(maker.node("sigmoid", start), 1 / 256)
+    product = maker.node("mul", start, maker.dequantized(gate, 1 / 256, 0))
+    return maker.quantized(product, 0.03, 9)
+
+
+def test_functions_of_bytes_are_one_table() -> None:
+    maker = _Maker()
+    graph = maker.graph(_activated(maker, maker.input(1, 5, 3, 7, dtype=DType.U8)))
+    folded = fold_quantised.run(graph)
+    assert operators(folded) == ["lookup"]
+    _same(graph, folded)
+
+
+def test_a_table_is_read_with_the_sign_that_its_data_has_for_others() -> None:
+    maker = _Maker()
+    x = maker.quantized(maker.input(1, 4, 5, 5), 0.0625, -8, "i8")
+    start = maker.dequantized(x, 0.0625, -8)
+    tanh = maker.quantized(maker.node("tanh", start), 1 / 64, 3, "i8")
+    conv = maker.node("conv", maker.dequantized(tanh, 1 / 64, 3), maker.filters(4, 4, 1, 1))
+    other = maker.node("conv", start, maker.filters(4, 4, 1, 1))
+    graph = maker.graph(conv, other)
+    for wanted in (DType.U8, DType.I8):
+        folded = fold_quantised.run(graph, wanted)
+        assert operators(folded).count("quantize") == 1
+        assert operators(folded).count("lookup") == 1
+        _same(graph, folded)
+
+
+def test_functions_of_two_values_are_no_table() -> None:
+    maker = _Maker()
+    one, two = (maker.dequantized(maker.input(2, 3, dtype=DType.U8)) for _ in range(2))
+    product = maker.node("mul", one, maker.node("sigmoid", two))
+    assert "lookup" not in operators(fold_quantised.run(maker.graph(maker.quantized(product))))
+
+
 def test_what_is_not_quantised_stays() -> None:
     maker = _Maker()
     x = maker.input(1, 4, 5, 5)

@@ -19,7 +19,7 @@ _SCALES: tuple[tuple[str, tuple[int, ...], int], ...] = (
 
 def quantised_cases() -> list[Case]:
     """A case per form of the parameters, and per pair of signs."""
-    return [*_quantisations(), *_convolutions(), *_products(), *_weight_products()]
+    return [*_quantisations(), *_lookups(), *_convolutions(), *_products(), *_weight_products()]
 
 
 def _integers(seed: int, shape: tuple[int, ...], dtype: str) -> Values:
@@ -56,6 +56,16 @@ def _quantisations() -> Iterator[Case]:
         "QuantizeLinear", x, np.ones((), np.float32), np.array(-5, np.int8), opset=21
     )
     yield case("i8", "saturate", [x, np.array(-5, np.float32)], expected, to="i8")
+
+
+def _lookups() -> Iterator[Case]:
+    for data, to in (("uint8", "uint8"), ("int8", "uint8"), ("uint8", "int8")):
+        x, table = _integers(10, (2, 3, 5, 7), data), _integers(11, (256,), to)
+        yield case(f"{data}-{to}", "lookup", [x, table], partial(_entries, x, table))
+
+
+def _entries(x: Values, table: Values) -> Values:
+    return np.asarray(table[x.view(np.uint8)])
 
 
 def _convolutions() -> Iterator[Case]:

@@ -1,0 +1,46 @@
+"""Vectors of bytes looked up in tables are what single loads give, on every target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.expr.nodes import Expr, binary, cast
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel, KernelBuilder
+from compiler.schedule.spaces import default_schedule
+from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+from configs.settings import load_target
+from tests.compiler.schedule.guarded_run import run_guarded, targets
+
+
+def _looked_up(data: DType, extent: int, computed: bool) -> FusedKernel:
+    builder = KernelBuilder()
+    x = builder.input(TensorType(data, (extent,)))
+    table = builder.input(TensorType(DType.I8, (256,)))
+
+    def body(i: Expr) -> Expr:
+        value = binary("add", x[i], x[i]) if computed else x[i]
+        return table[cast(DType.I64, cast(DType.U8, value))]
+
+    builder.stage("y", [("i", extent)], body)
+    return FusedKernel("looked_up", tuple(builder.inputs), tuple(builder.stages), "y")
+
+
+@pytest.mark.parametrize("name", [*targets(), "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("data", [DType.U8, DType.I8])
+@pytest.mark.parametrize("computed", [False, True])
+def test_every_byte_finds_its_entry(name: str, data: DType, computed: bool) -> None:
+    target = targets().get(name) or Target.from_json(load_target(name).model_dump())
+    if not set(target.features) <= set(host_target().features):
+        pytest.skip(f"this CPU does not run code for {name}")
+    table = np.random.default_rng(0).integers(-128, 128, 256).astype(np.int8)
+    for extent in (256, 293, 7):
+        kernel = _looked_up(data, extent, computed)
+        x = (np.arange(extent) * 37).astype(np.uint8).view(data.numpy)
+        inputs = {"in0": x, "in1": table}
+        outcome = run_guarded(kernel, default_schedule(kernel, target), inputs, target)
+        assert not outcome.problem
+        np.testing.assert_array_equal(outcome.output, evaluate_kernel(kernel, inputs), strict=True)
