@@ -36,6 +36,10 @@ _MATMUL_NBITS = Signature(
     required=("K", "N", "block_size"),
 )
 _FLOAT = frozenset(("tensor(float)",))
+_QUANTISED = frozenset(
+    f"tensor({kind})" for kind in ("uint8", "int8", "uint16", "int16", "int32", "uint4", "int4")
+)
+_BOOLS = frozenset(("tensor(bool)",))
 _BYTES = frozenset(("tensor(uint8)", "tensor(int8)"))
 _SUMS = frozenset(("tensor(int32)",))
 
@@ -74,17 +78,72 @@ def _on_integers(*inputs: Formal, required: int | None = None, **attributes: int
 
 _BINARY = _on_integers(*_quantised("A"), *_quantised("B"), *_parameters("C"))
 _UNARY = _on_integers(*_quantised("X"), *_parameters("Y"))
+_WINDOWS = {
+    "auto_pad": AttributeProto.STRING,
+    **dict.fromkeys(("ceil_mode", "channels_last", "count_include_pad"), _INT),
+    **dict.fromkeys(("kernel_shape", "pads", "strides"), AttributeProto.INTS),
+}
+
+
+def _with(signature: Signature, required: tuple[str, ...] = (), **attributes: int) -> Signature:
+    return replace(signature, attributes=MappingProxyType(attributes), required=required)
+
+
+def _optional(name: str, variable: str, types: frozenset[str]) -> Formal:
+    return Formal(name, variable, types, False, True)
+
+
 _JOINED = Formal("inputs", "TV", _BYTES | _FLOAT, True, False)
 _SIGNATURES = {
     "MatMulNBits": _MATMUL_NBITS,
+    "QuantizeLinear": _on_integers(
+        Formal("x", "T1", _FLOATS, True, True),
+        Formal("y_scale", "T1", _FLOATS, True, True),
+        _optional("y_zero_point", "T2", _QUANTISED),
+        axis=_INT,
+        saturate=_INT,
+        block_size=_INT,
+    ),
+    "DequantizeLinear": _on_integers(
+        Formal("x", "T1", _QUANTISED, True, True),
+        Formal("x_scale", "T2", _FLOATS, True, True),
+        _optional("x_zero_point", "T1", _QUANTISED),
+        axis=_INT,
+        block_size=_INT,
+    ),
     "QLinearAdd": _BINARY,
     "QLinearMul": _BINARY,
     "QLinearSigmoid": _UNARY,
-    "QLinearLeakyRelu": replace(
-        _UNARY, attributes=MappingProxyType({"alpha": AttributeProto.FLOAT})
+    "QLinearLeakyRelu": _with(_UNARY, alpha=AttributeProto.FLOAT),
+    "QLinearGlobalAveragePool": _with(_UNARY, channels_last=_INT),
+    "QLinearAveragePool": _with(_UNARY, ("kernel_shape",), **_WINDOWS),
+    "QLinearSoftmax": _with(_UNARY, ("opset",), axis=_INT, opset=_INT),
+    "QLinearReduceMean": _with(
+        _UNARY, ("axes", "keepdims"), axes=AttributeProto.INTS, keepdims=_INT
     ),
-    "QLinearGlobalAveragePool": replace(
-        _UNARY, attributes=MappingProxyType({"channels_last": _INT})
+    "QLinearWhere": _on_integers(
+        Formal("condition", "B", _BOOLS, True, True),
+        *_quantised("X"),
+        *_quantised("Y"),
+        *_parameters("Z"),
+    ),
+    "MatMulIntegerToFloat": _on_integers(
+        Formal("A", "TA", _BYTES, True, True),
+        Formal("B", "TB", _BYTES, True, True),
+        Formal("a_scale", "F", _FLOAT, True, True),
+        Formal("b_scale", "F", _FLOAT, True, True),
+        _optional("a_zero_point", "TA", _BYTES),
+        _optional("b_zero_point", "TB", _BYTES),
+        _optional("bias", "F", _FLOAT),
+        required=4,
+    ),
+    "DynamicQuantizeMatMul": _on_integers(
+        Formal("A", "F", _FLOAT, True, True),
+        Formal("B", "TB", _BYTES, True, True),
+        Formal("b_scale", "F", _FLOAT, True, True),
+        _optional("b_zero_point", "TB", _BYTES),
+        _optional("bias", "F", _FLOAT),
+        required=3,
     ),
     "QLinearConcat": replace(
         _on_integers(*_parameters("Y"), _JOINED, axis=_INT),

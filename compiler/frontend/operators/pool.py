@@ -22,10 +22,14 @@ def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)
 def average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     """A window that is cut counts as a whole one before version 19, as in onnxruntime."""
-    data = node.input(0)
+    return average_value(node, node.input(0), graph, counts_whole=node.version < 19)
+
+
+def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_whole: bool) -> Value:
+    """The averages over windows of the node's attributes; `counts_whole`: also those cut off."""
     found = pool_windows(node, data.shape[2:])
     begins, ends = found.pads[: data.rank - 2], found.pads[data.rank - 2 :]
-    if node.version < 19 and not node.integer("ceil_mode", 0):
+    if counts_whole and not node.integer("ceil_mode", 0):
         ends = tuple(map(max, ends, overhanging_ends(data.shape[2:], found)))
     return graph.emit(
         "average_pool",

@@ -10,7 +10,10 @@ import numpy as np
 from compiler.frontend.converter import Converter, converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.matmul import matmul_value
+from compiler.frontend.operators.pool import average_value
 from compiler.frontend.operators.quantise import Parameters
+from compiler.frontend.operators.softmax import over_matrix
 from compiler.types.dtypes import DType
 
 _DOMAIN = "com.microsoft"
@@ -61,6 +64,84 @@ def qlinear_leaky_relu(node: OnnxNode, graph: GraphBuilder) -> Value:
     alpha = node.floating("alpha", 0.01)
     value = graph.emit("leaky_relu", _dequantized(node, 0, graph), alpha=alpha)
     return _quantized(node, value, 3, graph)
+
+
+@converter("QLinearSoftmax", 1, domain=_DOMAIN)
+def qlinear_softmax(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Of the opset that an attribute says: before 13 all axes from `axis` on are one."""
+    data, opset = _dequantized(node, 0, graph), node.integer("opset")
+    if opset < 13:
+        axis = node.axis(node.integer("axis", 1), data.rank, end=True)
+        return _quantized(node, over_matrix("softmax", data, axis, graph), 3, graph)
+    axis = node.axis(node.integer("axis", -1), data.rank)
+    return _quantized(node, graph.emit("softmax", data, axis=axis), 3, graph)
+
+
+@converter("QLinearAveragePool", 1, domain=_DOMAIN)
+def qlinear_average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = _dequantized(node, 0, graph)
+    if not node.integer("channels_last", 0):
+        return _quantized(node, average_value(node, data, graph, counts_whole=True), 3, graph)
+    last = data.rank - 1
+    turned = graph.emit("transpose", data, perm=(0, last, *range(1, last)))
+    average = average_value(node, turned, graph, counts_whole=True)
+    back = graph.emit("transpose", average, perm=(0, *range(2, data.rank), 1))
+    return _quantized(node, back, 3, graph)
+
+
+@converter("QLinearReduceMean", 1, domain=_DOMAIN)
+def qlinear_reduce_mean(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = _dequantized(node, 0, graph)
+    axes = node.axes(node.integers("axes"), data.rank)
+    keepdims = bool(node.integer("keepdims"))
+    return _quantized(node, graph.emit("reduce_mean", data, axes=axes, keepdims=keepdims), 3, graph)
+
+
+@converter("QLinearWhere", 1, domain=_DOMAIN)
+def qlinear_where(node: OnnxNode, graph: GraphBuilder) -> Value:
+    operands = (_dequantized(node, 1, graph), _dequantized(node, 4, graph))
+    scale, zero = node.input(7), node.optional(8)
+    chosen = graph.emit("where", node.input(0), *operands)
+    parameters = Parameters.of(node, chosen, (scale, zero), graph, 0)
+    target = node.input(1).dtype if zero is None else zero.dtype
+    return parameters.emit("quantize", chosen, target, graph)
+
+
+@converter("MatMulIntegerToFloat", 1, domain=_DOMAIN)
+def matmul_integer_to_float(node: OnnxNode, graph: GraphBuilder) -> Value:
+    left, right = node.input(0), node.input(1)
+    a = _floats(node, (left, node.input(2), node.optional(4)), graph, _lines(left))
+    b = _floats(node, (right, node.input(3), node.optional(5)), graph, right.rank - 1)
+    return _with_bias(matmul_value(node, a, b, graph), node.optional(6), graph)
+
+
+@converter("DynamicQuantizeMatMul", 1, domain=_DOMAIN)
+def dynamic_quantize_matmul(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """The left operand in u8, whose range, widened to hold 0, is that of its elements."""
+    data, right = node.input(0), node.input(1)
+    axes, zero = tuple(range(data.rank)), graph.scalar(0.0, DType.F32)
+    low, high = (
+        graph.emit(bound, graph.emit(f"reduce_{bound}", data, axes=axes, keepdims=False), zero)
+        for bound in ("min", "max")
+    )
+    width = graph.emit("div", graph.emit("sub", high, low), graph.scalar(255.0, DType.F32))
+    is_flat = graph.emit("equal", high, low)
+    scale = graph.emit("where", is_flat, graph.scalar(1.0, DType.F32), width)
+    lowest = graph.emit("round", graph.emit("div", graph.emit("neg", low), scale))
+    middle = graph.cast(graph.emit("clip", lowest, min=0.0, max=255.0), DType.U8)
+    quantised = graph.emit("quantize", data, scale, middle, to="u8")
+    a = graph.emit("dequantize", quantised, scale, middle, to="f32")
+    b = _floats(node, (right, node.input(2), node.optional(3)), graph, right.rank - 1)
+    return _with_bias(matmul_value(node, a, b, graph), node.optional(4), graph)
+
+
+def _lines(matrix: Value) -> int:
+    """The axis of a left operand's rows."""
+    return max(matrix.rank - 2, 0)
+
+
+def _with_bias(product: Value, bias: Value | None, graph: GraphBuilder) -> Value:
+    return product if bias is None else graph.emit("add", product, bias)
 
 
 @converter("QLinearGlobalAveragePool", 1, domain=_DOMAIN)

@@ -98,6 +98,7 @@ def _result_type(node: OnnxNode, default: DType) -> DType:
     return dtype_of(number, f"{node.label}: the result") if number else default
 
 
+@converter("QuantizeLinear", 1, domain="com.microsoft")
 @converter("QuantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def quantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, scale, zero_point = node.input(0), node.input(1), node.optional(2)
@@ -123,6 +124,7 @@ def _precision(node: OnnxNode, data: Value, scale: Value) -> DType:
     return scale.dtype if data.dtype is scale.dtype else DType.F32
 
 
+@converter("DequantizeLinear", 1, domain="com.microsoft")
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def dequantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     """(x - zero_point) * scale."""

@@ -24,6 +24,15 @@ def _normalised(operator: str, value: Value, axis: int, graph: GraphBuilder) -> 
     return graph.emit(operator, value, axis=axis)
 
 
+def over_matrix(operator: str, value: Value, axis: int, graph: GraphBuilder) -> Value:
+    """A normalisation in which all axes from `axis` on are one, as until opset 12."""
+    if axis == value.rank - 1:
+        return _normalised(operator, value, axis, graph)
+    shape = (math.prod(value.shape[:axis]), math.prod(value.shape[axis:]))
+    matrix = graph.reshape(value, shape)
+    return graph.reshape(_normalised(operator, matrix, 1, graph), value.shape)
+
+
 def _register(onnx_operator: str, operator: str) -> None:
     @converter(onnx_operator, 13)
     def along_axis(node: OnnxNode, graph: GraphBuilder) -> Value:
@@ -32,15 +41,10 @@ def _register(onnx_operator: str, operator: str) -> None:
         return _normalised(operator, value, axis, graph)
 
     @converter(onnx_operator, 1, 11)
-    def over_matrix(node: OnnxNode, graph: GraphBuilder) -> Value:
-        """Until opset 12 all axes from `axis` on are one."""
+    def along_axes(node: OnnxNode, graph: GraphBuilder) -> Value:
         value = node.input(0)
         axis = node.axis(node.integer("axis", 1), value.rank, end=True)
-        if axis == value.rank - 1:
-            return _normalised(operator, value, axis, graph)
-        shape = (math.prod(value.shape[:axis]), math.prod(value.shape[axis:]))
-        matrix = graph.reshape(value, shape)
-        return graph.reshape(_normalised(operator, matrix, 1, graph), value.shape)
+        return over_matrix(operator, value, axis, graph)
 
 
 _register("Softmax", "softmax")

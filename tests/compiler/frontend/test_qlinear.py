@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.plan.extract_kernels import extract_kernels
@@ -42,6 +42,11 @@ _GEMM = [_bytes(2, 3, 8), _scale(0.04), _zero(9)]
 _WEIGHT = [_bytes(3, 5, 8, signed=True), np.linspace(0.01, 0.05, 5, dtype=np.float32)]
 _WEIGHT += [np.zeros(5, np.int8)]
 
+_DATA = np.random.default_rng(4).standard_normal((2, 3, 8)).astype(np.float32)
+_RIGHT = _bytes(5, 8, 5, signed=True)
+_CHOSEN = np.random.default_rng(6).integers(0, 2, _SHAPE).astype(np.bool_)
+_WINDOW = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}
+
 CASES: dict[str, tuple[str, list[Values], dict[str, Any]]] = {
     "add": ("QLinearAdd", [*_ONE, *_TWO, *_RESULT], {}),
     "mul": ("QLinearMul", [*_ONE, *_TWO, *_RESULT], {}),
@@ -49,6 +54,32 @@ CASES: dict[str, tuple[str, list[Values], dict[str, Any]]] = {
     "leaky relu": ("QLinearLeakyRelu", [*_ONE, *_RESULT], {"alpha": 0.25}),
     "pool": ("QLinearGlobalAveragePool", [*_ONE, *_RESULT], {"channels_last": 0}),
     "concat": ("QLinearConcat", [*_RESULT, *_ONE, *_TWO], {"axis": 1}),
+    "softmax": ("QLinearSoftmax", [*_ONE, _scale(1 / 256), _zero(0)], {"axis": -1, "opset": 13}),
+    "old softmax": (
+        "QLinearSoftmax",
+        [*_ONE, _scale(1 / 256), _zero(0)],
+        {"axis": 2, "opset": 11},
+    ),
+    "average pool": ("QLinearAveragePool", [*_ONE, *_RESULT], _WINDOW),
+    "average pool of padding": (
+        "QLinearAveragePool",
+        [*_ONE, *_RESULT],
+        {**_WINDOW, "count_include_pad": 1},
+    ),
+    "average pool of channels behind": (
+        "QLinearAveragePool",
+        [*_ONE, *_RESULT],
+        {"kernel_shape": [2, 2], "channels_last": 1},
+    ),
+    "quantise": ("QuantizeLinear", [_DATA, _scale(0.03), np.array(-9, np.int16)], {}),
+    "dequantise": ("DequantizeLinear", [*_ONE], {}),
+    "where": ("QLinearWhere", [_CHOSEN, *_ONE, *_TWO, *_RESULT], {}),
+    "integers to floats": (
+        "MatMulIntegerToFloat",
+        [_bytes(2, 3, 8), _RIGHT, _scale(0.04), _WEIGHT[1], _zero(9)],
+        {},
+    ),
+    "dynamic": ("DynamicQuantizeMatMul", [_DATA, _RIGHT, _WEIGHT[1], _WEIGHT[2], _WEIGHT[1]], {}),
     "gemm": (
         "QGemm",
         [*_GEMM, *_WEIGHT, np.arange(5, dtype=np.int32) * 100, *_RESULT],
@@ -59,18 +90,15 @@ CASES: dict[str, tuple[str, list[Values], dict[str, Any]]] = {
 
 
 def _model(operator: str, operands: list[Values], given: dict[str, Any]) -> onnx.ModelProto:
-    """Bytes of activations are inputs, all else constant."""
+    """Matrices and larger ones, but for signed weights, are inputs, all else constant."""
     names = [f"x{number}" for number in range(len(operands))]
-    fixed = [
-        numpy_helper.from_array(array, name)
-        for name, array in zip(names, operands, strict=True)
-        if array.dtype != np.uint8 or array.ndim == 0
-    ]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.UINT8, array.shape)
-        for name, array in zip(names, operands, strict=True)
-        if array.dtype == np.uint8 and array.ndim
-    ]
+    fixed, inputs = [], []
+    for name, array in zip(names, operands, strict=True):
+        if array.ndim < 2 or array.dtype == np.int8:
+            fixed.append(numpy_helper.from_array(array, name))
+            continue
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        inputs.append(helper.make_tensor_value_info(name, kind, array.shape))
     node = helper.make_node(operator, names, ["y"], domain="com.microsoft", **given)
     result = helper.make_empty_tensor_value_info("y")
     graph = helper.make_graph([node], "case", inputs, [result], fixed)
@@ -86,8 +114,8 @@ def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
     feeds = {name: operands[int(name[1:])] for name in names}
     graph = optimise(import_model_proto(model), 16)
     (found,) = evaluate_program(extract_kernels(graph), feeds)
-    kind = "FLOAT" if found.dtype == np.float32 else "UINT8"
-    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DataType.Value(kind)
+    kind = helper.np_dtype_to_tensor_dtype(found.dtype)
+    model.graph.output[0].type.tensor_type.elem_type = kind
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )

@@ -18,6 +18,8 @@ _OPERATORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("", "QLinearMatMul"): (*(_DATA, _STEP, _ZERO) * 2, _STEP, _ZERO),
     ("com.microsoft", "QLinearAdd"): (*(_DATA, _STEP, _ZERO) * 2, _STEP, _ZERO),
     ("com.microsoft", "QLinearSigmoid"): (_DATA, _STEP, _ZERO, _STEP, _ZERO),
+    ("com.microsoft", "QLinearSoftmax"): (_DATA, _STEP, _ZERO, _STEP, _ZERO),
+    ("com.microsoft", "MatMulIntegerToFloat"): (_DATA, _DATA, _STEP, _STEP),
     ("com.microsoft", "QLinearGlobalAveragePool"): ("image", _STEP, _ZERO, _STEP, _ZERO),
     ("com.microsoft", "QLinearConcat"): (_STEP, _ZERO, *(_DATA, _STEP, _ZERO) * 2),
     ("com.microsoft", "QGemm"): (*(_DATA, _STEP, _ZERO) * 2, "", _STEP, _ZERO),
@@ -46,8 +48,8 @@ def _model(domain: str, operator: str, wrong: int, scale: float) -> onnx.ModelPr
             shape = _SHAPES.get(kind, (2, 2))
             inputs.append(helper.make_tensor_value_info(name, kept, shape))
     node = helper.make_node(operator, names, ["y"], "the_node", domain=domain)
-    if operator == "QLinearConcat":
-        node.attribute.append(helper.make_attribute("axis", 0))
+    for name in {"QLinearConcat": ("axis",), "QLinearSoftmax": ("opset",)}.get(operator, ()):
+        node.attribute.append(helper.make_attribute(name, 0))
     output = helper.make_empty_tensor_value_info("y")
     graph = helper.make_graph([node], "scales", inputs, [output], constants)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
