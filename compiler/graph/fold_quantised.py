@@ -6,6 +6,7 @@ Models say with quantize and dequantize around an operator that it works on inte
     max_pool(dequantize(q))            -> dequantize(max_pool(q)); and so do all movements
     quantize(dequantize(q))            -> q, where scales and zero points are equal
     quantize(concat(dequantize(q)..))  -> concat(q..), those of another scale quantised anew
+    quantize(reshape(x))               -> reshape(quantize(x)), and what else keeps all elements
     quantize(sigmoid(dequantize(q)))   -> lookup(q, table); and so do all functions of 8 bits
 
 What then stands between the sums and the next quantisation is pointwise, and fused behind them;
@@ -34,7 +35,7 @@ from compiler.graph.quantised import requantise
 from compiler.graph.quantised.contractions import Contractions
 from compiler.graph.quantised.operands import MOVEMENTS, Operand, Signs, dequantised
 from compiler.graph.quantised.tables import Tables
-from compiler.graph.rewriter import Rewriter
+from compiler.graph.rewriter import Rewriter, use_counts
 from compiler.operators.registry import complete_attributes
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
@@ -42,6 +43,9 @@ from compiler.types.tensor_type import Attribute
 
 _Rule: TypeAlias = Callable[[Node], "str | None"]
 _MARKS = frozenset(("dequantize", "quantize"))
+
+_KEEPING = frozenset(("reshape", "transpose", "squeeze"))
+"""Movements that give every element once."""
 
 
 def run(graph: Graph, activations: DType = DType.U8) -> Graph:
@@ -64,13 +68,19 @@ class _Folder:
         self.graph = graph
         self.rewriter = Rewriter(graph)
         self.signs = Signs(self.rewriter, activations)
+        self.uses = use_counts(graph)
         self.tables = Tables(self.rewriter, self.signs)
         contractions = Contractions(self.rewriter, self.signs)
         self.rules: dict[str, tuple[_Rule, ...]] = {
             "conv": (contractions.conv,),
             "matmul": (contractions.matmul,),
             "dequantize": (self._with_best_sign,),
-            "quantize": (self._same_again, self._concatenated, self.tables.tabulated),
+            "quantize": (
+                self._same_again,
+                self._concatenated,
+                self._behind_movement,
+                self.tables.tabulated,
+            ),
             "pad": (self._padded,),
             **dict.fromkeys(MOVEMENTS, (self._moved,)),
         }
@@ -146,6 +156,19 @@ class _Folder:
             for operand, name in zip(present, joined.inputs, strict=True)
         ]
         return rewriter.emit("concat", tuple(parts), joined.attributes, like=joined)
+
+    def _behind_movement(self, node: Node) -> str | None:
+        """quantize of what only moves all elements of another value, for it alone."""
+        rewriter = self.rewriter
+        moved = rewriter.producers.get(node.inputs[0])
+        if moved is None or moved.operator not in _KEEPING or not self._is_scalar(node):
+            return None
+        if self.uses[moved.output] != 1 or moved.inputs[0] not in rewriter.producers:
+            return None
+        source = replace(node, inputs=(moved.inputs[0], *node.inputs[1:]))
+        quantised = self._behind_movement(source) or self._quantised(source)
+        inputs = (quantised, *moved.inputs[1:])
+        return rewriter.emit(moved.operator, inputs, moved.attributes, like=moved)
 
     # --- helpers --------------------------------------------------------------------------------
 

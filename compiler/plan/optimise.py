@@ -22,6 +22,7 @@ from compiler.plan import (
     choose_precision,
     cut_windows,
     share_memory,
+    spread_dequantised,
     transposed_convolutions,
 )
 from compiler.types.dtypes import DType
@@ -49,12 +50,13 @@ def passes(
         ("cut_windows", plain(cut_windows.run)),
         ("choose_layouts", layouts),
     )
+    spread = (("spread_dequantised", plain(spread_dequantised.run)),)
     # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
     stored = (("choose_precision", precision), ("share_memory", plain(share_memory.run)))
     packs = plain(lambda graph: weight_products.run(graph, numerics == STRICT_NUMERICS))
     weights = ("weight_products", packs)
-    before = before_layouts(summed, numerics.rounds_each)
-    return *BEFORE_TYPES, *types, weights, *before, *planned, *AFTER_LAYOUTS, *stored
+    before = (*types, weights, *before_layouts(summed, numerics.rounds_each))
+    return *BEFORE_TYPES, *before, *planned, *AFTER_LAYOUTS, *spread, *stored
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))

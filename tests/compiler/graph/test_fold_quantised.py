@@ -174,6 +174,25 @@ def test_a_table_is_read_with_the_sign_that_its_data_has_for_others() -> None:
         _same(graph, folded)
 
 
+def test_what_is_reshaped_is_quantised_before() -> None:
+    maker = _Maker()
+    start = maker.dequantized(maker.input(2, 3, 4, dtype=DType.U8), 0.0625, 120)
+    turned = maker.node("transpose", maker.node("tanh", start), perm=(1, 0, 2))
+    flat = maker.node("reshape", turned, shape=(6, 4))
+    graph = maker.graph(maker.quantized(flat, 1 / 128, 9))
+    folded = fold_quantised.run(graph)
+    assert operators(folded) == ["lookup", "transpose", "reshape"]
+    _same(graph, folded)
+
+
+def test_what_others_read_as_floats_is_quantised_where_it_was() -> None:
+    maker = _Maker()
+    product = maker.node("mul", maker.input(2, 6), maker.input(2, 6))
+    flat = maker.node("reshape", product, shape=(12,))
+    graph = maker.graph(maker.quantized(flat), flat)
+    assert operators(fold_quantised.run(graph)) == ["mul", "reshape", "quantize"]
+
+
 def test_functions_of_two_values_are_no_table() -> None:
     maker = _Maker()
     one, two = (maker.dequantized(maker.input(2, 3, dtype=DType.U8)) for _ in range(2))
