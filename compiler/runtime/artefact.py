@@ -10,8 +10,8 @@
     then          the parts: entry functions, kernels' object code, constants; each starts at a
                   multiple of 64, with zeros between, and the manifest has the SHA-256 of each
 
-The manifest lists the variants of the model, the preferred one first; a second one may be for CPUs
-that lack what the first one needs. What both have in common is one part.
+The manifest lists the variants of the model, the preferred one first; others may be for CPUs that
+lack what that one needs, the fastest first. What several have in common is one part.
 
 Every byte is covered by a check, the same model gives the same bytes, and constants are mapped
 into memory rather than read. The code is trusted, the manifest is not: each entry function's code
@@ -58,8 +58,10 @@ from compiler.runtime.verify_spec import verify_spec
 from compiler.types.tensor_type import Array
 from configs.regular_file import open_regular
 
-FORMAT = 4
-"""Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs."""
+FORMAT = 5
+"""Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
+4 no more than two variants. A file of so few has that format, so that older versions read it."""
+TWO_VARIANTS = 4
 OLDEST_FORMAT = 3
 MAGIC = b"TUNEFARM"
 _HEADER = struct.Struct("<8sIIQQ32s")
@@ -67,22 +69,23 @@ _REBUILD = "build the model again"
 
 
 def save(
-    spec: ExecutableSpec, path: str | PathLike[str], fallback: ExecutableSpec | None = None
+    spec: ExecutableSpec, path: str | PathLike[str], fallbacks: Sequence[ExecutableSpec] = ()
 ) -> None:
     """Write an executable to `path`, replacing a file there only when the new one is complete.
 
-    `fallback` is the same model for CPUs that cannot run `spec`. Raises `ArtefactError` when the
-    file cannot be written; what was at `path` is then unchanged. Raises `VerifyError` for a spec
-    whose entry was not made for it, or that is not what it is given as: nobody could load the file.
+    `fallbacks` are the same model for CPUs that cannot run `spec`, the preferred one first: each is
+    taken where those before it cannot run. Raises `ArtefactError` when the file cannot be written;
+    what was at `path` is then unchanged. Raises `VerifyError` for a spec whose entry was not made
+    for it, or that is not what it is given as: nobody could load the file.
     """
     path = Path(path)
     parts: list[Part] = []
     contents: list[Content] = []
     numbers: dict[str, int] = {}
     variants = []
-    if fallback is not None and (spec.fallback, fallback.fallback) != (False, True):
+    if fallbacks and (spec.fallback or not all(variant.fallback for variant in fallbacks)):
         raise VerifyError(f"executable {spec.name}: its fallback was not compiled as one")
-    for variant in (spec,) if fallback is None else (spec, fallback):
+    for variant in (spec, *fallbacks):
         if seal_of(variant) not in variant.entry:
             raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")
         uses = []
@@ -99,7 +102,8 @@ def save(
     manifest = json_text({"parts": parts_to_json(parts), "variants": variants})
     data_start = aligned(_HEADER.size + len(manifest))
     end = data_start + parts[-1].offset + parts[-1].bytes
-    header = _HEADER.pack(MAGIC, FORMAT, 0, len(manifest), end, hashlib.sha256(manifest).digest())
+    version = FORMAT if len(variants) > 2 else TWO_VARIANTS
+    header = _HEADER.pack(MAGIC, version, 0, len(manifest), end, hashlib.sha256(manifest).digest())
     try:
         _write_atomically(path, header + manifest, data_start, parts, contents)
     except OSError as error:
@@ -148,7 +152,7 @@ class _Index:
 def read(path: str | PathLike[str], *, fallback: bool = False) -> ExecutableSpec:
     """Read and check an artefact; its constants stay memory-mapped.
 
-    The result is the first variant that this machine can run, with `fallback` the one for other
+    The result is the first variant that this machine can run, with `fallback` the last one, for all
     CPUs. Raises `ArtefactError` when the file cannot be read, is no artefact, of another format,
     damaged anywhere, says other than its code, is without such a variant, or made for another kind
     of machine.
@@ -254,6 +258,8 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         raise _not_valid(path, "it is not written as tunefarm writes it")
     if data.keys() != {"parts", "variants"} or not isinstance(variants, list) or not variants:
         raise _not_valid(path, "it has no variants")
+    if (len(variants) > 2) != (version > TWO_VARIANTS):
+        raise _not_valid(path, f"its format {version} is not that of {len(variants)} variants")
     return _Index(variants, parts, data_start)
 
 
@@ -310,9 +316,9 @@ def _checked_variant(
 
 
 def _check_variants(path: Path, variants: Sequence[ExecutableSpec], index: _Index) -> None:
-    """Raise `ArtefactError` unless variants are one of a kind, in order, and use every part."""
+    """Raise `ArtefactError` unless fallbacks follow one variant, and every part is used."""
     kinds = [variant.fallback for variant in variants]
-    if kinds != sorted(set(kinds)):
+    if kinds != sorted(kinds) or kinds.count(False) > 1:
         raise _not_valid(path, "its variants are not in order")
     used = {number for variant in index.variants for number in variant["parts"]}
     if len(used) != len(index.parts):

@@ -19,7 +19,7 @@ def save_models(folder: Path) -> list[Path]:
     target = host_target()
     net = _network()
     portable = compile_model(net, target=baseline_target(target), fallback=True).spec
-    save(compile_model(net, target=target).spec, folder / "two variants.tuned", portable)
+    save(compile_model(net, target=target).spec, folder / "two variants.tuned", [portable])
     save(compile_model(_wide(), target=target, threads=2).spec, folder / "threads.tuned")
     save(compile_model(_types(), target=target).spec, folder / "types.tuned")
     save(compile_model(_copies(), target=target).spec, folder / "copies.tuned")

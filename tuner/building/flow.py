@@ -105,9 +105,9 @@ def _compiled(
     """
     from compiler.graph.serialize import structural_hash
     from compiler.runtime.artefact import digest_of, save
-    from compiler.target import baseline_target
     from tuner.building.apply_best import Records
     from tuner.building.compile import compile_with
+    from tuner.building.fallback_targets import fallback_targets
     from tuner.building.lowered import keep_choice, lower_model
 
     settings, output, graph = request.settings, request.output, read()
@@ -135,16 +135,17 @@ def _compiled(
         return BuildResult(request.form, output, files, report, command)
     spec, chosen = built.spec, built.chosen
     model = KnownModel(structural_hash(graph), built.kernels)
-    del built  # whose constants, not packed, would stay beside those of the fallback
-    portable = None
-    if request.fallback:
-        baseline = baseline_target(target)
-        choose = Records(store, settings, baseline).choose
-        portable = compile_with(
-            lowered.graph, choose, settings, baseline, fallback=True, numerics=lowered.numerics
-        ).spec
-    save(spec, output, portable)
-    del spec, portable  # whose constants leave room for the copy
+    del built  # whose constants, not packed, would stay beside those of the fallbacks
+    fallbacks = []
+    for other in fallback_targets(target) if request.fallback else ():
+        choose = Records(store, settings, other).choose
+        made = compile_with(
+            lowered.graph, choose, settings, other, fallback=True, numerics=lowered.numerics
+        )
+        fallbacks.append(made.spec)
+        del made
+    save(spec, output, fallbacks)
+    del spec, fallbacks  # whose constants leave room for the copy
     digest = digest_of(output)
     kept = None if cache is None else cache.keep(digest)
     if cache is not None and kept is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compiler.runtime.artefact import FORMAT, MAGIC
+from compiler.runtime.artefact import MAGIC
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.runtime.seal import json_text
 
@@ -33,7 +33,8 @@ def with_manifest(contents: bytes, text: bytes) -> bytes:
     body += contents[data_start(contents) :]
     end = _HEADER_BYTES + len(body)
     digest = hashlib.sha256(text).digest()
-    return struct.pack("<8sIIQQ32s", MAGIC, FORMAT, 0, len(text), end, digest) + body
+    (version,) = struct.unpack_from("<I", contents, 8)
+    return struct.pack("<8sIIQQ32s", MAGIC, version, 0, len(text), end, digest) + body
 
 
 def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

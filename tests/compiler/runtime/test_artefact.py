@@ -141,8 +141,8 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (artefact.FORMAT + 1, r"format 5, this version reads 4 \(update tunefarm"),
-        (2, r"older artefact format 2, this version reads 3 to 4 \(build the model again"),
+        (artefact.FORMAT + 1, r"format 6, this version reads 5 \(update tunefarm"),
+        (2, r"older artefact format 2, this version reads 3 to 5 \(build the model again"),
     ],
 )
 def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:
@@ -303,7 +303,7 @@ def test_entry_that_was_made_for_another_spec_is_not_saved(
     with pytest.raises(VerifyError, match="holds the seal of another one"):
         artefact.save(replace(spec, arena_bytes=spec.arena_bytes + 64), tmp_path / "x.tuned")
     with pytest.raises(VerifyError, match="its fallback was not compiled as one"):
-        artefact.save(spec, tmp_path / "x.tuned", fallback=spec)
+        artefact.save(spec, tmp_path / "x.tuned", fallbacks=[spec])
     assert not list(tmp_path.iterdir())
 
 
@@ -338,7 +338,7 @@ def two_variants(spec: ExecutableSpec, tmp_path: Path) -> Path:
     needs = replace(target, features=(*target.features, "avx1024f"))
     path = tmp_path / "two.tuned"
     fallback = sealed(replace(spec, fallback=True))
-    artefact.save(sealed(replace(spec, target=needs)), path, fallback)
+    artefact.save(sealed(replace(spec, target=needs)), path, [fallback])
     return path
 
 
@@ -356,9 +356,26 @@ def test_the_first_variant_is_preferred_and_the_fallback_may_be_asked_for(
 ) -> None:
     portable = sealed(replace(spec, target=baseline_target(spec.target), fallback=True))
     path = tmp_path / "two.tuned"
-    artefact.save(spec, path, fallback=portable)
+    artefact.save(spec, path, fallbacks=[portable])
     assert compiler.load(path).spec.target == spec.target
     assert compiler.load(path, fallback=True).spec.target == portable.target
+
+
+def test_the_fastest_variant_that_runs_here_is_taken(spec: ExecutableSpec, tmp_path: Path) -> None:
+    """Of several for other CPUs; a file of so many is not for versions that know of two."""
+    here, path = spec.target, tmp_path / "many.tuned"
+    newer = replace(here, features=(*here.features, "avx1024f"))
+    less = replace(here, features=(*here.features, "avx1023f"))
+    targets = (less, here, baseline_target(here))
+    fallbacks = [sealed(replace(spec, target=target, fallback=True)) for target in targets]
+    artefact.save(sealed(replace(spec, target=newer)), path, fallbacks)
+    assert compiler.load(path).spec.target == here
+    assert compiler.load(path, fallback=True).spec.target == baseline_target(here)
+    assert struct.unpack_from("<I", path.read_bytes(), 8) == (artefact.FORMAT,)
+    artefact.save(sealed(replace(spec, target=newer)), path, fallbacks[:1])
+    assert struct.unpack_from("<I", path.read_bytes(), 8) == (artefact.TWO_VARIANTS,)
+    with pytest.raises(ArtefactError, match="lacks: avx1024f"):
+        compiler.load(path)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +415,7 @@ def test_damage_in_the_variant_that_is_not_used_is_noticed(
     target = baseline_target(spec.target)
     portable = sealed(replace(chain_spec(WEIGHT + 1), target=target, fallback=True))
     path = tmp_path / "two.tuned"
-    artefact.save(spec, path, fallback=portable)
+    artefact.save(spec, path, fallbacks=[portable])
     contents = bytearray(path.read_bytes())
     contents[-1] ^= 1
     path.write_bytes(contents)
