@@ -132,6 +132,41 @@ def test_c_code_asks_for_tiles_and_does_without_where_they_are_denied(tmp_path: 
     assert run(tmp_path, "./a.out").split() == [str(able), str(able)]
 
 
+_CPU_WITH_TILES = """\
+#include <cpuid.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int cpuid_of_tiles(unsigned leaf, unsigned subleaf, unsigned *a, unsigned *b, unsigned *c,
+                          unsigned *d)
+{
+    *a = *b = *c = *d = ~0u;
+    return leaf + subleaf + 1 != 0;
+}
+#define __get_cpuid(leaf, a, b, c, d) cpuid_of_tiles(leaf, 0, a, b, c, d)
+#define __get_cpuid_count cpuid_of_tiles
+#define __asm__
+#define volatile(...) (void)high, low = 0x600e7 /* what XGETBV tells */
+#define syscall(number, asked, state) \\
+    ((number) == 158 && (asked) == 0x1023 && (state) == 18 ? ANSWER : -2)
+"""
+"""A CPU that has everything, and a kernel whose answer to who asks for tiles is `ANSWER`."""
+
+
+@pytest.mark.skipif(not ON_X86, reason="CPUs of other architectures have no such tiles")
+@pytest.mark.parametrize(("answer", "able"), [(0, 1), (-1, 0)])
+def test_c_code_does_without_tiles_that_the_kernel_denies(
+    answer: int, able: int, tmp_path: Path
+) -> None:
+    code = cpu_check_code(("avx512f", "amx-tile"))
+    main = 'int main(void)\n{\n    printf("%d", cpu_is_able());\n    return 0;\n}\n'
+    (tmp_path / "denied.c").write_text(_CPU_WITH_TILES + code + main)
+    cc(tmp_path, "-std=gnu11", "-Wall", "-Werror", f"-DANSWER={answer}", "denied.c")
+    assert run(tmp_path, "./a.out") == str(able)
+
+
 def test_c_library_says_what_tiles_need(tmp_path: Path) -> None:
     spec = compiled(renamed("x", "y"), tmp_path)
     target = replace(spec.target, features=("amx-tile", *spec.target.features))

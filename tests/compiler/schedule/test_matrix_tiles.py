@@ -150,6 +150,21 @@ def test_drawn_kernels_are_exact_in_tiles() -> None:
     assert sum(found) >= 10
 
 
+@pytest.mark.parametrize("left", [DType.BF16, DType.U8])
+def test_a_loop_over_tiles_has_little_but_loads_and_products(left: DType) -> None:
+    """Each tile is loaded once for two products; what else there is moves pointers and counts."""
+    total, right = (DType.F32, left) if left.is_float else (DType.I32, DType.I8)
+    kernel = narrowed(product(512, 2048, 512, total=total), left, right)
+    schedule = default_schedule(kernel, TILES)
+    text = assembly(emit_loops(lower(kernel, schedule), schedule, TILES, "kernel").text, TILES)
+    (loop,) = re.findall(r"\n(\.LBB\w+):\n((?:\t.*\n)*?)\tjl\t\1\n", text)[:1]
+    found = [line.split()[0] for line in loop[1].splitlines() if not line.startswith("\t#")]
+    products = [name for name in found if name.startswith("tdp")]
+    loads = [name for name in found if name.startswith("tileload")]
+    assert (len(products), len(loads)) == (4, 4)
+    assert len(found) <= 8 + 7 and not any("store" in name or "mov" in name for name in found)
+
+
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
