@@ -12,34 +12,75 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 
 
-@converter("BatchNormalization", 1, 6, 7, 9, 14, 15)
-def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
+@converter("BatchNormalization", 1, 6, 7, 9)
+def batch_normalization_of_inputs(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Inference only: the statistics are inputs."""
     if node.version < 7 and not node.integer("is_test", 0):
         raise node.unsupported("training mode (is_test=0)")
     if node.version < 9 and not node.integer("spatial", 1):
         raise node.unsupported("spatial=0")
-    if node.integer("training_mode", 0) or any(node.wants(position) for position in range(1, 5)):
+    if any(node.wants(position) for position in range(1, 5)):
         raise node.unsupported("training mode")
+    return _batch_norm(node, graph, *_parameters(node, graph))
+
+
+@converter("BatchNormalization", 14, 15)
+def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """In training mode by the data's own statistics, which then move the running ones.
+
+    Networks that standardise their weights are exported so.
+    """
+    scale, bias, mean, variance = _parameters(node, graph)
+    if not node.integer("training_mode", 0):
+        if node.wants(1) or node.wants(2):
+            raise node.unsupported("running statistics without training_mode")
+        return [_batch_norm(node, graph, scale, bias, mean, variance)]
+    data, momentum = node.input(0), node.floating("momentum", 0.9)
+    axes = tuple(axis for axis in range(data.rank) if axis != 1)
+    of_data, spread = _moments(data, axes, graph)
+    current = [graph.reshape(value, mean.shape) for value in (of_data, spread)]
+
+    def running(before: Value, now: Value) -> Value:
+        kept = graph.emit("mul", before, graph.scalar(momentum, before.dtype))
+        added = graph.emit("mul", now, graph.scalar(1.0 - momentum, before.dtype))
+        return graph.emit("add", kept, added)
+
+    moved = [running(*pair) for pair in zip((mean, variance), current, strict=True)]
+    statistics = (node.input(position) for position in (3, 4))
+    moved = [graph.cast(v, given.dtype) for v, given in zip(moved, statistics, strict=True)]
+    return [_batch_norm(node, graph, scale, bias, *current), *moved]
+
+
+def _parameters(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
+    """Scale, bias, mean and variance in the data's type. Raises ShapeError for other shapes."""
     data = node.input(0)
     if data.rank < 2:
         raise node.bad_shape(f"{data.type} has no channel axis")
-    statistics = [node.input(position) for position in range(1, 5)]
-    for value in statistics:
+    parameters = [node.input(position) for position in range(1, 5)]
+    for value in parameters:
         if value.shape != (data.shape[1],):
             raise node.bad_shape(f"{value.type} has not one entry per channel of {data.type}")
-    same = [graph.cast(value, data.dtype) for value in statistics]
-    return graph.emit("batch_norm", data, *same, epsilon=node.floating("epsilon", 1e-5))
+    return [graph.cast(value, data.dtype) for value in parameters]
+
+
+def _batch_norm(node: OnnxNode, graph: GraphBuilder, *parameters: Value) -> Value:
+    epsilon = node.floating("epsilon", 1e-5)
+    return graph.emit("batch_norm", node.input(0), *parameters, epsilon=epsilon)
+
+
+def _moments(value: Value, axes: tuple[int, ...], graph: GraphBuilder) -> tuple[Value, Value]:
+    """The mean and the variance over the axes, which stay."""
+    mean = graph.emit("reduce_mean", value, axes=axes, keepdims=True)
+    centred = graph.emit("sub", value, mean)
+    squares = graph.emit("mul", centred, centred)
+    return mean, graph.emit("reduce_mean", squares, axes=axes, keepdims=True)
 
 
 def _statistics(
     value: Value, axes: tuple[int, ...], epsilon: float, graph: GraphBuilder
 ) -> tuple[Value, Value]:
     """The mean and 1 / sqrt(variance + epsilon) over the axes, which stay."""
-    mean = graph.emit("reduce_mean", value, axes=axes, keepdims=True)
-    centred = graph.emit("sub", value, mean)
-    squares = graph.emit("mul", centred, centred)
-    variance = graph.emit("reduce_mean", squares, axes=axes, keepdims=True)
+    mean, variance = _moments(value, axes, graph)
     shifted = graph.emit("add", variance, graph.scalar(epsilon, value.dtype))
     return mean, graph.emit("reciprocal", graph.emit("sqrt", shifted))
 

@@ -225,6 +225,24 @@ def test_resize(mode: str, transform: str, scale: float) -> None:
     check(proto, {"x": random(1, 2, 5, 7)}, rtol=1e-3)
 
 
+@pytest.mark.parametrize("momentum", [0.9, 1.0, 0.0])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (7, 3), (1, 3, 9)])
+def test_batch_norm_by_the_statistics_of_the_data(shape: tuple[int, ...], momentum: float) -> None:
+    names = ["scale", "bias", "mean", "variance"]
+    node = helper.make_node(
+        "BatchNormalization",
+        ["x", *names],
+        ["y", "running_mean", "running_variance"],
+        training_mode=1,
+        momentum=momentum,
+        epsilon=1e-3,
+    )
+    statistics = {name: random(3) for name in names}
+    outputs = ["y", "running_mean", "running_variance"]
+    proto = model([node], [tensor("x", list(shape))], outputs, statistics)
+    check(proto, {"x": np.multiply(random(*shape), np.float32(3.0))})
+
+
 def test_broadcasting_by_axis_before_opset_7() -> None:
     proto = model(
         [node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)],
