@@ -245,19 +245,25 @@ def contiguous_reduce_axis(stage: Stage, kernel: FusedKernel) -> str:
     """
     shapes = shapes_of(kernel)
     ranges = {axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduce_axes)}
-    guarded = any(_is_guarded(node, shapes, ranges) for node in postorder(stage.body))
-    if stage.body.dtype is DType.BOOL or guarded:
+    if stage.body.dtype is DType.BOOL:
         return ""
     for axis in reversed(stage.reduce_axes):
+        if any(_is_guarded(node, axis.name, shapes, ranges) for node in postorder(stage.body)):
+            continue
         strides = [_distance(load, shapes[load.buffer], axis.name) for load in loads(stage.body)]
         if strides and all(0 <= stride <= COLUMNS for stride in strides) and any(strides):
             return axis.name
     return ""
 
 
-def _is_guarded(node: Expr, shapes: Shapes, ranges: Ranges) -> bool:
-    """A select one side of which reads what may not be there: vectors would load it under masks."""
-    return isinstance(node, Select) and any(
+def _is_guarded(node: Expr, axis: str, shapes: Shapes, ranges: Ranges) -> bool:
+    """A select along an axis one side of which reads what may not be there.
+
+    Vectors along the axis would load it under masks.
+    """
+    if not isinstance(node, Select) or axis not in axes_of(node.condition):
+        return False
+    return any(
         isinstance(part, Load) and not _is_inside(part, shapes[part.buffer], ranges)
         for side in (node.then, node.otherwise)
         for part in postorder(side)

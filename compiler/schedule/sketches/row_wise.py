@@ -165,7 +165,10 @@ def _streams(kernel: FusedKernel, arrangement: Arrangement, target: Target) -> d
 
 
 def _reduces_rows(kernel: FusedKernel) -> bool:
-    """The anchor reduces whole rows of one tensor, whose elements lie side by side."""
+    """The anchor reduces whole rows of tensors, whose elements lie side by side.
+
+    Of one, or of several none of which has an element that belongs to two results.
+    """
     merged, _ = merge_reductions(kernel)
     anchor = merged.stage(merged.anchor)
     read = loads(anchor.body)
@@ -175,9 +178,11 @@ def _reduces_rows(kernel: FusedKernel) -> bool:
     # What is the same for a whole row, such as its mean, may be read beside it.
     names = {item.name for item in anchor.reduce_axes}
     reduced = [load for load in read if any(axes_of(item) & names for item in load.indices)]
-    if len({load.buffer for load in reduced}) != 1:
+    rows = {item.name for item in anchor.axes if item.extent > 1}
+    shared = any(rows - set().union(*map(axes_of, load.indices)) for load in reduced)
+    if shared and len({load.buffer for load in reduced}) > 1:
         return False
-    rest = {load.buffer for load in read} - {reduced[0].buffer}
+    rest = {load.buffer for load in read} - {load.buffer for load in reduced}
     inputs = {buffer.name for buffer in merged.inputs}
     return rest <= inputs and all(load.indices[-1] == index(axis) for load in reduced)
 

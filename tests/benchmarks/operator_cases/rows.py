@@ -88,6 +88,8 @@ def cases() -> Iterator[OperatorCase]:
     """All cases of the file."""
     for operator, shape, axis in _SOFTMAX:
         yield _along("softmax", operator, shape, axis)
+    yield OperatorCase("reduce", "Mul, ReduceSum over 1: 500x768", _row_products)
+    yield OperatorCase("reduce", "concat, relu, global average pool: 1x832x7x7", _joined_and_pooled)
     yield OperatorCase("softmax", "Where, Softmax: 1x4x64x64", _masked_softmax)
     for name, shape in (("Softmax over channels", (1, 21, 64, 64)), ("ArgMax", (1, 21, 64, 64))):
         yield _after_convolution(name, shape)
@@ -108,6 +110,17 @@ def cases() -> Iterator[OperatorCase]:
 def _along(family: str, operator: str, shape: Sequence[int], axis: int) -> OperatorCase:
     name = f"{operator} over {axis}: {shape_text(shape)}"
     return one_node(family, name, operator, shape, axis=axis)
+
+
+def _row_products(net: CaseBuilder) -> str:
+    products = net.node("Mul", net.input(500, 768), net.input(500, 768))
+    return net.node("ReduceSum", products, net.constant(np.array([1])))
+
+
+def _joined_and_pooled(net: CaseBuilder) -> str:
+    summed = net.node("Add", net.input(1, 512, 7, 7), net.input(1, 512, 7, 7))
+    joined = net.node("Concat", summed, net.input(1, 320, 7, 7), axis=1)
+    return net.node("GlobalAveragePool", net.node("Relu", joined))
 
 
 def _masked_softmax(net: CaseBuilder) -> str:

@@ -30,10 +30,14 @@ def reduced_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
     chain = Chain(special=draw(SPECIAL))
     dtype = draw(_FLOATS)
     plane = (draw(st.integers(1, 3)), draw(st.integers(1, 20 * lanes)))
-    value = chain.input((draw(st.integers(1, 3)), draw(st.integers(1, 3)), *plane), dtype)
+    value = chain.input((1, draw(st.integers(1, 3)), *plane), dtype)
     if draw(st.booleans()):
         mask = chain.input((1, 1, *plane), DType.BOOL)
         value = chain.apply("where", mask, chain.input((), dtype, constant=True), value)
+    if draw(st.booleans()):
+        value = chain.apply("mul", value, chain.input(chain.shape(value), dtype))
+    if draw(st.booleans()):
+        value = chain.apply("concat", value, chain.input((1, 2, *plane), dtype), axis=1)
     kind = draw(st.sampled_from(["softmax", "log_softmax", "layer_norm", "mean", "sum", "max"]))
     axis = draw(st.sampled_from([3, 3, 2]))
     if kind in ("softmax", "log_softmax"):
