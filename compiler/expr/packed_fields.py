@@ -1,4 +1,7 @@
-"""Unsigned numbers of a few bits that lie in words: u8(word >> amount & mask)."""
+"""Integers that are unpacked where they are multiplied: fields of words, bytes as 16 bits.
+
+A field is an unsigned number of a few bits: u8(word >> amount & mask).
+"""
 
 from __future__ import annotations
 
@@ -40,3 +43,16 @@ def packed_field(expr: Expr) -> PackedField | None:
     if not 0 < bits <= DType.U8.bits or mask.value != (1 << bits) - 1:
         return None
     return PackedField(moved.left, moved.right.operand, bits)
+
+
+def wide_byte(expr: Expr) -> Load | None:
+    """The byte in memory that an i16 is converted from; None where it is something else."""
+    if not isinstance(expr, Cast) or expr.dtype is not DType.I16:
+        return None
+    byte = expr.operand
+    return byte if isinstance(byte, Load) and byte.dtype in (DType.I8, DType.U8) else None
+
+
+def is_unpacked(expr: Expr) -> bool:
+    """A field of a word, or a byte as 16 bits."""
+    return packed_field(expr) is not None or wide_byte(expr) is not None

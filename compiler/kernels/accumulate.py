@@ -23,7 +23,7 @@ from compiler.expr.nodes import (
     mul,
     select,
 )
-from compiler.expr.packed_fields import packed_field
+from compiler.expr.packed_fields import is_unpacked
 from compiler.expr.walk import loads
 from compiler.kernels.stage import Stage
 from compiler.types.dtypes import DType
@@ -47,8 +47,8 @@ def apart(stage: Stage, result: str) -> tuple[Stage, Stage]:
 def narrow_factors(term: Expr) -> tuple[Expr, Expr] | None:
     """The factors of a sum's term `mul(cast(left), cast(right))` that is wider than both of them.
 
-    Each is a load, bits of a loaded word, or a choice by indices between those and constants; None
-    where that is not so.
+    Each is a load, an integer that is unpacked from one, or a choice by indices between those and
+    constants; None where that is not so.
     Of a term that is 0 where a condition does not hold, the left factor is.
     """
     if isinstance(term, Select):
@@ -79,4 +79,4 @@ def _is_in_memory(factor: Expr) -> bool:
     if isinstance(factor, Select):
         sides = _is_in_memory(factor.then) and _is_in_memory(factor.otherwise)
         return sides and not loads(factor.condition)
-    return isinstance(factor, Load | Const) or packed_field(factor) is not None
+    return isinstance(factor, Load | Const) or is_unpacked(factor)

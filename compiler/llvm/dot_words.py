@@ -15,7 +15,7 @@ import numpy as np
 from compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
 from compiler.expr.instructions import type_of
 from compiler.expr.nodes import Const, Expr, Load, Select
-from compiler.expr.packed_fields import PackedField, packed_field
+from compiler.expr.packed_fields import PackedField, packed_field, wide_byte
 from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
@@ -72,6 +72,9 @@ class WordEmitter:
             return Words(self._repeated(factor, terms))
         if isinstance(factor, Select):
             return self._chosen(factor, terms, lane)
+        byte = wide_byte(factor)
+        if byte is not None:
+            return self._wide(byte, terms, lane) or self._term_by_term(factor, terms, lane)
         field = packed_field(factor)
         if field is not None:
             return self._fields(field, terms) or self._term_by_term(factor, terms, lane)
@@ -106,6 +109,21 @@ class WordEmitter:
         bits = 32 // terms.slots
         pattern = int.from_bytes(np.array(factor.value, factor.dtype.numpy).tobytes(), "little")
         return word_of(sum(pattern << bits * slot for slot in range(terms.count)))
+
+    def _wide(self, load: Load, terms: Terms, lane: Lane) -> Words | None:
+        """Adjacent bytes of all lanes as numbers of 16 bits."""
+        form, count = self.addresses.of(load), terms.count * lane.width
+        loose = (atom for atom, _ in form.terms if not isinstance(atom, str))
+        if any(axes_of(atom) & {terms.variable, lane.variable} for atom in loose):
+            return None
+        steps = form.coefficient(terms.variable), form.coefficient(lane.variable)
+        if terms.count != terms.slots or steps != (1, terms.slots) or not self._is_inside(load):
+            return None
+        start = terms.slots * self.addresses.ranges[lane.variable][0]
+        first = _without(form, terms.variable, lane.variable)
+        first = Affine(first.constant + start, first.terms)
+        bytes = self._load(load, first, count, load.dtype)
+        return Words(self.as_words(scalar_ops.cast(self.writer, bytes, DType.I16)))
 
     def _fields(self, field: PackedField, terms: Terms) -> Words | None:
         """The same bits of each byte of a word, as the bytes of one."""

@@ -109,7 +109,7 @@ class Dot(Stmt):
 
     The factors are of narrow types, and converted to the buffer's type, in which products and sums
     are formed: integers are exact and wrap around; in what order floats are added is left open, and
-    their denormals may count as 0. Factors are loads, constants, bits of loaded words
+    their denormals may count as 0. Factors are loads, constants, what is unpacked from loads
     (`compiler.expr.packed_fields`), or selects among those by conditions on indices; only they see
     `variable`.
 

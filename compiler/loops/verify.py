@@ -6,7 +6,7 @@ from compiler.errors import VerifyError
 from compiler.expr.affine import Ranges, affine, affine_range, expr_range
 from compiler.expr.combiners import COMBINERS
 from compiler.expr.nodes import Const, Expr, Load, Select
-from compiler.expr.packed_fields import packed_field
+from compiler.expr.packed_fields import is_unpacked
 from compiler.expr.verify import node_problem
 from compiler.expr.walk import children, loads
 from compiler.loops.computed_places import ComputedPlaces
@@ -246,5 +246,5 @@ def _factor_problem(factor: Expr, total: DType) -> str:
         if loads(factor.condition):
             return "a factor of a dot product depends on data by more than its value"
         return _factor_problem(factor.then, total) or _factor_problem(factor.otherwise, total)
-    loaded = isinstance(factor, Load | Const) or packed_field(factor) is not None
+    loaded = isinstance(factor, Load | Const) or is_unpacked(factor)
     return "" if loaded else "a factor of a dot product is computed"

@@ -10,6 +10,7 @@ from itertools import takewhile
 from math import prod
 
 from compiler.expr.affine import affine, affine_range
+from compiler.expr.nodes import Cast
 from compiler.expr.parts import parts_that_read
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
@@ -31,6 +32,7 @@ from compiler.schedule.steps.vectorize import Vectorize
 
 PARALLEL_COPY = 16 * 1024  # elements: below, a second thread costs about what it saves
 CHUNKS_OF_COPY = 2  # per thread
+VECTORS_OF_COPY = 4  # that are converted side by side
 STACK_BYTES = 128 * 1024  # of a copy that is made where it is read
 
 
@@ -58,6 +60,8 @@ def _shared(stage: Stage, threads: int, last: str) -> list[Step]:
         return []
     apart = {*guarded_axes(stage), last, stage.axes[-1].name}
     apart |= {axis.name for axis in stage.axes if axis.name.endswith(".l")}
+    if _side_by_side(stage, apart):
+        apart.add(stage.axes[-2].name)
     loops = list(takewhile(lambda axis: axis.name not in apart, stage.axes))
     turns = prod(axis.extent for axis in loops)
     if turns < threads:
@@ -91,7 +95,7 @@ def _in_rows(stage: Stage, lanes: int) -> list[Step]:
         if last.name in guarded:
             steps.append(Partition(name, f"{last.name}.o"))
     else:
-        steps = [Vectorize(name, last.name)]
+        steps = [Vectorize(name, last.name), *_side_by_side(stage, guarded)]
     phases = [axis for axis in stage.axes[:-1] if axis.name.endswith(".l")]
     if last.name in guarded:  # for each phase of its own it is known which lanes are padding
         steps += [Unroll(name, axis.name) for axis in phases if axis.extent <= MAX_PHASES]
@@ -100,6 +104,17 @@ def _in_rows(stage: Stage, lanes: int) -> list[Step]:
         if cuts:
             steps.append(Partition(name, axis.name, 0, 0, cuts))
     return steps
+
+
+def _side_by_side(stage: Stage, guarded: set[str]) -> list[Step]:
+    """Several vectors of conversions at once, which take little more than the loop round them."""
+    if not isinstance(stage.body, Cast) or len(stage.axes) < 2:
+        return []
+    next_to_last = stage.axes[-2]
+    if next_to_last.name in guarded or next_to_last.extent < VECTORS_OF_COPY:
+        return []
+    name = next_to_last.name
+    return [Tile(stage.name, name, VECTORS_OF_COPY), Unroll(stage.name, f"{name}.i")]
 
 
 def _in_blocks(kernel: FusedKernel, stage: Stage, read: str, lanes: int) -> list[Step]:

@@ -15,6 +15,7 @@ from itertools import product
 
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Expr, Load, Select, binary, index, integer
+from compiler.expr.packed_fields import wide_byte
 from compiler.expr.walk import axes_of
 from compiler.kernels.accumulate import narrow_factors
 from compiler.kernels.kernel import FusedKernel
@@ -97,6 +98,7 @@ def joined_loads(kernel: FusedKernel, dot: DotAxis, vector: str, lanes: int) -> 
 def _loads_of(factor: Expr) -> list[Load]:
     if isinstance(factor, Select):
         return [*_loads_of(factor.then), *_loads_of(factor.otherwise)]
+    factor = wide_byte(factor) or factor
     return [factor] if isinstance(factor, Load) else []
 
 

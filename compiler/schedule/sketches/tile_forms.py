@@ -63,7 +63,7 @@ class TileForm:
     `copies` are the stages that hold operands in another layout. Where the tile is turned before it
     is stored, `turned` is the output's axis that runs along its vectors, else "". Rows of windows
     above each other may be `held` in registers. Terms of narrow factors are summed by `dot`
-    products.
+    products. What is computed before the anchor `converts` an operand, once for all its uses.
     """
 
     name: str
@@ -74,6 +74,7 @@ class TileForm:
     turned: str = ""
     held: HeldRows | None = None
     dot: DotAxis | None = None
+    converts: bool = False
 
 
 def tile_forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:

@@ -42,6 +42,7 @@ from compiler.schedule.sketches.tile_operands import (
     unpacks,
 )
 from compiler.schedule.sketches.tile_shape import tile_shape
+from compiler.schedule.sketches.wide_forms import wide_forms
 from compiler.schedule.space import Choice, ChoiceValue, Sketch
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -69,14 +70,14 @@ TILES_AHEAD = (0, 1)  # of constants that are asked for while those of a tile ar
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """A sketch for each form of the kernel that has vectors, the fastest by rule first."""
-    contexts = [
-        TileContext(form, target, threads)
-        for form in tile_forms(kernel, vector_lanes(kernel, target))
-    ]
+    forms = tile_forms(kernel, vector_lanes(kernel, target))
+    contexts = [TileContext(form, target, threads) for form in forms]
     contexts = [context for context in contexts if tiles_of(context)]
     if len(contexts) > 1 and contexts[0].form.name not in IN_ORDER:
         contexts.sort(key=form_cycles)
-    return [_sketch(context) for context in contexts]
+    wide = [TileContext(form, target, threads) for form in wide_forms(forms, target)]
+    wide = [context for context in wide if tiles_of(context)]
+    return [_sketch(context) for context in (*wide, *contexts)]
 
 
 def _sketch(context: TileContext) -> Sketch:
@@ -110,7 +111,8 @@ def _sketch(context: TileContext) -> Sketch:
     if context.form.dot is not None and not context.form.turned:
         choices.append((Choice("ahead", TILES_AHEAD), int(_rereads(context, tiles))))
     if prologue and not context.form.copies:
-        apart = context.form.held or not can_inline(context.kernel, prologue, roles.vector)
+        apart = context.form.held or context.form.converts
+        apart = apart or not can_inline(context.kernel, prologue, roles.vector)
         if context.form.dot is not None and is_padded_with_terms(context.kernel, prologue):
             apart = True
         paddings = ("copy",) if apart else ("inline", "copy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compiler.expr.nodes import Expr, Load, add, binary, cast, const, index, integer, mul
-from compiler.expr.packed_fields import PackedField, packed_field
+from compiler.expr.packed_fields import PackedField, is_unpacked, packed_field, wide_byte
 from compiler.types.dtypes import DType
 
 WORD = Load(DType.I32, "w", (index("k"),))
@@ -37,3 +37,13 @@ def masked(mask: int, dtype: DType = DType.U8) -> Expr:
 )
 def test_other_expressions_are_none(other: Expr) -> None:
     assert packed_field(other) is None
+    assert not is_unpacked(other)
+
+
+@pytest.mark.parametrize("dtype", [DType.I8, DType.U8])
+def test_a_byte_in_memory_as_16_bits_is_unpacked(dtype: DType) -> None:
+    byte = Load(dtype, "w", (index("k"),))
+    wide = cast(DType.I16, byte)
+    assert wide_byte(wide) == byte and is_unpacked(wide)
+    for other in (byte, cast(DType.I32, byte), cast(DType.I16, add(byte, byte)), WORD):
+        assert wide_byte(other) is None

@@ -19,6 +19,7 @@ from compiler.llvm.compile_kernel import emit_loops
 from compiler.llvm.machine import assembly
 from compiler.loops.verify import verify_loops
 from compiler.schedule.apply_schedule import lower
+from compiler.schedule.sketches import wide_forms
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.target import Target, host_target
@@ -110,7 +111,12 @@ def convolutions(draw: st.DrawFn, lanes: int) -> FusedKernel:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("drawn", [products, convolutions], ids=["products", "convolutions"])
-def test_sums_are_exact_under_any_schedule(drawn: object, target: Target) -> None:
+def test_sums_are_exact_under_any_schedule(
+    drawn: object, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide_forms, "LEAST_WORK", 1)
+    monkeypatch.setattr(wide_forms, "LEAST_USES", 1)
+
     @DRAWN
     @given(st.data())
     def check(data: st.DataObject) -> None:
@@ -259,3 +265,12 @@ def test_constants_that_tiles_share_are_asked_for_a_tile_ahead(rows: int, ahead:
         vectors, rest = divmod(step.distance, 40 * 16)
         assert vectors in (1, 2, 3, 4)
         assert rest == 0
+
+
+def test_bytes_are_made_16_bits_once_where_pairs_of_these_are_multiplied() -> None:
+    made = narrowed(product(64, 40, 64, turned=False), *U8_I8)
+    for target, wide in ((x86(cpu="x86-64-v3", vector_bytes=32), True), (x86("avx512vnni"), False)):
+        space = schedule_space(made, target)
+        assert space.sketches[0].name.endswith("_wide") == wide
+        names = [type(step).__name__ for step in space.schedule(space.default()).steps]
+        assert ("WideFactors" in names) == wide

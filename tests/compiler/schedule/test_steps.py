@@ -46,6 +46,7 @@ from compiler.schedule.steps.step import STEPS, Step
 from compiler.schedule.steps.tile import Tile
 from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
+from compiler.schedule.steps.wide_factors import WideFactors
 from compiler.schedule.steps.winograd import Winograd
 from tests.compiler.golden_files import check_golden
 from tests.compiler.loops.tiny_kernels import STEP_KERNELS, assert_close, run_loops, tiny_kernels
@@ -200,6 +201,13 @@ EXAMPLES = [
     ),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
     Example("digit_sums", "packed_product", DigitSums()),
+    Example("wide_factors", "narrow_product", WideFactors()),
+    Example(
+        "wide_factors_dotted",
+        "narrow_product",
+        DotProduct("y", "k.i"),
+        (WideFactors(), Tile("y", "k", 2)),
+    ),
     Example("digit_sums_dotted", "packed_product", DotProduct("parts", "byte"), (DigitSums(),)),
 ]
 
@@ -515,6 +523,17 @@ REFUSALS = [
     ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
+    Refusal(
+        "matmul",
+        WideFactors(),
+        "factors are made wide of products of bytes, one of each a constant",
+    ),
+    Refusal(
+        "narrow_product",
+        WideFactors(),
+        "factors are made wide before all other steps",
+        (Tile("y", "i", 2),),
+    ),
     Refusal("matmul", DigitSums(), "sums of digits need a product with packed weights"),
     Refusal(
         "packed_product",
