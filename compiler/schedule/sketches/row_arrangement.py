@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from compiler.expr.affine import Affine, affine, expr_range
 from compiler.expr.nodes import Expr, Index, Load, Select
+from compiler.expr.parts import is_expensive
 from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
@@ -25,6 +26,7 @@ from compiler.schedule.steps.inline import Inline
 from compiler.types.dtypes import DType
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
+EXPENSIVE_BYTES = 256 * 1024  # of one whose elements take longer to compute than to load again
 COLUMNS = 4  # that lie side by side, at most, where a vector takes the elements of one
 SHORT_ROW = 4  # elements that are worth a vector of which the rest is masked
 
@@ -199,8 +201,14 @@ def _too_long(kernel: FusedKernel, rows: frozenset[str], side: int) -> tuple[str
     return tuple(
         stage.name
         for stage in kernel.stages[:-1]
-        if stage.name not in prologue and _kept(stage, rows) * side > STACK_ELEMENTS
+        if stage.name not in prologue and _exceeds_the_stack(stage, _kept(stage, rows), side)
     )
+
+
+def _exceeds_the_stack(stage: Stage, elements: int, side: int) -> bool:
+    if side == 1 and elements * stage.dtype.bytes <= EXPENSIVE_BYTES and is_expensive(stage.body):
+        return False
+    return elements * side > STACK_ELEMENTS
 
 
 def _vector(names: list[str]) -> str:

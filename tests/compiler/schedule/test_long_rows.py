@@ -13,7 +13,7 @@ from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt
 from compiler.loops.verify import verify_loops
 from compiler.operators.evaluate_node import node_kernel
 from compiler.schedule.apply_schedule import lower
-from compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS
+from compiler.schedule.sketches.row_arrangement import EXPENSIVE_BYTES, STACK_ELEMENTS
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType
@@ -23,6 +23,7 @@ from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import inputs_for
 
 LONG = STACK_ELEMENTS + 1
+LONGEST = EXPENSIVE_BYTES // DType.F32.bytes + 1  # of rows of exponentials
 CANDIDATES = 6  # of each space, spread over it
 SCALAR_PART = 0.02  # of the steps: tails, and what is one number for a row
 
@@ -31,6 +32,8 @@ KERNELS: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Attribute]]
     "softmax of one row": ("softmax", ((1, LONG),), {"axis": 1}),
     "softmax of the longest row that fits": ("softmax", ((2, LONG - 1),), {"axis": 1}),
     "softmax of rows": ("softmax", ((3, LONG),), {"axis": 1}),
+    "softmax of rows beyond the caches": ("softmax", ((2, LONGEST),), {"axis": 1}),
+    "softmax of one row beyond the caches": ("softmax", ((LONGEST,),), {"axis": 0}),
     "softmax of attention rows": ("softmax", ((1, 2, 3, LONG),), {"axis": 3}),
     "softmax of an inner axis": ("softmax", ((2, LONG, 16),), {"axis": 1}),
     "softmax of the first axis": ("softmax", ((LONG, 16),), {"axis": 0}),
