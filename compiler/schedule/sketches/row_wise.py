@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from compiler.kernels.inline import inline
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Counts, Loop, NestShape
-from compiler.schedule.sketches.borders import borders, period, tile_cuts
+from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.merged_axes import (
     flatten_short_rows,
@@ -30,12 +30,19 @@ from compiler.schedule.sketches.merged_axes import (
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.row_arrangement import (
     SHORT_ROW,
-    STACK_ELEMENTS,
     Arrangement,
     arrangement_of,
     contiguous_reduce_axis,
     recompute_long_rows,
     short_row,
+)
+from compiler.schedule.sketches.row_domains import (
+    UNROLLS,
+    accumulator_domain,
+    computed_per_row,
+    streamed_rows,
+    unroll_domain,
+    vectors_across,
 )
 from compiler.schedule.sketches.row_parts import (
     RowParts,
@@ -66,10 +73,6 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
-ACCUMULATORS = (1, 2, 3, 4, 6, 8)
-UNROLLS = (1, 2, 4, 8)
-MOST_PIECES = 12  # vectors that hold rows which are shorter than they
-MOST_PATTERNS = 16  # vectors that hold one pattern: beyond, their code costs more than divisions
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 
 
@@ -81,17 +84,17 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     merged, flattened = flatten_short_rows(merged, lanes, threads)
     merged, recomputed = recompute_long_rows(merged, lanes)
     rows = arrangement_of(merged, lanes)
-    unrolls, preferred = _unrolls(merged, rows, lanes)
+    unrolls, preferred = unroll_domain(merged, rows, lanes)
     if rows.across:
-        unrolls, preferred = _side_by_side(merged, rows, target)
+        unrolls, preferred = vectors_across(merged, rows, target)
     choices: list[tuple[Choice, ChoiceValue]] = [(Choice("unroll", unrolls), preferred)]
-    if rows.vector and (rows.across or _computed_per_row(merged, rows)):
+    if rows.vector and (rows.across or computed_per_row(merged, rows)):
         # Polynomials side by side need more registers than there are: by rule one.
         choices.append((Choice("unroll_parts", UNROLLS), 1))
     for number, reduction in enumerate(rows.split):
-        accumulators, preferred = _accumulators(merged, reduction, target)
+        accumulators, preferred = accumulator_domain(merged, reduction, target)
         choices.append((Choice(_accumulator_choice(number), accumulators), preferred))
-    streams = _streams(merged, rows, target) if rows.split else {}
+    streams = streamed_rows(merged, rows, target) if rows.split else {}
     if streams:
         choices.append((Choice("rows_ahead", (0, 1, 2)), 1))
     if rows.inlinable:
@@ -107,61 +110,9 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     return [evenly_shared(sketch, threads, {"unroll": unrolls[::-1]})]
 
 
-def _unrolls(kernel: FusedKernel, rows: Arrangement, lanes: int) -> tuple[tuple[int, ...], int]:
-    """Vectors along the row at once, and how many by rule.
-
-    As many as hold a whole pattern of divided positions, or the row: each then is one of fixed
-    shuffles.
-    """
-    if not rows.vector:
-        return UNROLLS[:1], 1
-    axis = next(axis for axis in kernel.output.axes if axis.name == rows.vector)
-    pattern = period(kernel.output.body, axis)
-    whole = min(pattern // gcd(pattern, lanes), -(-axis.extent // lanes))
-    if whole == 1 or whole > MOST_PATTERNS:
-        return UNROLLS, UNROLLS[1]
-    return tuple(sorted({*UNROLLS, whole, 2 * whole})), whole
-
-
 def reduced_row_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The same, if the anchor reduces whole rows of one tensor, whose elements lie side by side."""
     return row_wise_sketches(kernel, target, threads) if _reduces_rows(kernel) else []
-
-
-def _side_by_side(
-    kernel: FusedKernel, rows: Arrangement, target: Target
-) -> tuple[tuple[int, ...], int]:
-    """Vectors of neighbouring rows that are computed at once, and how many by rule.
-
-    Each step along a row reads so many adjacent vectors; what is kept of them should stay in the
-    first-level cache.
-    """
-    lanes = vector_lanes(kernel, target)
-    extent = next(axis.extent for axis in kernel.output.axes if axis.name == rows.vector)
-    held = tuple(
-        count
-        for count in UNROLLS
-        if count == 1 or (count * lanes <= extent and count * lanes * rows.kept <= STACK_ELEMENTS)
-    )
-    element = kernel.output.dtype.bytes * max(rows.kept, 1)
-    fitting = [c for c in held if c == 1 or c * lanes * element <= target.l1_bytes]
-    width = max(prod(axis.extent for axis in stage.reduce_axes) for stage in kernel.stages)
-    if width < short_row(lanes):  # all of the rows at once
-        fitting = [c for c in fitting if c == 1 or c * width <= MOST_PIECES]
-    return held, max(fitting)
-
-
-def _streams(kernel: FusedKernel, arrangement: Arrangement, target: Target) -> dict[str, int]:
-    """Inputs that come from memory row by row, and the elements of a row.
-
-    Hardware stops to look ahead while a row is walked for the second time.
-    """
-    rows = prod(axis.extent for axis in kernel.output.axes if axis.name in arrangement.rows)
-    return {
-        buffer.name: prod(buffer.shape) // rows
-        for buffer in kernel.inputs
-        if buffer.type.bytes > target.l2_bytes and prod(buffer.shape) % rows == 0
-    }
 
 
 def _reduces_rows(kernel: FusedKernel) -> bool:
@@ -187,32 +138,9 @@ def _reduces_rows(kernel: FusedKernel) -> bool:
     return rest <= inputs and all(load.indices[-1] == index(axis) for load in reduced)
 
 
-def _computed_per_row(kernel: FusedKernel, arrangement: Arrangement) -> bool:
-    """Some stage without a reduction is computed for a row, before the row is written."""
-    return any(
-        not kernel.stage(name).reduce_axes
-        and arrangement.vector in [axis.name for axis in kernel.stage(name).axes]
-        for name in arrangement.attached
-    )
-
-
 def _accumulator_choice(number: int) -> str:
     """The name of the choice for this reduction: "accumulators" for the first, then numbered."""
     return f"accumulators_{number + 1}" if number else "accumulators"
-
-
-def _accumulators(
-    kernel: FusedKernel, reduction: tuple[str, str], target: Target
-) -> tuple[tuple[int, ...], int]:
-    """How many vectors a reduction may be summed up in, and how many is the rule.
-
-    One waits for itself at each step; where the row is short, combining several costs as much.
-    """
-    name, reduced = reduction
-    extent = next(a.extent for a in kernel.stage(name).reduce_axes if a.name == reduced)
-    lanes = vector_lanes(kernel, target)
-    fitting = tuple(a for a in ACCUMULATORS if a == 1 or a * lanes <= extent)
-    return fitting, max(a for a in fitting if a == 1 or (a in (2, 4) and 2 * a * lanes <= extent))
 
 
 @dataclass(frozen=True, slots=True)
