@@ -3,6 +3,9 @@
 Y = A^T [(G g G^T) * (B^T d B)] A over tiles of m x m outputs (Lavin and Gray, "Fast Algorithms for
 Convolutional Neural Networks", 2016, sections 4.1 to 4.3): (m + 2)^2 small matrix products instead
 of 9 m^2 multiply-adds per output, at the price of the transforms and of some rounding.
+
+Narrow floats that are summed in f32 are converted first: the data where it is padded, the filter
+when it is transformed.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ import numpy as np
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import (
     Binary,
+    Cast,
     Const,
     Expr,
     Load,
     add,
     binary,
+    cast,
     const,
     index,
     integer,
@@ -31,6 +36,7 @@ from compiler.expr.nodes import (
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
+from compiler.types.numerics import is_narrow
 from compiler.types.tensor_type import Array
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -87,7 +93,10 @@ def transform_taps(taps: Array, m: int, result: Array) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BlockedConv:
-    """A convolution on blocked data by its parts, whatever its axes are called."""
+    """A convolution on blocked data by its parts, whatever its axes are called.
+
+    The operands may be narrower than the sums, which are f32.
+    """
 
     n: Axis
     ocb: Axis
@@ -128,13 +137,21 @@ def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
 
 
 def _factors(anchor: Stage) -> tuple[Load, Load] | None:
-    """Data and weight of a body data * weight."""
+    """Data and weight of a body data * weight, converted from narrow floats or not."""
     body = anchor.body
     if not isinstance(body, Binary) or body.op != "mul":
         return None
-    if not isinstance(body.left, Load) or not isinstance(body.right, Load):
+    data, weight = (_unconverted(side) for side in (body.left, body.right))
+    if not isinstance(data, Load) or not isinstance(weight, Load) or data.dtype != weight.dtype:
         return None
-    return body.left, body.right
+    return data, weight
+
+
+def _unconverted(factor: Expr) -> Expr:
+    """A narrow float before it is converted to f32; any other factor as it is."""
+    if isinstance(factor, Cast) and is_narrow(factor.operand.dtype):
+        return factor.operand
+    return factor
 
 
 def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
@@ -156,7 +173,7 @@ def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
     weight = kernel.buffer(conv.weight.buffer)
     outputs, channels = weight.shape[:2]
     inputs = tuple(
-        replace(buffer, shape=(m + 2, m + 2, outputs, channels))
+        replace(buffer, shape=(m + 2, m + 2, outputs, channels), dtype=anchor.dtype)
         if buffer.name == weight.name
         else buffer
         for buffer in kernel.inputs
@@ -183,7 +200,7 @@ def _padded_to_tiles(
             if [stage.shape[2], stage.shape[3]] != need:
                 body = _zero_outside(body, plane, stage.shape[2:4])
             axes = (*stage.axes[:2], *map(Axis, plane, need), stage.axes[4])
-            grown = replace(stage, axes=axes, body=body)
+            grown = replace(stage, axes=axes, body=_as_summed(body))
             return tuple(grown if other is stage else other for other in before), data
     shape = kernel.buffer(data).shape
     names = ["n", "icb", "ih", "iw", "ici"]
@@ -193,7 +210,12 @@ def _padded_to_tiles(
         for name, extent in zip(names, (*shape[:2], *need, shape[4]), strict=True)
     )
     body = _zero_outside(load, ["ih", "iw"], shape[2:4])
-    return (*before, Stage("pad", axes, (), "", body)), "pad"
+    return (*before, Stage("pad", axes, (), "", _as_summed(body))), "pad"
+
+
+def _as_summed(body: Expr) -> Expr:
+    """Data in the type of the sums."""
+    return cast(DType.F32, body) if is_narrow(body.dtype) else body
 
 
 def _zero_outside(body: Expr, names: Sequence[str], extents: Sequence[int]) -> Expr:

@@ -21,7 +21,7 @@ class ConstantLayout:
 
     Each (axis, factor) of `splits` divides a dimension into (ceil(n / factor), factor), padded with
     zeros; `order` permutes the resulting dimensions. With `winograd` m, a 3x3 filter
-    [OC, IC, 3, 3] is first transformed to [m+2, m+2, OC, IC].
+    [OC, IC, 3, 3] is first transformed to [m+2, m+2, OC, IC], in f32 if it is of narrow floats.
     """
 
     splits: tuple[tuple[int, int], ...]
@@ -52,16 +52,21 @@ class ConstantLayout:
         """
         if not self.winograd:
             return self._packed(array, empty)
-        edge = self.winograd + 2
+        edge, dtype = self.winograd + 2, self.dtype(array.dtype)
         taps = array.transpose(2, 3, 0, 1)
         if self.order[:2] == (0, 1):  # packing first gives the same, and moves less
             packed = self._packed(taps, np.empty)
-            result = empty((edge, edge, *packed.shape[2:]), array.dtype)
+            result = empty((edge, edge, *packed.shape[2:]), dtype)
             transform_taps(packed, self.winograd, result)
             return result
-        transformed = np.empty((edge, edge, *taps.shape[2:]), array.dtype)
+        transformed = np.empty((edge, edge, *taps.shape[2:]), dtype)
         transform_taps(taps, self.winograd, transformed)
         return self._packed(transformed, empty)
+
+    def dtype(self, logical: np.dtype[np.generic]) -> np.dtype[np.generic]:
+        """The physical element type of a constant of the logical one."""
+        narrow = self.winograd and logical.itemsize < np.dtype(np.float32).itemsize
+        return np.dtype(np.float32) if narrow else logical
 
     def to_json(self) -> list[Any]:
         """The splits, the order and Winograd's m."""

@@ -96,7 +96,7 @@ def _packed_bytes(
         return array.nbytes
     if layout.winograd:
         shape = (*(layout.winograd + 2,) * 2, *shape[:2])
-    return math.prod(layout.shape(shape)) * array.itemsize
+    return math.prod(layout.shape(shape)) * layout.dtype(array.dtype).itemsize
 
 
 def _packed(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None) -> Array:

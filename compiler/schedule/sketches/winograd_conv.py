@@ -25,6 +25,7 @@ from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers,
 from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
+from compiler.schedule.sketches.tile_dots import float_products
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -40,6 +41,7 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.steps.winograd import Winograd
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
+from compiler.types.dtypes import DType
 from compiler.types.numerics import Algorithm
 
 AXES = ("window", "tile", "output", "input")
@@ -119,10 +121,10 @@ def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
     window = (m + 2) ** 2
     tiles = conv.n.extent * -(-conv.oh.extent // m) * -(-conv.ow.extent // m)
     vectors = inputs * conv.ici.extent * outputs * window
-    filters = vectors * lanes * conv.data.dtype.bytes
+    filters = vectors * lanes * DType.F32.bytes
     products = tiles * vectors / 2
     if m == 1:
-        return products
+        return products / _narrow_terms(conv, target)
     blocks = _row_blocks(conv, m, lanes)
     if not blocks:
         return math.inf
@@ -133,6 +135,12 @@ def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
         streamed = filters / MEMORY_BYTES + (passes - 1) * filters / again
     transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
     return max(products, streamed) + transforms
+
+
+def _narrow_terms(conv: BlockedConv, target: Target) -> int:
+    """Products that an instruction adds in each lane, in the direct form."""
+    is_summed = conv.data.dtype is DType.BF16 and float_products(target)[0] == "dot"
+    return 2 if is_summed else 1
 
 
 def _sketch(
@@ -171,7 +179,7 @@ def _row_blocks(conv: BlockedConv, m: int, lanes: int) -> tuple[int, ...]:
         transformed = (m + 2) ** 2 * channels * block * columns
         padded = channels * (block * m + 2) * (columns * m + 2)
         products = (m + 2) ** 2 * MOST_VECTORS * lanes * block * columns
-        fits = (transformed + padded + products) * conv.data.dtype.bytes <= STACK_BYTES
+        fits = (transformed + padded + products) * DType.F32.bytes <= STACK_BYTES
         even = rows % block == 0
         if fits and even:
             result.append(block)

@@ -24,6 +24,7 @@ from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.schedule.steps.prefetch import Prefetch
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
+from compiler.types.numerics import STRICT_NUMERICS
 from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
@@ -161,7 +162,7 @@ def test_sums_of_bf16_are_those_of_f32_but_for_the_order(target: Target) -> None
         lanes = target.lanes(DType.F32)
         kernel = floating(data.draw(st.one_of(products(lanes), convolutions(lanes))))
         made, seed = narrowed(kernel, DType.BF16, DType.BF16), data.draw(st.integers(0, 1 << 16))
-        space = schedule_space(made, target)
+        space = schedule_space(made, target, numerics=STRICT_NUMERICS)
         schedule = space.schedule(space.sample(random.Random(seed)))
         rng = np.random.default_rng(seed)
         # Whole numbers: every order of the sum gives the same, so that nothing may differ.

@@ -1,0 +1,90 @@
+"""Winograd's form of convolutions whose operands are narrower than their sums."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel
+from compiler.schedule.sketches.winograd_conv import winograd_sketches
+from compiler.schedule.space import ScheduleSpace
+from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tests.compiler.schedule.narrow_kernels import narrowed
+from tests.compiler.schedule.small_kernels import kernel_of
+
+TARGETS = targets()
+DRAWN = settings(
+    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+def convolution(
+    channels: tuple[int, int], plane: tuple[int, int], lanes: int, pads: tuple[int, ...]
+) -> FusedKernel:
+    """3x3, of blocked f32 data; `channels` are blocks of inputs and of outputs."""
+    inputs, outputs = channels
+    data = TensorType(DType.F32, (1, inputs, *plane, lanes))
+    weight = TensorType(DType.F32, (outputs * lanes, inputs * lanes, 3, 3))
+    attributes = {"layout": "NCHWc", "pads": pads}
+    return kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_winograd_of_narrow_floats_is_near_the_direct_form(target: Target) -> None:
+    @DRAWN
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        channels = data.draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
+        plane = data.draw(st.tuples(st.integers(3, 11), st.integers(3, 11)))
+        pads = tuple(data.draw(st.integers(0, 2)) for _ in range(4))
+        narrow = data.draw(st.sampled_from([DType.BF16, DType.F16]))
+        threads = data.draw(st.sampled_from([1, 2]))
+        seed = data.draw(st.integers(0, 1 << 16))
+        kernel = convolution(channels, plane, target.lanes(DType.F32), pads)
+        made = narrowed(kernel, narrow, narrow)
+        space = ScheduleSpace(winograd_sketches(made, target, threads))
+        schedule = space.schedule(space.sample(random.Random(seed)))
+        rng = np.random.default_rng(seed)
+        inputs = {
+            buffer.name: rng.standard_normal(buffer.shape).astype(buffer.dtype.numpy)
+            for buffer in made.inputs
+        }
+        outcome = run_guarded(made, schedule, inputs, target, threads)
+        assert not outcome.problem
+        expected = evaluate_kernel(made, inputs)
+        np.testing.assert_allclose(outcome.output, expected, rtol=1e-4, atol=1e-3)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "extent", "in_f32", "in_bf16"),
+    [(4, 56, True, True), (8, 28, True, False), (32, 7, False, False)],
+)
+def test_winograd_leads_where_it_is_faster_than_dot_products(
+    blocks: int, extent: int, in_f32: bool, in_bf16: bool
+) -> None:
+    features = (*host_target().features, "avx512bf16")
+    target = replace(
+        host_target(),
+        triple="x86_64-unknown-linux-gnu",
+        cpu="znver5",
+        features=tuple(sorted(set(features))),
+        vector_bytes=64,
+        vector_registers=32,
+        l2_bytes=1 << 20,
+        l3_bytes=1 << 25,
+    )
+    kernel = convolution((blocks, blocks), (extent, extent), 16, (1, 1, 1, 1))
+    made = narrowed(kernel, DType.BF16, DType.BF16)
+    for each, leads in ((kernel, in_f32), (made, in_bf16)):
+        assert [sketch.leads for sketch in winograd_sketches(each, target, 1)] == [leads] * 2
