@@ -115,7 +115,9 @@ def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
     3x3, stride 1, one group, constant weights; else None.
     """
     anchor = kernel.stage(kernel.anchor)
-    if (len(anchor.axes), len(anchor.reduce_axes)) != (5, 4) or anchor.accumulates is not DType.F32:
+    if (len(anchor.axes), len(anchor.reduce_axes)) != (5, 4):
+        return None
+    if anchor.dtype is not DType.F32 or anchor.accumulates is not DType.F32:
         return None
     (n, ocb, oh, ow, oci), (icb, ici, kh, kw) = anchor.axes, anchor.reduce_axes
     factors = _factors(anchor)

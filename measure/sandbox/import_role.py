@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from compiler.errors import TunefarmError
-from compiler.types.tensor_type import Array
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, bytes_of
 from measure.sandbox.messages import Message
 from measure.sandbox.worker_settings import WorkerSettings
 
@@ -55,6 +54,7 @@ def _write_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, An
     with path.open("wb") as file:
         for name, array in constants.items():
             file.write(bytes(-file.tell() % _ALIGNMENT))
-            table[name] = [array.dtype.str, list(array.shape), file.tell()]
-            file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+            dtype = DType.from_numpy(array.dtype)
+            table[name] = [dtype.value, list(array.shape), file.tell()]
+            file.write(bytes_of(array))
     return table

@@ -14,6 +14,7 @@ from compiler import errors
 from compiler.errors import ImportModelError, TunefarmError
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import graph_from_structure
+from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 from measure.sandbox.import_role import CONSTANTS
 
@@ -45,11 +46,9 @@ def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
         with path.open("rb") as file:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     arrays: dict[str, Array] = {}
-    for name, (dtype, shape, offset) in table.items():
-        count = int(np.prod(shape, dtype=np.int64))
-        flat = (
-            np.frombuffer(memory, np.dtype(dtype), count, offset) if count else np.empty(0, dtype)
-        )
+    for name, (kind, shape, offset) in table.items():
+        count, dtype = int(np.prod(shape, dtype=np.int64)), DType(kind).numpy
+        flat = np.frombuffer(memory, dtype, count, offset) if count else np.empty(0, dtype)
         flat.flags.writeable = False
         arrays[name] = flat.reshape(shape)
     return arrays

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -54,6 +55,29 @@ def test_the_graph_is_the_same(model: Path) -> None:
     for name, array in here.constants.items():
         np.testing.assert_array_equal(there.constants[name], array, strict=True)
         assert not there.constants[name].flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e4m3fn])
+def test_constants_of_any_type_are_the_same(dtype: npt.DTypeLike, tmp_path: Path) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["w", "shape"], ["y"])],
+        "narrow",
+        [],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [
+            helper.make_tensor("w", kind, array.shape, array.tobytes(), raw=True),
+            onnx.numpy_helper.from_array(np.array([3, 2]), "shape"),
+        ],
+    )
+    path = tmp_path / "narrow.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    there, here = import_model(path), import_onnx(path)
+    assert here.constants.keys() == there.constants.keys()
+    assert any(found.dtype == dtype for found in there.constants.values())
+    for name, found in here.constants.items():
+        np.testing.assert_array_equal(there.constants[name], found, strict=True)
 
 
 def test_errors_are_the_same(model: Path, tmp_path: Path) -> None:
