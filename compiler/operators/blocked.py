@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from compiler.operators.use import Attributes, Types
 from compiler.types.dtypes import DType
+from compiler.types.numerics import is_narrow
 from compiler.types.tensor_type import TensorType
 
 BLOCKED = "NCHWc"
@@ -34,7 +35,8 @@ class BlockedUse:
     @property
     def fills_lanes(self) -> bool:
         """Are a contraction's sums as wide as the lanes: in f32, or in a given accumulator?"""
-        return self.types.present(0).dtype is DType.F32 or bool(self.attributes["accumulator"])
+        dtype = self.types.present(0).dtype
+        return dtype is DType.F32 or is_narrow(dtype) or bool(self.attributes["accumulator"])
 
     def is_whole(self, type: TensorType) -> bool:
         """Do the channels fill whole blocks, so that no lane pads them?"""

@@ -45,7 +45,7 @@ from compiler.types.tensor_type import Array, Attribute, TensorType
 FLOPS_PER_CONVERTED_BYTE = 16
 
 # f64 is what QLinearConv rounds its sums from.
-_BLOCKED_TYPES = (DType.F32, DType.F64, DType.I32, DType.I8, DType.U8)
+_BLOCKED_TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8)
 
 
 def run(graph: Graph, block: int | None) -> Graph:

@@ -15,6 +15,7 @@ from tests.compiler.graph.graph_helpers import (
     assert_same_meaning,
     evaluate_graph,
     operators,
+    random_inputs,
 )
 
 BLOCK = 8
@@ -60,6 +61,29 @@ def test_chain_is_converted_at_its_ends_only(channels: int) -> None:
         "conv",
         "from_blocked",
     ]
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_data_of_16_bits_is_blocked_as_that_of_f32(dtype: DType) -> None:
+    maker = GraphMaker()
+
+    def narrow(x: str, outputs: int) -> str:
+        shape = outputs, maker.types[x].shape[1], 3, 3
+        weight = maker.constant((maker.rng.standard_normal(shape) / 16).astype(dtype.numpy))
+        return maker.node("conv", x, weight, pads=(1, 1, 1, 1))
+
+    y = maker.node("sigmoid", narrow(maker.input(1, 20, 9, 7, dtype=dtype), 20))
+    y = maker.node("max_pool", y, kernel=(2, 2), strides=(2, 2), shape=(4, 3))
+    graph = maker.graph(narrow(y, 20))
+    result = choose_layouts.run(graph, BLOCK)
+    ends = ["to_blocked", "conv", "sigmoid", "max_pool", "conv", "from_blocked"]
+    assert operators(result) == ends
+    inputs = random_inputs(graph)
+    (expected,), (found,) = evaluate_graph(graph, inputs), evaluate_graph(result, inputs)
+    assert found.dtype == dtype.numpy
+    near = 4 * dtype.epsilon  # what is rounded on the way may be rounded the other way
+    wide, other = found.astype(np.float32), expected.astype(np.float32)
+    np.testing.assert_allclose(wide, other, rtol=near, atol=near)
 
 
 def test_first_convolution_reads_plain_data() -> None:

@@ -34,7 +34,7 @@ def convolution(
     inputs, outputs = channels
     data = TensorType(DType.F32, (1, inputs, *plane, lanes))
     weight = TensorType(DType.F32, (outputs * lanes, inputs * lanes, 3, 3))
-    attributes = {"layout": "NCHWc", "pads": pads}
+    attributes: dict[str, str | tuple[int, ...]] = {"layout": "NCHWc", "pads": pads}
     return kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
 
 
@@ -60,8 +60,9 @@ def test_winograd_of_narrow_floats_is_near_the_direct_form(target: Target) -> No
         }
         outcome = run_guarded(made, schedule, inputs, target, threads)
         assert not outcome.problem
-        expected = evaluate_kernel(made, inputs)
-        np.testing.assert_allclose(outcome.output, expected, rtol=1e-4, atol=1e-3)
+        found, expected = outcome.output, evaluate_kernel(made, inputs)
+        both = found.astype(np.float32), expected.astype(np.float32)
+        np.testing.assert_allclose(*both, rtol=1e-4, atol=1e-3)
 
     check()
 
