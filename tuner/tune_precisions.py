@@ -27,6 +27,7 @@ from tuner.building.lowered import (
     calibrated,
     record_choice,
     recorded_choice,
+    wider_note,
 )
 from tuner.calibration.choice import PrecisionChoice
 from tuner.calibration.options import AUTO, INT8, PrecisionOptions
@@ -62,7 +63,7 @@ def tune_with(
     if settings.compile.numerics != INT8:
         return tune_model(model, settings, shapes=shapes, **job)
     check_job(settings)
-    lowered = _quantised(model, settings, options, shapes)
+    lowered = _quantised(model, settings, options, shapes, progress)
     return tune_lowered(model, lowered, _plain(settings), **job)
 
 
@@ -79,6 +80,7 @@ def _quantised(
     settings: Settings,
     options: PrecisionOptions,
     shapes: Mapping[str, tuple[int, ...]] | None,
+    progress: Progress | None,
 ) -> LoweredModel:
     """The quantised model; its ranges are of the calibration data, or of the record."""
     target = target_of(settings)
@@ -87,8 +89,10 @@ def _quantised(
         if options.calibration is None:
             choice = recorded_choice(graph, settings, target, store)
         else:
-            choice = calibrated(graph, settings, options)
+            choice = calibrated(graph, settings, options, target)
             record_choice(store, choice, Path(model).name, graph, settings, target)
+            if progress is not None and (note := wider_note(graph, choice)):
+                progress.message(note)
     return LoweredModel(*apply_precisions(prepare(graph), choice.plan()))
 
 

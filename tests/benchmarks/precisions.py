@@ -5,7 +5,7 @@
 A model is a file or a name of the zoo; without one all of the zoo run. Inputs are drawn by seed,
 with `--noise` white noise, else of more spread: images whose brightness, contrast and colours
 change from one to the next, words of the whole table. int8 is calibrated with `--calibrated` other
-ones.
+ones; contractions that 8 bits are too few for are in bf16, as in a build, or with `--all` in int8.
 
     error    max|y - f32| / max|f32| of the worst output of the worst input
     rms      the root of mean squares of all differences over that of all f32 outputs
@@ -44,6 +44,7 @@ from compiler.types.tensor_type import Array
 from tuner.calibration.collect import calibrate
 from tuner.calibration.data import Samples
 from tuner.calibration.ranges import METHODS, Method
+from tuner.calibration.solo import too_sensitive
 from tuner.commands.accuracy import error_of
 from tuner.confirm.latency import seeded_inputs
 
@@ -124,8 +125,11 @@ def lowered_model(
     method = Method.of(options.method)
     calibration = calibrate(prepared, samples, method, compiler.build)
     able = (item.identity for item in contractions(prepared) if item.quantisable)
-    plan = PrecisionPlan(dict.fromkeys(able, Precision.INT8), calibration)
-    lowered, planned = apply_precisions(prepared, plan)
+    precisions = dict.fromkeys(able, Precision.INT8)
+    if not options.all:
+        for item in too_sensitive(prepared, calibration, samples, compiler.build):
+            precisions[item.identity] = Precision.BF16
+    lowered, planned = apply_precisions(prepared, PrecisionPlan(precisions, calibration))
     return compiler.build(lowered, numerics=planned)
 
 
@@ -233,8 +237,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--numerics", default="bf16,int8", help="with commas between (bf16,int8)")
     parser.add_argument("--inputs", type=int, default=200, help="at most, of a model (200)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of f32 runs, at most (30)")
-    parser.add_argument("--calibrated", type=int, default=32, help="inputs for ranges (32)")
+    parser.add_argument("--calibrated", type=int, default=64, help="inputs for ranges (64)")
     parser.add_argument("--method", default="minmax", help=f"of ranges: {', '.join(METHODS)}")
+    parser.add_argument("--all", action="store_true", help="int8 for sensitive contractions, too")
     parser.add_argument("--noise", action="store_true", help="inputs of white noise")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)

@@ -123,7 +123,8 @@ def _compiled(
         keep_llvm=request.form in CODE_TEXTS,
     )
     reports = built.spec.kernels
-    report = build_report(reports, built.kernels, records.notes(reports))
+    notes = (*filter(None, [lowered.note]), *records.notes(reports))
+    report = build_report(reports, built.kernels, notes)
     require_share(report, request.require_tuned)
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)

@@ -1,7 +1,8 @@
 """The model that is compiled under the numerics of a build: as imported, or with a recorded plan.
 
 `int8` calibrates if the request names data, and records what came of it; without data the newest
-record of the model is taken. `auto` takes what a search has chosen for the model, or another point
+record of the model is taken. Contractions whose rounding would leave too much noise in the outputs
+stay wider. `auto` takes what a search has chosen for the model, or another point
 of it.
 """
 
@@ -20,6 +21,7 @@ from compiler.plan.apply_precisions import apply_precisions, prepare
 from compiler.plan.contractions import contractions
 from compiler.runtime.executable import Executable
 from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
 from compiler.types.numerics import Numerics
 from compiler.types.precision import Precision
 from configs.settings import Settings
@@ -28,21 +30,27 @@ from tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoic
 from tuner.calibration.collect import calibrate
 from tuner.calibration.data import read_samples
 from tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
+from tuner.calibration.solo import too_sensitive
 
 if TYPE_CHECKING:
     from db.store import Store
+
+_NAMED = 4
+"""Contractions that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoweredModel:
     """A graph and the numerics to compile it with, which may name its contractions one by one.
 
-    `chosen` is what was newly chosen for the model, to be recorded.
+    `chosen` is what was newly chosen for the model, to be recorded, and `note` says what of it may
+    surprise.
     """
 
     graph: Graph
     numerics: Numerics
     chosen: PrecisionChoice | None = None
+    note: str = ""
 
 
 def lower_model(
@@ -62,20 +70,24 @@ def lower_model(
         return LoweredModel(graph, Numerics.of(numerics))
     chosen = None
     if numerics == INT8 and options.calibration is not None:
-        choice = chosen = calibrated(graph, settings, options)
+        choice = chosen = calibrated(graph, settings, options, target)
     else:
         choice = recorded_choice(graph, settings, target, store)
     number = options.point
     if number is None and numerics == AUTO and options.max_error is not None:
         number = choice.within(options.max_error)
     lowered, planned = apply_precisions(prepare(graph), choice.plan(number))
-    return LoweredModel(lowered, replace(planned, name=numerics), chosen)
+    note = "" if chosen is None else wider_note(graph, chosen)
+    return LoweredModel(lowered, replace(planned, name=numerics), chosen, note)
 
 
-def calibrated(graph: Graph, settings: Settings, options: PrecisionOptions) -> PrecisionChoice:
-    """Every contraction that can be in int8 is, with ranges of the calibration data.
+def calibrated(
+    graph: Graph, settings: Settings, options: PrecisionOptions, target: Target
+) -> PrecisionChoice:
+    """Contractions that can be in int8 are, with ranges of the calibration data.
 
-    It is run on this machine, whatever is built for.
+    Those that would leave too much noise in the outputs (`too_sensitive`) stay in bf16, or in f32
+    where the target does not multiply that. It is run on this machine, whatever is built for.
 
     Raises SettingsError for data that does not fit and for a model without contractions.
     """
@@ -91,8 +103,26 @@ def calibrated(graph: Graph, settings: Settings, options: PrecisionOptions) -> P
     samples = read_samples(options.calibration, types)
     calibration = calibrate(prepared, samples, options.method(), compile)
     able = (item.identity for item in contractions(prepared) if item.quantisable)
-    point = ChoicePoint(dict.fromkeys(able, Precision.INT8), ratio=1.0, error=0.0)
+    precisions = dict.fromkeys(able, Precision.INT8)
+    is_fast = target.dot_products(DType.BF16, DType.BF16, DType.F32)
+    for item in too_sensitive(prepared, calibration, samples, compile):
+        precisions[item.identity] = Precision.BF16 if is_fast else Precision.F32
+    point = ChoicePoint(precisions, ratio=1.0, error=0.0)
     return PrecisionChoice(RELATIVE_ERROR, 0.0, 0, (point,), calibration=calibration)
+
+
+def wider_note(graph: Graph, choice: PrecisionChoice) -> str:
+    """Which contractions 8 bits are too few for; "" if there are none."""
+    precisions = choice.points[choice.chosen].precisions
+    labels = [
+        item.label
+        for item in contractions(prepare(graph))
+        if precisions.get(item.identity, Precision.INT8) is not Precision.INT8
+    ]
+    if not labels:
+        return ""
+    some = ", ".join(labels[:_NAMED]) + ", ..." * (len(labels) > _NAMED)
+    return f"{len(labels)} of {len(precisions)} contractions are too sensitive for int8: {some}"
 
 
 def recorded_choice(

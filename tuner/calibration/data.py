@@ -64,6 +64,10 @@ class Samples:
         places = tuple(self.places[number] for number in sorted(numbers))
         return Samples(self.types, places, self.digest, self.given)
 
+    def spread(self, count: int) -> Samples:
+        """At most so many of them, from all over."""
+        return self.part(range(0, len(self), -(-len(self) // count)))
+
     def first(self, count: int) -> Samples:
         """At most so many of them."""
         return self.part(range(min(count, len(self))))

@@ -9,7 +9,7 @@ from math import fsum, sqrt
 import numpy as np
 
 from compiler.graph.ir import Graph
-from compiler.plan.contractions import Contraction
+from compiler.plan.contractions import Contraction, contractions
 from compiler.plan.switch_precisions import Switches, switched
 from compiler.runtime.executable import Executable
 from compiler.types.precision import Calibration, Precision
@@ -61,6 +61,16 @@ class SoloRuns:
         return [
             {name: array.copy() for name, array in self.executable.run(run).items()} for run in runs
         ]
+
+
+def too_sensitive(
+    prepared: Graph, calibration: Calibration, samples: Samples, compile: Compile
+) -> list[Contraction]:
+    """The contractions of a prepared graph for which 8 bits are too few."""
+    few = samples.spread(SOLO_SAMPLES)
+    runs = SoloRuns.of(prepared, [Precision.INT8], calibration, few, compile)
+    able = [item for item in contractions(prepared) if item.quantisable]
+    return too_noisy(able, noises(runs, Precision.INT8))
 
 
 def noises(runs: SoloRuns, kind: Precision) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from db import queries
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.building.flow import build
-from tuner.building.lowered import record_choice
+from tuner.building.lowered import record_choice, wider_note
 from tuner.building.request import BuildRequest
 from tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tuner.calibration.options import PrecisionOptions
@@ -123,6 +124,17 @@ def test_python_has_the_same(folder: Path) -> None:
     assert not np.array_equal(near.run(inputs)["y"], exact)
     with pytest.raises(SettingsError, match=r"tuner\.choose makes it"):
         tuner.tune("tiny.onnx", db="tuning.db", numerics="auto")
+
+
+def test_contractions_that_8_bits_are_too_few_for_are_named(folder: Path) -> None:
+    items = contractions(prepare(graph()))
+    kinds = [Precision.BF16, *[Precision.INT8] * (len(items) - 1)]
+    precisions = dict(zip((item.identity for item in items), kinds, strict=True))
+    choice = PrecisionChoice("", 0.0, 0, (ChoicePoint(precisions, 1.0, 0.0),))
+    told = f"1 of {len(items)} contractions are too sensitive for int8: {items[0].label}"
+    assert wider_note(graph(), choice) == told
+    every = ChoicePoint(dict.fromkeys(precisions, Precision.INT8), 1.0, 0.0)
+    assert wider_note(graph(), replace(choice, points=(every,))) == ""
 
 
 def test_what_was_not_chosen_is_refused(folder: Path) -> None:

@@ -13,7 +13,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tuner.calibration.collect import calibrate
 from tuner.calibration.data import Samples
 from tuner.calibration.ranges import Method
-from tuner.calibration.solo import SoloRuns, noises, too_noisy
+from tuner.calibration.solo import SoloRuns, noises, too_noisy, too_sensitive
 
 
 def test_a_contraction_that_reads_far_apart_values_is_the_noisiest() -> None:
@@ -36,5 +36,6 @@ def test_a_contraction_that_reads_far_apart_values_is_the_noisiest() -> None:
     assert too_noisy([first, second], found, 0.02) == [second]
     assert too_noisy([first, second], found, 10.0) == []
     assert set(too_noisy([first, second], found, 0.0)) == {first, second}
+    assert too_sensitive(graph, calibration, samples, compiler.build) == [second]
     with pytest.raises(KeyError):
         solo.outputs(first.identity, Precision.BF16)
