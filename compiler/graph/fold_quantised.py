@@ -3,6 +3,7 @@
 Models say with quantize and dequantize around an operator that it works on integers:
 
     conv(dequantize(q), dequantize(w)) -> conv of q and w, summed in i32, times their scales
+    average_pool(dequantize(q))        -> sums of q in i32, times the scale over their number
     max_pool(dequantize(q))            -> dequantize(max_pool(q)); and so do all movements
     quantize(dequantize(q))            -> q, where scales and zero points are equal
     quantize(concat(dequantize(q)..))  -> concat(q..), those of another scale quantised anew
@@ -32,6 +33,7 @@ from compiler.graph import dead_code
 from compiler.graph.infer_types import node_type
 from compiler.graph.ir import Graph
 from compiler.graph.quantised import requantise
+from compiler.graph.quantised.averages import Averages
 from compiler.graph.quantised.contractions import Contractions
 from compiler.graph.quantised.operands import MOVEMENTS, Operand, Signs, dequantised
 from compiler.graph.quantised.tables import Tables
@@ -71,9 +73,12 @@ class _Folder:
         self.uses = use_counts(graph)
         self.tables = Tables(self.rewriter, self.signs)
         contractions = Contractions(self.rewriter, self.signs)
+        averages = Averages(self.rewriter, self.signs)
         self.rules: dict[str, tuple[_Rule, ...]] = {
             "conv": (contractions.conv,),
             "matmul": (contractions.matmul,),
+            "reduce_mean": (averages.reduce_mean,),
+            "average_pool": (averages.average_pool,),
             "dequantize": (self._with_best_sign,),
             "quantize": (
                 self._same_again,

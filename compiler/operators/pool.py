@@ -57,16 +57,26 @@ def _infer_pool(allowed: frozenset[DType]) -> TypeRule:
     return infer
 
 
+def _infer_sum_pool(attributes: Attributes, types: Types) -> TensorType:
+    """As the data, or bytes in an accumulator of i32."""
+    accumulator = attributes.choice("accumulator", ("", DType.I32.value))
+    allowed = frozenset((DType.U8, DType.I8)) if accumulator else FLOATS
+    type = _infer_pool(allowed)(attributes, types)
+    return TensorType(DType.I32, type.shape) if accumulator else type
+
+
 def _pool_stage(use: Use, windows: Windows, combiner: str) -> Tensor:
     rank, shape = windows.rank, use.shape
-    padding = neutral_element(combiner, use.dtype)
-    padded = windows.padded(use.builder, use.input(0), "c", shape[2 : 2 + rank], padding)
+    data = use.input(0)
+    padding = neutral_element(combiner, data.dtype)
+    padded = windows.padded(use.builder, data, "c", shape[2 : 2 + rank], padding)
     names = ["n", "c", *spatial_names(rank, "o"), "ci"][: len(shape)]
 
     def body(*indices: Expr) -> Expr:
         outputs, taps = indices[2 : 2 + rank], indices[len(shape) :]
         behind = indices[2 + rank : len(shape)]
-        return padded[(*indices[:2], *windows.positions(outputs, taps), *behind)]
+        element = padded[(*indices[:2], *windows.positions(outputs, taps), *behind)]
+        return cast(use.dtype, element)
 
     axes = list(zip(names, shape, strict=True))
     return use.builder.stage("pool", axes, body, reduce=windows.taps(), combiner=combiner)
@@ -203,9 +213,9 @@ register(
         "sum_pool",
         Pattern.REDUCTION,
         1,
-        _infer_pool(FLOATS),
+        _infer_sum_pool,
         _sum_pool,
-        {**_ATTRIBUTES, "layout": "NCHW"},
+        {**_ATTRIBUTES, "layout": "NCHW", "accumulator": ""},
         passes=_passes,
         outside=lambda attributes, dtype: 0.0,
         blocked=_blocked_form(keeps_lane=False),

@@ -174,6 +174,35 @@ def test_a_table_is_read_with_the_sign_that_its_data_has_for_others() -> None:
         _same(graph, folded)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_averages_are_sums_of_integers(padded: bool) -> None:
+    maker = _Maker()
+    start = maker.dequantized(maker.input(1, 3, 7, 8, dtype=DType.U8), 0.5, 120)
+    pool = maker.node(
+        "average_pool",
+        start,
+        kernel=(2, 2),
+        shape=(5, 5),
+        strides=(2, 2),
+        pads=(1, 1, 2, 1),
+        count_include_pad=padded,
+    )
+    mean = maker.node("reduce_mean", pool, axes=(2, 3), keepdims=True)
+    whole = maker.node("reduce_mean", start, axes=(3,), keepdims=False)
+    graph = maker.graph(maker.quantized(pool, 1.0, 3), maker.quantized(whole, 0.25, 9), mean)
+    folded = fold_quantised.run(graph)
+    assert {"sum_pool", "reduce_sum"} <= set(operators(folded))
+    assert "average_pool" not in operators(folded)
+    _same(graph, folded)
+
+
+def test_averages_over_windows_that_overlap_stay_floats() -> None:
+    maker = _Maker()
+    start = maker.dequantized(maker.input(1, 3, 6, 6, dtype=DType.U8))
+    pool = maker.node("average_pool", start, kernel=(2, 2), shape=(5, 5), strides=(1, 1))
+    assert "sum_pool" not in operators(fold_quantised.run(maker.graph(maker.quantized(pool))))
+
+
 def test_what_is_reshaped_is_quantised_before() -> None:
     maker = _Maker()
     start = maker.dequantized(maker.input(2, 3, 4, dtype=DType.U8), 0.0625, 120)
