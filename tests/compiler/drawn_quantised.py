@@ -56,6 +56,10 @@ class DrawnModel:
             return ""
         return f"{self.kind}: {found[differs][:8]} is not {expected[differs][:8]}"
 
+    def is_bit_equal(self, found: Values) -> bool:
+        """Whether not even a number in the middle went the other way."""
+        return np.array_equal(found, self.expected())
+
     def near_ties(self) -> Values:
         """Where the last rounding is of a number in the middle, within some roundings in f32."""
         shown = onnx.ModelProto()
@@ -368,6 +372,119 @@ def _qdq_movement(d: _Drawer) -> DrawnModel:
     return d.finish(f"QDQ {form}", result, name, float(value))
 
 
+def _parameters(d: _Drawer, kind: str, steps: float = 1.0) -> tuple[list[str], float]:
+    """Names of a scale and a zero point, and the scale."""
+    scale = d.scale() * np.float32(steps)
+    return [d.constant(scale), d.constant(d.zero(kind))], float(scale)
+
+
+def _image(d: _Drawer) -> tuple[int, ...]:
+    return (1, int(d.choose(_CHANNELS)), int(d.choose((3, 5, 8))), int(d.choose((4, 7, 13))))
+
+
+def _qdq_gated(d: _Drawer) -> DrawnModel:
+    """x times a function of it that is quantised in between; flattened, or not."""
+    kind, operator = d.choose("ui"), d.choose(("Sigmoid", "HardSigmoid", "Tanh"))
+    x = _dequantized(d, _image(d), kind)
+    inner = [d.constant(np.float32(1 / 64)), d.constant(d.zero(kind))]
+    gate = d.node("QuantizeLinear", [d.node(operator, [x]), *inner])
+    name = d.node("Mul", [x, d.node("DequantizeLinear", [gate, *inner])])
+    if d.flip():
+        name = d.node("Flatten", [name])
+    result, scale = _quantized(d, kind, name)
+    return d.finish(f"QDQ gated {operator}", result, name, scale)
+
+
+def _qdq_average(d: _Drawer) -> DrawnModel:
+    kind, shape = d.choose("ui"), _image(d)
+    x = _dequantized(d, shape, kind)
+    form = d.choose(("GlobalAveragePool", "AveragePool", "AveragePool", "ReduceMean"))
+    given: dict[str, Any] = {}
+    if form == "AveragePool":
+        kernel = [int(d.choose((1, 2, 3))) for _ in range(2)]
+        strides = [int(d.choose((1, k, k))) for k in kernel]
+        pads = [int(d.choose((0, k // 2))) for k in (*kernel, *kernel)]
+        given = {"kernel_shape": kernel, "strides": strides, "pads": pads}
+        given["count_include_pad"] = int(d.flip())
+    inputs = [x]
+    if form == "ReduceMean":
+        inputs.append(d.constant(np.array(d.choose(((1,), (2, 3), (3,))))))
+    name = d.node(form, inputs, **given)
+    result, scale = _quantized(d, kind, name)
+    return d.finish(f"QDQ {form}", result, name, scale)
+
+
+def _qdq_transposed(d: _Drawer) -> DrawnModel:
+    kind, shape = d.choose("ui"), _image(d)
+    x = _dequantized(d, shape, kind, d.exact)
+    outputs, taps = int(d.choose(_CHANNELS)), [int(d.choose((1, 2, 3))) for _ in range(2)]
+    weight, _ = _weight(d, (shape[1], outputs, *taps), 1)
+    pads = [int(d.choose((0, 1))) if k > 1 else 0 for k in (*taps, *taps)]
+    strides = [int(d.choose((1, 2))) for _ in range(2)]
+    name = d.node("ConvTranspose", [x, weight], strides=strides, pads=pads, kernel_shape=taps)
+    result, scale = _quantized(d, kind, name, 8)
+    return d.finish("QDQ ConvTranspose", result, name, scale)
+
+
+def _qdq_shared(d: _Drawer) -> DrawnModel:
+    """One dequantisation for a convolution, a function and a sum."""
+    kind, shape = d.choose("ui"), _image(d)
+    q = d.input(d.integers(shape, kind, d.exact))
+    x = d.node("DequantizeLinear", [q, *_parameters(d, kind)[0]])
+    weight, _ = _weight(d, (shape[1], shape[1], 1, 1), 0)
+    convolved = d.node("Conv", [x, weight])
+    gate = d.node(d.choose(("Relu", "Abs", "Sigmoid")), [x])
+    name = d.node("Add", [d.node("Add", [convolved, gate]), x])
+    result, scale = _quantized(d, kind, name, 8)
+    return d.finish("QDQ shared", result, name, scale)
+
+
+def _qdq_wide(d: _Drawer) -> DrawnModel:
+    """16-bit activations between 8-bit weights."""
+    to = np.dtype(d.choose((np.uint16, np.int16)))
+    limits = np.iinfo(to)
+    m, k, n = (int(d.choose((*_EXTENTS, 16))) for _ in range(3))
+    data = d.rng.integers(limits.min // 64, limits.max // 64, (m, k)).astype(to)
+    zero = d.constant(np.array(d.choose((0, 77)), to))
+    step = np.float32(2.0**-8 if d.exact else d.rng.uniform(0.002, 0.01))
+    x = d.node("DequantizeLinear", [d.input(data), d.constant(step), zero])
+    form = d.choose(("MatMul", "Sigmoid", "Relu"))
+    inputs = [x, _weight(d, (k, n), 1)[0]] if form == "MatMul" else [x]
+    name = d.node(form, inputs)
+    scale = np.float32(2.0**-6 if d.exact else d.rng.uniform(0.01, 0.05))
+    result = d.node("QuantizeLinear", [name, d.constant(scale), zero])
+    return d.finish(f"QDQ 16 bits {form}", result, name, float(scale))
+
+
+def _qdq_picked(d: _Drawer) -> DrawnModel:
+    """Parts and repetitions, behind something that is computed or not, quantised anew."""
+    kind, shape = d.choose("ui"), _image(d)
+    name = _dequantized(d, shape, kind)
+    if d.flip():
+        name = d.node(d.choose(("Relu", "Tanh")), [name])
+    form = d.choose(("Slice", "Resize", "Transpose", "Split", "Concat", "Pad"))
+    if form == "Slice":
+        bounds = [d.constant(np.array(item)) for item in ([1], [3], [2])]
+        name = d.node(form, [name, *bounds])
+    elif form == "Resize":
+        scales = d.constant(np.array([1, 1, 2, 2], np.float32))
+        given = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+        name = d.node(form, [name, "", scales], nearest_mode="floor", **given)
+    elif form == "Transpose":
+        name = d.node(form, [name], perm=[0, 3, 1, 2])
+    elif form == "Split":
+        sizes = d.constant(np.array([1, shape[3] - 1]))
+        parts = [f"{name}_{number}" for number in range(2)]
+        d.nodes.append(helper.make_node(form, [name, sizes], parts, axis=3))
+        name = parts[1]
+    elif form == "Concat":
+        name = d.node(form, [name, _dequantized(d, shape, kind)], axis=1)
+    else:
+        name = d.node(form, [name, d.constant(np.array([0, 0, 1, 0, 0, 0, 1, 2]))])
+    result, scale = _quantized(d, kind, name)
+    return d.finish(f"QDQ behind {form}", result, name, scale)
+
+
 def _quantisation(d: _Drawer) -> DrawnModel:
     """Quantisation alone: by channel, by block, of one scale."""
     shape, kind = (2, 6, int(d.choose(_EXTENTS))), d.choose("ui")
@@ -394,6 +511,12 @@ _KINDS: tuple[Callable[[_Drawer], DrawnModel], ...] = (
     _qdq_pointwise,
     _qdq_movement,
     _quantisation,
+    _qdq_gated,
+    _qdq_average,
+    _qdq_transposed,
+    _qdq_shared,
+    _qdq_wide,
+    _qdq_picked,
 )
 
 

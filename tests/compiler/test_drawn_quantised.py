@@ -33,13 +33,13 @@ def _executable(path: Path, drawn: DrawnModel) -> Values:
     return np.asarray(compiler.build(path).run(drawn.inputs)["y"])
 
 
-@pytest.mark.parametrize("first", range(0, 96, 12))
+@pytest.mark.parametrize("first", range(0, 108, 18))
 def test_kernels_of_drawn_quantised_models_agree_to_the_bit(first: int, tmp_path: Path) -> None:
-    for seed in range(first, first + 12):
+    for seed in range(first, first + 18):
         _check(draw(seed), tmp_path / "drawn.onnx", _kernels)
 
 
-@pytest.mark.parametrize("first", range(0, 36, 12))
+@pytest.mark.parametrize("first", range(0, 54, 18))
 def test_drawn_quantised_models_agree_to_the_bit(first: int, tmp_path: Path) -> None:
-    for seed in range(first, first + 12):
+    for seed in range(first, first + 18):
         _check(draw(seed), tmp_path / "drawn.onnx", _executable)
