@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from onnx import NodeProto, TypeProto, helper
-from onnx.reference import ReferenceEvaluator
 
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.element_types import onnx_number
@@ -69,6 +68,8 @@ def evaluate_node(
     Raises ImportModelError when the evaluation fails, UnsupportedOperatorError when a result is no
     tensor of a supported type.
     """
+    from onnx.reference import ReferenceEvaluator  # reads all schemas, and few models need it
+
     copy = NodeProto()
     copy.CopyFrom(node)
     copy.domain = ""

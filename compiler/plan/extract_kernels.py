@@ -51,6 +51,15 @@ class _Extracted:
     inputs: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A verified kernel, its key, and which of its group's values are its inputs, by number."""
+
+    kernel: FusedKernel
+    key: str
+    inputs: tuple[int, ...]
+
+
 class _Extractor:
     def __init__(self, graph: Graph, allowance: Allowance, rounds_each: bool) -> None:
         self.graph = graph
@@ -62,7 +71,7 @@ class _Extractor:
         self.renamed: dict[str, str] = {}  # values that are read under another name
         self.root: dict[str, str] = {}  # view -> the value whose memory it is
         self.owned = _owners(graph)
-        self.keys: dict[int, str] = {}
+        self.made: dict[str, _Made] = {}  # by what their groups look like: layers repeat
 
     def run(self) -> KernelProgram:
         for name in self.graph.outputs:
@@ -93,30 +102,28 @@ class _Extractor:
     # --- groups ---------------------------------------------------------------------------------
 
     def _kernel(self, group: Group) -> None:
-        extracted = group_kernel(self.graph, group, self.rounds_each)
-        if len(group.nodes) > 1 and written_size(extracted.kernel) > WRITTEN_LIMIT:
-            for node in group.nodes:
-                self._kernel(Group((node,), None))
-            return
-        self._call(
-            extracted.kernel,
-            tuple(self.renamed.get(name, name) for name in extracted.inputs),
+        look, values = _look(self.graph, group)
+        made = self.made.get(look)
+        if made is None:
+            extracted = group_kernel(self.graph, group, self.rounds_each)
+            if len(group.nodes) > 1 and written_size(extracted.kernel) > WRITTEN_LIMIT:
+                for node in group.nodes:
+                    self._kernel(Group((node,), None))
+                return
+            verify_kernel(extracted.kernel)
+            key = workload_key(extracted.kernel)
+            made = _Made(extracted.kernel, key, tuple(map(values.index, extracted.inputs)))
+            self.made[look] = made
+        inputs = [values[number] for number in made.inputs]
+        call = KernelCall(
+            made.kernel,
+            made.key,
+            tuple(self.renamed.get(name, name) for name in inputs),
             group.output,
             tuple(dict.fromkeys(node.source for node in group.nodes if node.source)),
             tuple(node.operator for node in group.nodes),
         )
-
-    def _call(
-        self,
-        kernel: FusedKernel,
-        inputs: tuple[str, ...],
-        output: str,
-        sources: tuple[str, ...],
-        operators: tuple[str, ...],
-    ) -> None:
-        verify_kernel(kernel)
-        key = workload_key(kernel)
-        self.calls.append(KernelCall(kernel, key, inputs, output, sources, operators))
+        self.calls.append(call)
 
     def _view(self, node: Node) -> None:
         source = self.renamed.get(node.inputs[0], node.inputs[0])
@@ -172,7 +179,9 @@ class _Extractor:
         kernel = FusedKernel("copy", tuple(builder.inputs), tuple(builder.stages), "copy")
         sources = (node.source,) if node is not None and node.source else ()
         operators = (node.operator,) if node is not None else ("identity",)
-        self._call(kernel, (source,), output, sources, operators)
+        verify_kernel(kernel)
+        key = workload_key(kernel)
+        self.calls.append(KernelCall(kernel, key, (source,), output, sources, operators))
 
     def _fresh(self, hint: str, type: TensorType) -> str:
         name, count = hint, 0
@@ -181,6 +190,27 @@ class _Extractor:
             name = f"{hint}_{count}"
         self.types[name] = type
         return name
+
+
+def _look(graph: Graph, group: Group) -> tuple[str, tuple[str, ...]]:
+    """All that `group_kernel` makes a kernel of, whatever values are called; and these values.
+
+    A value is its number in them, and what it is where it is met first: its type, the element of a
+    constant that has but one, and whether it is a constant.
+    """
+    numbers: dict[str, int] = {"": -1}
+    facts: list[object] = []
+    for node in group.nodes:
+        for name in (*node.inputs, node.output):
+            if name in numbers:
+                continue
+            numbers[name] = len(numbers) - 1
+            array = graph.constants.get(name)
+            literal = array.tobytes() if array is not None and array.size == 1 else None
+            facts.append((str(graph.types[name]), array is not None, literal))
+        operands = [numbers[name] for name in node.inputs]
+        facts.append((node.operator, dict(node.attributes), operands, numbers[node.output]))
+    return repr(facts), tuple(numbers)[1:]
 
 
 def group_kernel(graph: Graph, group: Group, rounds_each: bool = False) -> _Extracted:
