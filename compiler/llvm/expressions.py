@@ -122,7 +122,10 @@ class ExpressionEmitter(LoadEmitter):
         if self.lane is None:
             return self.load_scalar(node, form)
         stride = form.coefficient(self.lane.variable)
-        if any(self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)):
+        is_simple = self.split(form, self.lane.variable).is_simple
+        if not is_simple and any(
+            self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)
+        ):
             found = self._looked_up(node) or self.load_pattern(node, form)
             return found or self._load_scattered(node, form)
         if stride == 0:

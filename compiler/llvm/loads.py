@@ -105,7 +105,7 @@ class LoadEmitter:
         width = max(widths)
         return tuple([self.widen(value, width) for value in values])
 
-    def _split(self, form: Affine, lane: str) -> _Terms:
+    def split(self, form: Affine, lane: str) -> _Terms:
         """The terms without the lane's; the same terms come once per unrolled instance."""
         key = (id(form.terms), lane)
         known = self._terms.get(key)
@@ -120,7 +120,7 @@ class LoadEmitter:
         if held is not None:
             return held
         key = (node.buffer, form.constant, form.terms)
-        keeps = self.mask is None and self._split(form, "").is_simple
+        keeps = self.mask is None and self.split(form, "").is_simple
         if keeps and (known := self.addresses.recall(node.buffer, key)) is not None:
             return known
         if self.mask is None:
@@ -142,7 +142,7 @@ class LoadEmitter:
 
     def load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
         start = self.addresses.ranges[lane.variable][0]
-        split = self._split(form, lane.variable)
+        split = self.split(form, lane.variable)
         first = Affine(form.constant + start, split.rest)
         held = self.registers.get(node.buffer, first, lane.width)
         if held is not None:
@@ -287,7 +287,7 @@ class LoadEmitter:
         if not form.divisions:
             stride = form.coefficient(variable)
             places = [form.constant + stride * (start + i) for i in range(width)]
-            terms = self._split(form, variable).rest
+            terms = self.split(form, variable).rest
         else:
             forms: list[Affine] = []
             for i in range(width):

@@ -65,6 +65,7 @@ class FunctionWriter:
         self._out.append(self.entry)
         self._out.append(self.bodies[0].header)
         self.depths: dict[str, int] = {}  # loop variable -> index of its body
+        self._declared: set[str] = set()
 
     def text(self) -> str:
         return "\n".join(_flatten(self._out))
@@ -145,8 +146,7 @@ class FunctionWriter:
 
     def intrinsic(self, name: str, result: str, arguments: list[str], flags: str = "") -> str:
         """Call an intrinsic or library function; `arguments` are typed operands."""
-        types = ", ".join(_type_part(argument) for argument in arguments)
-        self.declarations.add(f"declare {result} @{name}({types})")
+        self._declare(name, result, arguments)
         return self.emit(f"call {flags}{result} @{name}({', '.join(arguments)})")
 
     def rarely(self, condition: str, usual: str, rare: Callable[[], str], type: str) -> str:
@@ -163,9 +163,15 @@ class FunctionWriter:
 
     def call(self, name: str, arguments: list[str]) -> None:
         """Call an intrinsic without a result."""
-        types = ", ".join(_type_part(argument) for argument in arguments)
-        self.declarations.add(f"declare void @{name}({types})")
+        self._declare(name, "void", arguments)
         self.line(f"call void @{name}({', '.join(arguments)})")
+
+    def _declare(self, name: str, result: str, arguments: list[str]) -> None:
+        """Declare a function, once: a name has one type, and LLVM refuses another use of it."""
+        if name not in self._declared:
+            self._declared.add(name)
+            types = ", ".join(_type_part(argument) for argument in arguments)
+            self.declarations.add(f"declare {result} @{name}({types})")
 
 
 def _type_part(argument: str) -> str:

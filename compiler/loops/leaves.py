@@ -75,13 +75,20 @@ class Leaves:
         ranges = env.ranges
         forms = {name: affine(value, ranges) for name, value in values.items()}
         bases: dict[str, tuple[Affine, ...]] = {}
+        found: dict[int, Affine] = {}  # by identity: the loads of a window share their indices
+
+        def form_of(item: Expr) -> Affine:
+            form = found.get(id(item))
+            if form is None:
+                form = found[id(item)] = affine(item, ranges, under)
+            return form
 
         def visit(node: Expr) -> Expr | None:
             if isinstance(node, Index):
                 return values.get(node.name)
             if not isinstance(node, Load):
                 return None
-            indices = [affine(item, ranges, under) for item in node.indices]
+            indices = [form_of(item) for item in node.indices]
             if node.buffer in env.locals:
                 memory, base = env.locals[node.buffer]
                 if node.buffer not in bases:

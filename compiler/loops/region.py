@@ -86,8 +86,11 @@ def required_region(
     base: list[Expr] = []
     extents: list[int] = []
     for dimension, axis in enumerate(producer.axes):
+        # The loads of a window share the nodes of their indices: each is looked at once.
+        indices = [(user, load.indices[dimension]) for user, load in reads]
+        distinct = {(id(user), id(item)): (user, item) for user, item in indices}
         side = _joined(
-            _side(affine(load.indices[dimension], ranges, user.under), free) for user, load in reads
+            _side(affine(item, ranges, user.under), free) for user, item in distinct.values()
         )
         most = padded.get(axis.name, axis.extent)
         if side is None or side.high - side.low + 1 >= most:
