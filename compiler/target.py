@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 
 from compiler.dot_products import DotProduct, dot_products
 from compiler.feature_needs import lacking_feature
-from compiler.tile_set_up import FULL_PALETTE, TilePalette
+from compiler.tile_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
 from compiler.tile_state import TILE_FEATURES, host_tile_problem
 from compiler.types.dtypes import DType
 
@@ -88,6 +88,16 @@ class Target:
     def matrix_tiles(self) -> TilePalette | None:
         """The matrix tiles (AMX) that code may use; None of a CPU without."""
         return self.tile_palette if "amx-tile" in self.features else None
+
+    @property
+    def product_tiles(self) -> TilePalette | None:
+        """The tiles that products of matrices are computed in; None of a CPU without.
+
+        They are its matrix tiles, or vectors that instructions take for 2x2 numbers.
+        """
+        if self.triple.startswith("aarch64") and {"bf16", "i8mm"} & set(self.features):
+            return VECTOR_PALETTE
+        return self.matrix_tiles
 
     def dot_products(self, left: DType, right: DType, accumulator: DType) -> tuple[DotProduct, ...]:
         """The instructions that add products of these types, the fastest first."""

@@ -27,6 +27,8 @@ class TilePalette(NamedTuple):
 
 
 FULL_PALETTE = TilePalette()
+VECTOR_PALETTE = TilePalette(tiles=14, rows=2, row_bytes=16)
+"""Tiles of 64-bit Arm, which are vectors: nothing sets them up."""
 
 
 def configuration_ir(name: str, text: bytes) -> str:

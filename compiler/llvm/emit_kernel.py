@@ -24,6 +24,7 @@ from compiler.llvm.registers import Registers
 from compiler.llvm.results import ResultEmitter
 from compiler.llvm.shuffles import prefixes
 from compiler.llvm.tiles import TileEmitter
+from compiler.llvm.vector_tiles import VectorTileEmitter
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
     Allocate,
@@ -114,8 +115,7 @@ class _FunctionEmitter:
             kernel.target.has_half_floats,
         )
         self.results = ResultEmitter(writer, self.addresses, self.registers, self.expressions)
-        palette = kernel.target.matrix_tiles
-        self.tiles = TileEmitter(writer, self.addresses, self.registers, palette)
+        self.tiles = self._tile_emitter(kernel.target)
         self.dots = DotEmitter(
             writer, self.addresses, self.registers, self.expressions, kernel.target
         )
@@ -141,6 +141,12 @@ class _FunctionEmitter:
             Allocate: self._allocate,
             **dict.fromkeys((TileZero, TileLoad, TileDot, TileStore), self.tiles.emit),
         }
+
+    def _tile_emitter(self, target: Target) -> TileEmitter | VectorTileEmitter:
+        palette = target.matrix_tiles
+        if palette is None and target.product_tiles is not None:
+            return VectorTileEmitter(self.writer, self.addresses, self.registers)
+        return TileEmitter(self.writer, self.addresses, self.registers, palette)
 
     def statements(self, body: Iterable[Stmt]) -> None:
         for statement in body:
@@ -256,11 +262,14 @@ class _FunctionEmitter:
 
         function = outline(loop, name, kernel.new_writer(), serial_loop, len(outside))
         kernel.functions.append(function)
-        call_outlined(writer, loop, name, [self.addresses.names[name] for name in outside])
+        tiled = uses_tiles(loop.body)
+        values = [self.addresses.names[name] for name in outside]
+        sets_up = tiled and kernel.target.matrix_tiles is not None
+        call_outlined(writer, loop, name, values, sets_up)
         if outside:
             for buffer in self._stored(loop):
                 self.addresses.written(buffer)
-        if uses_tiles(loop.body):
+        if tiled:
             self.tiles.repeat_set_up()
 
     # Other statements ----------------------------------------------------------------------------

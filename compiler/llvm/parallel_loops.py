@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from compiler.llvm.writer import FunctionWriter
-from compiler.loops.ir import For, uses_tiles
+from compiler.loops.ir import For
 from compiler.tile_set_up import TILED
 
 RangeLoop: TypeAlias = Callable[[str, str], None]  # emits the loop over [start, stop)
@@ -27,11 +27,16 @@ def _context(outside: int) -> str:
 
 
 def call_outlined(
-    writer: FunctionWriter, loop: For, name: str, outside: Sequence[str] = ()
+    writer: FunctionWriter,
+    loop: For,
+    name: str,
+    outside: Sequence[str] = (),
+    tiled: bool = False,
 ) -> None:
     """Run the outlined loop `name`: by a team, or alone where there is none.
 
-    `outside` are the values of the loops outside.
+    `outside` are the values of the loops outside. Where the loop is `tiled`, threads set up matrix
+    tiles for it.
     """
     extent, type = loop.stop - loop.start, _context(len(outside))
     context = writer.emit_entry(f"alloca {type}, align 8")
@@ -60,7 +65,7 @@ def call_outlined(
     writer.line(f"call void @{name}(ptr {context})")
     writer.line(f"br label %{done}")
     writer.begin_block(together)
-    flags = TILED if uses_tiles(loop.body) else 0
+    flags = TILED if tiled else 0
     writer.line(f"call void {parallel}(ptr @{name}, ptr {context}, i32 {threads}, i32 {flags})")
     writer.line(f"br label %{done}")
     writer.begin_block(done)

@@ -213,6 +213,8 @@ class _Placement:
         )
         wanted = {axis: along.get(axis, 0) for axis in self.tiled.loops if axis != rows}
         if rows == self.tiled.steps and self.tiled.groups:  # of the right factor: rows, too
+            if self.extents[rows] == 1:
+                stride = found[self.tiled.groups]
             wanted[self.tiled.groups] = stride * self.extents[rows]
         if any(found[axis] != n for axis, n in wanted.items() if self.extents[axis] > 1):
             raise ScheduleError(

@@ -9,7 +9,7 @@ from compiler.expr.affine import Affine, Ranges, affine, affine_range
 from compiler.expr.nodes import Expr, Load
 from compiler.expr.walk import axes_of
 from compiler.loops.ir import Memory, TileDot, TileLoad, TileStmt, TileStore
-from compiler.tile_set_up import FULL_PALETTE
+from compiler.tile_set_up import FULL_PALETTE, VECTOR_PALETTE
 from compiler.types.dtypes import DType
 
 TERM_BYTES = 4  # of the narrow products that are added to one number of a tile
@@ -23,9 +23,11 @@ def tile_count(memory: Memory) -> int:
 
 def tile_memory_problem(memory: Memory, live: Collection[Memory]) -> str:
     """Why there can be no such tiles beside those that are `live`; "" if there can."""
-    most, name = FULL_PALETTE, memory.name
+    name, most = memory.name, FULL_PALETTE
     if len(memory.shape) < 2:
         return f"the tiles {name} have no rows and columns"
+    if all(_fits_vectors(each) for each in (*live, memory)):
+        most = VECTOR_PALETTE
     rows, row_bytes = memory.shape[-2], memory.shape[-1] * memory.dtype.bytes
     if not 1 <= rows <= most.rows or not 1 <= row_bytes <= most.row_bytes or row_bytes % 4:
         return (
@@ -34,6 +36,13 @@ def tile_memory_problem(memory: Memory, live: Collection[Memory]) -> str:
         )
     count = sum(map(tile_count, (*live, memory)))
     return f"{count} tiles are live at once, {most.tiles} exist" if count > most.tiles else ""
+
+
+def _fits_vectors(memory: Memory) -> bool:
+    """Vectors can hold the tiles, and then there are more of them."""
+    rows, columns = memory.shape[-2:]
+    most = VECTOR_PALETTE
+    return rows <= most.rows and columns * memory.dtype.bytes <= most.row_bytes
 
 
 def tile_problem(

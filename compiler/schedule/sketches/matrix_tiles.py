@@ -1,4 +1,4 @@
-"""Sketch: sums of narrow products in matrix tiles (AMX), 2x2 of them by rule.
+"""Sketch: sums of narrow products in matrix tiles (AMX, or vectors of I8MM and BF16 on Arm).
 
 for outer.. (parallel): for row, columns, blocks in an order that is open:
     tiles = 0                                          [columns / rows of a tile][blocks]
@@ -46,10 +46,12 @@ from compiler.schedule.steps.unroll import Unroll
 from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
-from compiler.tile_set_up import TilePalette
+from compiler.tile_set_up import VECTOR_PALETTE, TilePalette
 
 BLOCKS = ((2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Tiles of sums along columns and channels; with those of the factors there are at most 8."""
+VECTOR_BLOCKS = ((4, 2), (2, 4), (3, 2), (2, 3), (2, 2), (1, 4), (4, 1), (1, 2), (2, 1), (1, 1))
+"""The same of tiles that are one or two vectors, of 32."""
 FEWEST_ROWS = 4
 COPY_PAYS = 4  # blocks of channels that are made of each element, so that a copy costs less
 FULL_ENOUGH = 0.25  # of a tile's steps: with fewer vectors are as fast
@@ -57,22 +59,32 @@ FULL_ENOUGH = 0.25  # of a tile's steps: with fewer vectors are as fast
 
 def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch of the first form that matrix tiles can hold; none on a target without tiles."""
-    if target.matrix_tiles is None:
+    palette = target.product_tiles
+    if palette is None:
         return []
     for form in tile_forms(kernel, vector_lanes(kernel, target)):
-        shape = _shape_of(form, target, target.matrix_tiles)
+        shape = _shape_of(form, target, palette)
         if shape is None:
             continue
         context = TileContext(form, target, threads)
-        sketches = [_sketch("matrix_tiles", context, shape)]
+        sketches = [_sketch("matrix_tiles", context, shape)] * _fills(palette, shape)
         grouped = _grouped(form, shape)
+        if grouped is not None and not _fills(palette, grouped[1]):
+            grouped = None
         if grouped is not None:
             form, shape = grouped
             made = _sketch("matrix_tiles_grouped", TileContext(form, target, threads), shape)
-            free = bool(context.prologue) or context.vectors >= COPY_PAYS
-            sketches.insert(0 if free else 1, made)
+            if context.prologue or context.vectors >= COPY_PAYS:
+                sketches.insert(0, made)
+            elif sketches:
+                sketches.append(made)
         return sketches
     return []
+
+
+def _fills(palette: TilePalette, sizes: TileSizes) -> bool:
+    """Vectors are multiplied whole; of other tiles a part may be used."""
+    return palette != VECTOR_PALETTE or sizes.steps * sizes.groups == sizes.most_steps
 
 
 def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes | None:
@@ -89,7 +101,7 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes
         return None
     left, right = sides
     known = target.dot_products(left.dtype, right.dtype, anchor.dtype)
-    if not any(item.matrix and item.terms == dot.terms for item in known):
+    if not any(item.matrix and item.terms % dot.terms == 0 for item in known):
         return None
     extents = {axis.name: axis.extent for axis in (*anchor.axes, *anchor.reduce_axes)}
     lanes, extent = palette.row_bytes // anchor.dtype.bytes, extents[dot.axis]
@@ -97,7 +109,7 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes
         return None
     most = min(palette.rows, palette.row_bytes // (dot.terms * left.dtype.bytes))
     steps = max(n for n in range(1, most + 1) if extent // dot.terms % n == 0)
-    if steps < FULL_ENOUGH * most or extents[roles.column] < FEWEST_ROWS:
+    if steps < FULL_ENOUGH * most or extents[roles.column] < _fewest_rows(palette.rows):
         return None
     return TileSizes(dot.axis, dot.terms, steps, lanes, palette.rows, most, left)
 
@@ -154,7 +166,9 @@ def _sides(
 def _sketch(name: str, context: TileContext, sizes: TileSizes) -> Sketch:
     columns, vectors = context.extent(context.roles.column), context.vectors
     fitting = tuple(
-        (high, wide) for high, wide in BLOCKS if wide <= vectors and columns // high >= FEWEST_ROWS
+        (high, wide)
+        for high, wide in (VECTOR_BLOCKS if sizes.most_rows == VECTOR_PALETTE.rows else BLOCKS)
+        if wide <= vectors and columns // high >= _fewest_rows(sizes.most_rows)
     )
     best = min(fitting, key=lambda tile: (_cycles(sizes, tile, columns, vectors), -math.prod(tile)))
     left, right = columns * context.reduction, vectors * sizes.lanes * context.reduction
@@ -172,6 +186,11 @@ def _sketch(name: str, context: TileContext, sizes: TileSizes) -> Sketch:
     return replace(sketch, leads=True)
 
 
+def _fewest_rows(most: int) -> int:
+    """Rows of a tile that has so many at most, so that it is worth its while."""
+    return min(FEWEST_ROWS, most)
+
+
 def _cycles(sizes: TileSizes, tile: tuple[int, int], columns: int, vectors: int) -> float:
     """Of a step of the sum for all columns and vectors, in tiles of so many of both."""
     high, wide = tile
@@ -185,7 +204,7 @@ class _Plan(MatrixTileLoops):
 
     def shape(self) -> NestShape:
         """The loops that those schedules lead to."""
-        palette = self.context.target.matrix_tiles
+        palette = self.context.target.product_tiles
         assert palette is not None
         return self.shape_in(palette)
 

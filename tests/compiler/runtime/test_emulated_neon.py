@@ -60,6 +60,23 @@ def test_models_compute_what_onnxruntime_does(
 
 
 @emulated
+def test_a_model_in_bf16_is_that_in_f32_but_for_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its products are of matrices in vectors, which threads share without setting them up."""
+    proto = build_model("encoder", size=MODELS["encoder"])
+    graph, arm = import_model_proto(proto), target("neoverse-v1")
+    compiled = compile_model(graph, target=arm, threads=2, numerics="bf16")
+    assert any(item.used.schedule.uses_tiles for item in compiled.schedules.values())
+    cross_compiled(compiled.spec, tmp_path, monkeypatch, "model")
+    inputs = random_inputs(compiled.spec)
+    found = example_outputs(compiled.spec, tmp_path, "model", inputs)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for name, expected in zip(found, session.run(list(found), inputs), strict=True):
+        assert np.abs(found[name] - expected).max() <= 0.02 * np.abs(expected).max()
+
+
+@emulated
 def test_a_library_for_a_newer_cpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proto = build_model("mlp", size=Size())
     spec = compile_model(import_model_proto(proto), target=target("neoverse-v1")).spec
