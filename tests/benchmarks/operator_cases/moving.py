@@ -173,6 +173,26 @@ def _super_resolution(net: CaseBuilder) -> str:
     return net.node("DepthToSpace", data, blocksize=4, mode="CRD")
 
 
+def _picture(net: CaseBuilder) -> str:
+    """Larger by 4, with what a cheaper enlargement has already, between 0 and 1."""
+    data = net.node("DepthToSpace", net.conv(net.input(1, 16, 64, 64), 16, 48), blocksize=4)
+    total = net.node("Add", data, net.input(1, 3, 256, 256))
+    return net.node("Clip", total, net.constant(0.0), net.constant(1.0))
+
+
+def _unshuffle(net: CaseBuilder) -> str:
+    """As torch exports `pixel_unshuffle`, with an activation behind it."""
+    apart = _reshaped(net, net.input(1, 16, 64, 64), 1, 16, 32, 2, 32, 2)
+    turned = net.node("Transpose", apart, perm=[0, 1, 3, 5, 2, 4])
+    return net.node("Relu", _reshaped(net, turned, 1, 64, 32, 32))
+
+
+def _shuffle_after_activation(net: CaseBuilder) -> str:
+    data = net.node("Relu", net.input(1, 96, 28, 28))
+    apart = net.node("Transpose", _reshaped(net, data, 1, 2, 48, 28, 28), perm=[0, 2, 1, 3, 4])
+    return _reshaped(net, apart, 1, 96, 28, 28)
+
+
 def _expand(*shape: int) -> Callable[[CaseBuilder], str]:
     def write(net: CaseBuilder) -> str:
         return net.node(
@@ -211,6 +231,9 @@ _OTHERS: dict[str, tuple[str, Callable[[CaseBuilder], str | Sequence[str]]]] = {
         "depth and space", _blocks("DepthToSpace", "CRD", 3, 1, 27, 100, 100)
     ),
     "conv, pixel shuffle 4: 1x48x64x64": ("depth and space", _super_resolution),
+    "depth to space 4, add, clip: 1x48x64x64": ("depth and space", _picture),
+    "pixel unshuffle 2, relu: 1x16x64x64": ("depth and space", _unshuffle),
+    "relu, channel shuffle: 1x96x28x28": ("transpose", _shuffle_after_activation),
     "expand: 1x4x4x128x64": ("expand", _expand(1, 4, 4, 128, 64)),
     "expand: 64x56x56": ("expand", _expand(64, 56, 56)),
     "tile 1,2,2: 32x40x40": ("tile", _repeat(32, 40, 40, repeats=(1, 2, 2))),
