@@ -12,6 +12,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.patterns import (
     activations,
     casts,
+    depth_space,
     folded_layer_norm,
     group_norm,
     normalisations,
@@ -28,6 +29,7 @@ PATTERNS: tuple[MatchRule, ...] = (
     group_norm.match,
     softmax.match,
     rotary.match,
+    depth_space.match,
     activations.match,
     casts.match,
 )

@@ -23,6 +23,7 @@ TypeRule: TypeAlias = Callable[[Attributes, Types], TensorType]
 ExpressionRule: TypeAlias = Callable[[Attributes, Use], Tensor]
 PassRule: TypeAlias = Callable[[Attributes], "int | None"]
 PositionRule: TypeAlias = Callable[[Attributes], "Positions"]
+TurnRule: TypeAlias = Callable[[Attributes, TensorType], "Turn"]
 WorkRule: TypeAlias = Callable[[Attributes, Types, TensorType], int]
 
 
@@ -48,6 +49,19 @@ class Positions(StrEnum):
     PLAIN = "plain"  # sums of indices and their multiples
     DIVIDED = "divided"  # divided, mirrored or clamped: known of a vector's lanes when compiling
     LOOKED_UP = "looked up"  # in a table, or several of them: worth doing once per element
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Data viewed in another shape, the order that its axes are put in, and the result's shape.
+
+    `near` says that neighbours of the result lie near enough to be read by what shares its kernel.
+    """
+
+    shape: tuple[int, ...]
+    perm: tuple[int, ...]
+    result: tuple[int, ...]
+    near: bool = True
 
 
 class Required(Enum):
@@ -104,6 +118,8 @@ class OperatorDefinition:
     moves: bool | Callable[[Attributes], bool] | None = None
     """Each element of its result is one of its operands' or a constant, whatever their type; None:
     where its pattern says so."""
+    turn: TurnRule | None = None
+    """A move whose data can be split into more axes and turned, as its attribute `split` says."""
     reads_result: bool = False
     """Its kernel reads back what it wrote, so that nothing behind it is fused with it."""
     work: WorkRule | None = None
@@ -252,6 +268,18 @@ def moves(node: Node) -> bool:
     if rule is None:
         return pattern is Pattern.INJECTIVE or pattern in MEMORY
     return rule(complete_attributes(node)) if callable(rule) else rule
+
+
+def turn_of(operator_name: str, attributes: Mapping[str, Attribute], data: TensorType) -> Turn:
+    """What an operator turns; raises `ShapeError` where it does not fit the data.
+
+    `ValueError` of an operator that turns nothing.
+    """
+    rule = operator(operator_name).turn
+    if rule is None:
+        raise ValueError(f"{operator_name} turns nothing")
+    node = Node(operator_name, ("",), "", attributes)
+    return rule(complete_attributes(node), data)
 
 
 def multiplications(node: Node, types: Mapping[str, TensorType]) -> int:

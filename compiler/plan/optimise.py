@@ -22,6 +22,7 @@ from compiler.plan import (
     choose_precision,
     cut_windows,
     share_memory,
+    split_moves,
     spread_dequantised,
     transposed_convolutions,
 )
@@ -52,7 +53,11 @@ def passes(
     )
     spread = (("spread_dequantised", plain(spread_dequantised.run)),)
     # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
-    stored = (("choose_precision", precision), ("share_memory", plain(share_memory.run)))
+    stored = (
+        ("choose_precision", precision),
+        ("share_memory", plain(share_memory.run)),
+        ("split_moves", split_moves.run),
+    )
     packs = plain(lambda graph: weight_products.run(graph, numerics == STRICT_NUMERICS))
     weights = ("weight_products", packs)
     before = (*types, weights, *before_layouts(summed, numerics.rounds_each))

@@ -254,6 +254,31 @@ def _rotaries() -> Iterator[Case]:
             yield case(f"{name}-features", "rotary", [x, *wide], expected, 1e-5, **attributes)
 
 
+def _depth_and_space() -> Iterator[Case]:
+    """`split` is the same as a transpose, which the tests of the pass that splits compare."""
+    for block, channels in ((1, 3), (2, 5), (3, 1)):
+        deep = array(15, (2, channels * block * block, 4, 5))
+        wide = array(16, (2, channels, 4 * block, 5 * block))
+        for mode, order in (("DCR", "yxc"), ("CRD", "cyx")):
+            given: dict[str, Any] = {"block": block, "order": order}
+            name = f"{mode}-{block}"
+            expected = runtime("DepthToSpace", deep, blocksize=block, mode=mode)
+            yield case(name, "depth_to_space", [deep], expected, **given)
+            parts = (block, block, channels) if mode == "DCR" else (channels, block, block)
+            perm = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+            back = deep.reshape(2, *parts, 4, 5).transpose(perm).reshape(wide.shape)
+            yield case(name, "space_to_depth", [back], _constant(deep), **given)
+        phases = [wide[:, :, y::block, x::block] for x in range(block) for y in range(block)]
+        focused = np.concatenate(phases, axis=1)
+        given = {"block": block, "order": "xyc"}
+        yield case(f"focus-{block}", "space_to_depth", [wide], _constant(focused), **given)
+        yield case(f"focus-{block}", "depth_to_space", [focused], _constant(wide), **given)
+    for shape in ((2, 6), (1, 6, 5), (2, 6, 3, 4)):
+        x = array(17, shape)
+        shuffled = x.reshape(shape[0], 3, 2, -1).swapaxes(1, 2).reshape(shape)
+        yield case(f"{shape}", "channel_shuffle", [x], _constant(shuffled.copy()), groups=3)
+
+
 def _constant(value: Values) -> Callable[[], Values]:
     return lambda: value
 
@@ -271,4 +296,5 @@ def movement_cases() -> list[Case]:
         *_one_hots(),
         *_blocks(),
         *_rotaries(),
+        *_depth_and_space(),
     ]
