@@ -56,6 +56,7 @@ TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and s
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
 MOST_VECTORS = 4  # of output channels in a register tile
 STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
+PAGE = 4096  # bytes after which addresses fall on the same sets of the first-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     cycles = {m: _cycles(conv, m, lanes, target) for m in (1, *TRANSFORMS)}
     direct = cycles.pop(1)
     leads = MARGIN * min(cycles.values()) < direct
+    if _narrow_terms(conv, target) > 1:  # a rival twice as fast leaves no room for stalls
+        leads = leads and not _stalls(conv, min(cycles, key=cycles.__getitem__), lanes)
     sketches = [
         _sketch(kernel, conv, m, target, threads) for m in sorted(cycles, key=cycles.__getitem__)
     ]
@@ -135,6 +138,20 @@ def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
         streamed = filters / MEMORY_BYTES + (passes - 1) * filters / again
     transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
     return max(products, streamed) + transforms
+
+
+def _stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
+    """Are transformed tiles of several rows, or stored so that they share the sets of a cache?
+
+    Neither is part of the count. The positions of a tile are stored so many bytes apart; and a
+    register tile that goes on in another row has to look for each element.
+    """
+    blocks = _row_blocks(conv, m, lanes)
+    if not blocks or _default_rows(conv, m, blocks) > 1:
+        return True
+    tiles = -(-conv.ow.extent // m)
+    stride = tiles * conv.icb.extent * conv.ici.extent * DType.F32.bytes
+    return stride % PAGE == 0
 
 
 def _narrow_terms(conv: BlockedConv, target: Target) -> int:

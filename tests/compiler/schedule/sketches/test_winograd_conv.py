@@ -69,7 +69,13 @@ def test_winograd_of_narrow_floats_is_near_the_direct_form(target: Target) -> No
 
 @pytest.mark.parametrize(
     ("blocks", "extent", "in_f32", "in_bf16"),
-    [(4, 56, True, True), (8, 28, True, False), (32, 7, False, False)],
+    [
+        (4, 56, True, True),
+        (4, 64, True, False),  # 4 KiB from a position to the next
+        (4, 40, True, False),  # two rows of tiles at a time
+        (8, 28, True, False),
+        (32, 7, False, False),
+    ],
 )
 def test_winograd_leads_where_it_is_faster_than_dot_products(
     blocks: int, extent: int, in_f32: bool, in_bf16: bool
