@@ -1,12 +1,13 @@
 """The search for the fastest plan within an error: numbers in, points out.
 
 Errors of single contractions do not add up exactly, so they only say what to try first; what counts
-is the joint error of a plan, which somebody measures (`Judge`). Of each contraction the precisions
-on the lower hull of (error, seconds) are steps; all steps in order of seconds won per error are a
-path from f32 to the fastest plan. The longest part of it within the budget is found by bisection;
-uniform plans within the budget start where that is slower. Then the rest is tried: what wins most
-first, kept if the budget still holds. (A multiple-choice knapsack by its linear relaxation: Sinha
-and Zoltners, 1979.)
+is the joint error of a plan, which somebody measures (`Judge`). As roundings are of random sign it
+is squares that add up: many small errors cost less than a few large ones. Of each contraction the
+precisions on the lower hull of (square error, seconds) are steps; all steps in order of seconds won
+per square error are a path from f32 to the fastest plan. The longest part of it within the budget
+is found by bisection; uniform plans within the budget start where that is slower. Then the rest is
+tried: what wins most first, kept if the budget still holds. (A multiple-choice knapsack by its
+linear relaxation: Sinha and Zoltners, 1979.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Assignment: TypeAlias = Mapping[str, Precision]
 CURVE_POINTS = 6
 """Plans along the path whose errors are measured beside those that the search needs."""
 MOST_CHECKS = 64
-_LEAST_ERROR = 1e-12
+_LEAST_SQUARE = 1e-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A contraction goes from its precision to this one."""
+    """A contraction goes from its precision to this one; `cost` is what that adds of squares."""
 
     identity: str
     precision: Precision
@@ -76,7 +77,7 @@ class _Step:
 
     @property
     def order(self) -> tuple[float, str]:
-        return -self.gain / max(self.cost, _LEAST_ERROR), self.identity
+        return -self.gain / max(self.cost, _LEAST_SQUARE), self.identity
 
 
 def find_points(
@@ -203,7 +204,7 @@ class _Search:
 
         def worth(pair: tuple[Item, Precision]) -> float:
             item, precision = pair
-            return item.gain(precision) / max(item.errors.get(precision, 0.0), _LEAST_ERROR)
+            return item.gain(precision) / max(item.errors.get(precision, 0.0) ** 2, _LEAST_SQUARE)
 
         item, _ = min(others, key=worth)
         assignment = {**beyond.assignment, item.identity: Precision.F32}
@@ -230,9 +231,9 @@ class _Search:
 def _hull(item: Item) -> list[_Step]:
     """The precisions of a contraction that are worth their error, as steps from one to the next."""
     steps: list[_Step] = []
-    seconds, error = item.seconds[Precision.F32], 0.0
+    seconds, square = item.seconds[Precision.F32], 0.0
     options = [
-        (item.errors[precision], item.seconds[precision], precision)
+        (item.errors[precision] ** 2, item.seconds[precision], precision)
         for precision in item.errors
         if precision is not Precision.F32 and math.isfinite(item.errors[precision])
     ]
@@ -242,10 +243,10 @@ def _hull(item: Item) -> list[_Step]:
             return steps
         cost, time, precision = max(
             faster,
-            key=lambda option: (seconds - option[1]) / max(option[0] - error, _LEAST_ERROR),
+            key=lambda option: (seconds - option[1]) / max(option[0] - square, _LEAST_SQUARE),
         )
-        steps.append(_Step(item.identity, precision, seconds - time, max(cost - error, 0.0)))
-        seconds, error = time, cost
+        steps.append(_Step(item.identity, precision, seconds - time, max(cost - square, 0.0)))
+        seconds, square = time, cost
 
 
 def _after(steps: Iterable[_Step]) -> dict[str, Precision]:

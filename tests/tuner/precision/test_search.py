@@ -139,3 +139,11 @@ def test_front_has_no_point_that_another_beats() -> None:
     assert front[0].lowered == 0
     for slower, faster in itertools.pairwise(front):
         assert slower.seconds > faster.seconds and slower.error < faster.error
+
+
+def test_many_small_errors_are_taken_before_a_large_one() -> None:
+    large = [item(f"large {n}", (10.0, 5.0, 5.0), (0.003, 0.003)) for n in range(2)]
+    small = [item(f"small {n}", (2.0, 1.0, 1.0), (0.0007, 0.0007)) for n in range(10)]
+    model = Model([*large, *small])
+    found = best_point(find_points(model.items, model, 0.0031, most_checks=8), 0.0031)
+    assert set(found.assignment) == {item.identity for item in small}
