@@ -22,6 +22,7 @@ TURN_CYCLES = 6.0  # a vector that is turned and stored
 WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 STREWN_COST = 1.5  # of a product whose operand falls out of the second-level cache between uses
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
+CLEARLY = 0.98  # of the time of the tile that is chosen else
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
@@ -60,18 +61,29 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
     """The tile that needs the fewest cycles a reduction step over all columns and vectors.
 
     Of equals the largest, but where nothing is broadcast the one of the fewest streams of data:
-    every vector is one where they are blocks of channels, else every column.
+    every vector is one where they are blocks of channels, else every column. That the last tile of
+    vectors is a smaller one counts where another tile is clearly faster so.
     """
     sizes = np.array([tile for tile in tiles if isinstance(tile, tuple)], np.float64)
     columns, vectors = sizes.T
-    inline = np.full(len(tiles), bool(context.prologue))
-    total = row_cycles(context, columns, vectors, np.zeros(len(tiles), np.bool_), inline)
-    total = total * np.ceil(context.vectors / vectors)
-    total = total * np.maximum(1.0, context.aliased(columns, vectors) / WAYS) ** 2
+    none, inline = np.zeros(len(tiles), np.bool_), np.full(len(tiles), bool(context.prologue))
+    whole, rest = np.divmod(float(context.vectors), vectors)
+    full = row_cycles(context, columns, vectors, none, inline)
+    last = row_cycles(context, columns, np.maximum(rest, 1.0), none, inline)
+    weight = np.maximum(1.0, context.aliased(columns, vectors) / WAYS) ** 2
     if not context.broadcasts:
         streams = vectors if context.roles.block else columns
-        total = total * (1.0 + STREAM_COST * (streams - 1.0))
-    return tiles[int(np.lexsort((-columns * vectors, np.round(total, 6)))[0])]
+        weight = weight * (1.0 + STREAM_COST * (streams - 1.0))
+
+    def fastest(total: Numbers) -> int:
+        return int(np.lexsort((-columns * vectors, np.round(total, 6)))[0])
+
+    chosen = fastest(full * np.ceil(context.vectors / vectors) * weight)
+    if context.ragged and not context.form.turned:
+        total = (full * whole + np.where(rest > 0, last, 0.0)) * weight
+        other = fastest(total)
+        chosen = other if total[other] < CLEARLY * total[chosen] else chosen
+    return tiles[chosen]
 
 
 def row_cycles(
