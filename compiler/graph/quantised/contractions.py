@@ -89,8 +89,7 @@ class Contractions:
         result = self._scaled(total, scale, node)
         if not bias.added:
             return result
-        shape: dict[str, Attribute] = {"shape": (filters.shape[0], *spatial)}
-        spread = rewriter.emit("reshape", (bias.added,), shape, like=node)
+        spread = self._shaped(bias.added, (filters.shape[0], *spatial), node)
         return rewriter.emit("add", (result, spread), like=node)
 
     def _bias(self, node: Node, scale: str, channels: int) -> _Bias | None:

@@ -174,6 +174,17 @@ def test_a_table_is_read_with_the_sign_that_its_data_has_for_others() -> None:
         _same(graph, folded)
 
 
+def test_a_bias_of_floats_is_divided_with_the_factors() -> None:
+    maker = _Maker()
+    start = maker.dequantized(maker.input(1, 4, 5, 5, dtype=DType.U8), 0.5, 120)
+    bias = maker.constant(np.array([3, -5, 0, 9], np.float32))
+    conv = maker.node("conv", start, maker.filters(4, 4, 1, 1), bias)
+    graph = maker.graph(maker.quantized(conv, 4.0, 3))
+    folded = fold_quantised.run(graph)
+    assert operators(folded) == ["conv", "cast", "mul", "add", "saturate"]
+    _same(graph, folded)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_averages_are_sums_of_integers(padded: bool) -> None:
     maker = _Maker()
