@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from compiler.expr.nodes import Expr, index
+from compiler.expr.nodes import Expr, Load, index
 from compiler.expr.parts import is_expensive
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.inline import inline
@@ -34,6 +34,7 @@ from compiler.schedule.sketches.row_arrangement import (
     arrangement_of,
     contiguous_reduce_axis,
     recompute_long_rows,
+    shapes_of,
     short_row,
 )
 from compiler.schedule.sketches.row_domains import (
@@ -134,8 +135,16 @@ def _reduces_rows(kernel: FusedKernel) -> bool:
     if shared and len({load.buffer for load in reduced}) > 1:
         return False
     rest = {load.buffer for load in read} - {load.buffer for load in reduced}
-    inputs = {buffer.name for buffer in merged.inputs}
-    return rest <= inputs and all(load.indices[-1] == index(axis) for load in reduced)
+    shapes = shapes_of(merged)
+    return rest <= {buffer.name for buffer in merged.inputs} and all(
+        _last_index(load, shapes[load.buffer]) == index(axis) for load in reduced
+    )
+
+
+def _last_index(load: Load, shape: tuple[int, ...]) -> Expr:
+    """The index of the last dimension that has more than one position."""
+    positions = zip(reversed(load.indices), reversed(shape), strict=True)
+    return next((item for item, extent in positions if extent > 1), load.indices[-1])
 
 
 def _accumulator_choice(number: int) -> str:

@@ -20,6 +20,7 @@ from compiler.expr.affine import Affine, affine
 from compiler.expr.nodes import Load, add, index, integer, mul
 from compiler.expr.parts import parts_that_read
 from compiler.expr.walk import axes_of, loads, substitute
+from compiler.kernels.flatten_axes import divisions
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
@@ -154,6 +155,11 @@ def _distance(output: Stage, load: Load, shape: tuple[int, ...], pair: Mapping[s
     return form.coefficient(inner[1]) if form.coefficient(inner[0]) == 1 else 0
 
 
+def _in_blocks(kernel: FusedKernel) -> bool:
+    """Whether narrow elements are read from blocks, of which vectors take no part of two."""
+    return divisions(kernel) > 0 and any(buffer.dtype.bytes < 4 for buffer in kernel.inputs)
+
+
 class _Plan:
     """What is decided for n candidates."""
 
@@ -167,7 +173,8 @@ class _Plan:
         self.sides = {turn.read: turn.rows, turn.written: turn.columns}
         for side, (axis, width) in zip(("read", "written"), self.sides.items(), strict=True):
             size = values.integers(side) * width
-            self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=True))
+            whole = axis != turn.read or not _in_blocks(facts.kernel)
+            self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=whole))
             self.blocks.append(Loop(f"{axis}.i.o", axis, size, width))
         # By position: 0 where that of the read axis comes first, from outside or from inside.
         self.outermost = values.are("order", "written").astype(np.int64)
@@ -189,7 +196,7 @@ class _Plan:
         ]
         for tile in self.tiles:
             size = np.asarray(tile.tile).item()
-            steps.append(Tile(output, tile.axis, size, "shift"))
+            steps.append(Tile(output, tile.axis, size, "shift" if tile.whole else "peel"))
             steps.append(Tile(output, f"{tile.axis}.i", self.sides[tile.axis]))
         parallel = self._shared(self.outermost.item())
         return [
