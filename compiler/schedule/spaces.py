@@ -29,8 +29,8 @@ REDUCING = (
     window_sketches,
     reduced_row_sketches,
     matrix_tile_sketches,
-    digit_sum_sketches,
     tiled_reduction_sketches,
+    digit_sum_sketches,
     winograd_sketches,
 )
 MOVING = (transposed_sketches, row_wise_sketches)

@@ -54,7 +54,6 @@ from compiler.types.numerics import Algorithm
 ROWS = (1, 2, 3, 4, 6)
 VECTORS = (1, 2, 3, 4, 6)
 PREFETCHES = (0, 512, 1024, 2048)  # words
-SHORT_CHUNK = 32  # terms, from which on the sums in integers are worth being joined
 PARALLEL_BYTES = 1 << 18  # of weights, that are worth a second thread
 
 
@@ -97,11 +96,10 @@ def digit_sum_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     if threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
     sketch = Sketch.planned("digits", choices, lambda values: _Plan(context, values))
-    leads = form.chunk >= SHORT_CHUNK and _is_fast(form, target)
-    return [replace(sketch, algorithm=Algorithm.DIGITS, leads=leads)]
+    return [replace(sketch, algorithm=Algorithm.DIGITS, leads=_leads(form, target))]
 
 
-def _is_fast(form: DigitForm, target: Target) -> bool:
+def _leads(form: DigitForm, target: Target) -> bool:
     """Few enough instructions sum up digits to be fewer than unpack weights to floats."""
     rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
     short = form.product.bits < DType.U8.bits  # as signed factors they are the same

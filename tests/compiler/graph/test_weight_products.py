@@ -243,6 +243,25 @@ def test_a_row_with_data_that_is_not_finite_has_no_sums(value: float) -> None:
     assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
 
 
+@pytest.mark.parametrize(
+    ("target", "bits", "leads"),
+    [
+        ("host", 4, "avx2"),
+        ("host", 8, "vnni"),
+        ("avx2", 4, "avx2"),
+        ("avx2", 8, ""),
+        ("narrow", 4, ""),
+    ],
+)
+def test_sums_of_digits_lead_where_bytes_are_multiplied(target: str, bits: int, leads: str) -> None:
+    if target not in TARGETS:
+        pytest.skip(f"this CPU has no {target}")
+    kernel, _ = digit_sums(64, 256, 32, bits)
+    found = TARGETS[target]
+    expected = bool(leads) and any(leads in feature for feature in found.features)
+    assert (schedule_space(kernel, found).sketches[0].name == "digits") == expected
+
+
 def test_strict_numerics_admit_no_sums_of_digits() -> None:
     kernel, _ = digit_sums(64, 64, 32)
     spaces = [schedule_space(kernel, host_target(), 1, name) for name in ("default", "strict")]
