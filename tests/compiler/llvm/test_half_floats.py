@@ -18,11 +18,12 @@ from compiler.llvm.compile_kernel import emit_loops
 from compiler.llvm.machine import assembly
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import default_schedule
-from compiler.target import Target
+from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from configs.settings import load_target
 from tests.compiler.runtime.emulated import Case, emulated, kernel_outputs
+from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import kernel_of
 
 SHAPE = (7, 37)
@@ -132,6 +133,20 @@ def test_arithmetic_in_f16_is_that_in_f32_rounded(tmp_path: Path) -> None:
                 np.testing.assert_allclose(found[ordinary], expected[ordinary], rtol=2**-10)
             else:
                 np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("instruction", [name for name in IN_F16 if name != "vfmadd"])
+def test_arithmetic_in_f16_runs_where_the_cpu_has_it(instruction: str) -> None:
+    host = host_target()
+    if not host.has_half_floats:
+        pytest.skip("no run: this CPU does not compute in f16")
+    made = kernel(IN_F16[instruction])
+    inputs = values(made, 0)
+    outcome = run_guarded(made, default_schedule(made, host), inputs, host)
+    with np.errstate(all="ignore"):
+        expected: Any = evaluate_kernel(made, inputs)
+    output: Any = outcome.output
+    np.testing.assert_array_equal(output, expected)
 
 
 @emulated
