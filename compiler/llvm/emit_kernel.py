@@ -7,23 +7,19 @@ from typing import Any
 
 from compiler.errors import LoweringError
 from compiler.expr.affine import decide
-from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.expr.instructions import literal, suffix_of, type_of
-from compiler.expr.nodes import Binary, Expr
+from compiler.expr.instructions import type_of
 from compiler.expr.walk import axes_of
-from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses, Storage
 from compiler.llvm.byte_tables import ByteTables
 from compiler.llvm.copies import Copy, copy_of, emit_copy
 from compiler.llvm.dot_products import DotEmitter
 from compiler.llvm.expressions import ExpressionEmitter
-from compiler.llvm.half_floats import widened_sum
 from compiler.llvm.loads import Lane
 from compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
 from compiler.llvm.registers import Registers
 from compiler.llvm.results import ResultEmitter
-from compiler.llvm.shuffles import prefixes
 from compiler.llvm.tiles import TileEmitter
+from compiler.llvm.updates import UpdateEmitter
 from compiler.llvm.vector_tiles import VectorTileEmitter
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import (
@@ -116,9 +112,8 @@ class _FunctionEmitter:
         )
         self.results = ResultEmitter(writer, self.addresses, self.registers, self.expressions)
         self.tiles = self._tile_emitter(kernel.target)
-        self.dots = DotEmitter(
-            writer, self.addresses, self.registers, self.expressions, kernel.target
-        )
+        dots = DotEmitter(writer, self.addresses, self.registers, self.expressions, kernel.target)
+        self.updates = UpdateEmitter(writer, self.expressions, self.results, dots, kernel.target)
         self.lane: Lane | None = None
         self._reduce_only: dict[int, bool] = {}
         self._stores: dict[int, tuple[str, ...]] = {}
@@ -135,9 +130,7 @@ class _FunctionEmitter:
             Let: self._let,
             If: self._if,
             Store: self._store,
-            Update: self._update,
-            Dot: self._dot,
-            Carry: self._carry,
+            **dict.fromkeys((Update, Dot, Carry), self._update),
             Allocate: self._allocate,
             **dict.fromkeys((TileZero, TileLoad, TileDot, TileStore), self.tiles.emit),
         }
@@ -361,82 +354,9 @@ class _FunctionEmitter:
         self.expressions.begin_statement(self.lane)
         self.results.write(statement, self.expressions.vector(statement.value))
 
-    def _update(self, statement: Update) -> None:
-        expressions = self.expressions
-        expressions.begin_statement(self.lane)
-        form = self.results.place_of(statement)
-        if form is None:
-            raise LoweringError("a vectorised reduction must be contiguous in its result")
-        old = self.results.read(statement.buffer, form, self.lane.width if self.lane else 0)
-        product = self._product(statement)
-        if product is None:
-            value, old = expressions.common(expressions.vector(statement.value), old)
-            constant = neutral_element(statement.combiner, old.dtype)
-            neutral = literal(constant.value, old.dtype, old.width)
-            if neutral in (old.text, value.text):  # the first term, or one beyond the end
-                combined = value if old.text == neutral else old
-            else:
-                operation = COMBINERS[statement.combiner].operation
-                combined = scalar_ops.binary(self.writer, operation, old, value)
-        elif (widened := self._widened(product, old)) is not None:
-            combined = widened
-        else:
-            left, right, old = expressions.common(*map(expressions.vector, product), old)
-            name = self.writer.intrinsic(
-                f"llvm.fma.{suffix_of(old.dtype, old.width)}",
-                old.type,
-                [left.typed, right.typed, old.typed],
-            )
-            combined = Value(name, old.dtype, old.width)
-        self.results.put(statement, form, combined)
-
-    def _dot(self, statement: Dot) -> None:
+    def _update(self, statement: Update | Dot | Carry) -> None:
         self.expressions.begin_statement(self.lane)
-        form = self.results.place_of(statement)
-        if form is None:
-            raise LoweringError("a vectorised dot product must be contiguous in its result")
-        old = self.results.read(statement.buffer, form, self.lane.width if self.lane else 0)
-        self.results.put(statement, form, self.dots.sum(statement, old, self.lane))
-
-    def _product(self, statement: Update) -> tuple[Expr, Expr] | None:
-        """The factors of a sum's term, where the target multiplies and adds in one instruction."""
-        value = statement.value
-        fused = statement.combiner == "sum" and self.kernel.target.has_fma
-        if fused and value.dtype.is_float and isinstance(value, Binary) and value.op == "mul":
-            return value.left, value.right
-        return None
-
-    def _widened(self, product: tuple[Expr, Expr], old: Value) -> Value | None:
-        """A sum with a product of f16 added, where the target has an instruction for that."""
-        if not self.kernel.target.widens_half_floats:
-            return None
-        return widened_sum(self.writer, self.expressions.vector, product, old)
-
-    def _carry(self, statement: Carry) -> None:
-        """The update, and what it gives; lanes that share one carried value are scanned."""
-        update, lane = statement.update, self.lane
-        operation = COMBINERS[update.combiner].operation
-        self.expressions.begin_statement(lane)
-        place = self.addresses.of(update)
-        if lane is None or place.coefficient(lane.variable) == 1:
-            form = self.results.place_of(update)
-            assert form is not None
-            old = self.results.read(update.buffer, form, lane.width if lane else 0)
-            new = scalar_ops.binary(
-                self.writer, operation, old, self.expressions.vector(update.value)
-            )
-            self.results.put(update, form, new)
-            self.results.write(statement, old if statement.exclusive else new)
-            return
-        if place.coefficient(lane.variable) or self.expressions.active is not None:
-            raise LoweringError("a scanned vector shares one carried value, and has all its lanes")
-        value = self.expressions.vector(update.value)
-        neutral = neutral_element(update.combiner, value.dtype)
-        prefix, last = prefixes(self.writer, operation, value, neutral, statement.exclusive)
-        old = self.results.read(update.buffer, place, 0)
-        self.results.put(update, place, scalar_ops.binary(self.writer, operation, old, last))
-        carried = self.expressions.widen(old, lane.width)
-        self.results.write(statement, scalar_ops.binary(self.writer, operation, carried, prefix))
+        self.updates.emit(statement)
 
 
 def _rounding_widths(target: Target) -> frozenset[int]:

@@ -1,0 +1,125 @@
+"""Updates of sums and other results: each reads what is there, combines and writes it."""
+
+from __future__ import annotations
+
+from compiler.errors import LoweringError
+from compiler.expr.combiners import COMBINERS, neutral_element
+from compiler.expr.instructions import literal, suffix_of
+from compiler.expr.nodes import Binary, Expr
+from compiler.llvm import scalar_ops
+from compiler.llvm.dot_products import DotEmitter
+from compiler.llvm.expressions import ExpressionEmitter
+from compiler.llvm.half_floats import widened_sum
+from compiler.llvm.results import ResultEmitter
+from compiler.llvm.shuffles import prefixes
+from compiler.llvm.writer import FunctionWriter, Value
+from compiler.loops.ir import Carry, Dot, Update
+from compiler.target import Target
+
+
+class UpdateEmitter:
+    """Emits statements that change a result, for the lane of the loop round them."""
+
+    def __init__(
+        self,
+        writer: FunctionWriter,
+        expressions: ExpressionEmitter,
+        results: ResultEmitter,
+        dots: DotEmitter,
+        target: Target,
+    ) -> None:
+        self.writer = writer
+        self.expressions = expressions
+        self.results = results
+        self.dots = dots
+        self.target = target
+
+    def emit(self, statement: Update | Dot | Carry) -> None:
+        """One statement; `begin_statement` has told the expressions of the loop round it."""
+        match statement:
+            case Update():
+                self._update(statement)
+            case Dot():
+                self._dot(statement)
+            case Carry():
+                self._carry(statement)
+
+    def _update(self, statement: Update) -> None:
+        expressions = self.expressions
+        form = self.results.place_of(statement)
+        if form is None:
+            raise LoweringError("a vectorised reduction must be contiguous in its result")
+        old = self.results.read(statement.buffer, form, self._width)
+        product = self._product(statement)
+        if product is None:
+            value, old = expressions.common(expressions.vector(statement.value), old)
+            constant = neutral_element(statement.combiner, old.dtype)
+            neutral = literal(constant.value, old.dtype, old.width)
+            if neutral in (old.text, value.text):  # the first term, or one beyond the end
+                combined = value if old.text == neutral else old
+            else:
+                operation = COMBINERS[statement.combiner].operation
+                combined = scalar_ops.binary(self.writer, operation, old, value)
+        elif (widened := self._widened(product, old)) is not None:
+            combined = widened
+        else:
+            left, right, old = expressions.common(*map(expressions.vector, product), old)
+            name = self.writer.intrinsic(
+                f"llvm.fma.{suffix_of(old.dtype, old.width)}",
+                old.type,
+                [left.typed, right.typed, old.typed],
+            )
+            combined = Value(name, old.dtype, old.width)
+        self.results.put(statement, form, combined)
+
+    def _dot(self, statement: Dot) -> None:
+        form = self.results.place_of(statement)
+        if form is None:
+            raise LoweringError("a vectorised dot product must be contiguous in its result")
+        old = self.results.read(statement.buffer, form, self._width)
+        self.results.put(statement, form, self.dots.sum(statement, old, self.expressions.lane))
+
+    @property
+    def _width(self) -> int:
+        """Elements that the lanes of the loop round the statement hold; 0 for one alone."""
+        lane = self.expressions.lane
+        return 0 if lane is None else lane.width
+
+    def _product(self, statement: Update) -> tuple[Expr, Expr] | None:
+        """The factors of a sum's term, where the target multiplies and adds in one instruction."""
+        value = statement.value
+        fused = statement.combiner == "sum" and self.target.has_fma
+        if fused and value.dtype.is_float and isinstance(value, Binary) and value.op == "mul":
+            return value.left, value.right
+        return None
+
+    def _widened(self, product: tuple[Expr, Expr], old: Value) -> Value | None:
+        """A sum with a product of f16 added, where the target has an instruction for that."""
+        if not self.target.widens_half_floats:
+            return None
+        return widened_sum(self.writer, self.expressions.vector, product, old)
+
+    def _carry(self, statement: Carry) -> None:
+        """The update, and what it gives; lanes that share one carried value are scanned."""
+        update, lane = statement.update, self.expressions.lane
+        operation = COMBINERS[update.combiner].operation
+        place = self.results.addresses.of(update)
+        if lane is None or place.coefficient(lane.variable) == 1:
+            form = self.results.place_of(update)
+            assert form is not None
+            old = self.results.read(update.buffer, form, self._width)
+            new = scalar_ops.binary(
+                self.writer, operation, old, self.expressions.vector(update.value)
+            )
+            self.results.put(update, form, new)
+            self.results.write(statement, old if statement.exclusive else new)
+            return
+        if place.coefficient(lane.variable) or self.expressions.active is not None:
+            raise LoweringError("a scanned vector shares one carried value, and has all its lanes")
+        value = self.expressions.vector(update.value)
+        neutral = neutral_element(update.combiner, value.dtype)
+        prefix, last = prefixes(self.writer, operation, value, neutral, statement.exclusive)
+        old = self.results.read(update.buffer, place, 0)
+        self.results.put(update, place, scalar_ops.binary(self.writer, operation, old, last))
+        carried = self.expressions.widen(old, lane.width)
+        self.results.write(statement, scalar_ops.binary(self.writer, operation, carried, prefix))
