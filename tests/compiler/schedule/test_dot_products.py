@@ -217,7 +217,7 @@ EXPECTED = [
     (arm("dotprod"), I8_I8, "sdot"),
     (arm("dotprod", "i8mm"), U8_I8, "usdot"),
     (arm(), U8_I8, "smull"),
-    (arm("bf16"), BF16, "bfdot"),
+    (arm("bf16"), BF16, "bfmmla"),
 ]
 
 
