@@ -94,8 +94,34 @@ def _optional(name: str, variable: str, types: frozenset[str]) -> Formal:
 
 
 _JOINED = Formal("inputs", "TV", _BYTES | _FLOAT, True, False)
+_ROTARY_EMBEDDING = Signature(
+    since_version=1,
+    deterministic=True,
+    has_body=False,
+    min_inputs=4,
+    max_inputs=4,
+    min_outputs=1,
+    max_outputs=1,
+    inputs=(
+        Formal("input", "T", _FLOATS, True, True),
+        Formal("position_ids", "M", frozenset(("tensor(int64)",)), True, True),
+        Formal("cos_cache", "T", _FLOATS, True, True),
+        Formal("sin_cache", "T", _FLOATS, True, True),
+    ),
+    variadic=False,
+    attributes=MappingProxyType(
+        {
+            **dict.fromkeys(
+                ("interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim"), _INT
+            ),
+            "scale": AttributeProto.FLOAT,
+        }
+    ),
+    required=(),
+)
 _SIGNATURES = {
     "MatMulNBits": _MATMUL_NBITS,
+    "RotaryEmbedding": _ROTARY_EMBEDDING,
     "QuantizeLinear": _on_integers(
         Formal("x", "T1", _FLOATS, True, True),
         Formal("y_scale", "T1", _FLOATS, True, True),
