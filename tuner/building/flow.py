@@ -109,6 +109,7 @@ def _compiled(
     from tuner.building.compile import compile_with
     from tuner.building.fallback_targets import fallback_targets
     from tuner.building.lowered import keep_choice, lower_model
+    from tuner.building.overflow import overflow_note
 
     settings, output, graph = request.settings, request.output, read()
     lowered = lower_model(graph, settings, request.precision, target, store)
@@ -123,7 +124,8 @@ def _compiled(
         keep_llvm=request.form in CODE_TEXTS,
     )
     reports = built.spec.kernels
-    notes = (*filter(None, [lowered.note]), *records.notes(reports))
+    told = [lowered.note, overflow_note(graph, built, settings)]
+    notes = (*filter(None, told), *records.notes(reports))
     report = build_report(reports, built.kernels, notes)
     require_share(report, request.require_tuned)
     if lowered.chosen is not None and store is not None:

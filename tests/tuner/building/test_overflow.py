@@ -1,0 +1,39 @@
+"""Numbers that f16 does not hold are told when a model is built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.graph.ir import Graph
+from compiler.target import host_target
+from configs.settings import load_settings
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tuner.building.compile import compile_with
+from tuner.building.overflow import overflow_note
+
+
+def products(factor: float) -> Graph:
+    maker = GraphMaker()
+    data = maker.input(4, 64)
+    large = maker.node("mul", maker.node("relu", data), maker.scalar(factor))
+    weights = maker.constant(np.ones((64, 64), np.float32))
+    graph = maker.graph(maker.node("matmul", large, weights))
+    nodes = (*graph.nodes[:-1], replace(graph.nodes[-1], source="wide"))
+    return replace(graph, nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("numerics", "factor", "named"), [("f16", 1e6, True), ("f16", 1.0, False), ("bf16", 1e6, False)]
+)
+def test_contractions_that_read_what_f16_does_not_hold_are_named(
+    numerics: str, factor: float, named: bool
+) -> None:
+    settings = load_settings(None, {"compile.numerics": numerics, "cache.enabled": False})
+    graph = products(factor)
+    built = compile_with(graph, None, settings, host_target())
+    note = overflow_note(graph, built, settings)
+    assert note.endswith("65504, bf16 does not: operands of wide") is named
+    assert bool(note) is named
