@@ -113,7 +113,7 @@ def _turn(kernel: FusedKernel, lanes: int) -> _Turn | None:
         return None
     written = long[-1]
     columns = min(written.extent, lanes)
-    if columns < FEWEST:
+    if columns < min(FEWEST, lanes):
         return None
     for buffer, axis in product(kernel.inputs, long[:-1]):
         rows = min(axis.extent, lanes)
