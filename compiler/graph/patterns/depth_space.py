@@ -94,6 +94,8 @@ def _focus(finder: Finder, last: Node) -> Match | None:
     sources = {part.inputs[0] for part in slices if part is not None}
     if block < 2 or len(phases) != block**2 or len(slices) != len(phases) or len(sources) != 1:
         return None
+    if None in phases:
+        return None
     (data,) = sources
     shape, result = finder.shape(data), finder.shape(last.output)
     whole = (shape[0], shape[1] * block**2, shape[2] // block, shape[3] // block)

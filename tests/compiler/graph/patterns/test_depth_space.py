@@ -133,3 +133,22 @@ def test_other_phases_stay() -> None:
         focus(whole, step=1),
     ):
         assert recognise_patterns.run(graph) == graph
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("parts", [4, 9])
+def test_slices_of_any_rank_that_are_joined_stay(rank: int, parts: int) -> None:
+    maker = GraphMaker()
+    x = maker.input(*(9,) * rank)
+    slices = [
+        maker.node(
+            "slice",
+            x,
+            starts=(*(0,) * (rank - 1), number),
+            steps=(1,) * rank,
+            shape=(*(9,) * (rank - 1), 1),
+        )
+        for number in range(parts)
+    ]
+    graph = maker.graph(maker.node("concat", *slices, axis=rank - 1))
+    assert recognise_patterns.run(graph) == graph
