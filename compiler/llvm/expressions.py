@@ -217,7 +217,7 @@ class ExpressionEmitter(LoadEmitter):
     def _constant_lanes(self, form: Affine) -> Value | None:
         """An index of which only the lane decides: numbers known now, (16 i + lane) mod 2."""
         expr, lane = form.to_expr(), self.lane
-        if lane is None or axes_of(expr) != {lane.variable}:
+        if lane is None or axes_of(expr) != {lane.variable} or loads(expr):
             return None
         start = self.addresses.ranges[lane.variable][0]
         places = range(start, start + lane.width)

@@ -109,7 +109,8 @@ class _Costs:
 
 
 def _may_narrow(graph: Graph, node: Node, narrow: DType) -> bool:
-    if "accumulator" not in operator(node.operator).attributes:
+    definition = operator(node.operator)
+    if definition.pattern is not Pattern.CONTRACTION or "accumulator" not in definition.attributes:
         return False
     factors = node.inputs[:FACTORS]
     if any(graph.types[name].dtype is not DType.F32 for name in factors):

@@ -23,14 +23,18 @@ define void @add(ptr %p) {
 SSE = ("sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2")
 # A CPU whose name implies AVX, on any machine that LLVM compiles for itself.
 HASWELL = replace(
-    host_target(), cpu="haswell", triple="x86_64-unknown-linux-gnu", features=(*SSE, "avx")
+    host_target(),
+    cpu="haswell",
+    triple="x86_64-unknown-linux-gnu",
+    features=(*SSE, "avx"),
+    vector_bytes=32,
 )
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="masks x86 features on x86 alone")
 def test_a_feature_that_the_target_lacks_is_not_used_whatever_its_cpu_is_called() -> None:
     assert "%ymm" in assembly(ADD, HASWELL)
-    masked = assembly(ADD, replace(HASWELL, features=SSE))
+    masked = assembly(ADD, replace(HASWELL, features=SSE, vector_bytes=16))
     assert "%xmm" in masked and "%ymm" not in masked
 
 
