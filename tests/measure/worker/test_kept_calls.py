@@ -40,10 +40,10 @@ def runner(tmp_path: Path) -> CandidateRunner:
     return CandidateRunner(tmp_path, 1, cores, Turn(-1))
 
 
-def measure(runner: CandidateRunner, *faults: str) -> MeasureResult:
+def measure(runner: CandidateRunner, *faults: str, options: TimingOptions = QUICK) -> MeasureResult:
     request = make_request(faults[0])
     built: list[BuiltCandidate] = [compile_fault(make_request(f), host_target()) for f in faults]
-    return runner.run(request.kernel, request.workload_key, built, QUICK).result
+    return runner.run(request.kernel, request.workload_key, built, options).result
 
 
 def test_a_reference_is_loaded_once_and_every_candidate_anew(
@@ -72,7 +72,8 @@ def test_slices_take_turns_with_several_loads(
         return replace(load, repeat=repeat)
 
     monkeypatch.setattr(bound_call._Load, "of", counted)
-    result = measure(runner, "none", "none")
+    enough = replace(QUICK, samples=2 * bound_call.LOADS)  # whatever rounds are left out
+    result = measure(runner, "none", "none", options=enough)
     assert result.status is Status.OK, result.error
     assert len(set(called)) == 2 * bound_call.LOADS
 
