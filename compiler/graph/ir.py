@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.types.node import Node
+from compiler.types.signature import Signature
 from compiler.types.tensor_type import Array, TensorType
 
 
@@ -17,6 +18,9 @@ class Graph:
     constant. `constants` holds the arrays of constant values (read-only, C-contiguous). A value is
     either an input, a constant, or the output of exactly one node. A graph output may also be an
     input or a constant.
+
+    `signature` is there if some sizes are known at run time only: the graph is padded to the
+    bounds then, and reads them from its input `compiler.types.signature.SIZES`.
     """
 
     name: str
@@ -25,3 +29,4 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
+    signature: Signature | None = None

@@ -283,6 +283,31 @@ def _constant(value: Values) -> Callable[[], Values]:
     return lambda: value
 
 
+def _filled() -> Iterator[Case]:
+    for dtype in ALL:
+        x = array(3, (2, 6, 5), dtype)
+        rows = np.arange(6)[None, :, None]
+        for value, number in (("zero", 0), ("one", 1)):
+            expected = _constant(np.where(rows < 4, x, np.array(number, dtype)))
+            yield case(
+                f"{dtype}-{value}",
+                "fill",
+                [x, _ints(9, 4)],
+                expected,
+                axis=1,
+                number=1,
+                value=value,
+            )
+    x = array(3, (2, 6, 5))
+    for value, end in (("lowest", -math.inf), ("highest", math.inf)):
+        expected = _constant(np.where(np.arange(5) < 3, x, np.float32(end)))
+        yield case(value, "fill", [x, _ints(3)], expected, axis=2, number=0, value=value)
+    inner = _constant(np.where((np.arange(6) % 3 < 2)[:, None], x, np.float32(0)))
+    yield case("inner", "fill", [x, _ints(2)], inner, axis=1, number=0, extent=3)
+    outer = _constant(np.where((np.arange(6) // 3 < 1)[:, None], x, np.float32(0)))
+    yield case("outer", "fill", [x, _ints(1)], outer, axis=1, number=0, inner=3)
+
+
 def movement_cases() -> list[Case]:
     """All cases of this file."""
     return [
@@ -297,4 +322,5 @@ def movement_cases() -> list[Case]:
         *_blocks(),
         *_rotaries(),
         *_depth_and_space(),
+        *_filled(),
     ]

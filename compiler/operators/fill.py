@@ -1,0 +1,87 @@
+"""What lies behind the true size of an axis, replaced by one value.
+
+Models with run-time sizes are padded to their bounds (see `compiler.types.signature`), and padding
+may hold anything: who would read it reads it filled, with 0 for a sum, the lowest value for a
+maximum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from compiler.expr.nodes import Expr, binary, const, integer, select
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.rules import check
+from compiler.operators.use import Attributes, Types, Use
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+
+
+def _lowest(dtype: DType) -> int | float:
+    return dtype.limits[0] if dtype.is_integer else False if dtype is DType.BOOL else -math.inf
+
+
+def _highest(dtype: DType) -> int | float:
+    return dtype.limits[1] if dtype.is_integer else True if dtype is DType.BOOL else math.inf
+
+
+VALUES: Final[Mapping[str, Callable[[DType], int | float]]] = {
+    "zero": lambda dtype: 0,
+    "one": lambda dtype: 1,
+    "lowest": _lowest,
+    "highest": _highest,
+}
+
+
+def _infer(attributes: Attributes, types: Types) -> TensorType:
+    data, sizes = types.present(0), types.present(1)
+    extent = data.shape[attributes.axis("axis", len(data.shape))]
+    check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
+    attributes.axis("number", sizes.shape[0])
+    attributes.choice("value", tuple(VALUES))
+    factor, inner = attributes.integer("extent"), attributes.integer("inner")
+    check(
+        factor >= 0 and inner >= 1 and extent % ((factor or 1) * inner) == 0,
+        f"an axis of {extent} has no factor of {factor} outside of {inner}",
+    )
+    return data
+
+
+def _fill(attributes: Attributes, use: Use) -> Tensor:
+    data, sizes = use.input(0), use.input(1)
+    axis, factor = attributes.integer("axis"), attributes.integer("extent")
+    inner = attributes.integer("inner")
+    value = const(VALUES[attributes.choice("value", tuple(VALUES))](use.dtype), use.dtype)
+    size = sizes[(integer(attributes.integer("number")),)]
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        place = indices[axis]
+        if inner > 1:
+            place = binary("floordiv", place, integer(inner))
+        if factor and factor * inner < use.shape[axis]:
+            place = binary("mod", place, integer(factor))
+        return select(binary("lt", place, size), data[indices], value)
+
+    return use.pointwise("filled", body)
+
+
+register(
+    OperatorDefinition(
+        "fill",
+        Pattern.ELEMENTWISE,
+        2,
+        _infer,
+        _fill,
+        {"axis": REQUIRED, "number": REQUIRED, "value": "zero", "extent": 0, "inner": 1},
+        cheap=True,
+        looked_up=1,
+    )
+)
+"""`fill(x, sizes)`: x where the index of `axis` is below `sizes[number]`, else `value`.
+
+Where the axis has several factors (rows of sentences of a batch), `extent` and `inner` say which
+one is meant: the index is `(i // inner) % extent`; an extent of 0 is all that is left.
+"""

@@ -1,0 +1,92 @@
+"""Signature: what a model with run-time sizes takes and gives, seen from outside.
+
+A graph is static: every value has the shape that the bounds of the symbols allow at most. Where
+less is true at run time, elements behind the true size are padding, of any content, and the graph
+itself sees to it that none of them changes a result: operators that would read padding read
+`fill`ed values (`compiler.operators.fill`). The signature says how such a graph is called:
+
+1. `sources` give the symbols from the shapes of the arguments; bounds and equalities are checked.
+2. `sizes` are computed of them and passed as the graph's input `SIZES`, an i64 vector.
+3. Each argument, dense at its true shape, goes to its place in the padded input, and of each
+   padded output the true part comes back, dense.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, Symbol
+
+SIZES: Final = "%sizes"
+"""The graph's input that holds `Signature.sizes`; it is no port."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedPort:
+    """An input or output as the caller sees it.
+
+    `shape` is the true one, of numbers and sizes. The graph's value of that name is padded: for
+    each axis `padded` has its factors, from the outermost to the innermost, each a true size and
+    the extent that it is padded to; an axis of one factor that is a number is as it is. An axis of
+    several factors, such as rows of a batch of sentences, has padding inside.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Dimension, ...]
+    padded: tuple[tuple[tuple[Dimension, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisSource:
+    """A symbol that is the extent of an input's axis."""
+
+    symbol: Symbol
+    input: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSource:
+    """A symbol that an integer argument holds: its element `position`, in row-major order."""
+
+    symbol: Symbol
+    input: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSource:
+    """A symbol that the graph computes: element `position` of its i64 output `output`, no port.
+
+    It is known after the run, and may stand in the shapes of outputs only.
+    """
+
+    symbol: Symbol
+    output: str
+    position: int
+
+
+Source = AxisSource | ValueSource | ResultSource
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """Two dimensions that must be equal at run time; `reason` says who asks for it."""
+
+    left: Dimension
+    right: Dimension
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Ports in the model's order, the symbols' sources, and what must hold of them."""
+
+    inputs: tuple[SizedPort, ...]
+    outputs: tuple[SizedPort, ...]
+    sources: tuple[Source, ...]
+    sizes: tuple[Dimension, ...]
+    equalities: tuple[Equality, ...] = ()

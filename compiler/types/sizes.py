@@ -1,0 +1,316 @@
+"""Sizes that are known at run time: integer polynomials over named symbols with bounds.
+
+A dimension of a tensor is an `int` or a `Size`. A Size is never constant: what comes out as a
+number is an `int`, so that `isinstance(dimension, int)` asks whether it is known when compiling.
+Equal expressions are equal objects: `2 * (b + 1) == b + b + 2`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import gcd, prod
+from typing import Final, TypeAlias
+
+from compiler.errors import ShapeError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Symbol:
+    """A size that a model leaves open, and the least and the greatest that it may have.
+
+    `low` is at least 0; the symbol of equal bounds is the number and no Symbol (`of`).
+    """
+
+    name: str
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high:
+            raise ShapeError(
+                f"the symbol {self.name!r} cannot have sizes from {self.low} to {self.high}",
+                hint="bounds are two numbers, the smaller one first, as in batch:1..8",
+            )
+
+    @staticmethod
+    def of(name: str, low: int, high: int) -> Dimension:
+        """The symbol as a dimension; raises `ShapeError` for bounds that hold no number."""
+        return low if low == high and low >= 0 else Size._of({(Symbol(name, low, high),): 1})
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Function:
+    """A function of two sizes that is no polynomial: `//` (floor), `%`, `min` or `max`."""
+
+    name: str
+    left: str  # texts order and print; the operands compute
+    right: str
+    operands: tuple[Dimension, Dimension]
+
+    def __str__(self) -> str:
+        if self.name in _PREFIX:
+            return f"{self.name}({self.left}, {self.right})"
+        return f"({self.left}) {self.name} ({self.right})"
+
+
+Atom: TypeAlias = Symbol | Function
+_Terms: TypeAlias = Mapping[tuple[Atom, ...], int]
+_PREFIX = ("min", "max")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A sum of products of atoms with integer factors, in one order; `terms` never are a number."""
+
+    terms: tuple[tuple[tuple[Atom, ...], int], ...]
+
+    @staticmethod
+    def _of(terms: _Terms) -> Dimension:
+        kept = {atoms: factor for atoms, factor in terms.items() if factor}
+        if not kept or list(kept) == [()]:
+            return kept.get((), 0)
+        return Size(tuple(sorted(kept.items(), key=lambda item: _order(item[0]))))
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that it depends on."""
+        found: set[Symbol] = set()
+        for atoms, _ in self.terms:
+            for atom in atoms:
+                if isinstance(atom, Symbol):
+                    found.add(atom)
+                else:
+                    found.update(*(symbols_of(operand) for operand in atom.operands))
+        return frozenset(found)
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """A least and a greatest value, from those of the symbols; they need not be reached."""
+        low = high = 0
+        for atoms, factor in self.terms:
+            corners = [factor * prod(c) for c in product(*(_atom_bounds(atom) for atom in atoms))]
+            low, high = low + min(corners), high + max(corners)
+        return low, high
+
+    @property
+    def symbol(self) -> Symbol | None:
+        """The symbol that it is, None where it is more."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
+            atom = self.terms[0][0][0]
+            return atom if isinstance(atom, Symbol) else None
+        return None
+
+    def value(self, symbols: Mapping[str, int]) -> int:
+        """What it is for these values of the symbols; `KeyError` for one that is not there."""
+        return sum(
+            factor * prod(_atom_value(atom, symbols) for atom in atoms)
+            for atoms, factor in self.terms
+        )
+
+    def __add__(self, other: Dimension) -> Dimension:
+        total = Counter(dict(self.terms))
+        total.update(_terms(other))
+        return Size._of(total)
+
+    def __mul__(self, other: Dimension) -> Dimension:
+        total: Counter[tuple[Atom, ...]] = Counter()
+        for (left, a), (right, b) in product(self.terms, _terms(other).items()):
+            total[tuple(sorted((*left, *right), key=_atom_order))] += a * b
+        return Size._of(total)
+
+    def __neg__(self) -> Dimension:
+        return self * -1
+
+    def __sub__(self, other: Dimension) -> Dimension:
+        return self + other * -1
+
+    def __rsub__(self, other: int) -> Dimension:
+        return self * -1 + other
+
+    def __floordiv__(self, other: Dimension) -> Dimension:
+        return divide(self, other)
+
+    def __rfloordiv__(self, other: int) -> Dimension:
+        return divide(other, self)
+
+    def __mod__(self, other: Dimension) -> Dimension:
+        return remainder(self, other)
+
+    def __rmod__(self, other: int) -> Dimension:
+        return remainder(other, self)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __index__(self) -> int:
+        raise ShapeError(f"the size {self} is not known before run time")
+
+    __int__ = __index__
+
+    def __bool__(self) -> bool:
+        low, high = self.bounds
+        if low > 0 or high < 0:
+            return True
+        raise ShapeError(f"whether the size {self} is 0 is not known before run time")
+
+    def __str__(self) -> str:
+        return " + ".join(_term_text(atoms, factor) for atoms, factor in self.terms)
+
+
+Dimension: TypeAlias = int | Size
+"""The extent of an axis: a number, or a size that is known at run time."""
+
+NO_SYMBOLS: Final[frozenset[Symbol]] = frozenset()
+
+
+def symbols_of(dimension: Dimension) -> frozenset[Symbol]:
+    """The symbols that a dimension depends on."""
+    return dimension.symbols if isinstance(dimension, Size) else NO_SYMBOLS
+
+
+def bounds_of(dimension: Dimension) -> tuple[int, int]:
+    """The least and the greatest value of a dimension."""
+    return dimension.bounds if isinstance(dimension, Size) else (dimension, dimension)
+
+
+def value_of(dimension: Dimension, symbols: Mapping[str, int]) -> int:
+    """What a dimension is for these values of the symbols."""
+    return dimension.value(symbols) if isinstance(dimension, Size) else dimension
+
+
+def known(shape: Sequence[Dimension]) -> tuple[int, ...] | None:
+    """A shape of numbers; None where one of its dimensions is not known before run time."""
+    numbers = tuple(dimension for dimension in shape if isinstance(dimension, int))
+    return numbers if len(numbers) == len(shape) else None
+
+
+def product_of(dimensions: Iterable[Dimension]) -> Dimension:
+    """The product of dimensions."""
+    result: Dimension = 1
+    for dimension in dimensions:
+        result = result * dimension
+    return result
+
+
+def divide(left: Dimension, right: Dimension) -> Dimension:
+    """The quotient, rounded down; `ShapeError` where the divisor may be less than 1."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right
+    _check_divisor(left, right)
+    exact = _exact_quotient(_terms(left), _terms(right))
+    return exact if exact is not None else _function("//", left, right)
+
+
+def remainder(left: Dimension, right: Dimension) -> Dimension:
+    """What division leaves; `ShapeError` where the divisor may be less than 1."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left % right
+    _check_divisor(left, right)
+    if _exact_quotient(_terms(left), _terms(right)) is not None:
+        return 0
+    return _function("%", left, right)
+
+
+def smaller(left: Dimension, right: Dimension) -> Dimension:
+    """The smaller of two dimensions, which bounds may settle."""
+    return _extremum("min", left, right)
+
+
+def greater(left: Dimension, right: Dimension) -> Dimension:
+    """The greater of two dimensions, which bounds may settle."""
+    return _extremum("max", left, right)
+
+
+def _extremum(name: str, left: Dimension, right: Dimension) -> Dimension:
+    low, high = bounds_of(left - right)
+    if high <= 0:
+        return left if name == "min" else right
+    if low >= 0:
+        return right if name == "min" else left
+    left, right = sorted((left, right), key=str)
+    return _function(name, left, right)
+
+
+def _function(name: str, left: Dimension, right: Dimension) -> Dimension:
+    function = Function(name, str(left), str(right), (left, right))
+    low, high = _atom_bounds(function)
+    return low if low == high else Size._of({(function,): 1})
+
+
+def _check_divisor(left: Dimension, right: Dimension) -> None:
+    if bounds_of(right)[0] < 1:
+        raise ShapeError(f"{left} cannot be divided by {right}, which may be less than 1")
+
+
+def _exact_quotient(left: _Terms, right: _Terms) -> Dimension | None:
+    """left / right where the divisor is one product that each summand has as a factor."""
+    if len(right) != 1:
+        return 1 if left == right else None
+    ((divisor, by),) = right.items()
+    result: dict[tuple[Atom, ...], int] = {}
+    for atoms, factor in left.items():
+        rest = list(atoms)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if factor % by:
+            return None
+        result[tuple(rest)] = factor // by
+    return Size._of(result)
+
+
+def _terms(dimension: Dimension) -> _Terms:
+    return dict(dimension.terms) if isinstance(dimension, Size) else {(): dimension}
+
+
+def _atom_bounds(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, Symbol):
+        return atom.low, atom.high
+    (low, high), (least, most) = (bounds_of(operand) for operand in atom.operands)
+    if atom.name == "%":
+        return (low, high) if low >= 0 and high < least else (0, most - 1)
+    corners = [_FUNCTIONS[atom.name](a, b) for a in (low, high) for b in (least, most)]
+    return min(corners), max(corners)
+
+
+def _atom_value(atom: Atom, symbols: Mapping[str, int]) -> int:
+    if isinstance(atom, Symbol):
+        return symbols[atom.name]
+    left, right = (value_of(operand, symbols) for operand in atom.operands)
+    return _FUNCTIONS[atom.name](left, right)
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "//": lambda left, right: left // right,
+    "%": lambda left, right: left % right,
+    "min": min,
+    "max": max,
+}
+
+
+def _atom_order(atom: Atom) -> str:
+    return str(atom)
+
+
+def _order(atoms: tuple[Atom, ...]) -> tuple[int, list[str]]:
+    return -len(atoms), [str(atom) for atom in atoms]
+
+
+def _term_text(atoms: tuple[Atom, ...], factor: int) -> str:
+    text = "*".join(str(a) if isinstance(a, Symbol) else f"({a})" for a in atoms)
+    if not atoms:
+        return str(factor)
+    return text if factor == 1 else f"{factor}*{text}"
+
+
+def common_factor(dimension: Dimension) -> int:
+    """The greatest number that divides the dimension whatever its symbols are."""
+    return gcd(*_terms(dimension).values())

@@ -1,0 +1,110 @@
+"""Sizes: arithmetic is that of numbers, whatever the symbols are; equal ones are equal objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.errors import ShapeError
+from compiler.types.sizes import (
+    Dimension,
+    Size,
+    Symbol,
+    bounds_of,
+    divide,
+    greater,
+    product_of,
+    remainder,
+    smaller,
+    value_of,
+)
+
+BATCH, LENGTH, START = (
+    Symbol.of("batch", 1, 8),
+    Symbol.of("length", 1, 512),
+    Symbol.of("start", 0, 9),
+)
+Numbers = tuple[Dimension, Callable[[dict[str, int]], int]]
+
+OPERATIONS: dict[str, Callable[[Dimension, Dimension], Dimension]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "min": smaller,
+    "max": greater,
+}
+
+
+@st.composite
+def expressions(draw: st.DrawFn) -> Numbers:
+    """A size, and the same computed of numbers."""
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        number = draw(st.integers(-4, 20))
+        return number, lambda symbols: number
+    if kind == 1:
+        size = draw(st.sampled_from((BATCH, LENGTH, START)))
+        return size, lambda symbols: value_of(size, symbols)
+    left, compute_left = draw(expressions())
+    if kind == 2:
+        divisor = draw(st.integers(1, 9))
+        if draw(st.booleans()):
+            return divide(left, divisor), lambda symbols: compute_left(symbols) // divisor
+        return remainder(left, divisor), lambda symbols: compute_left(symbols) % divisor
+    right, compute_right = draw(expressions())
+    name = draw(st.sampled_from(tuple(OPERATIONS)))
+    on_numbers = OPERATIONS[name]
+    return on_numbers(left, right), lambda symbols: value_of(
+        on_numbers(compute_left(symbols), compute_right(symbols)), {}
+    )
+
+
+@given(expressions(), st.integers(1, 8), st.integers(1, 512), st.integers(0, 9))
+def test_sizes_compute_as_numbers_do_and_stay_within_their_bounds(
+    drawn: Numbers, batch: int, length: int, start: int
+) -> None:
+    size, compute = drawn
+    symbols = {"batch": batch, "length": length, "start": start}
+    value = compute(symbols)
+    assert value_of(size, symbols) == value
+    low, high = bounds_of(size)
+    assert low <= value <= high
+
+
+def test_equal_expressions_are_equal() -> None:
+    assert 2 * (BATCH + 1) == BATCH + BATCH + 2
+    assert BATCH * LENGTH == LENGTH * BATCH
+    assert hash(BATCH * LENGTH) == hash(LENGTH * BATCH)
+    assert LENGTH - LENGTH == 0
+    assert BATCH * LENGTH * 64 // (LENGTH * 4) == 16 * BATCH
+    assert remainder(12 * BATCH, 4) == 0
+    assert smaller(LENGTH, 600) == LENGTH
+    assert Symbol.of("fixed", 3, 3) == 3
+    assert product_of((2, BATCH, 3)) == 6 * BATCH
+
+
+def test_a_size_says_what_it_is() -> None:
+    assert str(2 * BATCH * LENGTH + 1) == "2*batch*length + 1"
+    assert isinstance(BATCH, Size)
+    assert BATCH.symbol == Symbol("batch", 1, 8)
+    doubled = 2 * BATCH
+    assert isinstance(doubled, Size)
+    assert doubled.symbol is None
+
+
+@pytest.mark.parametrize("low, high", [(5, 2), (-1, 4), (-2, -2)])
+def test_contradictory_bounds_are_refused(low: int, high: int) -> None:
+    with pytest.raises(ShapeError, match=f"sizes from {low} to {high}"):
+        Symbol.of("batch", low, high)
+
+
+def test_what_needs_a_number_is_told_that_there_is_none() -> None:
+    with pytest.raises(ShapeError, match="length is not known before run time"):
+        range(LENGTH)
+    with pytest.raises(ShapeError, match="whether the size start is 0"):
+        bool(START)
+    with pytest.raises(ShapeError, match="divided by start, which may be less than 1"):
+        divide(LENGTH, START)
