@@ -8,7 +8,7 @@ itself sees to it that none of them changes a result: operators that would read 
 1. `sources` give the symbols from the shapes of the arguments; bounds and equalities are checked.
 2. `sizes` are computed of them and passed as the graph's input `SIZES`, an i64 vector.
 3. Each argument, dense at its true shape, goes to its place in the padded input, and of each
-   padded output the true part comes back, dense.
+   padded output the true part comes back, dense, unless one of the `checks` has failed.
 """
 
 from __future__ import annotations
@@ -82,11 +82,30 @@ class Equality:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """A condition that the graph computes: every element of its i64 output `output`, no port, is 0.
+
+    `operand` is the model's name of what the condition is about: an input, or a value that the
+    graph computes. `reason` goes on where "input 'axes' is [2]" ends: what the build was made for,
+    and which node asks for it. It is known after the run, whose results are not to be used where
+    it does not hold; the graph reads and writes no memory but its own then, either.
+    """
+
+    output: str
+    operand: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
-    """Ports in the model's order, the symbols' sources, and what must hold of them."""
+    """Ports in the model's order, the symbols' sources, and what must hold of them.
+
+    Without `sizes` the graph has no input `SIZES`: all shapes are known, and there are checks.
+    """
 
     inputs: tuple[SizedPort, ...]
     outputs: tuple[SizedPort, ...]
     sources: tuple[Source, ...]
     sizes: tuple[Dimension, ...]
     equalities: tuple[Equality, ...] = ()
+    checks: tuple[Check, ...] = ()
