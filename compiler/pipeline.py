@@ -152,6 +152,7 @@ def compile_model(
         entry=b"",
         fallback=fallback,
         numerics=admitted.name,
+        structure=graph.structure,
     )
     verify_spec(spec)
     tiled = any(item.used.schedule.uses_tiles for item in schedules.values())

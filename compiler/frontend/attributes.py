@@ -48,6 +48,8 @@ def _decode(
             return read_tensor(attribute.t, what, base_dir, allowance)
         case AttributeProto.GRAPH:
             return attribute.g
+        case AttributeProto.TYPE_PROTO:
+            return attribute.tp
     raise UnsupportedOperatorError(f"{what} has a type that is not supported")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 from onnx import NodeProto, TypeProto, helper
@@ -11,6 +12,7 @@ from onnx import NodeProto, TypeProto, helper
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.element_types import onnx_number
 from compiler.frontend.graph_builder import Value
+from compiler.frontend.structured_values import Entity
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 
@@ -46,13 +48,15 @@ def can_evaluate(domain: str, operator: str) -> bool:
     return not domain and operator in _FOLDABLE
 
 
-def is_small_constant(operator: str, inputs: Sequence[Value | None]) -> bool:
+def is_small_constant(
+    inputs: Sequence[Entity | None], operator: str
+) -> TypeGuard[Sequence[Value | None]]:
     """Whether all inputs are constants, small enough to evaluate the node at import."""
     sizes: list[int] = []
     for value in inputs:
         if value is None:
             continue
-        if value.array is None:
+        if not isinstance(value, Value) or value.array is None:
             return False
         sizes.append(max(value.type.size, 1))
     if not sizes or sum(sizes) > _MAX_ELEMENTS:

@@ -10,14 +10,16 @@ from onnx import GraphProto
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.structured_values import Entity
 from compiler.types.dtypes import DType
 
-Results: TypeAlias = Sequence[Value | None]
+Results: TypeAlias = Sequence[Entity | None]
 # Converts a subgraph with the given inputs; None when a recorded problem hides its outputs.
-Inline: TypeAlias = Callable[[GraphProto, Sequence[Value | None]], Results | None]
+Inline: TypeAlias = Callable[[GraphProto, Results], Results | None]
 ControlFlow: TypeAlias = Callable[[OnnxNode, GraphBuilder, Inline], Results | None]
 
 _MAX_STEPS = 1024
+_DIRECTIONS = {8: "directions"}
 
 
 def inline_if(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:
@@ -27,12 +29,54 @@ def inline_if(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | 
 
 
 def unroll_scan(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:
-    """One copy of the body per position of the scanned axes."""
+    """One copy of the body per position of the scanned axes; version 8 per element of a batch."""
     body, count = _body(node, "body"), node.integer("num_scan_inputs")
-    states = list(node.inputs[: len(node.inputs) - count])
-    scanned = [node.input(position) for position in range(len(states), len(node.inputs))]
-    if not scanned or len(body.input) != len(node.inputs):
+    first = 0 if node.version > 8 else 1
+    given = [node.input(position) for position in range(first, len(node.inputs))]
+    if not 0 < count <= len(given) or len(body.input) != len(given):
         raise node.invalid(f"num_scan_inputs is {count}, and the body has {len(body.input)} inputs")
+    states, scanned = given[: len(given) - count], given[len(given) - count :]
+    if node.version > 8:
+        return _scan(node, graph, inline, body, states, scanned)
+    return _scan_batch(node, graph, inline, body, states, scanned)
+
+
+def _scan_batch(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    inline: Inline,
+    body: GraphProto,
+    states: Sequence[Value],
+    scanned: Sequence[Value],
+) -> Results | None:
+    """Version 8: all values have a batch axis in front, and each of its elements is scanned."""
+    if node.entity(0) is not None:
+        raise node.unsupported("lengths of the sequences of a batch")
+    batches = {value.shape[0] if value.rank else 0 for value in (*states, *scanned)}
+    if len(batches) != 1:
+        raise node.bad_shape(f"the batch axes have the extents {sorted(batches)}")
+    parts: list[Results] = []
+    for number in range(batches.pop()):
+        own = [_position(value, 0, number, graph) for value in states]
+        sliced = [_position(value, 0, number, graph) for value in scanned]
+        part = _scan(node, graph, inline, body, own, sliced)
+        if part is None:
+            return None
+        parts.append(part)
+    tensors = [[value for value in part if isinstance(value, Value)] for part in parts]
+    return [_stacked(node, values, 0, graph) for values in zip(*tensors, strict=True)]
+
+
+def _scan(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    inline: Inline,
+    body: GraphProto,
+    initial: Sequence[Value],
+    scanned: Sequence[Value],
+) -> Results | None:
+    states: list[Entity | None] = list(initial)
+    count = len(scanned)
     axes = [
         node.axis(axis, value.rank)
         for axis, value in zip(node.integers("scan_input_axes", (0,) * count), scanned, strict=True)
@@ -42,7 +86,7 @@ def unroll_scan(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results 
         raise node.bad_shape(f"the scanned axes have the extents {sorted(lengths)}")
     steps = lengths.pop()
     _check_steps(node, steps)
-    backward = node.integers("scan_input_directions", (0,) * count)
+    backward = node.integers(_DIRECTIONS.get(node.version, "scan_input_directions"), (0,) * count)
     collected: list[list[Value]] = [[] for _ in range(len(node.outputs) - len(states))]
     for step in range(steps):
         slices = [
@@ -84,7 +128,7 @@ def unroll_loop(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results 
         if results is None:
             return None
         # Without a condition input the loop does not end early, but the body still computes one.
-        condition = results[0] if condition is not None or limit is None else None
+        condition = _tensor(node, results[0]) if condition is not None or limit is None else None
         states = list(results[1 : len(states) + 1])
         _collect(node, collected, results[len(states) + 1 :])
         step += 1
@@ -98,14 +142,9 @@ CONTROL_FLOW: dict[str, ControlFlow] = {
 }
 
 
-def control_flow(domain: str, operator: str, since_version: int) -> ControlFlow | None:
-    """The function that takes a control flow operator apart; None for other operators.
-
-    Scan's version 8 had a batch axis and is not covered.
-    """
-    if domain or (operator == "Scan" and since_version < 9):
-        return None
-    return CONTROL_FLOW.get(operator)
+def control_flow(domain: str, operator: str) -> ControlFlow | None:
+    """The function that takes a control flow operator apart; None for other operators."""
+    return None if domain else CONTROL_FLOW.get(operator)
 
 
 def _body(node: OnnxNode, name: str) -> GraphProto:
@@ -123,6 +162,12 @@ def _constant_bool(node: OnnxNode, condition: Value) -> bool:
     return bool(condition.array.reshape(-1)[0])
 
 
+def _tensor(node: OnnxNode, value: Entity | None) -> Value:
+    if not isinstance(value, Value):
+        raise node.invalid("the condition of the body is no tensor")
+    return value
+
+
 def _check_steps(node: OnnxNode, steps: int) -> None:
     if steps > _MAX_STEPS:
         raise node.unsupported(f"a loop of more than {_MAX_STEPS} steps")
@@ -132,8 +177,8 @@ def _collect(node: OnnxNode, collected: list[list[Value]], results: Results) -> 
     if len(results) != len(collected):
         raise node.invalid(f"the body gives {len(results)} results for {len(collected)} outputs")
     for values, value in zip(collected, results, strict=True):
-        if value is None:
-            raise node.invalid("an output of the body is missing")
+        if not isinstance(value, Value):
+            raise node.invalid("an output of the body that is collected is no tensor")
         values.append(value)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.graph_builder import GraphBuilder
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.structured_values import Entity
 
-Converter: TypeAlias = Callable[[OnnxNode, GraphBuilder], Value | Sequence[Value]]
+Converter: TypeAlias = Callable[[OnnxNode, GraphBuilder], Entity | Sequence[Entity]]
 
 _CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, NodeProto
 
 from compiler.errors import ImportModelError
-from compiler.frontend.element_types import onnx_number
-from compiler.frontend.graph_builder import Value
 from compiler.frontend.read_model import opset_versions
 from compiler.frontend.schemas import find_schema
+from compiler.frontend.structured_values import Entity, type_proto
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class FunctionBody:
 
 
 def schema_function(
-    node: NodeProto, domain: str, opset: int, inputs: Sequence[Value | None]
+    node: NodeProto, domain: str, opset: int, inputs: Sequence[Entity | None]
 ) -> FunctionBody | None:
     """The body that the operator's schema gives for this node, or None when it gives none."""
     schema = find_schema(domain, node.op_type, opset)
@@ -45,7 +44,7 @@ def schema_function(
         return None
     copy = NodeProto()
     copy.CopyFrom(node)
-    types = [_type_proto(value).SerializeToString() for value in inputs]
+    types = [type_proto(value).SerializeToString() for value in inputs]
     data = schema.get_context_dependent_function_with_opset_version(
         version, copy.SerializeToString(), types
     )
@@ -78,16 +77,6 @@ def _parse(data: bytes) -> FunctionProto:
     function = FunctionProto()
     function.ParseFromString(data)
     return function
-
-
-def _type_proto(value: Value | None) -> TypeProto:
-    proto = TypeProto()
-    if value is not None:
-        proto.tensor_type.elem_type = onnx_number(value.dtype)
-        proto.tensor_type.shape.SetInParent()
-        for extent in value.shape:
-            proto.tensor_type.shape.dim.add().dim_value = extent
-    return proto
 
 
 def _instantiate(

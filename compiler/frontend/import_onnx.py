@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import onnx
 
 import compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
-from compiler.errors import ImportModelError
+from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse
 from compiler.frontend.model_inputs import input_types
 from compiler.frontend.name_scope import NameScope
 from compiler.frontend.read_model import check_text, read_model, read_opsets
+from compiler.frontend.structured_ports import (
+    input_structure,
+    structured_input,
+    structured_output,
+)
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance, Limits
+from compiler.types.structure import Structure, StructuredPort
 from compiler.types.tensor_type import Array
 
 _NONE: Mapping[str, Array] = MappingProxyType({})
@@ -81,11 +88,36 @@ def _import(
     importer = ModelImporter(builder, model.functions, base_dir)
     _define_constants(constants, inputs, builder, scope)
     runtime = [info for info in inputs if info.name not in constants]
-    for name, type in input_types(runtime, shapes, allowance).items():
-        scope.define(name, builder.input(name, type))
+    structured = _define_inputs(runtime, shapes, builder, scope)
     importer.convert_nodes(graph.node, Frame(scope, opsets))
     importer.problems.raise_if_any()
-    return builder.finish(_outputs(graph, scope))
+    outputs, structured_outputs = _outputs(graph, scope)
+    if not outputs:
+        raise UnsupportedOperatorError(
+            "the outputs of the model are empty sequences and optionals, and nothing is computed"
+        )
+    finished = builder.finish(outputs)
+    if not structured and not structured_outputs:
+        return finished
+    return replace(finished, structure=Structure(structured, structured_outputs))
+
+
+def _define_inputs(
+    inputs: Sequence[onnx.ValueInfoProto],
+    shapes: Mapping[str, tuple[int, ...]],
+    builder: GraphBuilder,
+    scope: NameScope,
+) -> tuple[StructuredPort, ...]:
+    """Define tensors, and the sequences and optionals that are made of them, which are returned."""
+    taken_apart = input_structure(inputs, shapes)
+    types = input_types(taken_apart.tensors, taken_apart.shapes, builder.allowance)
+    values = {name: builder.input(name, type) for name, type in types.items()}
+    ports = {port.name: port for port in taken_apart.ports}
+    for info in inputs:
+        port = ports.get(info.name)
+        value = values[info.name] if port is None else structured_input(port, info, values)
+        scope.define(info.name, value)
+    return taken_apart.ports
 
 
 def _define_constants(
@@ -116,11 +148,20 @@ def _check_names(what: str, names: Sequence[str]) -> None:
         raise ImportModelError(f"the {what} {name!r} of the model is there twice")
 
 
-def _outputs(graph: onnx.GraphProto, scope: NameScope) -> list[tuple[str, Value]]:
+def _outputs(
+    graph: onnx.GraphProto, scope: NameScope
+) -> tuple[list[tuple[str, Value]], tuple[StructuredPort, ...]]:
+    """The outputs that are tensors or parts of others, and what others are made of."""
     outputs: list[tuple[str, Value]] = []
+    structured: list[StructuredPort] = []
     for info in graph.output:
         value = scope.lookup(info.name)
         if value is None:
             raise ImportModelError(f"the output {info.name!r} of the model is empty")
-        outputs.append((info.name, value))
-    return outputs
+        if isinstance(value, Value):
+            outputs.append((info.name, value))
+            continue
+        port, members = structured_output(info.name, value)
+        structured.append(port)
+        outputs.extend(members)
+    return outputs, tuple(structured)

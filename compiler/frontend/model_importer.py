@@ -26,13 +26,21 @@ from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.problems import Problems
 from compiler.frontend.read_model import canonical_domain
 from compiler.frontend.signature import Signature, check_form, check_types, find_signature
+from compiler.frontend.structured_values import (
+    Entity,
+    OptionalValue,
+    SequenceValue,
+    schema_kind,
+)
 
 _MAX_DEPTH = 40
 # What malformed operands make Python and NumPy raise inside a converter.
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError)
 
-Inputs: TypeAlias = tuple[Value | None, ...]
-Results: TypeAlias = Sequence[Value | None]
+Inputs: TypeAlias = tuple[Entity | None, ...]
+Results: TypeAlias = Sequence[Entity | None]
+_ENTITIES = (Value, SequenceValue, OptionalValue)
+
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
 
@@ -123,7 +131,7 @@ class ModelImporter:
             if value is None:
                 raise UnsupportedOperatorError(f"its output {position} is not supported")
             step.frame.scope.define(output, value)
-            if not step.frame.outer:
+            if not step.frame.outer and isinstance(value, Value):
                 self._builder.name_value(value, output)
 
     def _convert(self, step: _Step) -> Results | None:
@@ -153,7 +161,7 @@ class ModelImporter:
     ) -> Results | None:
         node, domain, operator = step.node, step.domain, step.node.op_type
         convert = find_converter(domain, operator, signature.since_version)
-        if can_evaluate(domain, operator) and is_small_constant(operator, inputs):
+        if can_evaluate(domain, operator) and is_small_constant(inputs, operator):
             try:
                 arrays = evaluate_node(node, inputs, step.opset, step.label)
                 return [self._builder.constant(array) for array in arrays]
@@ -161,7 +169,7 @@ class ModelImporter:
                 if convert is None:  # else it can say what is wrong, if it is not the evaluator
                     raise
         converted = self._onnx_node(inputs, step, signature)
-        take_apart = control_flow(domain, operator, signature.since_version)
+        take_apart = control_flow(domain, operator)
         try:
             if take_apart is not None:
                 return take_apart(
@@ -171,7 +179,7 @@ class ModelImporter:
                 )
             if convert is not None:
                 results = convert(converted, self._builder)
-                return [results] if isinstance(results, Value) else results
+                return [results] if isinstance(results, _ENTITIES) else results
         except _MALFORMED as error:
             raise ImportModelError(f"{step.label} is malformed: {error}") from error
         body = schema_function(node, domain, step.opset, inputs) if signature.has_body else None
@@ -219,6 +227,9 @@ class ModelImporter:
         scope = NameScope(self._builder, self._base_dir, frame.scope)
         scope.add_initializers(graph.initializer)
         for formal, value in zip(graph.input, inputs, strict=True):
+            is_optional = formal.type.WhichOneof("value") == "optional_type"
+            if is_optional and isinstance(value, Value | SequenceValue):
+                value = OptionalValue(value, schema_kind(value))
             scope.define(formal.name, value)
         inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1)
         self.convert_nodes(graph.node, inner)
@@ -253,7 +264,7 @@ def _is_supported(step: _Step, signature: Signature) -> bool:
     domain, operator = step.domain, step.node.op_type
     if signature.has_body or can_evaluate(domain, operator):
         return True
-    if control_flow(domain, operator, signature.since_version) is not None:
+    if control_flow(domain, operator) is not None:
         return True
     return find_converter(domain, operator, signature.since_version) is not None
 

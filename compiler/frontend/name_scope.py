@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from compiler.errors import ImportModelError
 from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.structured_values import Entity
 from compiler.frontend.tensors import read_tensor
 
 
@@ -26,7 +27,7 @@ class NameScope:
         self._builder = builder
         self._base_dir = base_dir
         self._parent = parent
-        self._values: dict[str, Value | None] = {}
+        self._values: dict[str, Entity | None] = {}
         self._initializers: dict[str, TensorProto] = {}
         self._poisoned: set[str] = set()
 
@@ -39,7 +40,7 @@ class NameScope:
                 raise ImportModelError(f"the initializer {tensor.name!r} is there twice")
             self._initializers[tensor.name] = tensor
 
-    def define(self, name: str, value: Value | None) -> None:
+    def define(self, name: str, value: Entity | None) -> None:
         """Give a name its value (None: an absent optional). Raises ImportModelError if taken."""
         if name in self._values or name in self._poisoned or name in self._initializers:
             raise ImportModelError(f"the value {name!r} is computed twice")
@@ -63,7 +64,7 @@ class NameScope:
             return True
         return self._parent is not None and self._parent.knows(name)
 
-    def lookup(self, name: str) -> Value | None:
+    def lookup(self, name: str) -> Entity | None:
         """The value of a name; None for "" and absent optionals.
 
         Raises ImportModelError when nothing before this point computes it.

@@ -10,6 +10,7 @@ import onnx
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import Value
+from compiler.frontend.structured_values import Entity, OptionalValue, SequenceValue
 from compiler.types.tensor_type import Array
 
 AttributeValue: TypeAlias = (
@@ -21,6 +22,7 @@ AttributeValue: TypeAlias = (
     | tuple[str, ...]
     | Array
     | onnx.GraphProto
+    | onnx.TypeProto
 )
 
 
@@ -38,7 +40,7 @@ class OnnxNode:
     operator: str
     version: int
     opset: int
-    inputs: tuple[Value | None, ...]
+    inputs: tuple[Entity | None, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue]
     names: tuple[str, ...] = ()
@@ -52,7 +54,22 @@ class OnnxNode:
 
     def optional(self, position: int) -> Value | None:
         """Input `position`, or None when it is absent."""
+        entity = self.entity(position)
+        if entity is None or isinstance(entity, Value):
+            return entity
+        raise self.invalid(f"input {position} is no tensor")
+
+    def entity(self, position: int) -> Entity | None:
+        """Input `position`, whatever it is, or None when it is absent."""
         return self.inputs[position] if position < len(self.inputs) else None
+
+    def sequence(self, position: int) -> SequenceValue:
+        """Input `position`, which must be a sequence, or an optional that holds one."""
+        entity = self.entity(position)
+        content = entity.content if isinstance(entity, OptionalValue) else entity
+        if not isinstance(content, SequenceValue):
+            raise self.invalid(f"input {position} is no sequence")
+        return content
 
     def name_of(self, value: Value) -> str:
         """The model's name of a value that is an input of the node; else the value's own."""

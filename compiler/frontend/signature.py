@@ -10,9 +10,9 @@ from types import MappingProxyType
 from onnx import AttributeProto, NodeProto, defs
 
 from compiler.errors import ImportModelError
-from compiler.frontend.element_types import schema_type_name
 from compiler.frontend.graph_builder import Value
 from compiler.frontend.schemas import find_schema
+from compiler.frontend.structured_values import Entity, schema_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def check_form(node: NodeProto, signature: Signature, label: str) -> None:
             raise ImportModelError(f"{label} needs the attribute {name!r}")
 
 
-def check_types(inputs: Sequence[Value | None], signature: Signature, label: str) -> None:
+def check_types(inputs: Sequence[Entity | None], signature: Signature, label: str) -> None:
     """Presence and element types of the inputs. Raises ImportModelError."""
     bound: dict[str, str] = {}
     for position, value in enumerate(inputs):
@@ -112,10 +112,10 @@ def check_types(inputs: Sequence[Value | None], signature: Signature, label: str
             if formal.required:
                 raise ImportModelError(f"{label}: the input {formal.name!r} is missing")
             continue
-        type_name = schema_type_name(value.dtype)
+        type_name = schema_kind(value)
         if type_name not in formal.types:
             raise ImportModelError(
-                f"{label}: the input {formal.name!r} has the element type {value.dtype}, "
+                f"{label}: the input {formal.name!r} has the {_kind_text(value)}, "
                 "which the operator does not take"
             )
         if not formal.homogeneous:
@@ -126,6 +126,12 @@ def check_types(inputs: Sequence[Value | None], signature: Signature, label: str
                 f"{label}: the inputs have the element types {first} and {type_name}, "
                 "which must be equal"
             )
+
+
+def _kind_text(value: Entity) -> str:
+    return (
+        f"element type {value.dtype}" if isinstance(value, Value) else f"type {schema_kind(value)}"
+    )
 
 
 def _check_count(count: int, minimum: int, maximum: int, what: str, label: str) -> None:

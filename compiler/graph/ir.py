@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from compiler.types.node import Node
 from compiler.types.signature import Signature
+from compiler.types.structure import NO_STRUCTURE, Structure
 from compiler.types.tensor_type import Array, TensorType
 
 
@@ -20,7 +21,8 @@ class Graph:
     input or a constant.
 
     `signature` is there if some sizes are known at run time only: the graph is padded to the
-    bounds then, and reads them from its input `compiler.types.signature.SIZES`.
+    bounds then, and reads them from its input `compiler.types.signature.SIZES`. `structure` says
+    which inputs and outputs are parts of sequences and optionals.
     """
 
     name: str
@@ -30,3 +32,4 @@ class Graph:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     signature: Signature | None = None
+    structure: Structure = NO_STRUCTURE

@@ -22,6 +22,7 @@ from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.ports import AnyArray, ports_of
 from compiler.runtime.threads import make_runtime
+from compiler.types.structure import gathered, spread
 from compiler.types.tensor_type import Array, TensorType
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ class Executable:
         place, any other is copied first. Nobody may write to them meanwhile.
 
         Outputs are new arrays, or those given in `out`: C-contiguous, writeable, of the declared
-        type and shape, sharing no memory with each other or an input. Raises `InputError` before
+        type and shape, sharing no memory with each other or an input. Sequences are lists of
+        arrays, optionals an array, a list or None; in `out` their tensors go by names of their own,
+        `x[0]` and so on. Raises `InputError` before
         anything has run. Releases the interpreter lock while the kernels run.
         """
         try:
@@ -117,10 +120,13 @@ class Executable:
         out: Mapping[str, object] | None = None,
     ) -> dict[str, AnyArray]:
         """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
+        structure = self.spec.structure
+        if structure.inputs:
+            inputs = spread(structure.inputs, inputs)
         arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
         results = frame.bind_outputs(out, arrays)
         self._entry(*frame.arguments)
-        return results
+        return gathered(structure.outputs, results) if structure.outputs else results
 
     def bind(
         self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None

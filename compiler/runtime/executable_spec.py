@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target
+from compiler.types.structure import NO_STRUCTURE, Structure
 from compiler.types.tensor_type import Array, TensorType
 
 # Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code
@@ -101,7 +102,7 @@ class ExecutableSpec:
     `compiler.runtime.seal`. `digests` are the SHA-256 of the objects' code, then of the constants,
     in hex digits. `fallback` marks the variant for CPUs that cannot run another. `numerics` names
     those that it was compiled with. `arena_lower_bound` is what liveness says any plan needs, for
-    reports.
+    reports. `structure` says what callers give and get as lists and optionals.
     """
 
     name: str
@@ -119,3 +120,4 @@ class ExecutableSpec:
     entry: bytes
     fallback: bool = False
     numerics: str = "default"
+    structure: Structure = NO_STRUCTURE

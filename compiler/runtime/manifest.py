@@ -18,6 +18,7 @@ from compiler.runtime.executable_spec import (
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target, llvm_version
 from compiler.types.dtypes import DType
+from compiler.types.structure import NO_STRUCTURE, Structure, StructuredPort
 from compiler.types.tensor_type import Array, TensorType
 from compiler.version import VERSION
 
@@ -57,6 +58,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         "parts": list(parts),
         "fallback": spec.fallback,
         "numerics": spec.numerics,
+        **_structure_to_json(spec.structure),
     }
 
 
@@ -93,6 +95,7 @@ def spec_from_json(
         entry=entry.tobytes(),
         fallback=bool(data["fallback"]),
         numerics=str(data.get("numerics", "default")),
+        structure=_structure_from_json(data.get("structure")),
     )
 
 
@@ -127,6 +130,23 @@ def _port_to_json(name: str, type: TensorType) -> list[Any]:
 def _port_from_json(data: Sequence[Any]) -> tuple[str, TensorType]:
     name, *type = data
     return str(name), _type_from_json(type)
+
+
+def _structure_to_json(structure: Structure) -> Json:
+    """Nothing for a model of plain tensors."""
+    return {} if structure == NO_STRUCTURE else {"structure": asdict(structure)}
+
+
+def _structure_from_json(data: Mapping[str, Any] | None) -> Structure:
+    if data is None:
+        return NO_STRUCTURE
+    return Structure(*(tuple(map(_structured, data[kind])) for kind in ("inputs", "outputs")))
+
+
+def _structured(data: Mapping[str, Any]) -> StructuredPort:
+    members = data["members"]
+    names = None if members is None else tuple(str(name) for name in members)
+    return StructuredPort(str(data["name"]), names, bool(data["listed"]))
 
 
 def _location_to_json(location: Location) -> list[Any]:

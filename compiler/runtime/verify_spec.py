@@ -39,6 +39,13 @@ def _problem(spec: ExecutableSpec) -> str:
         return f"{len(symbols)} kernels have {len(spec.kernels)} reports"
     if spec.threads < 1 or spec.arena_bytes < 0:
         return f"it takes {spec.threads} threads and {spec.arena_bytes} bytes of arena"
+    for what, ports, tensors in (
+        ("input", spec.structure.inputs, spec.inputs),
+        ("output", spec.structure.outputs, spec.outputs),
+    ):
+        for port in ports:
+            if not set(port.members or ()) <= {name for name, _ in tensors}:
+                return f"the {what} {port.name!r} is made of tensors that are no {what}s"
     sizes = _Sizes(spec)
     workspaces = {
         symbol: report.workspace_bytes for symbol, report in zip(symbols, spec.kernels, strict=True)

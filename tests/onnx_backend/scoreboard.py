@@ -44,6 +44,7 @@ from compiler.errors import ImportModelError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.operators.evaluate_node import evaluate_node
+from compiler.types.structure import gathered, spread
 from compiler.types.tensor_type import Array
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -59,7 +60,7 @@ The expected outputs were rounded after every step of a sum or softmax; ours are
 """
 _RUN_TIME_VALUE = re.compile(r"value '([^']*)'\) is computed at run time")
 
-Engine = Callable[[Graph, Mapping[str, Array]], Sequence[Array]]
+Engine = Callable[[Graph, Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +73,20 @@ class Result:
     reason: str = ""
 
 
-def run_numpy(graph: Graph, inputs: Mapping[str, Array]) -> Sequence[Array]:
+def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The graph's outputs by NumPy, node by node through each node's tensor expression."""
-    values: dict[str, Array] = dict(graph.constants) | dict(inputs)
+    values: dict[str, Array] = dict(graph.constants) | spread(graph.structure.inputs, inputs)
     for node in graph.nodes:
         operands = tuple(values[name] if name else None for name in node.inputs)
         values[node.output] = evaluate_node(node, operands)
-    return [values[name] for name in graph.outputs]
+    return gathered(graph.structure.outputs, {name: values[name] for name in graph.outputs})
 
 
-def run_compiled(graph: Graph, inputs: Mapping[str, Array]) -> Sequence[Array]:
+def run_compiled(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The graph's outputs by machine code with default schedules."""
     import compiler
 
-    outputs = compiler.build(graph).run(dict(inputs))
-    return [outputs[name] for name in graph.outputs]
+    return compiler.build(graph).run(dict(inputs))
 
 
 ENGINES: dict[str, Engine] = {"numpy": run_numpy, "compiled": run_compiled}
@@ -105,7 +105,7 @@ def load_cases(kinds: Sequence[str] = KINDS, match: str = "") -> list[TestCase]:
 
 def build_and_run(
     model: onnx.ModelProto, inputs: Sequence[Any], engine: Engine
-) -> tuple[Sequence[Array], bool]:
+) -> tuple[Sequence[Any], bool]:
     """Import a model, run it on `inputs` (in the order of the model's), and return its outputs.
 
     The flag says whether inputs had to be fixed. Raises what the import and the engine raise.
@@ -116,18 +116,28 @@ def build_and_run(
         names = [info.name for info in model.graph.input]
     values = dict(zip(names, inputs, strict=False))
     graph, fixed = _import_fixing(model, values)
-    arrays = {name: np.asarray(values[name]) for name in graph.inputs}
-    return engine(graph, arrays), fixed
+    given = {name: value for name, value in values.items() if name not in fixed}
+    outputs = engine(graph, {name: _arrays(value) for name, value in given.items()})
+    return [outputs[info.name] for info in model.graph.output], bool(fixed)
 
 
-def _import_fixing(model: onnx.ModelProto, values: Mapping[str, Any]) -> tuple[Graph, bool]:
+def _arrays(value: Any) -> Any:
+    """A tensor as an array, a sequence as a list of them; an optional may be None."""
+    if isinstance(value, list):
+        return [np.asarray(item) for item in value]
+    return None if value is None else np.asarray(value)
+
+
+def _import_fixing(
+    model: onnx.ModelProto, values: Mapping[str, Any]
+) -> tuple[Graph, Mapping[str, Array]]:
     """Import, fixing inputs that must be known at compile time, as few as the errors ask for."""
     shapes = _symbolic_shapes(model, values)
     fixed: dict[str, Array] = {}
     while True:
         try:
             open_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
-            return import_model_proto(model, open_shapes, constants=fixed), bool(fixed)
+            return import_model_proto(model, open_shapes, constants=fixed), fixed
         except ImportModelError as error:
             wanted = _inputs_to_fix(str(error), values, fixed)
             if not wanted:
@@ -152,13 +162,13 @@ def _inputs_to_fix(
     ]
 
 
-def _symbolic_shapes(
-    model: onnx.ModelProto, values: Mapping[str, Any]
-) -> dict[str, tuple[int, ...]]:
-    """Shapes of inputs with symbolic dimensions, from the case's data."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def _symbolic_shapes(model: onnx.ModelProto, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Shapes of inputs with symbolic dimensions, and of sequences, from the case's data."""
+    shapes: dict[str, Any] = {}
     for info in model.graph.input:
         value = values.get(info.name)
+        if info.type.WhichOneof("value") != "tensor_type" and info.name in values:
+            shapes.update(_structure(info.name, value))
         if isinstance(value, np.ndarray) and info.type.WhichOneof("value") == "tensor_type":
             tensor = info.type.tensor_type
             known = tensor.HasField("shape") and all(
@@ -167,6 +177,14 @@ def _symbolic_shapes(
             if not known:
                 shapes[info.name] = value.shape
     return shapes
+
+
+def _structure(name: str, value: Any) -> dict[str, Any]:
+    """Length and shapes of a sequence; whether an optional is there."""
+    if isinstance(value, list):
+        found = {f"{name}[{number}]": np.shape(item) for number, item in enumerate(value)}
+        return {**found, name: (len(value),)}
+    return {name: None if value is None else np.shape(value)}
 
 
 def run_case(case: TestCase, engine: Engine) -> Result:
@@ -235,6 +253,15 @@ def compare(
     if len(outputs) != len(expected):
         return f"{len(outputs)} outputs instead of {len(expected)}"
     for position, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if output is None or wanted is None:
+            if output is not wanted:
+                return f"output {position}: {output} instead of {wanted}"
+            continue
+        if isinstance(output, list):
+            difference = compare(output, wanted, rtol, atol, rounds)
+            if difference:
+                return f"output {position}, a sequence: {difference}"
+            continue
         wanted = np.asarray(wanted)
         if output.shape != wanted.shape:
             return f"output {position}: shape {output.shape} instead of {wanted.shape}"

@@ -10,6 +10,7 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.structured_values import Entity
 from compiler.types.dtypes import DType
 
 Default: TypeAlias = int | float | bool
@@ -248,8 +249,10 @@ def clip(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 
 @converter("Identity", 1, 13, 14, 16, 19, 21, 23, 24, 25)
-def identity(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return node.input(0)
+def identity(node: OnnxNode, graph: GraphBuilder) -> Entity:
+    """Of sequences and optionals, too."""
+    given = node.entity(0)
+    return node.input(0) if given is None else given
 
 
 @converter("Dropout", 1, 6, 7, 10, 12, 13, 22)

@@ -83,10 +83,12 @@ def test_element_types_that_are_not_supported(dtype: int, name: str) -> None:
         import_model_proto(relu([2], dtype))
 
 
-def test_sequences_and_optionals_are_refused() -> None:
-    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None)
-    proto = model([helper.make_node("Relu", ["x"], ["y"])], [sequence], ["y"])
-    with pytest.raises(UnsupportedOperatorError, match="sequence type"):
+def test_maps_are_refused() -> None:
+    kind = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    proto = model(
+        [helper.make_node("Relu", ["x"], ["y"])], [helper.make_value_info("x", kind)], ["y"]
+    )
+    with pytest.raises(UnsupportedOperatorError, match="map type"):
         import_model_proto(proto)
 
 
