@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +25,7 @@ from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_ir
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
+from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
@@ -108,6 +109,7 @@ def compile_model(
     limits: Limits | None = None,
     fallback: bool = False,
     keep_llvm: bool = False,
+    guards: Sequence[SizeGuard] = (),
 ) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -118,7 +120,8 @@ def compile_model(
     what is stored in narrower types, and the algorithms that default schedules may have. `cache`
     has code that was made before. What the model needs is within `limits`, or refused; they are
     this machine's if None. `fallback` marks a variant for CPUs that cannot run another one,
-    `keep_llvm` asks for `Compiled.llvm`. Raises
+    `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of several programs
+    of a model. Raises
     `ImportModelError` and its kinds for models that cannot be compiled; a schedule that does not
     fit is reported, not raised.
     """
@@ -153,6 +156,7 @@ def compile_model(
         fallback=fallback,
         numerics=admitted.name,
         structure=graph.structure,
+        guards=tuple(guards),
     )
     verify_spec(spec)
     tiled = any(item.used.schedule.uses_tiles for item in schedules.values())

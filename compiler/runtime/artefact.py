@@ -10,8 +10,9 @@
     then          the parts: entry functions, kernels' object code, constants; each starts at a
                   multiple of 64, with zeros between, and the manifest has the SHA-256 of each
 
-The manifest lists the variants of the model, the preferred one first; others may be for CPUs that
-lack what that one needs, the fastest first. What several have in common is one part.
+The manifest lists the variants of the model, its programs, the preferred one first; others may be
+for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs, see
+`compiler.runtime.program_list`. What several have in common is one part.
 
 Every byte is covered by a check, the same model gives the same bytes, and constants are mapped
 into memory rather than read. The code is trusted, the manifest is not: each entry function's code
@@ -35,7 +36,6 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArtefactError, VerifyError
-from compiler.runtime.check_target import check_target
 from compiler.runtime.executable_spec import ExecutableSpec, aligned
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.large_files import reserve, write_at
@@ -46,6 +46,7 @@ from compiler.runtime.manifest import (
     parts_to_json,
     spec_from_json,
 )
+from compiler.runtime.program_list import programs_here, verify_programs
 from compiler.runtime.seal import (
     Content,
     content_digests,
@@ -58,10 +59,12 @@ from compiler.runtime.verify_spec import verify_spec
 from compiler.types.tensor_type import Array
 from configs.regular_file import open_regular
 
-FORMAT = 5
+FORMAT = 6
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
-4 no more than two variants. A file of so few has that format, so that older versions read it."""
+4 no more than two variants, format 5 no variants but fallbacks of one. A file has the first format
+that has what it needs, so that older versions read it."""
 TWO_VARIANTS = 4
+LADDER = 5
 OLDEST_FORMAT = 3
 MAGIC = b"TUNEFARM"
 _HEADER = struct.Struct("<8sIIQQ32s")
@@ -69,23 +72,23 @@ _REBUILD = "build the model again"
 
 
 def save(
-    spec: ExecutableSpec, path: str | PathLike[str], fallbacks: Sequence[ExecutableSpec] = ()
+    spec: ExecutableSpec, path: str | PathLike[str], others: Sequence[ExecutableSpec] = ()
 ) -> None:
     """Write an executable to `path`, replacing a file there only when the new one is complete.
 
-    `fallbacks` are the same model for CPUs that cannot run `spec`, the preferred one first: each is
-    taken where those before it cannot run. Raises `ArtefactError` when the file cannot be written;
-    what was at `path` is then unchanged. Raises `VerifyError` for a spec whose entry was not made
-    for it, or that is not what it is given as: nobody could load the file.
+    `others` are more programs of the same model, for other CPUs or other sizes: each is taken where
+    none of those before it can be, so that the preferred one comes first. Raises `ArtefactError`
+    when the file cannot be written; what was at `path` is then unchanged. Raises `VerifyError` for
+    a spec whose entry was not made for it, and for programs that are no list of one model's: nobody
+    could load the file.
     """
     path = Path(path)
     parts: list[Part] = []
     contents: list[Content] = []
     numbers: dict[str, int] = {}
     variants = []
-    if fallbacks and (spec.fallback or not all(variant.fallback for variant in fallbacks)):
-        raise VerifyError(f"executable {spec.name}: its fallback was not compiled as one")
-    for variant in (spec, *fallbacks):
+    verify_programs((spec, *others))
+    for variant in (spec, *others):
         if seal_of(variant) not in variant.entry:
             raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")
         uses = []
@@ -102,12 +105,20 @@ def save(
     manifest = json_text({"parts": parts_to_json(parts), "variants": variants})
     data_start = aligned(_HEADER.size + len(manifest))
     end = data_start + parts[-1].offset + parts[-1].bytes
-    version = FORMAT if len(variants) > 2 else TWO_VARIANTS
+    version = _format_of((spec, *others))
     header = _HEADER.pack(MAGIC, version, 0, len(manifest), end, hashlib.sha256(manifest).digest())
     try:
         _write_atomically(path, header + manifest, data_start, parts, contents)
     except OSError as error:
         raise ArtefactError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _format_of(programs: Sequence[ExecutableSpec]) -> int:
+    """The first format that has what these programs need."""
+    preferred = [program for program in programs if not program.fallback]
+    if len(preferred) > 1 or any(program.guards for program in programs):
+        return FORMAT
+    return LADDER if len(programs) > 2 else TWO_VARIANTS
 
 
 def _write_atomically(
@@ -142,28 +153,38 @@ def _umask() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """A file's manifest as JSON, its parts, and where they begin."""
+    """A file's format, its manifest as JSON, its parts, and where they begin."""
 
+    version: int
     variants: list[Any]
     parts: tuple[Part, ...]
     data_start: int
 
 
 def read(path: str | PathLike[str], *, fallback: bool = False) -> ExecutableSpec:
+    """The first program of an artefact for this machine, see `read_programs`."""
+    return read_programs(path, fallback=fallback)[0]
+
+
+def read_programs(
+    path: str | PathLike[str], *, fallback: bool = False
+) -> tuple[ExecutableSpec, ...]:
     """Read and check an artefact; its constants stay memory-mapped.
 
-    The result is the first variant that this machine can run, with `fallback` the last one, for all
-    CPUs. Raises `ArtefactError` when the file cannot be read, is no artefact, of another format,
-    damaged anywhere, says other than its code, is without such a variant, or made for another kind
-    of machine.
+    The result are the programs for the best CPU that this machine can stand for, with `fallback`
+    for all CPUs; they differ in the sizes that they are for. Raises `ArtefactError` when the file
+    cannot be read, is no artefact, of another format, damaged anywhere, says other than its code,
+    is without such a program, or made for other machines.
     """
     path = Path(path)
     mapped = _mapped(path)
     index = _read_manifest(path, mapped)
     parts = _check_parts(path, mapped, index)
     specs = [_checked_variant(path, variant, index.parts, parts) for variant in index.variants]
-    _check_variants(path, specs, index)
-    return _choose_variant(path, specs, fallback)
+    _check_programs(path, specs, index)
+    if fallback and not specs[-1].fallback:
+        raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
+    return programs_here(specs, fallback=fallback)
 
 
 def digest_of(path: str | PathLike[str]) -> str:
@@ -195,23 +216,6 @@ def _mapped(path: Path) -> Array:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ArtefactError(f"cannot read {path}: {reason}") from error
-
-
-def _choose_variant(
-    path: Path, variants: Sequence[ExecutableSpec], fallback: bool
-) -> ExecutableSpec:
-    """The variant to run. Raises `ArtefactError` if there is none for this machine."""
-    if fallback and not variants[-1].fallback:
-        raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
-    first: ArtefactError | None = None
-    for variant in variants[-1:] if fallback else variants:
-        try:
-            check_target(variant.target)
-        except ArtefactError as error:
-            first = first or error
-        else:
-            return variant
-    raise first or ArtefactError(f"{path} has no variant", hint=_REBUILD)
 
 
 def _read_manifest(path: Path, mapped: Array) -> _Index:
@@ -258,9 +262,7 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         raise _not_valid(path, "it is not written as tunefarm writes it")
     if data.keys() != {"parts", "variants"} or not isinstance(variants, list) or not variants:
         raise _not_valid(path, "it has no variants")
-    if (len(variants) > 2) != (version > TWO_VARIANTS):
-        raise _not_valid(path, f"its format {version} is not that of {len(variants)} variants")
-    return _Index(variants, parts, data_start)
+    return _Index(version, variants, parts, data_start)
 
 
 def _not_valid(path: Path, reason: str) -> ArtefactError:
@@ -315,11 +317,16 @@ def _checked_variant(
     return spec
 
 
-def _check_variants(path: Path, variants: Sequence[ExecutableSpec], index: _Index) -> None:
-    """Raise `ArtefactError` unless fallbacks follow one variant, and every part is used."""
-    kinds = [variant.fallback for variant in variants]
-    if kinds != sorted(kinds) or kinds.count(False) > 1:
-        raise _not_valid(path, "its variants are not in order")
+def _check_programs(path: Path, programs: Sequence[ExecutableSpec], index: _Index) -> None:
+    """Raise `ArtefactError` unless the programs are a list of the file's format, and every part is
+    used."""
+    try:
+        verify_programs(programs)
+    except VerifyError as error:
+        raise _not_valid(path, error.message) from error
+    wanted = _format_of(programs)
+    if wanted != max(index.version, TWO_VARIANTS):
+        raise _not_valid(path, f"its format {index.version} is not that of its variants")
     used = {number for variant in index.variants for number in variant["parts"]}
     if len(used) != len(index.parts):
         raise _not_valid(path, "it has parts that no variant uses")

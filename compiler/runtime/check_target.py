@@ -21,17 +21,31 @@ def check_target(
             f"the model was built for {made_for}, this machine is {here}",
             hint="build it again for this machine",
         )
-    missing = sorted(set(target.features) - set(host.features))
-    if missing:
-        lacking = ", ".join(missing)
-        refusal = host_tile_refusal() if tile_refusal is None else tile_refusal
-        if refusal and any(name.startswith(TILE_FEATURES) for name in missing):
-            lacking += f" (matrix tiles: {refusal})"
+    if lacking := lacking_features(target, host, tile_refusal):
         raise ArtefactError(
             f"the model was built for {target.cpu} and needs CPU features that this "
             f"{host.cpu} lacks: {lacking}",
             hint="build it with --fallback, again on this machine, or for an older target",
         )
+
+
+def can_run(target: Target, host: Target | None = None) -> bool:
+    """Whether `host` (this machine) can run code made for `target`."""
+    host = host_target() if host is None else host
+    same = platform_of(target) == platform_of(host)
+    return same and set(target.features) <= set(host.features)
+
+
+def lacking_features(target: Target, host: Target, tile_refusal: str | None = None) -> str:
+    """What the target needs and `host`, of the same platform, lacks; "" if nothing."""
+    missing = sorted(set(target.features) - set(host.features))
+    if not missing:
+        return ""
+    lacking = ", ".join(missing)
+    refusal = host_tile_refusal() if tile_refusal is None else tile_refusal
+    if refusal and any(name.startswith(TILE_FEATURES) for name in missing):
+        lacking += f" (matrix tiles: {refusal})"
+    return lacking
 
 
 def platform_of(target: Target) -> str:

@@ -195,11 +195,17 @@ def load(
 ) -> Executable:
     """Load an artefact; `threads` defaults to the count it was built for.
 
-    Of a model that was built with a fallback, that one is loaded if this CPU cannot run the other,
-    or if `fallback` asks for it. Raises `ArtefactError` when the file is damaged, of another
-    format, or not for this machine.
+    Of a model that was built for several CPUs the best that this one can stand for is loaded, with
+    `fallback` what runs on all; of one that was built for several sizes the programs for all of
+    them, see `compiler.runtime.sized_programs`. Raises `ArtefactError` when the file is damaged, of
+    another format, or not for this machine.
     """
-    return Executable(artefact.read(path, fallback=fallback), threads)
+    specs = artefact.read_programs(path, fallback=fallback)
+    if len(specs) == 1:
+        return Executable(specs[0], threads)
+    from compiler.runtime.sized_programs import SizedPrograms  # it is made of this
+
+    return SizedPrograms(specs, threads)
 
 
 def _check_memory(spec: ExecutableSpec) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target
 from compiler.types.structure import NO_STRUCTURE, Structure
@@ -102,7 +103,8 @@ class ExecutableSpec:
     `compiler.runtime.seal`. `digests` are the SHA-256 of the objects' code, then of the constants,
     in hex digits. `fallback` marks the variant for CPUs that cannot run another. `numerics` names
     those that it was compiled with. `arena_lower_bound` is what liveness says any plan needs, for
-    reports. `structure` says what callers give and get as lists and optionals.
+    reports. `structure` says what callers give and get as lists and optionals, `guards` for which
+    sizes it is, where an artefact has programs for several.
     """
 
     name: str
@@ -121,3 +123,4 @@ class ExecutableSpec:
     fallback: bool = False
     numerics: str = "default"
     structure: Structure = NO_STRUCTURE
+    guards: tuple[SizeGuard, ...] = ()

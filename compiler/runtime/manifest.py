@@ -15,6 +15,7 @@ from compiler.runtime.executable_spec import (
     Place,
     RunStep,
 )
+from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target, llvm_version
 from compiler.types.dtypes import DType
@@ -39,7 +40,9 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
 
     `parts` are the numbers of its parts in the file: entry, objects, constants, in that order.
     """
+    guards = {"guards": [guard.to_json() for guard in spec.guards]} if spec.guards else {}
     return {
+        **guards,
         "name": spec.name,
         "compiler_version": VERSION,
         "llvm_version": llvm_version(),
@@ -96,6 +99,7 @@ def spec_from_json(
         fallback=bool(data["fallback"]),
         numerics=str(data.get("numerics", "default")),
         structure=_structure_from_json(data.get("structure")),
+        guards=tuple(SizeGuard.from_json(guard) for guard in data.get("guards", ())),
     )
 
 

@@ -58,6 +58,18 @@ def _problem(spec: ExecutableSpec) -> str:
         )
         if problem:
             return f"{step}: {problem}"
+    return _guard_problem(spec)
+
+
+def _guard_problem(spec: ExecutableSpec) -> str:
+    """Why a guard is wrong, or nothing: it must be met by some shape that the input may have."""
+    types = dict(spec.inputs)
+    for guard in spec.guards:
+        type = types.get(guard.input)
+        if type is None or not 0 <= guard.axis < len(type.shape):
+            return f"there is no axis {guard.axis} of {guard.input!r}, which {guard} is about"
+        if not 0 <= guard.low <= guard.high:
+            return f"no size is {guard}"
     return ""
 
 

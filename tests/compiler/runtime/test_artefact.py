@@ -141,8 +141,8 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (artefact.FORMAT + 1, r"format 6, this version reads 5 \(update tunefarm"),
-        (2, r"older artefact format 2, this version reads 3 to 5 \(build the model again"),
+        (artefact.FORMAT + 1, r"format 7, this version reads 6 \(update tunefarm"),
+        (2, r"older artefact format 2, this version reads 3 to 6 \(build the model again"),
     ],
 )
 def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:
@@ -302,8 +302,8 @@ def test_entry_that_was_made_for_another_spec_is_not_saved(
 ) -> None:
     with pytest.raises(VerifyError, match="holds the seal of another one"):
         artefact.save(replace(spec, arena_bytes=spec.arena_bytes + 64), tmp_path / "x.tuned")
-    with pytest.raises(VerifyError, match="its fallback was not compiled as one"):
-        artefact.save(spec, tmp_path / "x.tuned", fallbacks=[spec])
+    with pytest.raises(VerifyError, match=r"two programs are for .* and the same sizes"):
+        artefact.save(spec, tmp_path / "x.tuned", others=[spec])
     assert not list(tmp_path.iterdir())
 
 
@@ -356,7 +356,7 @@ def test_the_first_variant_is_preferred_and_the_fallback_may_be_asked_for(
 ) -> None:
     portable = sealed(replace(spec, target=baseline_target(spec.target), fallback=True))
     path = tmp_path / "two.tuned"
-    artefact.save(spec, path, fallbacks=[portable])
+    artefact.save(spec, path, others=[portable])
     assert compiler.load(path).spec.target == spec.target
     assert compiler.load(path, fallback=True).spec.target == portable.target
 
@@ -371,17 +371,17 @@ def test_the_fastest_variant_that_runs_here_is_taken(spec: ExecutableSpec, tmp_p
     artefact.save(sealed(replace(spec, target=newer)), path, fallbacks)
     assert compiler.load(path).spec.target == here
     assert compiler.load(path, fallback=True).spec.target == baseline_target(here)
-    assert struct.unpack_from("<I", path.read_bytes(), 8) == (artefact.FORMAT,)
+    assert struct.unpack_from("<I", path.read_bytes(), 8) == (artefact.LADDER,)
     artefact.save(sealed(replace(spec, target=newer)), path, fallbacks[:1])
     assert struct.unpack_from("<I", path.read_bytes(), 8) == (artefact.TWO_VARIANTS,)
-    with pytest.raises(ArtefactError, match="lacks: avx1024f"):
+    with pytest.raises(ArtefactError, match=r"no program for .* needs avx1024f; .* needs avx1023f"):
         compiler.load(path)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda manifest: manifest["variants"].reverse(), "variants are not in order"),
+        (lambda manifest: manifest["variants"].reverse(), "programs are not in order"),
         (lambda manifest: manifest["variants"].pop(), "parts that no variant uses"),
         (lambda manifest: manifest["variants"].pop(0), "parts that no variant uses"),
         (
@@ -415,7 +415,7 @@ def test_damage_in_the_variant_that_is_not_used_is_noticed(
     target = baseline_target(spec.target)
     portable = sealed(replace(chain_spec(WEIGHT + 1), target=target, fallback=True))
     path = tmp_path / "two.tuned"
-    artefact.save(spec, path, fallbacks=[portable])
+    artefact.save(spec, path, others=[portable])
     contents = bytearray(path.read_bytes())
     contents[-1] ^= 1
     path.write_bytes(contents)
