@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import wrap
 
 from compiler.runtime.c_interface import CInterface, CPort, in_comment
@@ -60,19 +61,23 @@ const char *{name}_error(int code);
 """
 
 
-def compile_command(name: str) -> str:
+def compile_command(name: str, compiler: str = "cc") -> str:
     """The command that compiles the example of the model `name`, in the folder of the library."""
-    return f"cc -std=c11 -O2 {name}_example.c -L. -l{name} -Wl,-rpath,'$ORIGIN' -o {name}_example"
+    linked = f"-L. -l{name} -Wl,-rpath,'$ORIGIN'"
+    return f"{compiler} -std=c11 -O2 {name}_example.c {linked} -o {name}_example"
 
 
-def object_command(name: str, object_file: str, threads: int) -> str:
+def object_command(name: str, object_file: str, threads: int, compiler: str = "cc") -> str:
     """The command that compiles a program with the object file of the model `name`."""
     pthread = " -pthread" if threads > 1 else ""
-    return f"cc -std=c11 -O2 your_program.c {object_file}{pthread} -lm -o your_program"
+    return f"{compiler} -std=c11 -O2 your_program.c {object_file}{pthread} -lm -o your_program"
 
 
-def header_text(interface: CInterface, target: Target, command: str) -> str:
-    """The header; `command` is shown as the way to compile a program that uses it."""
+def header_text(interface: CInterface, targets: Sequence[Target], command: str) -> str:
+    """The header; `command` is shown as the way to compile a program that uses it.
+
+    `targets` are those of the library's programs, in the order in which they are tried.
+    """
     sizes = "\n".join(
         f"#define {interface.size_macro(port, 'COUNT')} ((size_t){port.elements})\n"
         f"#define {interface.size_macro(port, 'BYTES')} ((size_t){port.type.bytes})"
@@ -84,7 +89,7 @@ def header_text(interface: CInterface, target: Target, command: str) -> str:
             *(_member(port, "output", "") for port in interface.outputs),
         ]
     )
-    introduction = _introduction(interface, target, command)
+    introduction = _introduction(interface, targets, command)
     return introduction + _TEMPLATE.format(
         name=interface.name,
         macro=interface.macro,
@@ -95,19 +100,34 @@ def header_text(interface: CInterface, target: Target, command: str) -> str:
     )
 
 
-def _introduction(interface: CInterface, target: Target, command: str) -> str:
+def _introduction(interface: CInterface, targets: Sequence[Target], command: str) -> str:
     lines = [
         f"{in_comment(interface.title)}, compiled to machine code by tunefarm: to run, it needs",
         "the C library and nothing else, no file and no Python.",
         "",
-        f"Made for the CPU {target.cpu} ({target.triple}).",
-        *_checks(checked_features(target)),
+        *_made_for(targets),
         *_threads(interface.threads),
         "",
         "To compile a program with it, in this folder:",
         f"    {command}",
     ]
     return "/* " + "\n".join(f"   {line}".rstrip() for line in lines).lstrip() + " */"
+
+
+def _made_for(targets: Sequence[Target]) -> list[str]:
+    first = targets[0]
+    if len(targets) == 1:
+        made = f"Made for the CPU {first.cpu} ({first.triple})."
+        return [made, *_checks(checked_features(first))]
+    lines = [
+        f"Made for the CPUs {', '.join(target.cpu for target in targets)} ({first.triple}).",
+        "The first run takes the first of these whose features the CPU has that runs it:",
+    ]
+    for target in targets:
+        features = " ".join(checked_features(target)) or "nothing but what all have"
+        wrapped = wrap(f"{target.cpu}: {features}", 88, subsequent_indent="    ")
+        lines += [f"    {line}" for line in wrapped]
+    return lines
 
 
 def _checks(features: tuple[str, ...]) -> list[str]:

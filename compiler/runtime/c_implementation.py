@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.runtime.c_interface import CInterface, CPort
-from compiler.runtime.cpu_features import checked_features, cpu_check_code
-from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec, aligned
-from compiler.tile_state import TILE_FEATURES
-
-CONSTANTS_SYMBOL = "tunefarm_constants"
+from compiler.runtime.c_programs import CONSTANTS_SYMBOL, ProgramCode, program_code
+from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, aligned
 
 _POOL = """\
 #include <pthread.h>
@@ -65,10 +62,10 @@ static size_t room(size_t bytes)
 """
 
 
-def implementation_text(interface: CInterface, spec: ExecutableSpec) -> str:
-    """GNU C11 that defines the interface's functions; `interface` is that of `spec`."""
+def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec]) -> str:
+    """GNU C11 that defines the interface's functions; `interface` is that of each program."""
     pool = interface.threads > 1
-    features = checked_features(spec.target)
+    code = program_code(programs)
     return f"""\
 #pragma GCC visibility push(default)
 #include "{interface.name}.h"
@@ -84,25 +81,19 @@ struct runtime {{
     int32_t reserved;
 }};
 
-extern void {ENTRY_SYMBOL}(const void *const *inputs, void *const *outputs,
-                           const void *const *constants, void *arena,
-                           const struct runtime *runtime);
-extern const unsigned char {CONSTANTS_SYMBOL}[];
-
-static const void *const constants[] = {{
-{_constant_rows(spec)}
-}};
+{code.declarations}
 static const size_t input_bytes[] = {{{_sizes(interface.inputs)}}};
 static const size_t output_bytes[] = {{{_sizes(interface.outputs)}}};
 
 {_POOL if pool else _SERIAL}
-{cpu_check_code(features)}
+{code.cpu_check}
 {_COPYING}
-{_functions(interface, spec, features)}"""
+{_functions(interface, programs, code)}"""
 
 
-def _functions(interface: CInterface, spec: ExecutableSpec, features: Sequence[str]) -> str:
+def _functions(interface: CInterface, programs: Sequence[ExecutableSpec], code: ProgramCode) -> str:
     """The three functions of the interface."""
+    arena = max(aligned(program.arena_bytes) for program in programs)
     name, macro = interface.name, interface.macro
     start = "    pthread_once(&started, start_threads);\n" if interface.threads > 1 else ""
     ports = (*interface.inputs, *interface.outputs)
@@ -110,10 +101,10 @@ def _functions(interface: CInterface, spec: ExecutableSpec, features: Sequence[s
     return f"""\
 size_t {name}_workspace_bytes(void)
 {{
-    return {max(ALIGNMENT, aligned(spec.arena_bytes) + copies)};
+    return {max(ALIGNMENT, arena + copies)};
 }}
 
-{_error_function(interface, features)}
+{_error_function(interface, code.lacking)}
 int {name}_run(const struct {name}_io *io, void *workspace)
 {{
     enum {{ INPUTS = {len(interface.inputs)}, OUTPUTS = {len(interface.outputs)} }};
@@ -124,7 +115,7 @@ int {name}_run(const struct {name}_io *io, void *workspace)
     const void *inputs[] = {{{_pointers(interface.inputs)}}};
     void *outputs[] = {{{_pointers(interface.outputs)}}};
     void *results[OUTPUTS + 1];
-    unsigned char *copy = (unsigned char *)workspace + {aligned(spec.arena_bytes)};
+    unsigned char *copy = (unsigned char *)workspace + {arena};
 
     for (int i = 0; i < INPUTS; i++)
         if (inputs[i] == NULL && input_bytes[i] > 0)
@@ -134,7 +125,7 @@ int {name}_run(const struct {name}_io *io, void *workspace)
             return {macro}_ERROR_NULL;
     if (!is_aligned(workspace))
         return {macro}_ERROR_WORKSPACE;
-    if (!cpu_is_able())
+    if ({code.is_unable})
         return {macro}_ERROR_CPU;
 
     for (int i = 0; i < INPUTS; i++) {{
@@ -146,7 +137,7 @@ int {name}_run(const struct {name}_io *io, void *workspace)
         results[i] = is_aligned(outputs[i]) ? outputs[i] : copy;
         copy += room(output_bytes[i]);
     }}
-{start}    {ENTRY_SYMBOL}(inputs, results, constants, workspace, &runtime);
+{start}    {code.call}
     for (int i = 0; i < OUTPUTS; i++)
         if (results[i] != outputs[i])
             memcpy(outputs[i], results[i], output_bytes[i]);
@@ -155,11 +146,8 @@ int {name}_run(const struct {name}_io *io, void *workspace)
 """
 
 
-def _error_function(interface: CInterface, features: Sequence[str]) -> str:
+def _error_function(interface: CInterface, lacking: str) -> str:
     macro = interface.macro
-    lacking = "this CPU lacks instructions that the code needs"
-    if any(name.startswith(TILE_FEATURES) for name in features):
-        lacking += ", or its kernel does not permit matrix tiles"
     return f"""\
 const char *{interface.name}_error(int code)
 {{
@@ -171,7 +159,7 @@ const char *{interface.name}_error(int code)
     case {macro}_ERROR_WORKSPACE:
         return "the workspace is not aligned to {ALIGNMENT} bytes";
     case {macro}_ERROR_CPU:
-        return "{lacking}: {" ".join(features)}";
+        return "{lacking}";
     default:
         return "there is no such error code";
     }}
@@ -191,20 +179,6 @@ def constants_text(path: str) -> str:
     .byte 0
     .section .note.GNU-stack, "", %progbits
 """
-
-
-def constant_offsets(spec: ExecutableSpec) -> list[int]:
-    """Where each constant starts, each aligned, and in the end where the last one ends."""
-    offsets = [0]
-    for array in spec.constants:
-        offsets.append(offsets[-1] + aligned(array.nbytes))
-    return offsets
-
-
-def _constant_rows(spec: ExecutableSpec) -> str:
-    offsets = constant_offsets(spec)[:-1]
-    rows = [f"    {CONSTANTS_SYMBOL} + {offset}," for offset in offsets]
-    return "\n".join(rows or ["    NULL"])
 
 
 def _sizes(ports: Sequence[CPort]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.thread_pool import is_supported
+from compiler.runtime.thread_pool import is_supported_on
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 
@@ -119,13 +119,14 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
     taken: set[str] = set()
     inputs = _ports(spec.inputs, "input", taken)
     outputs = _ports(spec.outputs, "output", taken)
-    parallel = is_supported() and any(kernel.parallel for kernel in spec.kernels)
+    parallel = any(kernel.parallel for kernel in spec.kernels)
+    has_pool = parallel and is_supported_on(spec.target.triple)
     return CInterface(
         model_title(title),
         title,
         inputs,
         outputs,
-        spec.threads if parallel else 1,
+        spec.threads if has_pool else 1,
     )
 
 

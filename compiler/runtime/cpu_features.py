@@ -7,7 +7,7 @@ Arm it is the kernel that tells, in the words of getauxval(3). Matrix tiles have
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from compiler.target import Target
@@ -167,13 +167,9 @@ def cpu_check_code(features: tuple[str, ...]) -> str:
     """
     if not features:
         return "static int cpu_is_able(void)\n{\n    return 1;\n}\n"
-    rows = "\n".join(f"    {feature_row(name)}, /* {name} */" for name in features)
-    of_arm = all(name in ARM_FEATURES for name in features)
-    has_tiles = any(name.startswith(TILE_FEATURES) for name in features)
-    return f"""{_ARM_CODE if of_arm else _X86_CODE}
-{_TILE_CODE if has_tiles else _NO_TILES}
+    return f"""{_asking_code(features)}
 static const struct feature needed[] = {{
-{rows}
+{_rows(features)}
 }};
 
 static int cpu_is_able(void)
@@ -193,6 +189,66 @@ static int cpu_is_able(void)
     return able == 1;
 }}
 """
+
+
+def cpu_choice_code(programs: Sequence[Sequence[str]]) -> str:
+    """C code of `static int program_number(void)`: the first program whose features the CPU has.
+
+    `programs` are those that each needs; the number is -1 if there is none. The answer is kept.
+    """
+    every = [name for features in programs for name in features]
+    if not programs[0]:
+        return "static int program_number(void)\n{\n    return 0;\n}\n"
+    ends = [sum(map(len, programs[: n + 1])) for n in range(len(programs))]
+    starts = [0, *ends[:-1]]
+    ranges = "\n".join(
+        f"    {{{start}, {end}, {int(any(name.startswith(TILE_FEATURES) for name in features))}}},"
+        for start, end, features in zip(starts, ends, programs, strict=True)
+    )
+    return f"""{_asking_code(every)}
+static const struct feature needed[] = {{
+{_rows(every)}
+}};
+
+/* The features of each program, from the first to the one behind the last. */
+static const struct {{
+    size_t first, end;
+    int tiles;
+}} needs[] = {{
+{ranges}
+}};
+
+static int program_number(void)
+{{
+    static int known; /* 0: not asked yet, else 2 more than the number */
+    int number = __atomic_load_n(&known, __ATOMIC_RELAXED) - 2;
+
+    if (number == -2) {{
+        number = -1;
+        for (int i = 0; number < 0 && i < (int)(sizeof needs / sizeof *needs); i++) {{
+            size_t next = needs[i].first;
+
+            while (next < needs[i].end && cpu_has(&needed[next]))
+                next++;
+            if (next == needs[i].end && (!needs[i].tiles || tiles_are_permitted()))
+                number = i;
+        }}
+        __atomic_store_n(&known, number + 2, __ATOMIC_RELAXED);
+    }}
+    return number;
+}}
+"""
+
+
+def _asking_code(features: Sequence[str]) -> str:
+    """C code of `cpu_has`, and `tiles_are_permitted`."""
+    of_arm = all(name in ARM_FEATURES for name in features)
+    has_tiles = any(name.startswith(TILE_FEATURES) for name in features)
+    return f"{_ARM_CODE if of_arm else _X86_CODE}\n{_TILE_CODE if has_tiles else _NO_TILES}"
+
+
+def _rows(features: Sequence[str]) -> str:
+    return "\n".join(f"    {feature_row(name)}, /* {name} */" for name in features)
 
 
 def feature_row(name: str) -> str:

@@ -5,14 +5,15 @@
     NAME_example.c  a program that uses it
 
 or one relocatable object file and the header. The same model gives the same bytes. Linking is left
-to the system's C compiler `cc`, which always brings the linker and the assembler.
+to a C compiler, which always brings the linker and the assembler: the system's `cc`, or a cross
+compiler (`compiler.runtime.toolchain`). Of several programs, for CPUs of one family, the library
+runs the first that the CPU can run.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -23,21 +24,17 @@ from compiler.errors import ExportError
 from compiler.llvm.machine import object_code
 from compiler.runtime.c_example import example_text
 from compiler.runtime.c_header import compile_command, header_text, object_command
-from compiler.runtime.c_implementation import (
-    constant_offsets,
-    constants_text,
-    implementation_text,
-)
+from compiler.runtime.c_implementation import constants_text, implementation_text
 from compiler.runtime.c_interface import CInterface, c_interface, model_title
-from compiler.runtime.check_target import platform_of
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.c_programs import ConstantLayout, check_programs, entry_symbol
+from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
 from compiler.runtime.thread_pool import pool_ir
-from compiler.target import Target, host_target
+from compiler.runtime.toolchain import Toolchain, find_toolchain
+from compiler.target import baseline_target
 from compiler.types.tensor_type import bytes_of
 
 # What code reaches its constants by is 32 bits wide.
 _MOST_CONSTANT_BYTES = 2**31 - 2**26
-_INSTALL = "install a C compiler, e.g. apt-get install gcc libc6-dev"
 _MAPPED = (
     "-shared",
     "-Wl,-Bsymbolic",
@@ -46,22 +43,6 @@ _MAPPED = (
     "-Wl,--build-id=none",
     "-Wl,--as-needed",
 )
-
-
-def check_toolchain(target: Target, *, static: bool = False) -> None:
-    """Raise `ExportError` if this machine cannot make C libraries for `target`.
-
-    `static` also asks for what object files need.
-    """
-    here, made_for = platform_of(host_target()), platform_of(target)
-    if not made_for.endswith(" linux") or made_for != here:
-        raise ExportError(
-            f"this machine's C compiler makes code for {here}, the model is built for {made_for}",
-            hint="build it on such a machine running Linux, or emit llvm or asm",
-        )
-    for tool in ("cc", "objcopy") if static else ("cc",):
-        if shutil.which(tool) is None:
-            raise ExportError(f"there is no {tool} on PATH to link the model with", hint=_INSTALL)
 
 
 def check_folder(folder: str | PathLike[str]) -> None:
@@ -91,70 +72,94 @@ def library_files(name: str) -> tuple[str, ...]:
 
 
 def export_library(
-    spec: ExecutableSpec, folder: str | PathLike[str], name: str | None = None
+    spec: ExecutableSpec,
+    folder: str | PathLike[str],
+    name: str | None = None,
+    *,
+    others: Sequence[ExecutableSpec] = (),
+    compiler: str | None = None,
 ) -> tuple[Path, ...]:
     """Write header, shared library and example into `folder`; the three paths.
 
     The folder is made if it is missing; files are replaced one by one when all are complete. `name`
     is the model's, by default the spec's; as a C identifier it starts every name in the files.
-    Raises `ExportError`.
+    `others` are programs of the same model for less able CPUs, each taken where none before it can
+    run. `compiler` is the C compiler, by default one for the target. Raises `ExportError`.
     """
-    check_toolchain(spec.target)
+    programs = (spec, *others)
+    check_programs(programs)
+    tools = find_toolchain(spec.target, compiler, static=bool(others))
     check_folder(folder)
-    interface = _interface(spec, name)
+    interface = _interface(programs, name)
     header, library, example = library_files(interface.name)
+    command = compile_command(interface.name, tools.command)
+    targets = [program.target for program in programs]
     texts = {
-        header: header_text(interface, spec.target, compile_command(interface.name)),
+        header: header_text(interface, targets, command),
         example: example_text(interface),
     }
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".tune-") as scratch:
             work = Path(scratch)
-            parts = _write_parts(interface, spec, work, texts)
-            _link_library(interface, work, library, parts)
+            parts = _write_parts(interface, programs, work, texts, tools)
+            _link_library(interface, work, library, parts, tools)
             return _move(work, {file: Path(folder, file) for file in (header, library, example)})
     except OSError as error:
         raise ExportError(f"cannot write into {folder}: {error.strerror or error}") from error
 
 
 def export_object(
-    spec: ExecutableSpec, path: str | PathLike[str], name: str | None = None
+    spec: ExecutableSpec,
+    path: str | PathLike[str],
+    name: str | None = None,
+    *,
+    others: Sequence[ExecutableSpec] = (),
+    compiler: str | None = None,
 ) -> tuple[Path, ...]:
     """Write a relocatable object file to `path`, and the header beside it; the two paths.
 
     The object holds what the shared library holds, constants included, and defines no symbol but
     the interface's functions, so that objects of several models may be linked into one program.
-    Raises `ExportError`.
+    The rest is as in `export_library`. Raises `ExportError`.
     """
-    check_toolchain(spec.target, static=True)
+    programs = (spec, *others)
+    check_programs(programs)
+    tools = find_toolchain(spec.target, compiler, static=True)
     target, header = Path(path), header_path(path)
-    interface = _interface(spec, name)
-    command = object_command(interface.name, shlex.quote(target.name), interface.threads)
-    texts = {f"{interface.name}.h": header_text(interface, spec.target, command)}
+    interface = _interface(programs, name)
+    command = object_command(
+        interface.name, shlex.quote(target.name), interface.threads, tools.command
+    )
+    targets = [program.target for program in programs]
+    texts = {f"{interface.name}.h": header_text(interface, targets, command)}
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:
             work = Path(scratch)
-            parts = _write_parts(interface, spec, work, texts)
-            _run(work, "cc", "-r", "-nostdlib", "-o", "model", *parts)
-            keep = (f"--keep-global-symbol={symbol}" for symbol in interface.functions)
-            _run(work, "objcopy", *keep, "model")
+            parts = _write_parts(interface, programs, work, texts, tools)
+            _run(work, *tools.compiler, "-r", "-nostdlib", "-o", "model", *parts)
+            _localise(work, tools, "model", interface.functions)
             return _move(work, {"model": target, f"{interface.name}.h": header})
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _interface(spec: ExecutableSpec, name: str | None) -> CInterface:
-    if constant_offsets(spec)[-1] > _MOST_CONSTANT_BYTES:
+def _interface(programs: Sequence[ExecutableSpec], name: str | None) -> CInterface:
+    if ConstantLayout.of(programs).bytes > _MOST_CONSTANT_BYTES:
         raise ExportError(
             "the model has more than 2 GiB of constants, too many for a library",
             hint="build an artefact",
         )
-    return c_interface(spec, name)
+    found = [c_interface(program, name) for program in programs]
+    return max(found, key=lambda interface: interface.threads)
 
 
 def _write_parts(
-    interface: CInterface, spec: ExecutableSpec, work: Path, texts: dict[str, str]
+    interface: CInterface,
+    programs: Sequence[ExecutableSpec],
+    work: Path,
+    texts: dict[str, str],
+    tools: Toolchain,
 ) -> list[str]:
     """Write everything that is linked, and `texts`, into `work`; the object files' names.
 
@@ -162,37 +167,68 @@ def _write_parts(
     """
     for file, text in texts.items():
         (work / file).write_text(text, encoding="utf-8")
-    objects = [spec.entry, *(part.code for part in spec.objects)]
+    parts = _write_programs(programs, work, tools)
     if interface.threads > 1:
-        pool = pool_ir(spec.target.triple.split("-")[0])
-        objects.append(object_code(pool, spec.target))
-    parts = [f"part{number}.o" for number in range(len(objects))]
-    for part, code in zip(parts, objects, strict=True):
-        (work / part).write_bytes(code)
-    _write_constants(spec, work / "constants.bin")
+        target = programs[0].target
+        if len(programs) > 1:
+            target = baseline_target(target)  # it serves all of them
+        (work / "pool.o").write_bytes(object_code(pool_ir(target.triple.split("-")[0]), target))
+        parts.append("pool.o")
+    _write_constants(ConstantLayout.of(programs), work / "constants.bin")
     (work / "constants.s").write_text(constants_text("constants.bin"), encoding="utf-8")
-    (work / "model.c").write_text(implementation_text(interface, spec), encoding="utf-8")
+    (work / "model.c").write_text(implementation_text(interface, programs), encoding="utf-8")
     flags = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-pthread")
-    _run(work, "cc", "-c", *flags, "-o", "model.o", "model.c")
-    _run(work, "cc", "-c", "-o", "constants.o", "constants.s")
+    _run(work, *tools.compiler, "-c", *flags, "-o", "model.o", "model.c")
+    _run(work, *tools.compiler, "-c", "-o", "constants.o", "constants.s")
     return ["model.o", *parts, "constants.o"]
 
 
-def _write_constants(spec: ExecutableSpec, path: Path) -> None:
+def _write_programs(programs: Sequence[ExecutableSpec], work: Path, tools: Toolchain) -> list[str]:
+    """Write the programs' code; the object files' names.
+
+    Kernels of several programs have the same names: each program is one file then, in which
+    nothing can be seen but its entry function, by a name of its own.
+    """
+    files = []
+    for number, program in enumerate(programs):
+        objects = [program.entry, *(part.code for part in program.objects)]
+        parts = [f"program{number}_part{part}.o" for part in range(len(objects))]
+        for part, code in zip(parts, objects, strict=True):
+            (work / part).write_bytes(code)
+        if len(programs) == 1:
+            return parts
+        file, entry = f"program{number}.o", entry_symbol(programs, number)
+        _run(work, *tools.compiler, "-r", "-nostdlib", "-o", file, *parts)
+        _localise(work, tools, file, [ENTRY_SYMBOL])
+        _run(work, tools.objcopy, f"--redefine-sym={ENTRY_SYMBOL}={entry}", file)
+        files.append(file)
+    return files
+
+
+def _write_constants(layout: ConstantLayout, path: Path) -> None:
     with path.open("wb") as file:
-        for array, end in zip(spec.constants, constant_offsets(spec)[1:], strict=True):
+        for array, start in zip(layout.arrays, layout.starts, strict=True):
+            file.write(bytes(start - file.tell()))
             file.write(bytes_of(array))
-            file.write(bytes(end - file.tell()))
+        file.write(bytes(layout.bytes - file.tell()))
 
 
-def _link_library(interface: CInterface, work: Path, library: str, parts: Sequence[str]) -> None:
+def _link_library(
+    interface: CInterface, work: Path, library: str, parts: Sequence[str], tools: Toolchain
+) -> None:
     """Link the parts; models' libraries in one process see nothing of each other's kernels."""
     functions = " ".join(f"{symbol};" for symbol in interface.functions)
     (work / "exports.map").write_text(f"{{ global: {functions} local: *; }};\n", encoding="utf-8")
     flags = [*_MAPPED, f"-Wl,-soname,{library}"]
     if interface.threads > 1:
         flags += ["-Wl,-z,nodelete", "-pthread"]  # its threads run in it until the process ends
-    _run(work, "cc", *flags, "-o", library, *parts, "-lm")
+    _run(work, *tools.compiler, *flags, "-o", library, *parts, "-lm")
+
+
+def _localise(work: Path, tools: Toolchain, file: str, kept: Sequence[str]) -> None:
+    """Have an object file define no symbols that others see, but these."""
+    keep = (f"--keep-global-symbol={symbol}" for symbol in kept)
+    _run(work, tools.objcopy, *keep, file)
 
 
 def _run(work: Path, tool: str, *arguments: str) -> None:

@@ -350,6 +350,11 @@ def is_supported() -> bool:
     return sys.platform == "linux" and platform.machine() in _FUTEX_NUMBERS
 
 
+def is_supported_on(triple: str) -> bool:
+    """Whether machines of an LLVM triple have what the pool is made of."""
+    return "linux" in triple and triple.split("-")[0] in _FUTEX_NUMBERS
+
+
 def thread_pool(threads: int) -> ThreadPool | None:
     """The process's pool with room for `threads`; None where the system lacks what it needs.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from compiler.emit import assembly_text, llvm_text
@@ -12,30 +13,34 @@ from compiler.graph.serialize import graph_to_json
 from compiler.pipeline import Compiled
 from compiler.runtime.c_header import compile_command, object_command
 from compiler.runtime.c_interface import c_interface
+from compiler.runtime.check_target import platform_of
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.export_c import (
     check_folder,
-    check_toolchain,
     export_library,
     export_object,
     header_path,
     library_files,
 )
+from compiler.runtime.toolchain import find_toolchain
+from compiler.target import host_target
 from configs.files import write_text
 from tuner.building.request import LIBRARY, OBJECT, BuildRequest
-from tuner.from_settings import target_of
+from tuner.from_settings import targets_of
 
 
 def check_c(request: BuildRequest) -> tuple[str, ...]:
     """Refuse a folder or a machine that cannot do. Returns the files that may be overwritten."""
-    output, target = request.output, target_of(request.settings)
+    output, targets = request.output, targets_of(request.settings)
+    static = request.form == OBJECT or len(targets) > 1
     if request.form == LIBRARY:
         check_folder(output)
-        check_toolchain(target)
+    for target in targets:
+        find_toolchain(target, request.compiler, static=static)
+    if request.form == LIBRARY:
         if not Path(output).exists():
             return ()  # in a new folder nothing can be overwritten
         return tuple(str(Path(output, name)) for name in library_files(request.name))
-    check_toolchain(target, static=True)
     return output, str(header_path(output))
 
 
@@ -44,11 +49,9 @@ def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...],
 
     In C the model has the name of its file. Raises TunefarmError.
     """
-    form, output, name, spec = request.form, request.output, request.name, built.spec
+    form, output, spec = request.form, request.output, built.spec
     if form in (LIBRARY, OBJECT):
-        export = export_library if form == LIBRARY else export_object
-        files = tuple(map(str, export(spec, output, name)))
-        return files, _c_command(form, spec, output, name)
+        return write_programs(request, [spec])
     if form == "graph":
         # Of its constants only the SHA-256.
         graph = graph_to_json(built.graph)
@@ -59,12 +62,26 @@ def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...],
     return (output,), _assemble_command(form, output)
 
 
-def _c_command(form: str, spec: ExecutableSpec, output: str, name: str) -> str:
-    interface = c_interface(spec, name)
-    if form == OBJECT:
-        return object_command(interface.name, shlex.quote(output), interface.threads)
-    run = f"{compile_command(interface.name)} && ./{interface.name}_example"
-    return f"cd {shlex.quote(output)} && {run}"
+def write_programs(
+    request: BuildRequest, programs: Sequence[ExecutableSpec]
+) -> tuple[tuple[str, ...], str]:
+    """Write programs of one model as C, the preferred one first; as `write_form`."""
+    export = export_library if request.form == LIBRARY else export_object
+    first, *others = programs
+    files = export(first, request.output, request.name, others=others, compiler=request.compiler)
+    return tuple(map(str, files)), _c_command(request, first)
+
+
+def _c_command(request: BuildRequest, spec: ExecutableSpec) -> str:
+    interface, output = c_interface(spec, request.name), request.output
+    compiler = find_toolchain(spec.target, request.compiler).command
+    if request.form == OBJECT:
+        file, threads = shlex.quote(output), interface.threads
+        return object_command(interface.name, file, threads, compiler)
+    command = compile_command(interface.name, compiler)
+    if platform_of(spec.target) == platform_of(host_target()):
+        command += f" && ./{interface.name}_example"
+    return f"cd {shlex.quote(output)} && {command}"
 
 
 def _assemble_command(form: str, output: str) -> str:

@@ -14,9 +14,9 @@ import pytest
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.compile_kernel import compile_kernel
-from compiler.runtime import export_c
 from compiler.runtime.c_interface import c_interface
 from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.export_c import export_library
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target
 from compiler.types.tensor_type import Array, TensorType
@@ -37,19 +37,11 @@ def run_emulated(folder: Path, program: str, *arguments: str, cpu: str = "max") 
     return run(folder, EMULATOR, "-cpu", cpu, "-L", _ROOT, f"./{program}", *arguments)
 
 
-def cross_compiled(
-    spec: ExecutableSpec, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def cross_compiled(spec: ExecutableSpec, folder: Path, name: str) -> None:
     """The C library of a model for 64-bit Arm in `folder`, and its example, linked."""
-    tools = folder / "tools"
-    tools.mkdir(exist_ok=True)
-    if not (tools / "cc").exists():
-        (tools / "cc").symlink_to(str(shutil.which(COMPILER)))
-    monkeypatch.setenv("PATH", str(tools), prepend=":")
-    monkeypatch.setattr(export_c, "host_target", lambda: spec.target)
-    export_c.export_library(spec, folder, name)
+    export_library(spec, folder, name)
     linked = ("-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", f"{name}_example")
-    run(folder, "cc", "-std=c11", "-O1", f"{name}_example.c", *linked)
+    run(folder, COMPILER, "-std=c11", "-O1", f"{name}_example.c", *linked)
 
 
 def example_outputs(

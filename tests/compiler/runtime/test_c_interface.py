@@ -170,7 +170,7 @@ def test_c_code_does_without_tiles_that_the_kernel_denies(
 def test_c_library_says_what_tiles_need(tmp_path: Path) -> None:
     spec = compiled(renamed("x", "y"), tmp_path)
     target = replace(spec.target, features=("amx-tile", *spec.target.features))
-    text = implementation_text(c_interface(spec, "tiled"), replace(spec, target=target))
+    text = implementation_text(c_interface(spec, "tiled"), [replace(spec, target=target)])
     assert "or its kernel does not permit matrix tiles: amx-tile" in text
 
 

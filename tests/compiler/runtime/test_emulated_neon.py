@@ -13,14 +13,16 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.pipeline import compile_model
+from compiler.runtime.export_c import export_library, export_object
 from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from configs.settings import load_target
 from tests.compiler.loops.tiny_kernels import tiny_kernels
-from tests.compiler.runtime.c_models import random_inputs
+from tests.compiler.runtime.c_models import random_inputs, run
 from tests.compiler.runtime.emulated import (
+    COMPILER,
     Case,
     cross_compiled,
     emulated,
@@ -36,6 +38,7 @@ MODELS = {
     "mobilenet_v2": Size(image=64, width=0.5, classes=10),
     "encoder": Size(width=0.125, tokens=13, layers=2),
 }
+ARMS = ("neoverse-v1", "armv8-neon")
 
 
 def target(name: str) -> Target:
@@ -45,13 +48,11 @@ def target(name: str) -> Target:
 @emulated
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_models_compute_what_onnxruntime_does(
-    model: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_compute_what_onnxruntime_does(model: str, threads: int, tmp_path: Path) -> None:
     proto = build_model(model, size=MODELS[model])
     arm = target(("armv8-neon", "neoverse-v1")[threads - 1])
     spec = compile_model(import_model_proto(proto), target=arm, threads=threads).spec
-    cross_compiled(spec, tmp_path, monkeypatch, "model")
+    cross_compiled(spec, tmp_path, "model")
     inputs = random_inputs(spec)
     found = example_outputs(spec, tmp_path, "model", inputs)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
@@ -60,15 +61,13 @@ def test_models_compute_what_onnxruntime_does(
 
 
 @emulated
-def test_a_model_in_bf16_is_that_in_f32_but_for_rounding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_in_bf16_is_that_in_f32_but_for_rounding(tmp_path: Path) -> None:
     """Its products are of matrices in vectors, which threads share without setting them up."""
     proto = build_model("encoder", size=MODELS["encoder"])
     graph, arm = import_model_proto(proto), target("neoverse-v1")
     compiled = compile_model(graph, target=arm, threads=2, numerics="bf16")
     assert any(item.used.schedule.uses_tiles for item in compiled.schedules.values())
-    cross_compiled(compiled.spec, tmp_path, monkeypatch, "model")
+    cross_compiled(compiled.spec, tmp_path, "model")
     inputs = random_inputs(compiled.spec)
     found = example_outputs(compiled.spec, tmp_path, "model", inputs)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
@@ -77,13 +76,42 @@ def test_a_model_in_bf16_is_that_in_f32_but_for_rounding(
 
 
 @emulated
-def test_a_library_for_a_newer_cpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_for_a_newer_cpu_says_so(tmp_path: Path) -> None:
     proto = build_model("mlp", size=Size())
     spec = compile_model(import_model_proto(proto), target=target("neoverse-v1")).spec
-    cross_compiled(spec, tmp_path, monkeypatch, "mlp")
+    cross_compiled(spec, tmp_path, "mlp")
     example_outputs(spec, tmp_path, "mlp", random_inputs(spec), cpu="max")
     with pytest.raises(AssertionError, match="lacks instructions that the code needs: bf16 dot"):
         run_emulated(tmp_path, "mlp_example", cpu="cortex-a72")
+
+
+@emulated
+def test_a_library_of_two_programs_runs_that_which_the_cpu_can_run(tmp_path: Path) -> None:
+    proto = build_model("mlp", size=Size())
+    graph = import_model_proto(proto)
+    programs = [compile_model(graph, target=target(name)).spec for name in ARMS]
+    export_library(programs[0], tmp_path, "mlp", others=programs[1:])
+    run(tmp_path, COMPILER, "mlp_example.c", "-L.", "-lmlp", "-Wl,-rpath,$ORIGIN", "-omlp_example")
+    inputs = random_inputs(programs[0])
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for cpu in ("max", "cortex-a72"):  # the latter has NEON and nothing more
+        found = example_outputs(programs[0], tmp_path, "mlp", inputs, cpu=cpu)
+        for name, expected in zip(found, session.run(list(found), inputs), strict=True):
+            assert np.abs(found[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@emulated
+def test_an_object_file_for_another_architecture_is_linked_there(tmp_path: Path) -> None:
+    graph = import_model_proto(build_model("mlp", size=Size()))
+    spec = compile_model(graph, target=target(ARMS[1])).spec
+    export_object(spec, tmp_path / "mlp.o", "mlp", compiler=COMPILER)
+    cross_compiled(spec, tmp_path / "library", "mlp")
+    (tmp_path / "mlp_example.c").write_bytes((tmp_path / "library/mlp_example.c").read_bytes())
+    run(tmp_path, COMPILER, "mlp_example.c", "mlp.o", "-lm", "-pthread", "-o", "mlp_example")
+    inputs = random_inputs(spec)
+    by_object = example_outputs(spec, tmp_path, "mlp", inputs)
+    for name, array in example_outputs(spec, tmp_path / "library", "mlp", inputs).items():
+        np.testing.assert_array_equal(by_object[name], array)
 
 
 @emulated

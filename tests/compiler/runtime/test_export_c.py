@@ -16,11 +16,16 @@ import onnxruntime
 import pytest
 
 from compiler.errors import ExportError
+from compiler.frontend.import_onnx import import_onnx
+from compiler.pipeline import compile_model
 from compiler.runtime.buffers import address_of
 from compiler.runtime.c_interface import c_interface
+from compiler.runtime.cpu_features import X86_FEATURES
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.export_c import export_library, export_object
+from compiler.runtime.guards import SizeGuard
+from compiler.target import baseline_target, host_target
 from compiler.types.tensor_type import Array
 from tests.compiler.runtime.c_models import (
     MODELS,
@@ -120,6 +125,54 @@ def test_an_object_file_is_linked_into_a_program(tmp_path: Path) -> None:
     command = command.replace("your_program.c", "mlp_example.c")
     run(tmp_path, "sh", "-c", command.replace("your_program", "mlp_example"))
     assert_same_bits(run_example(tmp_path, "mlp", spec), Executable(spec).run(random_inputs(spec)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_library_of_several_programs_runs_the_first_that_the_cpu_can_run(
+    threads: int, tmp_path: Path
+) -> None:
+    """Their kernels have the same names; what their constants have in common is there once."""
+    onnx.save(odd_mlp(), tmp_path / "model.onnx")
+    graph, host = import_onnx(tmp_path / "model.onnx"), host_target()
+    targets = (host, baseline_target(host))
+    here, portable = (compile_model(graph, target=t, threads=threads).spec for t in targets)
+    lacking = next(name for name in ("avx512fp16", "fp16fml") if name not in host.features)
+    newer = replace(here, target=replace(host, features=(*host.features, lacking)))
+    inputs = random_inputs(here)
+    for number, (programs, chosen) in enumerate(
+        [((here, portable), here), ((newer, portable), portable), ((newer, here, portable), here)]
+    ):
+        first, *others = programs
+        files = export_library(first, tmp_path / str(number), "mlp", others=others)
+        ours = Library(files[1], "mlp", first).run(inputs)
+        assert_same_bits(ours, Executable(chosen).run(inputs))
+    export_object(first, tmp_path / "mlp.o", "mlp", others=others)
+    symbols = run(tmp_path, "nm", "--defined-only", "--extern-only", "mlp.o").split()[2::3]
+    assert sorted(symbols) == ["mlp_error", "mlp_run", "mlp_workspace_bytes"]
+    assert f"CPUs {host.cpu}, {host.cpu}, x86-64 (" in files[0].read_text() or not ON_X86
+
+
+@pytest.mark.skipif(not ON_X86, reason="the features are those of x86-64")
+def test_a_library_that_no_program_of_runs_here_names_what_each_needs(tmp_path: Path) -> None:
+    spec = compiled(renamed("x", "y"), tmp_path)
+    lacking = [name for name in X86_FEATURES if name not in spec.target.features][-2:]
+    programs = [replace(spec, target=replace(spec.target, features=(name,))) for name in lacking]
+    export_library(programs[0], tmp_path, "negated", others=programs[1:])
+    compile_example(tmp_path, "negated")
+    cpu = spec.target.cpu
+    with pytest.raises(AssertionError, match=f"{cpu}: {lacking[0]}; {cpu}: {lacking[1]}"):
+        run(tmp_path, "./negated_example")
+
+
+def test_programs_that_no_library_can_hold_are_refused(tmp_path: Path) -> None:
+    spec = compiled(renamed("x", "y"), tmp_path)
+    arm = replace(spec, target=replace(spec.target, triple="riscv64-unknown-linux-gnu"))
+    with pytest.raises(ExportError, match=r"not for .* linux and riscv64 linux"):
+        export_library(spec, tmp_path / "out", others=[arm])
+    sized = replace(spec, guards=(SizeGuard("n", "x", 0, 3, 3),))
+    with pytest.raises(ExportError, match="one size of each input"):
+        export_object(sized, tmp_path / "x.o", others=[spec])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4, 60])
@@ -347,12 +400,12 @@ def test_a_failing_compiler_is_one_error_and_leaves_nothing(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_target_that_cc_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_a_target_without_a_compiler_is_refused_and_nothing_written(tmp_path: Path) -> None:
     spec = compiled(renamed("x", "y"), tmp_path)
-    other = "aarch64" if ON_X86 else "x86_64"
-    foreign = replace(spec, target=replace(spec.target, triple=f"{other}-unknown-linux-gnu"))
-    with pytest.raises(ExportError, match=f"the model is built for {other} linux"):
+    foreign = replace(spec, target=replace(spec.target, triple="sparcv9-unknown-linux-gnu"))
+    with pytest.raises(ExportError, match=r"no cross compiler on PATH that links for sparcv9"):
         export_library(foreign, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_where_the_folder_goes_is_refused(tmp_path: Path) -> None:

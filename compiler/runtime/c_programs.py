@@ -1,0 +1,148 @@
+"""Which program of a C library runs: C code that asks the CPU once and takes the first that fits.
+
+The programs of a library are one model for several CPUs of one family, the best first; each has an
+entry function of its own, and what their constants have in common is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.errors import ExportError
+from compiler.runtime.check_target import platform_of
+from compiler.runtime.cpu_features import checked_features, cpu_check_code, cpu_choice_code
+from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec, aligned
+from compiler.tile_state import TILE_FEATURES
+from compiler.types.tensor_type import Array
+
+CONSTANTS_SYMBOL = "tunefarm_constants"
+
+
+def check_programs(programs: Sequence[ExecutableSpec]) -> None:
+    """Raise `ExportError` for programs that no C library can hold together."""
+    platforms = list(dict.fromkeys(platform_of(program.target) for program in programs))
+    if len(platforms) > 1:
+        raise ExportError(
+            f"a C library is for one kind of machine, not for {' and '.join(platforms)}",
+            hint="build one for each",
+        )
+    if any(program.guards for program in programs):
+        raise ExportError(
+            "a C library is for one size of each input",
+            hint="build one for each size, or an artefact of all",
+        )
+    if len({program.threads for program in programs}) > 1:
+        raise ExportError("the programs of a C library have one number of threads")
+
+
+def entry_symbol(programs: Sequence[ExecutableSpec], number: int) -> str:
+    """The symbol of a program's entry function within the library."""
+    return ENTRY_SYMBOL if len(programs) == 1 else f"{ENTRY_SYMBOL}_{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantLayout:
+    """The constants of all programs, each once: arrays, where they start, and the bytes of all.
+
+    `offsets` are those of each program's constants, in its order.
+    """
+
+    arrays: tuple[Array, ...]
+    starts: tuple[int, ...]
+    bytes: int
+    offsets: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(programs: Sequence[ExecutableSpec]) -> ConstantLayout:
+        arrays: list[Array] = []
+        starts: list[int] = []
+        known: dict[str, int] = {}
+        end, offsets = 0, []
+        for program in programs:
+            places = []
+            digests = program.digests[len(program.objects) :]
+            for array, digest in zip(program.constants, digests, strict=True):
+                if digest not in known:
+                    known[digest] = end
+                    arrays.append(array)
+                    starts.append(end)
+                    end += aligned(array.nbytes)
+                places.append(known[digest])
+            offsets.append(tuple(places))
+        return ConstantLayout(tuple(arrays), tuple(starts), end, tuple(offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCode:
+    """Pieces of C: what stands before the functions, what `run` does where the CPU can run no
+    program (a condition), and the call of the entry function. `lacking` is the error's text."""
+
+    declarations: str
+    cpu_check: str
+    is_unable: str
+    call: str
+    lacking: str
+
+
+def program_code(programs: Sequence[ExecutableSpec]) -> ProgramCode:
+    """The C code that chooses among programs, or checks the CPU for the only one."""
+    layout = ConstantLayout.of(programs)
+    features = [checked_features(program.target) for program in programs]
+    prototypes = "\n".join(_prototype(entry_symbol(programs, n)) for n in range(len(programs)))
+    symbol = f"extern const unsigned char {CONSTANTS_SYMBOL}[];"
+    arguments = "workspace, &runtime"
+    if len(programs) == 1:
+        return ProgramCode(
+            f"{prototypes}\n{symbol}\n\n{_table('constants', layout.offsets[0])}",
+            cpu_check_code(features[0]),
+            "!cpu_is_able()",
+            f"{ENTRY_SYMBOL}(inputs, results, constants, {arguments});",
+            f"{_lacking(features)}: {' '.join(features[0])}",
+        )
+    tables = "\n".join(_table(f"constants_{n}", item) for n, item in enumerate(layout.offsets))
+    rows = "\n".join(
+        f"    {{{entry_symbol(programs, n)}, constants_{n}}}, /* {program.target.cpu} */"
+        for n, program in enumerate(programs)
+    )
+    chosen = f"""\
+static const struct {{
+    void (*run)(const void *const *, void *const *, const void *const *, void *,
+                const struct runtime *);
+    const void *const *constants;
+}} programs[] = {{
+{rows}
+}};"""
+    needs = "; ".join(
+        f"{program.target.cpu}: {' '.join(needed)}"
+        for program, needed in zip(programs, features, strict=True)
+    )
+    call = "programs[program_number()]"
+    return ProgramCode(
+        f"{prototypes}\n{symbol}\n\n{tables}\n{chosen}",
+        cpu_choice_code(features),
+        "program_number() < 0",
+        f"{call}.run(inputs, results, {call}.constants, {arguments});",
+        f"{_lacking(features)}: {needs}",
+    )
+
+
+def _prototype(symbol: str) -> str:
+    indent = " " * len(f"extern void {symbol}(")
+    return (
+        f"extern void {symbol}(const void *const *inputs, void *const *outputs,\n"
+        f"{indent}const void *const *constants, void *arena,\n"
+        f"{indent}const struct runtime *runtime);"
+    )
+
+
+def _table(name: str, offsets: Sequence[int]) -> str:
+    rows = [f"    {CONSTANTS_SYMBOL} + {offset}," for offset in offsets] or ["    NULL"]
+    return f"static const void *const {name}[] = {{\n" + "\n".join(rows) + "\n};"
+
+
+def _lacking(features: Sequence[Sequence[str]]) -> str:
+    text = "this CPU lacks instructions that the code needs"
+    if any(name.startswith(TILE_FEATURES) for needed in features for name in needed):
+        text += ", or its kernel does not permit matrix tiles"
+    return text
