@@ -24,6 +24,9 @@ from configs.private_folder import writable_by_others
 _PRESETS = Path(__file__).resolve().parent
 _TARGETS = _PRESETS / "targets"
 
+HOST = "host"
+"""Stands for this machine among the names of targets."""
+
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 Duration = Annotated[float, Field(gt=0, le=1e7)]
@@ -117,6 +120,9 @@ class CompileSettings(_Section):
     `int8` multiplies integers of 8 bits, `auto` has what was chosen for each contraction."""
     target: str | None = None
     """A named target (`configs/targets`) or a TOML file; None: this machine."""
+    targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Several of these, for one artefact or one job; `host` is this machine. They stand for
+    `target`, which is not given then."""
 
 
 class CacheSettings(_Section):
@@ -234,8 +240,8 @@ def load_target(name_or_path: str) -> TargetSettings:
 def files_read(preset_or_path: str | None, settings: Settings) -> list[Path]:
     """The files that the settings were read from, and those that they name to be read."""
     files = [] if preset_or_path is None else [find_file(preset_or_path, _PRESETS, "preset")]
-    if settings.compile.target is not None:
-        files.append(find_file(settings.compile.target, _TARGETS, "target"))
+    named = [settings.compile.target, *settings.compile.targets]
+    files += [find_file(name, _TARGETS, "target") for name in named if name not in (None, HOST)]
     if settings.measure.token_file is not None:
         files.append(Path(settings.measure.token_file))
     return files

@@ -1,19 +1,60 @@
-"""What settings name, as the compiler takes it: the target and the limits."""
+"""What settings name, as the compiler takes it: the targets and the limits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from compiler.limits import Limits
 from compiler.target import Target, host_target
-from configs.settings import Settings, cache_folder, load_target, targets
+from configs.errors import SettingsError
+from configs.settings import HOST, Settings, cache_folder, load_target, targets
 
 
 def target_of(settings: Settings) -> Target:
-    """The target that the settings name; this machine if none.
+    """The target that the settings name, the best of several; this machine if none.
 
-    Raises SettingsError for a file that describes none which LLVM could make code for.
+    Raises SettingsError as `targets_of` does.
     """
-    name = settings.compile.target
-    if name is None:
+    return targets_of(settings)[0]
+
+
+def targets_of(settings: Settings) -> tuple[Target, ...]:
+    """The targets that the settings name, the best first; this machine if none.
+
+    Raises SettingsError for one that is named twice, and for a file that describes none which LLVM
+    could make code for.
+    """
+    compile = settings.compile
+    if not compile.targets:
+        return (_named(compile.target or HOST, settings),)
+    if compile.target is not None:
+        raise SettingsError(
+            f"compile.target = {compile.target!r} and compile.targets are both given",
+            hint="name it among the targets",
+        )
+    found = [_named(name, settings) for name in compile.targets]
+    for number, target in enumerate(found):
+        if target.key in {other.key for other in found[:number]}:
+            raise SettingsError(f"the target {compile.targets[number]} is given twice")
+    return best_first(found)
+
+
+def best_first(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """The targets, each before those of its family that have fewer features; else as given."""
+    ordered: list[Target] = []
+    for target in targets:
+        less = (place for place, other in enumerate(ordered) if _has_less(other, target))
+        ordered.insert(next(less, len(ordered)), target)
+    return tuple(ordered)
+
+
+def _has_less(one: Target, other: Target) -> bool:
+    same_family = one.triple.split("-")[0] == other.triple.split("-")[0]
+    return same_family and set(one.features) < set(other.features)
+
+
+def _named(name: str, settings: Settings) -> Target:
+    if name == HOST:
         return host_target()
     target = Target.from_json(load_target(name).model_dump())
     if name not in targets():

@@ -89,9 +89,12 @@ class BuildCache:
     def of(
         request: BuildRequest, target: Target, digest: Meanwhile[str | None]
     ) -> BuildCache | None:
-        """None for what is not kept: other forms, models in several files, where no cache is."""
+        """None for what is not kept: other forms, several programs, models in several files, where
+        no cache is."""
         folder = cache_folder(request.settings)
         if folder is None or request.form != ARTEFACT or request.dump_after is not None:
+            return None
+        if request.is_several:
             return None
         if request.settings.compile.numerics in CHOSEN:
             return None  # what was chosen is known when the model has been read

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from compiler.content_cache import ContentCache
 from compiler.graph.ir import Graph
 from compiler.llvm.object_cache import ObjectCache
 from compiler.pipeline import Compiled, compile_model
+from compiler.runtime.guards import SizeGuard
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
 from compiler.types.numerics import Numerics
@@ -26,6 +27,7 @@ def compile_with(
     dump_kernels: Collection[str] | None = None,
     keep_llvm: bool = False,
     numerics: Numerics | None = None,
+    guards: Sequence[SizeGuard] = (),
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
@@ -47,6 +49,7 @@ def compile_with(
         limits=limits_of(settings),
         fallback=fallback,
         keep_llvm=keep_llvm,
+        guards=guards,
     )
     if cache is not None and objects is not None and objects.misses:
         cache.trim()

@@ -36,10 +36,13 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
     if repeated is not None:
         return repeated
     known = Meanwhile(lambda: None if cache is None else cache.model())
-    graph = Meanwhile(lambda: _read(request) if known.result() is None else None)
+    is_read = not request.is_several
+    graph = Meanwhile(lambda: _read(request) if is_read and known.result() is None else None)
     from tuner.building.record import open_records, record_build
 
     with open_records(request.settings.database.url, untuned=request.untuned) as store:
+        if request.is_several:
+            return _several(request, store)
         model, result = known.result(), None
         if cache is not None and model is not None:
             result = _put_together(request, target, cache, model, store)
@@ -52,6 +55,17 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
     if cache is not None:
         cache.remember(result)
     return result
+
+
+def _several(request: BuildRequest, store: Store | None) -> BuildResult:
+    """A build of several programs, listed once for each of their targets."""
+    from tuner.building.record import record_programs
+    from tuner.building.several import build_several
+
+    result = build_several(request, store)
+    if not result.digest or not request.listed or request.untuned:
+        return result
+    return replace(result, not_listed=record_programs(request, result))
 
 
 def build_executable(request: BuildRequest) -> Executable:

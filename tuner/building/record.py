@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import compiler
 from compiler.errors import DatabaseError, SettingsError
 from compiler.target import Target
+from tuner.building.report import BuildReport
 from tuner.building.request import BuildRequest, BuildResult
+from tuner.from_settings import targets_of
 
 if TYPE_CHECKING:
     from db.store import Store
@@ -42,30 +45,51 @@ def record_build(request: BuildRequest, target: Target, result: BuildResult) -> 
     An artefact that came out before is listed already, with the file that it first went to. A
     build server may have the records for reading only: that is no reason to fail.
     """
+    return _record(request, result, [(target, result.report)])
+
+
+def record_programs(request: BuildRequest, result: BuildResult) -> str:
+    """The same of a build of several programs, which is listed once for each of its targets.
+
+    Of a target's programs the least tuned one is told.
+    """
+    listed = []
+    for target in targets_of(request.settings):
+        reports = [p.report for p in result.programs if p.target == target.key and not p.fallback]
+        listed.append((target, min(reports, key=lambda report: report.tuned_share)))
+    return _record(request, result, listed)
+
+
+def _record(
+    request: BuildRequest, result: BuildResult, listed: Sequence[tuple[Target, BuildReport]]
+) -> str:
     from db import queries
     from db.records import BuildRecord, TargetRecord
     from db.store import Store
 
     settings = request.settings
-    record = BuildRecord(
-        id=uuid.uuid4().hex,
-        model_name=request.name,
-        model_hash=result.model_hash,
-        target=target.key,
-        threads=settings.compile.threads,
-        numerics=settings.compile.numerics,
-        compiler_version=compiler.VERSION,
-        artefact_sha256=result.digest,
-        tuned_share=result.report.tuned_share,
-        report=result.to_json(),
-        created=time.time(),
-    )
+    records = [
+        BuildRecord(
+            id=uuid.uuid4().hex,
+            model_name=request.name,
+            model_hash=result.model_hash,
+            target=target.key,
+            threads=settings.compile.threads,
+            numerics=settings.compile.numerics,
+            compiler_version=compiler.VERSION,
+            artefact_sha256=result.digest,
+            tuned_share=report.tuned_share,
+            report={**result.named, **report.to_json()},
+            created=time.time(),
+        )
+        for target, report in listed
+    ]
     try:
         with Store.open(settings.database.url, create=False) as store:
             if queries.is_built(store, result.model_hash, result.digest):
                 return ""
-            store.add([TargetRecord(target.key, target.to_json())])
-            store.add([record])
+            store.add([TargetRecord(target.key, target.to_json()) for target, _ in listed])
+            store.add(records)
     except DatabaseError as error:
         return f"the build is not recorded: {error.message}"
     return ""

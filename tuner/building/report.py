@@ -62,6 +62,26 @@ class BuildReport:
         return BuildReport(tuple(KernelUse(*use) for use in uses), tuple(data["notes"]))
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramReport:
+    """One of several programs of a build: the CPU and the sizes that it is for, and its report."""
+
+    cpu: str
+    target: str  # its key
+    sizes: str
+    fallback: bool
+    report: BuildReport
+
+    def __str__(self) -> str:
+        kind = f"{self.cpu}, as a fallback" if self.fallback else self.cpu
+        return f"{kind}, {self.sizes}" if self.sizes else kind
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        named = {"cpu": self.cpu, "target": self.target, "sizes": self.sizes}
+        return {**named, "fallback": self.fallback, **self.report.to_json()}
+
+
 def build_report(
     reports: Sequence[KernelReport],
     kernels: Mapping[str, FusedKernel],
@@ -121,9 +141,16 @@ def require_share(report: BuildReport, required: float) -> None:
         )
 
 
-def build_table(report: BuildReport) -> Table:
+def build_tables(report: BuildReport, programs: Sequence[ProgramReport] = ()) -> list[Table]:
+    """A table for each of several programs, or that of the only one."""
+    if not programs:
+        return [build_table(report)]
+    return [build_table(program.report, f"for {program}") for program in programs]
+
+
+def build_table(report: BuildReport, title: str | None = None) -> Table:
     """A row per distinct kernel, the costliest first."""
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", title=title, title_justify="left", title_style="")
     table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
     table.add_column("key", no_wrap=True)
     for name in ("times", "share", "schedule", "record", "latency", "numerics"):

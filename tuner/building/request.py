@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from configs.errors import SettingsError
 from configs.settings import Settings
-from tuner.building.report import BuildReport
+from tuner.building.report import BuildReport, ProgramReport
 from tuner.calibration.options import PrecisionOptions
 from tuner.reports.report import format_share
 
 if TYPE_CHECKING:
+    from compiler.runtime.guards import SizeGuard
     from tuner.building.cache import KeptArtefact
 
 ARTEFACT = "artefact"
@@ -23,6 +24,16 @@ LIBRARY = "c-header+shared-library"
 OBJECT = "object"
 CODE_TEXTS = ("llvm", "asm")
 FORMS = (ARTEFACT, *CODE_TEXTS, OBJECT, LIBRARY, "graph")
+OF_SEVERAL = (ARTEFACT, OBJECT, LIBRARY)
+"""The forms that may hold more than one program."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSizes:
+    """The inputs' shapes of one of several programs of a model, and the guards that say so."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    guards: tuple[SizeGuard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,9 @@ class BuildRequest:
     estimated time that must run tuned. With `fallback` an artefact gets a second variant for CPUs
     that cannot run the first. `dump_after` names a stage of the compiler whose program is printed
     (see `compiler.pipeline`): then nothing is taken from caches. `precision` has the
-    calibration data of int8, or asks for a point of what was chosen for the model.
+    calibration data of int8, or asks for a point of what was chosen for the model. With `programs`
+    the model is built for each of these sizes, in place of `shapes`; `compiler` is the C compiler
+    for C forms, None: one for the target.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -50,6 +63,8 @@ class BuildRequest:
     dump_after: str | None = None
     listed: bool = True
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
+    programs: tuple[ProgramSizes, ...] = ()
+    compiler: str | None = None
 
     def __post_init__(self) -> None:
         self.precision.check(self.settings.compile.numerics)
@@ -62,6 +77,10 @@ class BuildRequest:
             )
         if self.fallback and self.form != ARTEFACT:
             raise SettingsError(f"--fallback is for artefacts, not for {self.form}")
+        if self.is_several and self.form not in OF_SEVERAL:
+            raise SettingsError(f"{self.form} holds one program: name one target, and one size")
+        if self.is_several and self.dump_after is not None:
+            raise SettingsError("--dump-after prints one program: name one target, and one size")
         if not 0.0 <= self.require_tuned <= 1.0:
             raise SettingsError(f"require_tuned = {self.require_tuned}: must be between 0 and 1")
         if self.dump_after is not None:
@@ -69,6 +88,11 @@ class BuildRequest:
             from compiler.stages import check_stage
 
             check_stage(self.dump_after, STAGES)
+
+    @property
+    def is_several(self) -> bool:
+        """Whether more than one program is to be built, apart from fallbacks."""
+        return len(self.settings.compile.targets) > 1 or len(self.programs) > 1
 
     @property
     def name(self) -> str:
@@ -93,7 +117,7 @@ class BuildResult:
 
     `model_hash` and `digest` name the model and the artefact, `kept` is the artefact in the cache
     if it is kept, `not_listed` says why it is not in its database or is ""; other forms have none
-    of these.
+    of these. `programs` are all where there are several; `report` is that of the first.
     """
 
     form: str
@@ -105,19 +129,34 @@ class BuildResult:
     digest: str = ""
     kept: KeptArtefact | None = None
     not_listed: str = ""
+    programs: tuple[ProgramReport, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the build, of all programs, each note once."""
+        every = [self.report, *(program.report for program in self.programs)]
+        return tuple(dict.fromkeys(note for report in every for note in report.notes))
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What was written where, as JSON values."""
+        return {"output": self.output, "emit": self.form, "files": list(self.files)}
 
     def to_json(self) -> dict[str, Any]:
         """What users see of it as JSON values."""
-        named = {"output": self.output, "emit": self.form, "files": list(self.files)}
-        return {**named, **self.report.to_json()}
+        several = [program.to_json() for program in self.programs]
+        programs = {"programs": several} if several else {}
+        return {**self.named, **self.report.to_json(), **programs}
 
     def lines(self) -> list[str]:
         """What to tell the user below the table of kernels."""
-        share = format_share(self.report.tuned_share)
-        return [
-            f"{', '.join(self.files)}: {share} of the estimated time runs tuned schedules",
-            f"next: {self.next_command}",
-        ]
+        runs = "of the estimated time runs tuned schedules"
+        files = ", ".join(self.files)
+        next_line = f"next: {self.next_command}"
+        if not self.programs:
+            return [f"{files}: {format_share(self.report.tuned_share)} {runs}", next_line]
+        each = [f"for {p}: {format_share(p.report.tuned_share)} {runs}" for p in self.programs]
+        return [f"{files}: {len(each)} programs", *each, next_line]
 
 
 def built_artefact(

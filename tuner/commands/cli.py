@@ -26,11 +26,13 @@ from tuner.commands.options import (
     ModelOption,
     NumericsOption,
     ShapeOption,
+    TargetsOption,
     ThreadsOption,
     UntunedOption,
     UsageError,
     named_values,
     shapes_of,
+    target_names,
 )
 from tuner.commands.precision_options import (
     CalibrationOption,
@@ -185,6 +187,11 @@ def build(
     fallback: Annotated[
         bool, typer.Option("--fallback", help="Add a variant for CPUs that cannot run this one.")
     ] = False,
+    targets: TargetsOption = None,
+    cc: Annotated[
+        str | None,
+        typer.Option("--cc", metavar="COMPILER", help="C compiler of the target, for C forms."),
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Use code that was compiled before.")
     ] = True,
@@ -207,13 +214,14 @@ def build(
     digest = begin_digest(model)  # while settings are read, and what a build needs is imported
     from configs.settings import load_settings
     from tuner.building.flow import build as build_model
-    from tuner.building.report import build_table
+    from tuner.building.report import build_tables
     from tuner.building.request import BuildRequest
 
     values = {
         "database.url": db,
         "compile.threads": threads,
         "compile.numerics": numerics,
+        "compile.targets": target_names(targets),
         "cache.enabled": None if cache else False,
     }
     settings = load_settings(config, values)
@@ -229,12 +237,13 @@ def build(
         require_tuned,
         dump_after,
         precision=precision,
+        compiler=cc,
     )
     prepare(settings, config, model, [*request.files(), json], precision.files())
     result = build_model(request, digest)
     tell_of_tiles(settings)
-    show(json, result.to_json(), build_table(result.report))
-    notes = () if json == "-" else result.report.notes
+    show(json, result.to_json(), *build_tables(result.report, result.programs))
+    notes = () if json == "-" else result.notes
     for note in (*notes, *filter(None, [result.not_listed])):
         print(f"note: {note}", file=sys.stderr)
     if json != "-":

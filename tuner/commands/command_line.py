@@ -122,8 +122,10 @@ def prepare(
 def tell_of_tiles(settings: Settings) -> None:
     """Say so if code for this machine goes without the matrix tiles that its CPU tells of."""
     from compiler.target import host_tile_refusal  # loading LLVM takes long
+    from configs.settings import HOST
 
-    if settings.compile.target is None and (refusal := host_tile_refusal()):
+    named = settings.compile.targets or (settings.compile.target or HOST,)
+    if HOST in named and (refusal := host_tile_refusal()):
         print(f"note: code is made without matrix tiles (AMX): {refusal}", file=sys.stderr)
 
 

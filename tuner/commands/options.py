@@ -35,6 +35,14 @@ ShapeOption = Annotated[
     list[str] | None,
     typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix an input's shape (repeatable)."),
 ]
+TargetsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--targets",
+        metavar="A,B,...",
+        help="CPUs to make code for, by name or TOML file; host is this machine.",
+    ),
+]
 UntunedOption = Annotated[
     bool, typer.Option("--untuned", help="Default schedules only, without a database.")
 ]
@@ -62,6 +70,16 @@ def named_values(values: Iterable[str] | None, option: str, form: str) -> dict[s
             raise UsageError(f"{option} {name} is given twice")
         result[name] = value
     return result
+
+
+def target_names(text: str | None) -> tuple[str, ...] | None:
+    """The names of `--targets`; None if it is not given."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f"--targets {text}: names of targets, with commas between")
+    return names
 
 
 def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:

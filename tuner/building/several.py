@@ -1,0 +1,144 @@
+"""Models in several programs: for the CPUs of `--targets`, and for several sizes of their inputs.
+
+    sizes    x  targets   ->  a program each, from the records of its target
+    programs              ->  one artefact, the best CPU's first; or one C library
+
+A program is what a build of that target and these sizes alone would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from compiler.errors import SettingsError
+from compiler.graph.serialize import structural_hash
+from compiler.runtime.artefact import digest_of, save
+from compiler.runtime.check_target import platform_of
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.guards import sizes_text
+from compiler.target import Target
+from measure.sandbox.import_model import import_model
+from tuner.building.apply_best import Records
+from tuner.building.compile import compile_with
+from tuner.building.fallback_targets import fallback_targets
+from tuner.building.lowered import keep_choice, lower_model
+from tuner.building.overflow import overflow_note
+from tuner.building.report import BuildReport, ProgramReport, build_report, require_share
+from tuner.building.request import (
+    ARTEFACT,
+    BuildRequest,
+    BuildResult,
+    ProgramSizes,
+    built_artefact,
+)
+from tuner.from_settings import limits_of, targets_of
+
+if TYPE_CHECKING:
+    from compiler.graph.ir import Graph
+    from db.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A built program, and what is told of it."""
+
+    spec: ExecutableSpec
+    report: BuildReport
+
+
+def build_several(request: BuildRequest, store: Store | None) -> BuildResult:
+    """Build every program of the request and write them in its form.
+
+    Raises TunefarmError, also for targets of which one can never be chosen.
+    """
+    targets = targets_of(request.settings)
+    check_reachable(targets)
+    others = _fallbacks(targets) if request.fallback else ()
+    built: list[_Program] = []
+    model_hash = ""
+    for sizes in request.programs or (ProgramSizes(request.shapes),):
+        graph = import_model(request.model, sizes.shapes, limits_of(request.settings))
+        model_hash = model_hash or structural_hash(graph)
+        for target in (*targets, *others):
+            built.append(_build(request, graph, sizes, target, target in others, store))
+    order = [(target, False) for target in targets] + [(target, True) for target in others]
+    built.sort(key=lambda item: order.index((item.spec.target, item.spec.fallback)))
+    specs = [item.spec for item in built]
+    reports = tuple(map(_told, built))
+    first = reports[0].report
+    if request.form != ARTEFACT:
+        from tuner.building.emit import write_programs
+
+        files, command = write_programs(request, specs)
+        return BuildResult(request.form, request.output, files, first, command, programs=reports)
+    save(specs[0], request.output, specs[1:])
+    digest = digest_of(request.output)
+    result = built_artefact(request.output, first, model_hash, digest, None)
+    return replace(result, programs=reports)
+
+
+def _build(
+    request: BuildRequest,
+    graph: Graph,
+    sizes: ProgramSizes,
+    target: Target,
+    fallback: bool,
+    store: Store | None,
+) -> _Program:
+    """One program with the best records of its target."""
+    settings = request.settings
+    lowered = lower_model(graph, settings, request.precision, target, store)
+    records = Records(store, settings, target)
+    built = compile_with(
+        lowered.graph,
+        records.choose,
+        settings,
+        target,
+        fallback=fallback,
+        numerics=lowered.numerics,
+        guards=sizes.guards,
+    )
+    kernels = built.spec.kernels
+    told = [lowered.note, overflow_note(graph, built, settings)]
+    report = build_report(kernels, built.kernels, (*filter(None, told), *records.notes(kernels)))
+    if not fallback:
+        require_share(report, request.require_tuned)
+    if lowered.chosen is not None and store is not None:
+        note = keep_choice(lowered.chosen, request.name, graph, settings, target)
+        report = replace(report, notes=(*report.notes, *filter(None, [note])))
+    return _Program(built.spec, report)
+
+
+def _told(program: _Program) -> ProgramReport:
+    spec = program.spec
+    return ProgramReport(
+        spec.target.cpu, spec.target.key, sizes_text(spec.guards), spec.fallback, program.report
+    )
+
+
+def check_reachable(targets: Sequence[Target]) -> None:
+    """Raise SettingsError for a target whose code no CPU would run: another one comes before it."""
+    for number, target in enumerate(targets):
+        for better in targets[:number]:
+            same = platform_of(better) == platform_of(target)
+            if same and set(better.features) <= set(target.features):
+                raise SettingsError(
+                    f"code for {target.cpu} would never run: every CPU that can run it runs that "
+                    f"for {better.cpu}, which needs no other features",
+                    hint="name one of the two",
+                )
+
+
+def _fallbacks(targets: Sequence[Target]) -> tuple[Target, ...]:
+    """For each family of CPUs the ladder below its best target, without what is built anyway."""
+    found: list[Target] = []
+    families: set[str] = set()
+    for target in targets:
+        if platform_of(target) in families:
+            continue
+        families.add(platform_of(target))
+        taken = [set(other.features) for other in targets]
+        found += [other for other in fallback_targets(target) if set(other.features) not in taken]
+    return tuple(found)
