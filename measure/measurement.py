@@ -45,6 +45,8 @@ class MeasureRequest:
     With `rivals`, further schedules of the kernel, it is a comparison: all are timed in turn in
     `options["samples"]` rounds, in an order drawn from `seed`.
 
+    `target` is the key of the target that it is built for and timed on; "": the runner's only one.
+
     `placements`: where the buffers lie while it is timed, by `measure.placement`. None: one after
     the other; one: for all schedules; as many as schedules: each has its own.
     """
@@ -58,6 +60,7 @@ class MeasureRequest:
     rivals: tuple[list[Any], ...] = ()
     seed: int = 0
     placements: tuple[list[int], ...] = ()
+    target: str = ""
 
     @property
     def schedules(self) -> list[list[Any]]:

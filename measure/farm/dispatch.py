@@ -3,6 +3,7 @@
 A request is built on any builder, then timed on any slot. Builders and slots lease their cores. A
 core that is in a slot builds while nothing waits to be timed. On a node that alternates the two
 take turns: it builds until a batch is ready or nothing is left to build, then times what was built.
+Nodes may be of several kinds: a request for a target stays on nodes of that kind.
 """
 
 from __future__ import annotations
@@ -61,8 +62,18 @@ class _Phase(StrEnum):
 
 
 @dataclass(slots=True)
+class _Waiting:
+    """The requests for nodes of one kind that wait for a builder, or for a slot."""
+
+    to_build: deque[Job] = field(default_factory=deque)
+    to_time: deque[Job] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
 class _Node:
     plan: SlotPlan
+    kind: str
+    waiting: _Waiting
     builders: list[int]  # free ones
     slots: list[int]  # free ones
     leases: CoreLeases = field(default_factory=CoreLeases)
@@ -78,27 +89,43 @@ class Dispatcher:
     `take_stranded` call.
     """
 
-    def __init__(self, plans: Sequence[SlotPlan], retries: int = 2) -> None:
+    def __init__(
+        self, plans: Sequence[SlotPlan], retries: int = 2, kinds: Sequence[str] | None = None
+    ) -> None:
+        """`kinds` are the keys of the nodes' targets; None: all are of one kind."""
+        kinds = [""] * len(plans) if kinds is None else kinds
+        self._waiting = {kind: _Waiting() for kind in kinds}
         self._nodes = [
-            _Node(plan, list(range(len(plan.build_cores))), list(range(len(plan.slots))))
-            for plan in plans
+            _Node(
+                plan,
+                kind,
+                self._waiting[kind],
+                list(range(len(plan.build_cores))),
+                list(range(len(plan.slots))),
+            )
+            for plan, kind in zip(plans, kinds, strict=True)
         ]
         self._retries = retries
-        self._to_build: deque[Job] = deque()
-        self._to_time: deque[Job] = deque()
 
     @property
     def capacity(self) -> int:
         """How many requests may usefully be in flight."""
-        total = 0
+        return sum(self.capacities.values())
+
+    @property
+    def capacities(self) -> dict[str, int]:
+        """The same for each kind of nodes."""
+        totals = dict.fromkeys(self._waiting, 0)
         for node in self._nodes:
             both = len(node.plan.build_cores) + len(node.plan.slots)
-            total += max(_AHEAD * both, 2 * _BATCH if node.plan.alternates else 0)
-        return total
+            totals[node.kind] += max(_AHEAD * both, 2 * _BATCH if node.plan.alternates else 0)
+        return totals
 
     def add(self, request: MeasureRequest) -> None:
-        """Take a request in."""
-        self._to_build.append(Job(request))
+        """Take a request in; of several kinds of nodes there must be one for its target."""
+        only = next(iter(self._waiting.values()))
+        waiting = only if len(self._waiting) == 1 else self._waiting[request.target]
+        waiting.to_build.append(Job(request))
 
     def next_actions(self) -> list[BuildAction | TimeAction]:
         """What can be started now; the caller starts all of it."""
@@ -120,7 +147,7 @@ class Dispatcher:
         if build.status is not Status.OK:
             failed = _failed(action.job, build.status, build.error)
             return replace(failed, culprit=build.culprit) if action.job.request.rivals else failed
-        self._to_time.append(action.job)
+        self._nodes[action.node].waiting.to_time.append(action.job)
         return None
 
     def time_done(self, action: TimeAction) -> None:
@@ -135,7 +162,7 @@ class Dispatcher:
 
         `reached`: the worker had the request. A request that loses two workers is quarantined. A
         node on which `NODE_FAILURES` times in a row no worker was reached gets no more work, unless
-        it is the last one.
+        it is the last one of its kind.
         """
         if isinstance(action, BuildAction):
             self._free_builder(action)
@@ -144,7 +171,8 @@ class Dispatcher:
         job, node = action.job, self._nodes[action.node]
         job.kills += reached
         node.failures = 0 if reached else node.failures + 1
-        others = [other for other in self._nodes if other is not node and not other.gone]
+        alike = (other for other in self._nodes if other.kind == node.kind)
+        others = [other for other in alike if other is not node and not other.gone]
         node.gone = node.gone or (node.failures >= NODE_FAILURES and bool(others))
         job.losses += reached or not others  # elsewhere it has not been tried yet
         if isinstance(action, TimeAction):
@@ -154,7 +182,7 @@ class Dispatcher:
             return _failed(job, Status.QUARANTINED, text)
         if job.losses > self._retries:
             return _failed(job, Status.INFRASTRUCTURE, reason)
-        (self._to_build if job.build is None else self._to_time).appendleft(job)
+        (node.waiting.to_build if job.build is None else node.waiting.to_time).appendleft(job)
         return None
 
     def remove_slot(self, node: int, index: int) -> None:
@@ -162,20 +190,24 @@ class Dispatcher:
         self._nodes[node].slots.remove(index)
 
     def take_stranded(self) -> list[MeasureResult]:
-        """What waits although no slot is left fails here; nothing while there is one."""
-        if any((node.slots and not node.gone) or node.timing for node in self._nodes):
-            return []
-        waiting = [*self._to_time, *self._to_build]
-        self._to_time.clear()
-        self._to_build.clear()
+        """What waits although no slot of its kind is left fails here; else nothing."""
+        stranded: list[Job] = []
+        for kind, waiting in self._waiting.items():
+            nodes = [node for node in self._nodes if node.kind == kind]
+            if any((node.slots and not node.gone) or node.timing for node in nodes):
+                continue
+            stranded += [*waiting.to_time, *waiting.to_build]
+            waiting.to_time.clear()
+            waiting.to_build.clear()
         reason = "no measuring slot is left"
-        return [_failed(job, Status.INFRASTRUCTURE, reason) for job in waiting]
+        return [_failed(job, Status.INFRASTRUCTURE, reason) for job in stranded]
 
     def _choose_phase(self, node: _Node) -> None:
-        enough = len(self._to_time) >= _BATCH or not self._to_build
-        if node.phase is _Phase.BUILD and self._to_time and enough:
+        to_time, to_build = node.waiting.to_time, node.waiting.to_build
+        enough = len(to_time) >= _BATCH or not to_build
+        if node.phase is _Phase.BUILD and to_time and enough:
             node.phase = _Phase.TIME
-        elif node.phase is _Phase.TIME and not self._to_time and not node.timing:
+        elif node.phase is _Phase.TIME and not to_time and not node.timing:
             node.phase = _Phase.BUILD
 
     def _start_timing(self, number: int, node: _Node) -> list[BuildAction | TimeAction]:
@@ -183,13 +215,13 @@ class Dispatcher:
             return []
         started: list[BuildAction | TimeAction] = []
         for index in list(node.slots):
-            if not self._to_time:
+            if not node.waiting.to_time:
                 break
             if not node.leases.acquire(node.plan.slots[index]):
                 continue
             node.slots.remove(index)
             node.timing += 1
-            job = self._take(self._to_time, number, index)
+            job = self._take(node, number, index)
             started.append(TimeAction(job, number, index))
         return started
 
@@ -198,22 +230,23 @@ class Dispatcher:
             return []
         started: list[BuildAction | TimeAction] = []
         for index in sorted(node.builders):
-            if not self._to_build:
+            if not node.waiting.to_build:
                 break
             core = node.plan.build_cores[index]
-            if core in node.plan.timed and self._to_time and not node.plan.alternates:
+            if core in node.plan.timed and node.waiting.to_time and not node.plan.alternates:
                 continue  # it is about to be needed
             if not node.leases.acquire((core,)):
                 continue
             node.builders.remove(index)
             node.building += 1
-            started.append(BuildAction(self._to_build.popleft(), number, index))
+            started.append(BuildAction(node.waiting.to_build.popleft(), number, index))
         return started
 
-    def _take(self, queue: deque[Job], number: int, index: int) -> Job:
+    def _take(self, node: _Node, number: int, index: int) -> Job:
         """The next job for a slot; one that lost its worker there goes elsewhere if it can."""
-        live = [node for node in self._nodes if not node.gone]
-        if sum(len(node.slots) + node.timing for node in live) > 1:
+        queue = node.waiting.to_time
+        live = [other for other in self._nodes if other.kind == node.kind and not other.gone]
+        if sum(len(other.slots) + other.timing for other in live) > 1:
             for job in queue:
                 if job.avoid != (number, index):
                     queue.remove(job)

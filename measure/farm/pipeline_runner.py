@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from time import monotonic
 from typing import Protocol, Self, TypeAlias, TypeVar
@@ -53,11 +53,19 @@ _CLOSE_SECONDS = 10.0
 class PipelineRunner:
     """A Runner over a Backend."""
 
-    def __init__(self, backend: Backend, threads: int, retries: int = 2) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        threads: int,
+        retries: int = 2,
+        kinds: Sequence[str] | None = None,
+    ) -> None:
+        """`kinds` are the keys of the nodes' targets; None: all have the one that is measured."""
         self._backend = backend
         self._threads = threads
-        self._dispatcher = Dispatcher(backend.plans, retries)
+        self._dispatcher = Dispatcher(backend.plans, retries, kinds)
         self._capacity = self._dispatcher.capacity
+        self._capacities = self._dispatcher.capacities
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[MeasureResult | None] = queue.SimpleQueue()
         self._pending = 0
@@ -69,6 +77,11 @@ class PipelineRunner:
     @property
     def capacity(self) -> int:
         return self._capacity
+
+    @property
+    def capacities(self) -> Mapping[str, int]:
+        """The capacity of each kind of nodes, by the key of its target."""
+        return self._capacities
 
     @property
     def pending(self) -> int:
@@ -90,6 +103,8 @@ class PipelineRunner:
                 f"the request wants {request.threads} threads, this runner has {self._threads}"
             )
         TimingOptions.of(request.options)  # refuses unknown ones here, not in a worker
+        if len(self._capacities) > 1 and request.target not in self._capacities:
+            raise MeasureError(f"no node has the target {request.target!r} of the request")
         self._pending += 1
         self._events.put(lambda: self._dispatcher.add(request))
 

@@ -1,0 +1,45 @@
+"""Which of a job's targets a node stands for: what its CPU says, by one rule for all nodes.
+
+Several of the targets may run on a CPU, but what is fast there says little of another one: each
+node measures for one target, so that no record is of the wrong kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.target import Target, host_target
+from measure.sandbox.by_name import by_name
+
+LEVELS = ("x86-64", "generic")
+"""What the names of targets begin with that stand for what many CPUs have in common."""
+
+
+def this_node(probe: str = "") -> Target:
+    """This machine as a target. `probe` is the path `module:function` of what tells it, in tests
+    that simulate other machines; "": the CPU."""
+    if not probe:
+        return host_target()
+    told: Target = by_name(probe)()
+    return told
+
+
+def kind_of(node: Target, wanted: Sequence[Target]) -> Target | None:
+    """The one of the `wanted` targets that a node stands for, the best ones first; None if none.
+
+    That is the target that the node is itself; else one of the same CPU that it can run, because a
+    named target has not the very features and caches; else the first level (`LEVELS`) that it has.
+    """
+    for target in wanted:
+        if target.key == node.key:
+            return target
+    able = [target for target in wanted if _can_run(node, target)]
+    for target in able:
+        if target.cpu == node.cpu:
+            return target
+    return next((target for target in able if target.cpu.startswith(LEVELS)), None)
+
+
+def _can_run(node: Target, target: Target) -> bool:
+    same = node.triple.split("-")[0] == target.triple.split("-")[0]
+    return same and set(target.features) <= set(node.features)
