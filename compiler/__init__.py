@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from compiler.types.extents import Shapes
 from compiler.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def build(
     *,
     target: Target | None = None,
     threads: int = 1,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
     numerics: Numerics | str = "default",
 ) -> Executable:

@@ -38,10 +38,10 @@ from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
+from compiler.types.extents import Shapes
 from compiler.types.numerics import DEFAULT_NUMERICS, Algorithm, Numerics
 
 Model: TypeAlias = str | PathLike[str] | Graph
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 STAGES = (
     "import",

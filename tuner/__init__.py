@@ -9,9 +9,10 @@ What a call needs is imported when it is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
+
+from compiler.types.extents import Shapes
 
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
@@ -31,7 +32,7 @@ def tune(
     calibration: str | PathLike[str] | None = None,
     config: str | None = None,
     seed: int | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     runner: str | None = None,
     address: str | None = None,
     progress: Progress | None = None,
@@ -75,7 +76,7 @@ def choose(
     threads: int | None = None,
     config: str | None = None,
     seed: int | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     progress: Progress | None = None,
 ) -> PrecisionChoice:
     """Tune a model in every precision, and choose one for each of its contractions.
@@ -115,7 +116,7 @@ def build(
     max_error: float | None = None,
     point: int | None = None,
     config: str | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     require_tuned: float = 0.0,
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
 from compiler.types.dtypes import DType
+from compiler.types.extents import Shapes
 from compiler.types.numerics import Numerics
 from configs.settings import Settings
 from db import queries
@@ -79,7 +80,7 @@ def tune_model(
     model: str | os.PathLike[str],
     settings: Settings,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     progress: Progress | None = None,
     make_runner: MakeRunner | None = None,
     started: float | None = None,

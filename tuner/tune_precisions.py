@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
 from compiler.graph.ir import Graph
 from compiler.plan.apply_precisions import apply_precisions, prepare
+from compiler.types.extents import Shapes
 from compiler.types.numerics import Numerics
 from configs.errors import SettingsError
 from configs.settings import Settings
@@ -45,7 +45,7 @@ def tune_with(
     settings: Settings,
     options: PrecisionOptions,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     progress: Progress | None = None,
     make_runner: MakeRunner | None = None,
     started: float | None = None,
@@ -79,7 +79,7 @@ def _quantised(
     model: Model,
     settings: Settings,
     options: PrecisionOptions,
-    shapes: Mapping[str, tuple[int, ...]] | None,
+    shapes: Shapes | None,
     progress: Progress | None,
 ) -> LoweredModel:
     """The quantised model; its ranges are of the calibration data, or of the record."""
@@ -101,7 +101,7 @@ def tune_auto(
     settings: Settings,
     options: PrecisionOptions,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     progress: Progress | None = None,
     make_runner: MakeRunner | None = None,
 ) -> PrecisionChoice:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.errors import ShapeError
+from compiler.frontend.padded_forms import form_of
+from compiler.frontend.run_time_sizes import MOST_SIZES, RunTimeSizes, symbols_text
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance
-from compiler.operators.registry import infer_type
+from compiler.operators.padding import PaddedUse, padding_of
+from compiler.operators.registry import complete_attributes, infer_type
+from compiler.types.dims import Dims, extent_of, is_whole, reshaped, true_shape, whole_dims
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
+from compiler.types.signature import SIZES, ResultSource, Signature
+from compiler.types.sizes import Dimension, Size, Symbol, known, symbols_of
 from compiler.types.tensor_type import Array, Attribute, TensorType
+
+Sizes = npt.NDArray[np.object_]
+"""Integers some of which are known at run time only: `Dimension`s."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,12 +35,28 @@ class Value:
     """A tensor of the model being imported; `array` holds its contents when they are constant.
 
     A constant becomes part of the graph only when a node reads it, so constants that shape
-    computations use up (which may have zero extents) leave no trace.
+    computations use up (which may have zero extents) leave no trace. The same holds for integers
+    that are computed of run-time sizes: `sizes` has them, and `array` is None.
+
+    `type` has the shape at the bounds of all symbols; where less than that may be there `padded`
+    says what is (None: all of it).
     """
 
     name: str
     type: TensorType
     array: Array | None = None
+    padded: Dims | None = None
+    sizes: Sizes | None = None
+
+    @property
+    def dims(self) -> Dims:
+        """What is there of each axis: its factors, each a true size and an extent."""
+        return whole_dims(self.type.shape) if self.padded is None else self.padded
+
+    @property
+    def true_shape(self) -> tuple[Dimension, ...]:
+        """The shape without padding."""
+        return self.type.shape if self.padded is None else true_shape(self.padded)
 
     @property
     def dtype(self) -> DType:
@@ -64,10 +90,18 @@ class GraphBuilder:
         self._count = 0
         self._memory: WeakValueDictionary[int, Array] = WeakValueDictionary()
         self._memory_bytes = 0
+        self.run_time = RunTimeSizes()
+        self._is_padded = False  # whether any value is, or is computed of sizes
+        self._known: dict[str, dict[int, str]] = {}  # value -> axis -> what its padding is
+        self._filled: dict[tuple[str, int, str], Value] = {}
+        self._computed: dict[Symbol, Value] = {}
+        self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
-    def input(self, name: str, type: TensorType) -> Value:
-        """Declare a graph input."""
-        value = Value(name, type)
+    def input(self, name: str, type: TensorType, dims: Dims | None = None) -> Value:
+        """Declare a graph input; `dims` are its axes where some are not known before run time."""
+        value = self.with_dims(Value(name, type), dims)
+        if value.padded is not None:
+            self.run_time.declare_axes(name, value.padded)
         self._inputs.append(value)
         self._types[name] = type
         return value
@@ -117,6 +151,13 @@ class GraphBuilder:
         """
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
+        if self._is_padded:
+            return self._emit_padded(operator, inputs, attributes)
+        return self._append(operator, inputs, attributes)
+
+    def _append(
+        self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]
+    ) -> Value:
         node = Node(
             operator,
             tuple("" if value is None else value.name for value in inputs),
@@ -135,6 +176,191 @@ class GraphBuilder:
         self._produced.add(node.output)
         return Value(node.output, type)
 
+    # --- sizes that are known at run time -------------------------------------------------------
+
+    def with_dims(self, value: Value, dims: Dims | None) -> Value:
+        """The value of which only so much of each axis is there."""
+        if dims is None or all(is_whole(axis) for axis in dims):
+            return value if value.padded is None else replace(value, padded=None)
+        if tuple(map(extent_of, dims)) != value.shape:
+            raise ValueError(f"{self.source}: axes {dims} are none of {value.type}")
+        self._is_padded = True
+        return replace(value, padded=dims)
+
+    def computed_symbol(self, symbol: Symbol, count: Value, *, output: bool = True) -> None:
+        """A symbol that the graph computes: its value is the i64 scalar `count`.
+
+        It is known after the run where it stands in outputs' shapes, for which it is an `output`.
+        """
+        self._computed[symbol] = count
+        if output:
+            self.run_time.declare(ResultSource(symbol, f"%size:{symbol.name}", 0))
+
+    def size(self, size: Dimension, dtype: DType = DType.I64) -> Value:
+        """A size as a scalar that nodes can read."""
+        if isinstance(size, int):
+            return self.scalar(size, dtype)
+        vector, number = self._vector_with(size)
+        return self.cast(self.reshape(self._slice_of(vector, number, 1), ()), dtype)
+
+    def size_vector(self, sizes: Sequence[Dimension], dtype: DType = DType.I64) -> Value:
+        """Sizes as a vector that nodes can read."""
+        numbers = known(sizes)
+        if numbers is not None:
+            return self.cast(self.integers(numbers), dtype)
+        if any(symbol in self._computed for size in sizes for symbol in symbols_of(size)):
+            return self.concat([self.reshape(self.size(size, dtype), (1,)) for size in sizes], 0)
+        number = self.run_time.block(sizes)
+        return self.cast(self._slice_of(self._sizes, number, len(sizes)), dtype)
+
+    def integers_of(self, sizes: Sizes, dtype: DType = DType.I64) -> Value:
+        """Integers that are computed of sizes; constants where they depend on no symbol."""
+        numbers = known(sizes.reshape(-1).tolist())
+        if numbers is not None:
+            return self.constant(np.array(numbers, dtype.numpy).reshape(sizes.shape))
+        self._is_padded = True
+        type = TensorType(dtype, sizes.shape)
+        return Value(self._fresh("sizes"), type, sizes=sizes)
+
+    def readable(self, value: Value) -> Value:
+        """The value as nodes can read it: integers of sizes are taken from the sizes' vector."""
+        if value.sizes is None:
+            return value
+        flat = value.sizes.reshape(-1).tolist()
+        return self.reshape(self.size_vector(flat, value.dtype), value.shape)
+
+    def _slice_of(self, vector: Value, first: int, count: int) -> Value:
+        if vector.shape == (count,):
+            return vector
+        return self._append(
+            "slice", (vector,), {"starts": (first,), "steps": (1,), "shape": (count,)}
+        )
+
+    def _vector_with(self, size: Dimension) -> tuple[Value, int]:
+        """An i64 vector and the place in it where it has the size."""
+        if not any(symbol in self._computed for symbol in symbols_of(size)):
+            return self._sizes, self.run_time.number(size)
+        symbol = size.symbol if isinstance(size, Size) else None
+        if symbol is None:
+            raise ShapeError(f"the size {size} is computed of what is not known before the run")
+        return self.reshape(self._computed[symbol], (1,)), 0
+
+    def filled(self, value: Value, axis: int, content: str) -> Value:
+        """The value with its padding along an axis replaced: zero, one, lowest or highest."""
+        if is_whole(value.dims[axis]) or self._known.get(value.name, {}).get(axis) == content:
+            return value
+        key = (value.name, axis, content)
+        if key not in self._filled:
+            self._filled[key] = self._fill(value, axis, content)
+        return self._filled[key]
+
+    def _fill(self, value: Value, axis: int, content: str) -> Value:
+        result, inner = value, value.shape[axis]
+        for position, (true, extent) in enumerate(value.dims[axis]):
+            inner //= extent
+            if true == extent:
+                continue
+            vector, number = self._vector_with(true)
+            result = self._append(
+                "fill",
+                (result, vector),
+                {
+                    "axis": axis,
+                    "number": number,
+                    "value": content,
+                    "extent": extent if position else 0,
+                    "inner": inner,
+                },
+            )
+        known = self._known.get(value.name, {})
+        self._known[result.name] = {axis: content} if known.get(axis) else {**known, axis: content}
+        return self.with_dims(result, value.padded)
+
+    def cut(self, value: Value, axis: int, extent: int) -> Value:
+        """The first `extent` elements of an axis, of which no other are there."""
+        ((true, _),) = value.dims[axis]
+        shape = (*value.shape[:axis], extent, *value.shape[axis + 1 :])
+        zeros, ones = (0,) * value.rank, (1,) * value.rank
+        part = self._append("slice", (value,), {"starts": zeros, "steps": ones, "shape": shape})
+        cut = ((min(true, extent) if isinstance(true, int) else true, extent),)
+        return self.with_dims(part, (*value.dims[:axis], cut, *value.dims[axis + 1 :]))
+
+    def view(self, value: Value, shape: Sequence[Dimension]) -> Value:
+        """The value under another true shape."""
+        numbers = known(shape)
+        if value.padded is None and numbers is not None:
+            return self.reshape(value, numbers)
+        found = reshaped(value.dims, shape)
+        if found is None:
+            raise self.refusal(
+                f"[{', '.join(map(str, value.true_shape))}] under the shape "
+                f"[{', '.join(map(str, shape))}] would have to be moved",
+                [value],
+            )
+        dims, divisible = found
+        for size, number in divisible:
+            self.run_time.require_equal(size % number, 0, f"node {self.source!r}")
+        data = self.readable(value)
+        wanted = tuple(map(extent_of, dims))
+        viewed = (
+            data if wanted == data.shape else self._append("reshape", (data,), {"shape": wanted})
+        )
+        return self.with_dims(viewed, dims)
+
+    def _emit_padded(
+        self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]
+    ) -> Value:
+        """Emit what the operator's padding rule, or its form for padded operands, asks for."""
+        operands = [None if value is None else self.readable(value) for value in inputs]
+        if all(value is None or value.padded is None for value in operands):
+            return self._append(operator, operands, attributes)
+        complete = complete_attributes(Node(operator, (), "", attributes, self.source))
+        form = form_of(operator)
+        if form is not None:
+            result = form(self, operands, complete)
+            if result is not None:
+                return result
+        dims = [None if value is None else value.dims for value in operands]
+        rule = padding_of(operator)
+        if rule is None:
+            reason = f"{operator} is not supported on sizes that are known at run time only"
+            raise self.refusal(reason, operands)
+        dtypes = tuple(None if value is None else value.dtype for value in operands)
+        use = PaddedUse(complete, tuple(dims), dtypes)
+        try:
+            result_dims = rule(use)
+        except ShapeError as error:
+            reason = f"{operator}: {error.message}"
+            raise self.refusal(reason, operands, error.hint) from None
+        prepared = [
+            None if value is None else self._prepared(value, position, use)
+            for position, value in enumerate(operands)
+        ]
+        value = self._append(operator, prepared, attributes)
+        for left, right in use.equal:
+            self.run_time.require_equal(left, right, f"node {self.source!r}")
+        if use.known:
+            self._known[value.name] = dict(use.known)
+        return self.with_dims(value, result_dims)
+
+    def _prepared(self, value: Value, position: int, use: PaddedUse) -> Value:
+        """An operand as its rule wants it: axes cut off, padding filled."""
+        for axis in range(value.rank):
+            extent = use.extents.get((position, axis))
+            value = value if extent is None else self.cut(value, axis, extent)
+        for axis in range(value.rank):
+            content = use.fills.get((position, axis))
+            value = value if content is None else self.filled(value, axis, content)
+        return value
+
+    def refusal(self, reason: str, values: Sequence[Value | None], hint: str = "") -> ShapeError:
+        """The error for what cannot be done with values whose sizes are known at run time only."""
+        names = symbols_text([value.dims for value in values if value is not None])
+        return ShapeError(
+            f"node {self.source!r}: {reason} (known at run time only: {names})",
+            hint=hint or f"fix {names} with --shape",
+        )
+
     def cast(self, value: Value, dtype: DType) -> Value:
         """The value in an element type."""
         return value if value.dtype is dtype else self.emit("cast", value, to=str(dtype))
@@ -145,6 +371,8 @@ class GraphBuilder:
             return value
         if value.array is not None and math.prod(shape) == value.array.size:
             return self.constant(value.array.reshape(shape))
+        if value.sizes is not None and math.prod(shape) == value.sizes.size:
+            return self.integers_of(value.sizes.reshape(shape), value.dtype)
         return self.emit("reshape", value, shape=shape)
 
     def transpose(self, value: Value, perm: tuple[int, ...]) -> Value:
@@ -188,10 +416,14 @@ class GraphBuilder:
     def finish(self, outputs: Sequence[tuple[str, Value]]) -> Graph:
         """The graph with these output names and values; values get the model's names.
 
-        Raises ShapeError when an output has no elements.
+        Where sizes are known at run time only the graph has a signature and, if its nodes read any,
+        the input `SIZES`. Raises ShapeError when an output has no elements.
         """
         taken = {value.name for value in self._inputs}
         renamed: dict[str, str] = {}
+        outputs = [(name, self.readable(value)) for name, value in outputs]
+        ports = [(name, value.type, value.dims) for name, value in outputs]
+        outputs += self._result_sizes()
         for name, value in outputs:
             self.source = f"output {name!r}"
             self._require_nonempty(name, value)
@@ -203,8 +435,9 @@ class GraphBuilder:
             self._use(value)
             renamed[value.name] = name
             taken.add(name)
+        signature = self._signature(ports)
         for internal in self._types:
-            if internal in renamed or internal in taken:
+            if internal in renamed or internal in taken or internal == SIZES:
                 continue
             wanted = self._names.get(internal, "")
             if not wanted or wanted in taken:
@@ -213,7 +446,26 @@ class GraphBuilder:
                     wanted += "_"
             renamed[internal] = wanted
             taken.add(wanted)
-        return self._renamed(tuple(name for name, _ in outputs), renamed)
+        graph = self._renamed(tuple(name for name, _ in outputs), renamed)
+        return graph if signature is None else replace(graph, signature=signature)
+
+    def _result_sizes(self) -> list[tuple[str, Value]]:
+        """The outputs that sizes are read from after the run."""
+        return [
+            (source.output, self.reshape(self._computed[source.symbol], (1,)))
+            for source in self.run_time.sources
+            if isinstance(source, ResultSource)
+        ]
+
+    def _signature(self, outputs: Sequence[tuple[str, TensorType, Dims]]) -> Signature | None:
+        """How the graph is called; declares its input `SIZES`."""
+        ports = [(value.name, value.type, value.dims) for value in self._inputs]
+        signature = self.run_time.signature(ports, outputs)
+        if signature is not None and signature.sizes:
+            type = TensorType(DType.I64, (len(signature.sizes),))
+            self._inputs.append(Value(SIZES, type))
+            self._types[SIZES] = type
+        return signature
 
     def _require_nonempty(self, name: str, value: Value) -> None:
         if 0 in value.shape:

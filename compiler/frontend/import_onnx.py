@@ -24,6 +24,7 @@ from compiler.frontend.structured_ports import (
 )
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance, Limits
+from compiler.types.extents import Shapes
 from compiler.types.structure import Structure, StructuredPort
 from compiler.types.tensor_type import Array
 
@@ -32,15 +33,15 @@ _NONE: Mapping[str, Array] = MappingProxyType({})
 
 def import_onnx(
     path: str | Path,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     constants: Mapping[str, Array] | None = None,
     limits: Limits | None = None,
 ) -> Graph:
     """Import an ONNX file.
 
-    `shapes` fixes the shapes of inputs with symbolic dimensions, `constants` the contents of
-    inputs, which are then no inputs of the graph any more. External data is read from the file's
-    folder only. `limits` are this machine's if None.
+    `shapes` fixes or bounds symbolic dimensions, by input or by symbol, `constants` fixes the
+    contents of inputs, which are then no inputs of the graph any more. External data is read from
+    the file's folder only. `limits` are this machine's if None.
 
     Raises ImportModelError for everything that is wrong with the file or the arguments:
     UnsupportedOperatorError, which names all unsupported operators of the model at once, and
@@ -55,7 +56,7 @@ def import_onnx(
 
 def import_model_proto(
     model: onnx.ModelProto,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     base_dir: Path | None = None,
     constants: Mapping[str, Array] | None = None,
     limits: Limits | None = None,
@@ -70,7 +71,7 @@ def import_model_proto(
 
 def _import(
     model: onnx.ModelProto,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Shapes,
     base_dir: Path | None,
     constants: Mapping[str, Array],
     allowance: Allowance,
@@ -104,14 +105,14 @@ def _import(
 
 def _define_inputs(
     inputs: Sequence[onnx.ValueInfoProto],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Shapes,
     builder: GraphBuilder,
     scope: NameScope,
 ) -> tuple[StructuredPort, ...]:
     """Define tensors, and the sequences and optionals that are made of them, which are returned."""
     taken_apart = input_structure(inputs, shapes)
     types = input_types(taken_apart.tensors, taken_apart.shapes, builder.allowance)
-    values = {name: builder.input(name, type) for name, type in types.items()}
+    values = {name: builder.input(name, item.type, item.dims) for name, item in types.items()}
     ports = {port.name: port for port in taken_apart.ports}
     for info in inputs:
         port = ports.get(info.name)

@@ -26,6 +26,7 @@ from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.problems import Problems
 from compiler.frontend.read_model import canonical_domain
 from compiler.frontend.signature import Signature, check_form, check_types, find_signature
+from compiler.frontend.size_arithmetic import evaluate_sizes
 from compiler.frontend.structured_values import (
     Entity,
     OptionalValue,
@@ -169,6 +170,10 @@ class ModelImporter:
                 if convert is None:  # else it can say what is wrong, if it is not the evaluator
                     raise
         converted = self._onnx_node(inputs, step, signature)
+        if any(isinstance(value, Value) and value.sizes is not None for value in inputs):
+            sizes = evaluate_sizes(converted, self._builder)
+            if sizes is not None:
+                return sizes
         take_apart = control_flow(domain, operator)
         try:
             if take_apart is not None:

@@ -1,67 +1,197 @@
-"""Types of the model's inputs: declared shapes, completed by the shapes that the user fixes."""
+"""Types of the model's inputs: declared shapes, completed by the extents that the user gives."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from onnx import ValueInfoProto
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.element_types import dtype_of
+from compiler.frontend.symbol_names import expression_names, expression_size, usual_bounds
 from compiler.limits import Allowance
+from compiler.types import extents
+from compiler.types.dims import Dims
+from compiler.types.extents import Extent, Shapes
+from compiler.types.sizes import Dimension, Symbol, bounds_of, known
 from compiler.types.tensor_type import TensorType
 
-Dimension = int | str  # a symbol or "?" when the extent is not known
+Declared: TypeAlias = tuple[int | str, ...] | None
+"""A shape with a symbol or "?" where the extent is not known; None where there is no shape."""
+GivenShape: TypeAlias = tuple[int | Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputType:
+    """An input's type at the bounds of its symbols, and its axes if it has any."""
+
+    type: TensorType
+    dims: Dims | None = None
 
 
 def input_types(
-    inputs: Sequence[ValueInfoProto], shapes: Mapping[str, tuple[int, ...]], allowance: Allowance
-) -> dict[str, TensorType]:
-    """The static type of every input; `shapes` fixes inputs by name.
+    inputs: Sequence[ValueInfoProto], shapes: Shapes, allowance: Allowance
+) -> dict[str, InputType]:
+    """The type of every input; `shapes` has extents by input, or a single one by symbol.
 
-    A symbol that one fixed input settles is settled for the others, too. Raises ImportModelError
-    for a name in `shapes` that no input has and for a shape that contradicts the declared one,
-    ShapeError for dimensions that stay unknown.
+    A symbol that is fixed or bounded once is so for all inputs. Raises ImportModelError for a name
+    in `shapes` that neither an input nor a symbol has and for a shape that contradicts the declared
+    one, ShapeError for dimensions that stay unknown.
     """
-    names = [info.name for info in inputs]
-    _check_names(names, shapes)
     declared = {info.name: _declared(info) for info in inputs}
-    symbols: dict[str, int] = {}
-    for name, shape in shapes.items():
-        _match(name, declared[name][1], shape, symbols)
-    types: dict[str, TensorType] = {}
+    given = {name: tuple(map(extents.extent_of, shape)) for name, shape in shapes.items()}
+    symbols = _Symbols({name: shape for name, (_, shape) in declared.items()})
+    for name, shape in given.items():
+        symbols.give(name, shape)
+    sizes = symbols.sizes()
+    types: dict[str, InputType] = {}
     unresolved: list[str] = []
-    for name, (number, dimensions) in declared.items():
+    for name, (number, _) in declared.items():
         dtype = dtype_of(number, f"input {name!r}")
-        settled = shapes.get(name)
-        if settled is None and dimensions is not None:
-            replaced = [symbols.get(d, d) if isinstance(d, str) else d for d in dimensions]
-            settled = tuple(d for d in replaced if isinstance(d, int))
-            if len(settled) != len(replaced):
-                settled = None
+        settled = symbols.settled(name, sizes)
         if settled is None:
             unresolved.append(name)
         else:
-            types[name] = _checked(name, TensorType(dtype, settled), allowance)
+            types[name] = _checked(name, TensorType(dtype, _greatest(settled)), settled, allowance)
     if unresolved:
-        raise _unresolved_error(unresolved, declared)
+        raise _unresolved_error(unresolved, symbols.declared)
     return types
 
 
-def _check_names(names: Sequence[str], shapes: Iterable[str]) -> None:
-    for name in shapes:
-        if name in names:
-            continue
-        nearest = difflib.get_close_matches(name, names, n=1)
-        known = ", ".join(repr(known) for known in names) or "none"
-        raise ImportModelError(
-            f"the model has no input {name!r} to give a shape to (its inputs: {known})",
+class _Symbols:
+    """The symbols of a model's inputs, and what the user says of them."""
+
+    def __init__(self, declared: Mapping[str, Declared]) -> None:
+        self.declared = dict(declared)
+        self._extents: dict[str, int | Extent] = {}
+        dimensions = [d for shape in declared.values() for d in shape or ()]
+        self.names = list(dict.fromkeys(d for d in dimensions if isinstance(d, str) and d != "?"))
+
+    def give(self, name: str, shape: GivenShape) -> None:
+        """Take what the user says of an input, or of a symbol."""
+        if name in self.declared:
+            self._give_shape(name, shape)
+        elif name in self.names and len(shape) == 1:
+            (extent,) = shape
+            self._settle(name, extent if isinstance(extent, int) else extents.named(extent, name))
+        else:
+            raise self._unknown(name, shape)
+
+    def _give_shape(self, name: str, shape: GivenShape) -> None:
+        dimensions = self.declared[name] or ("?",) * len(shape)
+        if len(dimensions) != len(shape):
+            raise ImportModelError(
+                f"input {name!r} has {len(dimensions)} dimensions {_text(dimensions)}, "
+                f"and the shape given has {len(shape)}: {_text(shape)}"
+            )
+        settled: list[int | str] = []
+        for axis, (dimension, extent) in enumerate(zip(dimensions, shape, strict=True)):
+            if isinstance(dimension, int):
+                if dimension != extent:
+                    raise ImportModelError(
+                        f"input {name!r} has the shape {_text(dimensions)}, "
+                        f"which {_text(shape)} contradicts"
+                    )
+                settled.append(dimension)
+            elif dimension == "?":
+                settled.append(self._named(f"{name}_{axis}", extent))
+            else:
+                self._give_symbol(name, dimension, extent)
+                settled.append(dimension)
+        self.declared[name] = tuple(settled)
+
+    def _named(self, name: str, extent: int | Extent) -> int | str:
+        """What stands for a dimension without a name of its own."""
+        if isinstance(extent, int):
+            return extent
+        extent = extents.named(extent, name)
+        self._settle(extent.name, extent)
+        return extent.name
+
+    def _give_symbol(self, name: str, symbol: str, extent: int | Extent) -> None:
+        if isinstance(extent, Extent) and extent.name not in ("", symbol):
+            near = difflib.get_close_matches(extent.name, self.names, n=1) or [symbol]
+            raise ImportModelError(
+                f"--shape {name} names the symbol {extent.name!r} where the model has {symbol!r}",
+                hint=f"did you mean {near[0]!r}? The model's symbols: {', '.join(self.names)}",
+            )
+        self._settle(symbol, extent if isinstance(extent, int) else extents.named(extent, symbol))
+
+    def _settle(self, symbol: str, extent: int | Extent) -> None:
+        before = self._extents.get(symbol)
+        if isinstance(extent, Extent) and extent.low is None:
+            self._extents.setdefault(symbol, extent)
+            return
+        if isinstance(before, Extent) and before.low is None:
+            before = None
+        if before is not None and before != extent:
+            raise ImportModelError(
+                f"the shapes given fix the dimension {symbol!r} to {_extent_text(before)} "
+                f"and to {_extent_text(extent)}"
+            )
+        self._extents[symbol] = extent
+
+    def _unknown(self, name: str, shape: GivenShape) -> ImportModelError:
+        if name in self.names:
+            return ImportModelError(
+                f"{name!r} is a symbol and takes one extent, not {_text(shape)}",
+                hint=f"for example --shape {name}=1..8",
+            )
+        inputs = list(self.declared)
+        nearest = difflib.get_close_matches(name, [*inputs, *self.names], n=1)
+        known_names = ", ".join(map(repr, inputs)) or "none"
+        symbols = f"; its symbols: {', '.join(map(repr, self.names))}" if self.names else ""
+        return ImportModelError(
+            f"the model has no input {name!r} to give a shape to "
+            f"(its inputs: {known_names}{symbols})",
             hint=f"did you mean {nearest[0]!r}?" if nearest else "",
         )
 
+    def sizes(self) -> dict[str, Dimension]:
+        """The symbols whose bounds are known, and what is computed of them."""
+        plain = {symbol: _size(extent) for symbol, extent in self._extents.items()}
+        for text in self.names:
+            names = expression_names(text)
+            if text in plain or not names or not names <= plain.keys():
+                continue
+            size = expression_size(text, plain)
+            if size is not None:
+                plain[text] = size
+        return plain
 
-def _declared(info: ValueInfoProto) -> tuple[int, tuple[Dimension, ...] | None]:
+    def settled(self, name: str, sizes: Mapping[str, Dimension]) -> tuple[Dimension, ...] | None:
+        """An input's dimensions, None where one of them is not known."""
+        dimensions = self.declared[name]
+        if dimensions is None:
+            return None
+        found = [sizes.get(d) if isinstance(d, str) else d for d in dimensions]
+        settled = tuple(dimension for dimension in found if dimension is not None)
+        return settled if len(settled) == len(dimensions) else None
+
+
+def _size(extent: int | Extent) -> Dimension:
+    if isinstance(extent, int):
+        return extent
+    low, high = extent.low, extent.high
+    if low is None or high is None:
+        usual = usual_bounds(extent.name)
+        if usual is None:
+            raise ImportModelError(
+                f"the symbol {extent.name!r} has no bounds, and no usual ones",
+                hint=f"give it some: {extent.name}:1..8",
+            )
+        low, high = usual
+    return Symbol.of(extent.name, low, high)
+
+
+def _greatest(shape: Iterable[Dimension]) -> tuple[int, ...]:
+    return tuple(bounds_of(dimension)[1] for dimension in shape)
+
+
+def _declared(info: ValueInfoProto) -> tuple[int, Declared]:
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
         name = (kind or "no").removesuffix("_type")
@@ -71,7 +201,7 @@ def _declared(info: ValueInfoProto) -> tuple[int, tuple[Dimension, ...] | None]:
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
-    dimensions: list[Dimension] = []
+    dimensions: list[int | str] = []
     for dimension in tensor.shape.dim:
         if dimension.WhichOneof("value") == "dim_value":
             dimensions.append(int(dimension.dim_value))
@@ -80,59 +210,56 @@ def _declared(info: ValueInfoProto) -> tuple[int, tuple[Dimension, ...] | None]:
     return tensor.elem_type, tuple(dimensions)
 
 
-def _match(
-    name: str,
-    dimensions: tuple[Dimension, ...] | None,
-    shape: tuple[int, ...],
-    symbols: dict[str, int],
-) -> None:
-    if dimensions is None:
-        return
-    if len(dimensions) != len(shape):
-        raise ImportModelError(
-            f"input {name!r} has {len(dimensions)} dimensions {_text(dimensions)}, "
-            f"and the shape given has {len(shape)}: {_text(shape)}"
-        )
-    for dimension, extent in zip(dimensions, shape, strict=True):
-        if isinstance(dimension, int):
-            if dimension != extent:
-                raise ImportModelError(
-                    f"input {name!r} has the shape {_text(dimensions)}, "
-                    f"which {_text(shape)} contradicts"
-                )
-        elif dimension != "?" and symbols.setdefault(dimension, extent) != extent:
-            raise ImportModelError(
-                f"the shapes given fix the dimension {dimension!r} to {symbols[dimension]} "
-                f"and to {extent}"
-            )
-
-
-def _checked(name: str, type: TensorType, allowance: Allowance) -> TensorType:
+def _checked(
+    name: str, type: TensorType, shape: tuple[Dimension, ...], allowance: Allowance
+) -> InputType:
     allowance.check_array(f"input {name!r}", type.shape, type.dtype.bytes)
     if any(extent <= 0 for extent in type.shape):
         raise ShapeError(f"input {name!r} of shape {_text(type.shape)} has no elements")
-    return type
-
-
-def _unresolved_error(
-    names: Sequence[str], declared: Mapping[str, tuple[int, tuple[Dimension, ...] | None]]
-) -> ShapeError:
-    described: list[str] = []
-    options: list[str] = []
-    for name in names:
-        dimensions = declared[name][1]
-        if dimensions is None:
-            described.append(f"{name!r} has no shape at all")
-            options.append(f"--shape {name}=D0,D1,...")
-            continue
-        described.append(f"{name!r} has the shape {_text(dimensions)}")
-        filled = ",".join(str(d if isinstance(d, int) else 1) for d in dimensions)
-        options.append(f"--shape {name}={filled}")
-    return ShapeError(
-        f"the shapes of the inputs must be known: {'; '.join(described)}",
-        hint=f"fix the unknown dimensions, for example {' '.join(options)}",
+    if known(shape) is not None:
+        return InputType(type)
+    return InputType(
+        type, tuple(((true, extent),) for true, extent in zip(shape, type.shape, strict=True))
     )
 
 
-def _text(dimensions: Sequence[Dimension]) -> str:
+def _unresolved_error(names: Sequence[str], declared: Mapping[str, Declared]) -> ShapeError:
+    described: list[str] = []
+    fixed: list[str] = []
+    bounded: list[str] = []
+    for name in names:
+        dimensions = declared[name]
+        if dimensions is None:
+            described.append(f"{name!r} has no shape at all")
+            fixed.append(f"--shape {name}=D0,D1,...")
+            continue
+        described.append(f"{name!r} has the shape {_text(dimensions)}")
+        fixed.append(f"--shape {name}={','.join(str(_one(d)) for d in dimensions)}")
+        if any(isinstance(d, str) and not expression_names(d) for d in dimensions):
+            texts = (_bounded(dimension) for dimension in dimensions)
+            bounded.append(f"--shape {name}={','.join(texts)}")
+    ranges = f"; or give bounds: {' '.join(bounded)}" if bounded else ""
+    return ShapeError(
+        f"the shapes of the inputs must be known: {'; '.join(described)}",
+        hint=f"fix the unknown dimensions, for example {' '.join(fixed)}{ranges}",
+    )
+
+
+def _one(dimension: int | str) -> int:
+    return dimension if isinstance(dimension, int) else 1
+
+
+def _bounded(dimension: int | str) -> str:
+    """An extent for a dimension, as an example."""
+    if isinstance(dimension, int):
+        return str(dimension)
+    low, high = usual_bounds(dimension) or (1, 8)
+    return f"{low}..{high}"
+
+
+def _extent_text(extent: int | Extent) -> str:
+    return str(extent) if isinstance(extent, int) else f"{extent.low}..{extent.high}"
+
+
+def _text(dimensions: Iterable[object]) -> str:
     return f"[{', '.join(map(str, dimensions))}]"

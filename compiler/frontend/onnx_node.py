@@ -10,7 +10,9 @@ import onnx
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import Value
+from compiler.frontend.run_time_sizes import sizes_text
 from compiler.frontend.structured_values import Entity, OptionalValue, SequenceValue
+from compiler.types.sizes import Dimension
 from compiler.types.tensor_type import Array
 
 AttributeValue: TypeAlias = (
@@ -83,6 +85,13 @@ class OnnxNode:
     def constant(self, position: int, meaning: str) -> Array:
         """The contents of input `position`, which must be constant; `meaning` is for the error."""
         value = self.input(position)
+        if value.sizes is not None:
+            names = sizes_text(value.sizes)
+            raise ShapeError(
+                f"{self.label}: {meaning} (input {position}, value {value.name!r}) depends on "
+                f"sizes that are known at run time only: {names}",
+                hint=f"fix {names} with --shape",
+            )
         if value.array is None:
             raise ShapeError(
                 f"{self.label}: {meaning} (input {position}, value {value.name!r}) is computed at "
@@ -91,6 +100,14 @@ class OnnxNode:
                 "depends on",
             )
         return value.array
+
+    def sizes(self, position: int, meaning: str) -> tuple[Dimension, ...]:
+        """The contents of an integer input that is constant or computed of run-time sizes."""
+        value = self.input(position)
+        if value.sizes is None:
+            return self.constant_integers(position, meaning)
+        found: list[Dimension] = value.sizes.reshape(-1).tolist()
+        return tuple(found)
 
     def constant_integers(self, position: int, meaning: str) -> tuple[int, ...]:
         """The contents of a constant integer input as a flat tuple."""

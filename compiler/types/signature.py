@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from compiler.types.dims import Dims
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, Symbol
 
@@ -36,7 +37,7 @@ class SizedPort:
     name: str
     dtype: DType
     shape: tuple[Dimension, ...]
-    padded: tuple[tuple[tuple[Dimension, int], ...], ...]
+    padded: Dims
 
 
 @dataclass(frozen=True, slots=True)

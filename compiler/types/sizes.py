@@ -218,6 +218,13 @@ def remainder(left: Dimension, right: Dimension) -> Dimension:
     return _function("%", left, right)
 
 
+def quotient(left: Dimension, right: Dimension) -> Dimension | None:
+    """left / right where that is a size for all values of the symbols; None where it is not."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right if right and left % right == 0 else None
+    return _exact_quotient(_terms(left), _terms(right)) if right != 0 else None
+
+
 def smaller(left: Dimension, right: Dimension) -> Dimension:
     """The smaller of two dimensions, which bounds may settle."""
     return _extremum("min", left, right)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from compiler.errors import ImportModelError
 from compiler.limits import Limits
+from compiler.types.extents import Shapes, texts
 from configs.remains import make_folder
 from measure.machine import available_cores
 from measure.sandbox.messages import Message
@@ -29,7 +29,6 @@ from measure.sandbox.worker_settings import WorkerSettings
 if TYPE_CHECKING:
     from compiler.graph.ir import Graph
 
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 IMPORT = Role("import", "measure.sandbox.import_role:ImportRole")
 _GRACE_SECONDS = 5.0  # for the child to say itself that it takes too long
@@ -58,7 +57,7 @@ def import_model(
         try:
             fields = {
                 "path": os.fspath(path),
-                "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
+                "shapes": texts(shapes or {}),
                 "limits": asdict(limits),
                 "cpu_seconds": 2 * timeout + 1,
             }

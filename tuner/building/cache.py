@@ -25,6 +25,7 @@ from compiler.errors import ArtefactError, TunefarmError
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.large_files import ChangedFileError, copy_file
 from compiler.target import Target
+from compiler.types.extents import texts
 from configs.private_folder import make_private
 from configs.settings import cache_folder
 from db.file_state import file_digest, records_stamp
@@ -75,7 +76,7 @@ class BuildCache:
     def __init__(self, folder: Path, request: BuildRequest, target: Target, digest: str) -> None:
         """`digest` is that of the model's file."""
         compile = request.settings.compile
-        shapes = sorted((name, list(shape)) for name, shape in request.shapes.items())
+        shapes = sorted(texts(request.shapes).items())
         made_from = [program(), digest, request.name, shapes, target.to_json(), compile.numerics]
         self._request = request
         self._cache = ContentCache(folder)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compiler.types.extents import Shapes
 from configs.errors import SettingsError
 from configs.settings import Settings
 from tuner.building.report import BuildReport, ProgramReport
@@ -32,7 +32,7 @@ OF_SEVERAL = (ARTEFACT, OBJECT, LIBRARY)
 class ProgramSizes:
     """The inputs' shapes of one of several programs of a model, and the guards that say so."""
 
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Shapes
     guards: tuple[SizeGuard, ...] = ()
 
 
@@ -55,7 +55,7 @@ class BuildRequest:
     model: str
     output: str
     settings: Settings
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
     form: str = ARTEFACT
     untuned: bool = False
     fallback: bool = False

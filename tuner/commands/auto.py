@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 
 import typer
 
+from compiler.types.extents import Shapes
 from configs.settings import Settings
 from tuner.calibration.options import PrecisionOptions
 from tuner.commands.command_line import show
@@ -17,7 +17,7 @@ def choose_and_show(
     model: str,
     settings: Settings,
     options: PrecisionOptions,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Shapes,
     json: str | None,
     command: str,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from compiler.types.extents import Shapes
 from tuner.calibration.options import AUTO, PrecisionOptions
 from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, tell_of_tiles, write_file
@@ -146,7 +147,7 @@ def _build_command(
     model: str,
     settings: Settings,
     config: str | None,
-    shapes: dict[str, tuple[int, ...]],
+    shapes: Shapes,
     typed_db: str | None,
 ) -> str:
     command = ["tune", "build", "--model", model]

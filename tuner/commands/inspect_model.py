@@ -18,6 +18,7 @@ from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.spaces import schedule_space
 from compiler.stages import Stages, check_stage, format_program
 from compiler.target import Target
+from compiler.types.extents import Shapes
 from compiler.types.numerics import Numerics
 from configs.settings import CompileSettings, Settings
 from db.store import Store
@@ -29,7 +30,6 @@ from tuner.calibration.options import CHOSEN, PrecisionOptions
 from tuner.from_settings import limits_of, target_of
 
 Model: TypeAlias = str | PathLike[str]
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]] | None
 
 _PROGRAMS = ("graph", "kernels", "space", "loops", "llvm", "asm")
 
@@ -40,7 +40,7 @@ def inspect_model(
     settings: Settings,
     *,
     kernel: str | None = None,
-    shapes: Shapes = None,
+    shapes: Shapes | None = None,
     store: Store | None = None,
     dump_after: str | None = None,
 ) -> str:

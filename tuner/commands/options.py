@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from compiler.errors import ShapeError
+from compiler.types.extents import extent_of
+
 DbOption = Annotated[
     str | None,
     typer.Option("--db", metavar="FILE|URL", help="Tuning database [default: tuning.db]."),
@@ -33,7 +36,12 @@ ConfigOption = Annotated[
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix an input's shape (repeatable)."),
+    typer.Option(
+        "--shape",
+        metavar="NAME=1,3,224,224",
+        help="An input's extents (repeatable): numbers, bounds (batch:1..8) or values "
+        "(batch:1|4|16) known when it runs; or those of a symbol: batch=1..8.",
+    ),
 ]
 TargetsOption = Annotated[
     str | None,
@@ -82,15 +90,16 @@ def target_names(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
-    """`--shape` options as shapes by input name; `NAME=` alone would be a scalar and is refused."""
+def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int | str, ...]]:
+    """`--shape` options as extents by the name of an input or of a symbol."""
     shapes = {}
     for name, text in named_values(values, "--shape", "NAME=1,3,224,224").items():
         try:
-            shape = tuple(int(extent) for extent in text.split(","))
-        except ValueError:
-            raise UsageError(f"--shape {name}={text}: extents must be integers") from None
-        if any(extent < 1 for extent in shape):
+            given = [extent_of(extent) for extent in text.split(",")]
+        except ShapeError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            raise UsageError(f"--shape {name}={text}: {error.message}{hint}") from None
+        if any(isinstance(extent, int) and extent < 1 for extent in given):
             raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
-        shapes[name] = shape
+        shapes[name] = tuple(item if isinstance(item, int) else str(item) for item in given)
     return shapes

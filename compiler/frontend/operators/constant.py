@@ -10,7 +10,10 @@ from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.sized_shapes import sized_fill, sized_range
+from compiler.frontend.run_time_sizes import object_array
 from compiler.types.dtypes import DType
+from compiler.types.sizes import known, product_of
 from compiler.types.tensor_type import Array
 
 
@@ -34,26 +37,33 @@ def shape(node: OnnxNode, graph: GraphBuilder) -> Value:
     value = node.input(0)
     start = node.integer("start", 0)
     end = node.integer("end", value.rank)
-    return graph.integers(value.shape[start if start >= -value.rank else 0 : end])
+    sizes = value.true_shape[start if start >= -value.rank else 0 : end]
+    numbers = known(sizes)
+    return graph.integers_of(object_array(sizes)) if numbers is None else graph.integers(numbers)
 
 
 @converter("Size", 1, 13, 19, 21, 23, 24, 25)
 def size(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return graph.scalar(node.input(0).type.size, DType.I64)
+    size = product_of(node.input(0).true_shape)
+    if isinstance(size, int):
+        return graph.scalar(size, DType.I64)
+    return graph.integers_of(object_array((size,)).reshape(()))
 
 
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Small results are constants (they may be shapes), large ones an `expand`."""
-    wanted = node.constant_integers(0, "the shape")
-    if any(extent < 0 for extent in wanted):
-        raise node.bad_shape(f"the shape {list(wanted)} has a negative extent")
     value = node.attributes.get("value")
     fill: Array = np.zeros((), np.float32)
     if isinstance(value, np.ndarray):
         if value.size != 1:
             raise node.invalid("the value must have one element")
         fill = value.reshape(())
+    if node.input(0).sizes is not None:
+        return sized_fill(node, graph.constant(fill), graph)
+    wanted = node.constant_integers(0, "the shape")
+    if any(extent < 0 for extent in wanted):
+        raise node.bad_shape(f"the shape {list(wanted)} has a negative extent")
     if math.prod(wanted) <= 4096:
         return graph.constant(np.full(wanted, fill))
     return graph.emit("expand", graph.constant(fill), shape=wanted)
@@ -61,6 +71,9 @@ def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("Range", 11, 27)
 def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
+    sized = sized_range(node, graph)
+    if sized is not None:
+        return sized
     arrays = [
         node.constant(position, f"the {name}")
         for position, name in enumerate(("start", "limit", "delta"))

@@ -11,6 +11,14 @@ from compiler.errors import ShapeError
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.sized_shapes import (
+    is_sized,
+    sized_expand,
+    sized_reshape,
+    sized_slice,
+    sized_split,
+    sized_tile,
+)
 from compiler.operators.rules import broadcast_shapes
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
@@ -19,6 +27,8 @@ _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the
 @converter("Reshape", 1, 5, 13, 14, 19, 21, 23, 24, 25)
 def reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
     """0 keeps the extent (unless `allowzero`), one -1 takes what is left."""
+    if is_sized(node, 1):
+        return sized_reshape(node, graph)
     data, wanted = node.input(0), node.given_integers("shape", 1, "the shape") or ()
     shape = list(wanted)
     if not node.integer("allowzero", 0):
@@ -51,7 +61,7 @@ def flatten(node: OnnxNode, graph: GraphBuilder) -> Value:
 def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, axes = node.input(0), node.given_integers("axes", 1, "the list of axes")
     if axes is None:
-        dropped = tuple(axis for axis, extent in enumerate(data.shape) if extent == 1)
+        dropped = tuple(axis for axis, extent in enumerate(data.true_shape) if extent == 1)
     else:
         dropped = node.axes(axes, data.rank)
     for axis in dropped:
@@ -94,6 +104,8 @@ def concat(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("Split", 1, 2, 11, 13, 18)
 def split(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     """One slice per part; without sizes the parts are equal, the last one may be smaller."""
+    if is_sized(node, 1):
+        return sized_split(node, graph)
     data, sizes = node.input(0), node.given_integers("split", 1, "the sizes of the parts")
     axis = node.axis(node.integer("axis", 0), data.rank)
     extent, parts = data.shape[axis], len(node.outputs)
@@ -120,6 +132,8 @@ def split(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
 @converter("Slice", 1, 10, 11, 13)
 def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Starts, ends, axes and steps were attributes in version 1, and steps only ones."""
+    if is_sized(node, 1, 2):
+        return sized_slice(node, graph)
     starts, ends, axes, steps = (
         node.given_integers(name, position, f"the list of {name}")
         for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1)
@@ -179,6 +193,8 @@ def _empty(shape: tuple[int, ...], data: Value, graph: GraphBuilder) -> Value:
 @converter("Expand", 8, 13)
 def expand(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Broadcasting in both directions: an extent of 1 in the shape keeps the data's."""
+    if is_sized(node, 1):
+        return sized_expand(node.input(0), node.sizes(1, "the shape"), node, graph)
     data, wanted = node.input(0), node.constant_integers(1, "the shape")
     try:
         shape = broadcast_shapes(data.shape, wanted)
@@ -192,6 +208,8 @@ def expand(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("Tile", 1, 6, 13)
 def tile(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Version 1 repeats a single axis."""
+    if node.version > 1 and is_sized(node, 1):
+        return sized_tile(node, graph)
     data = node.input(0)
     if node.version == 1:
         tiles = int(node.constant(1, "the number of tiles").reshape(-1)[0])

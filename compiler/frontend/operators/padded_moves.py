@@ -1,0 +1,201 @@
+"""Moves along axes whose sizes are known at run time only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.padded_forms import PaddedForm, padded_form
+from compiler.operators.shape import PAD_MODES
+from compiler.operators.use import Attributes
+from compiler.types.dims import Axis, is_whole, size_of, whole
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, bounds_of
+
+
+def positions(extent: int, graph: GraphBuilder) -> Value:
+    """0, 1, 2, … as i64."""
+    graph.check_array((extent,), 8)
+    return graph.constant(np.arange(extent, dtype=np.int64))
+
+
+def moved(count: int, start: Dimension, step: int, graph: GraphBuilder) -> Value:
+    """start + step * i, a vector of i64."""
+    if isinstance(start, int):
+        return graph.constant(start + step * np.arange(count, dtype=np.int64))
+    steps = graph.constant(step * np.arange(count, dtype=np.int64))
+    return graph.emit("add", steps, graph.size(start))
+
+
+def along(vector: Value, axis: int, rank: int, graph: GraphBuilder) -> Value:
+    """A vector as what broadcasts along an axis."""
+    return graph.reshape(vector, (*vector.shape, *(1,) * (rank - axis - 1)))
+
+
+def with_axis(value: Value, axis: int, dims: Axis, graph: GraphBuilder) -> Value:
+    """The value, of whose axis another part is there."""
+    return graph.with_dims(value, (*value.dims[:axis], dims, *value.dims[axis + 1 :]))
+
+
+def as_whole(value: Value, axis: int, graph: GraphBuilder) -> Value:
+    """The value with an axis taken as it is, padding included."""
+    return with_axis(value, axis, whole(value.shape[axis]), graph)
+
+
+def taken(value: Value, axis: int, places: Value, dims: Axis, graph: GraphBuilder) -> Value:
+    """Elements of an axis at computed places, clamped to it; `dims` say which are there."""
+    picked = graph.emit("gather", as_whole(value, axis, graph), places, axis=axis)
+    return with_axis(picked, axis, dims, graph)
+
+
+def window(
+    value: Value, axis: int, start: Dimension, count: Dimension, graph: GraphBuilder, step: int = 1
+) -> Value:
+    """`count` elements of an axis from `start` on, `step` apart."""
+    extent, most = value.shape[axis], bounds_of(count)[1]
+    if start == 0 and step == 1 and count == size_of(value.dims[axis]):
+        return value
+    if len(value.dims[axis]) > 1:
+        raise graph.refusal("a part of an axis with padding inside", [value])
+    if most == 0:
+        raise graph.refusal("a part without elements", [value])
+    dims: Axis = ((count, most),)
+    if isinstance(start, int) and step > 0 and start + (most - 1) * step < extent:
+        data = as_whole(value, axis, graph)
+        shape = (*data.shape[:axis], most, *data.shape[axis + 1 :])
+        starts, steps = [0] * data.rank, [1] * data.rank
+        starts[axis], steps[axis] = start, step
+        part = graph.emit("slice", data, starts=tuple(starts), steps=tuple(steps), shape=shape)
+        return with_axis(part, axis, dims, graph)
+    return taken(value, axis, moved(most, start, step, graph), dims, graph)
+
+
+@padded_form("concat")
+def _concat(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    """Parts one behind the other, each from where the one before ends: i < n ? a[i] : b[i - n]."""
+    axis, parts = attributes.integer("axis"), [value for value in operands if value is not None]
+    if all(is_whole(part.dims[axis]) for part in parts):
+        return None
+    if any(len(part.dims[axis]) > 1 for part in parts):
+        raise graph.refusal("a concatenation along an axis with padding inside", parts)
+    total: Dimension = 0
+    ends = [total := total + size_of(part.dims[axis]) for part in parts]
+    if all(is_whole(part.dims[axis]) for part in parts[:-1]):
+        joined = graph.emit("concat", *(as_whole(part, axis, graph) for part in parts), axis=axis)
+        return with_axis(joined, axis, ((total, joined.shape[axis]),), graph)
+    extent = bounds_of(total)[1]
+    places = positions(extent, graph)
+    result = _shifted(parts[-1], axis, extent, ends[-2], graph)
+    for number in range(len(parts) - 2, -1, -1):
+        start = ends[number - 1] if number else 0
+        part = _shifted(parts[number], axis, extent, start, graph)
+        before = graph.emit("less", places, graph.size(ends[number]))
+        condition = along(before, axis, part.rank, graph)
+        result = graph.emit("where", condition, part, result)
+    if result.shape[axis] != extent:  # the parts have one element each
+        raise graph.refusal("a concatenation of parts that may be missing", parts)
+    return with_axis(result, axis, ((total, extent),), graph)
+
+
+def _shifted(part: Value, axis: int, extent: int, start: Dimension, graph: GraphBuilder) -> Value:
+    """A part as long as the whole, whose elements begin at `start`; what lies outside is anything.
+
+    A single element stands for all: it broadcasts.
+    """
+    data, own = as_whole(part, axis, graph), part.shape[axis]
+    if own == 1:
+        return data
+    if start == 0 and own <= extent:
+        pads = [0] * (2 * data.rank)
+        pads[data.rank + axis] = extent - own
+        return graph.emit("pad", data, pads=tuple(pads)) if own < extent else data
+    return graph.emit("gather", data, moved(extent, -start, 1, graph), axis=axis)
+
+
+@padded_form("pad")
+def _pad(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    """Elements before and behind an axis: at its end they come behind the true size."""
+    data, fill = operands[0], operands[1] if len(operands) > 1 else None
+    assert data is not None
+    pads, mode = attributes.integers("pads"), attributes.choice("mode", PAD_MODES)
+    rank = data.rank
+    padded = [a for a in range(rank) if not is_whole(data.dims[a]) and (pads[a] or pads[a + rank])]
+    if not padded:
+        return None
+    for axis in padded:
+        content = fill if fill is not None else attributes.number("value")
+        data = _pad_axis(data, axis, (pads[axis], pads[axis + rank]), mode, content, graph)
+    rest = tuple(0 if axis % rank in padded else pad for axis, pad in enumerate(pads))
+    if not any(rest):
+        return data
+    return graph.emit("pad", data, fill, pads=rest, mode=mode, value=attributes.number("value"))
+
+
+def _pad_axis(
+    data: Value,
+    axis: int,
+    pads: tuple[Dimension, Dimension],
+    mode: str,
+    content: Value | int | float,
+    graph: GraphBuilder,
+) -> Value:
+    """An axis with so many elements more before and behind it, or fewer."""
+    if len(data.dims[axis]) > 1:
+        raise graph.refusal("padding of an axis with padding inside", [data])
+    size = size_of(data.dims[axis])
+    begin, total = pads[0], size + pads[0] + pads[1]
+    low, extent = bounds_of(total)
+    if low < 0 or extent == 0:
+        raise graph.refusal(f"padding by {pads[0]} and {pads[1]} may leave nothing", [data])
+    dims: Axis = ((total, extent),)
+    places = moved(extent, -begin, 1, graph)
+    last = graph.size(size - 1)
+    if mode == "edge":
+        places = graph.emit("min", places, last)
+    elif mode == "wrap":
+        places = graph.emit("mod", places, graph.size(size))
+    elif mode == "reflect":
+        period = graph.emit("max", graph.size(2 * size - 2), graph.scalar(1, DType.I64))
+        around = graph.emit("mod", places, period)
+        places = graph.emit("min", around, graph.emit("sub", period, around))
+    picked = taken(data, axis, places, dims, graph)
+    if mode != "constant":
+        return picked
+    zero = graph.scalar(0, DType.I64)
+    inside = graph.emit(
+        "and", graph.emit("greater_equal", places, zero), graph.emit("less_equal", places, last)
+    )
+    outside = content if isinstance(content, Value) else graph.scalar(content, data.dtype)
+    condition = with_axis(along(inside, axis, data.rank, graph), 0, dims, graph)
+    return graph.emit("where", condition, picked, graph.reshape(outside, ()))
+
+
+def _gathering(operator: str) -> PaddedForm:
+    def form(
+        graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+    ) -> Value | None:
+        """Negative positions count from the true end."""
+        data, picks = operands[:2]
+        assert data is not None
+        assert picks is not None
+        axis = attributes.integer("axis")
+        if is_whole(data.dims[axis]) or (picks.array is not None and picks.array.min() >= 0):
+            return None
+        if len(data.dims[axis]) > 1:
+            raise graph.refusal("positions in an axis with padding inside", [data])
+        size = graph.size(size_of(data.dims[axis]), picks.dtype)
+        negative = graph.emit("less", picks, graph.scalar(0, picks.dtype))
+        places = graph.emit("where", negative, graph.emit("add", picks, size), picks)
+        return graph.emit(operator, as_whole(data, axis, graph), places, axis=axis)
+
+    return form
+
+
+for _operator in ("gather", "gather_elements"):
+    padded_form(_operator)(_gathering(_operator))

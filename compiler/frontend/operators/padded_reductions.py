@@ -1,0 +1,113 @@
+"""Means and normalisations over sizes that are known at run time: sums by the true number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.padded_forms import padded_form
+from compiler.operators.use import Attributes
+from compiler.types.dims import is_whole, size_of
+from compiler.types.sizes import product_of
+
+
+def _is_padded(value: Value, axes: Sequence[int]) -> bool:
+    return any(not is_whole(value.dims[axis]) for axis in axes)
+
+
+def _data(operands: Sequence[Value | None]) -> Value:
+    data = operands[0]
+    assert data is not None  # the arity of all these operators
+    return data
+
+
+def _mean(data: Value, axes: Sequence[int], keepdims: bool, graph: GraphBuilder) -> Value:
+    """The mean of f32 or f64: no sum of 16-bit floats is kept in their type."""
+    total = graph.emit("reduce_sum", data, axes=tuple(axes), keepdims=keepdims)
+    count = product_of(size_of(data.dims[axis]) for axis in axes)
+    return graph.emit("div", total, graph.size(count, data.dtype))
+
+
+@padded_form("reduce_mean")
+def _reduce_mean(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    data, axes = _data(operands), attributes.integers("axes")
+    if not _is_padded(data, axes):
+        return None
+    wide = graph.cast(data, data.dtype.wide)
+    return graph.cast(_mean(wide, axes, attributes.flag("keepdims"), graph), data.dtype)
+
+
+def _deviation(data: Value, axes: Sequence[int], graph: GraphBuilder) -> tuple[Value, Value]:
+    """What data deviates from its mean, and the mean of the squares of that."""
+    deviation = graph.emit("sub", data, _mean(data, axes, True, graph))
+    return deviation, _mean(graph.emit("mul", deviation, deviation), axes, True, graph)
+
+
+def _inverse_root(square: Value, epsilon: float, graph: GraphBuilder) -> Value:
+    moved = graph.emit("add", square, graph.scalar(epsilon, square.dtype))
+    return graph.emit("reciprocal", graph.emit("sqrt", moved))
+
+
+@padded_form("layer_norm")
+def _layer_norm(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    data = _data(operands)
+    axes = range(attributes.integer("axis"), data.rank)
+    if not _is_padded(data, axes):
+        return None
+    wide = graph.cast(data, data.dtype.wide)
+    deviation, variance = _deviation(wide, axes, graph)
+    inverse = _inverse_root(variance, attributes.floating("epsilon"), graph)
+    return _scaled(graph.emit("mul", deviation, inverse), operands, data, graph)
+
+
+@padded_form("rms_norm")
+def _rms_norm(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    data = _data(operands)
+    axes = range(attributes.integer("axis"), data.rank)
+    if not _is_padded(data, axes):
+        return None
+    wide = graph.cast(data, data.dtype.wide)
+    square = _mean(graph.emit("mul", wide, wide), axes, True, graph)
+    inverse = _inverse_root(square, attributes.floating("epsilon"), graph)
+    return _scaled(graph.emit("mul", wide, inverse), operands, data, graph)
+
+
+def _scaled(
+    normal: Value, operands: Sequence[Value | None], data: Value, graph: GraphBuilder
+) -> Value:
+    """The normalised data with its scale and its bias, if there are any, in the data's type."""
+    for operator, operand in zip(("mul", "add"), operands[1:], strict=False):
+        if operand is not None:
+            normal = graph.emit(operator, normal, graph.cast(operand, normal.dtype))
+    return graph.cast(normal, data.dtype)
+
+
+@padded_form("mean_variance_norm")
+def _mean_variance_norm(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    data, axes = _data(operands), attributes.integers("axes")
+    if not _is_padded(data, axes):
+        return None
+    wide = graph.cast(data, data.dtype.wide)
+    deviation, variance = _deviation(wide, axes, graph)
+    epsilon = graph.scalar(attributes.floating("epsilon"), wide.dtype)
+    spread = graph.emit("add", graph.emit("sqrt", variance), epsilon)
+    return graph.cast(graph.emit("div", deviation, spread), data.dtype)
+
+
+@padded_form("arg_max", "arg_min")
+def _extreme(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    """The last of equal elements is none of the padding, even where all are the least number."""
+    data, axis = _data(operands), attributes.integer("axis")
+    if not attributes.flag("select_last_index") or not _is_padded(data, (axis,)):
+        return None
+    raise graph.refusal("the last of equal elements along an axis is not supported", [data])

@@ -1,0 +1,235 @@
+"""Reshape, Expand, Slice, Split and Tile where shapes are known at run time only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import window, with_axis
+from compiler.types.dims import ONE, Axis, extent_of, joined, size_of
+from compiler.types.sizes import (
+    Dimension,
+    bounds_of,
+    divide,
+    greater,
+    product_of,
+    quotient,
+    smaller,
+)
+
+
+def is_sized(node: OnnxNode, *positions: int) -> bool:
+    """Whether the data is padded, or one of these operands is computed of run-time sizes."""
+    given = (node.optional(position) for position in positions)
+    return node.input(0).padded is not None or any(
+        value is not None and value.sizes is not None for value in given
+    )
+
+
+def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """0 keeps a size (unless `allowzero`), one -1 takes what is left."""
+    data = node.input(0)
+    shape = list(_given(node, "shape", 1, "the shape") or ())
+    if not node.integer("allowzero", 0):
+        for axis, size in enumerate(shape):
+            if isinstance(size, int) and size == 0:
+                if axis >= data.rank:
+                    raise node.bad_shape(f"the shape keeps axis {axis} of {data.type}")
+                shape[axis] = data.true_shape[axis]
+    free = [axis for axis, size in enumerate(shape) if size == -1]
+    if len(free) > 1:
+        raise node.bad_shape(f"{_text(shape)} is no shape")
+    if free:
+        rest = product_of(size for size in shape if size != -1)
+        left = quotient(product_of(data.true_shape), rest)
+        if left is None:
+            left = _quotient_by_axes(data.true_shape, shape)
+        if left is None:
+            raise graph.refusal(
+                f"[{_text(data.true_shape)}] under the shape [{_text(shape)}] leaves a size that "
+                "is not known",
+                [data],
+            )
+        shape[free[0]] = left
+    return graph.view(data, shape)
+
+
+def _quotient_by_axes(given: Sequence[Dimension], shape: Sequence[Dimension]) -> Dimension | None:
+    """What is left of the given sizes without those that the shape has, too."""
+    rest = list(given)
+    for size in shape:
+        if size != -1 and size != 1:
+            if size not in rest:
+                return None
+            rest.remove(size)
+    return product_of(rest)
+
+
+def sized_expand(
+    data: Value, shape: Sequence[Dimension], node: OnnxNode, graph: GraphBuilder
+) -> Value:
+    """Broadcasting in both directions: a size of 1 in the shape keeps the data's."""
+    rank = max(len(shape), data.rank)
+    given: list[Axis] = [ONE] * (rank - data.rank) + list(data.dims)
+    wanted: list[Dimension] = [*(1,) * (rank - len(shape)), *shape]
+    axes: list[Axis] = []
+    for axis, size in zip(given, wanted, strict=True):
+        if size == 1 or size_of(axis) == size:
+            axes.append(axis)
+        elif axis == ONE:
+            axes.append(((size, bounds_of(size)[1]),))
+        else:
+            graph.run_time.require_equal(size_of(axis), size, f"node {graph.source!r}")
+            axes.append(axis)
+    extents = tuple(map(extent_of, axes))
+    if 0 in extents:
+        raise node.bad_shape(f"the shape [{_text(shape)}] has no elements")
+    readable = graph.readable(data)
+    plain = graph.with_dims(readable, None)
+    same = extents == plain.shape
+    expanded = plain if same else graph.emit("expand", plain, shape=extents)
+    if same and plain.array is not None:
+        expanded = graph.emit("identity", plain)  # padding makes it no constant any more
+    return graph.with_dims(expanded, tuple(axes))
+
+
+def sized_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Parts of axes by sizes; negative bounds count from the end, and all are clamped."""
+    data = node.input(0)
+    starts, ends = (_given(node, name, at, f"the list of {name}") or () for at, name in _BOUNDS)
+    axes = node.given_integers("axes", 3, "the list of axes")
+    steps = node.given_integers("steps", 4, "the list of steps")
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.bad_shape("starts, ends, axes and steps differ in length")
+    node.axes(axes, data.rank)
+    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
+        if step == 0:
+            raise node.invalid("a step is 0")
+        axis = node.axis(given, data.rank)
+        size = size_of(data.dims[axis])
+        first, count = _chosen(start, end, step, size)
+        if bounds_of(count)[1] == 0:
+            raise graph.refusal("a part without elements", [data])
+        data = window(data, axis, first, count, graph, step)
+    return data
+
+
+_BOUNDS = ((1, "starts"), (2, "ends"))
+
+
+def _chosen(
+    start: Dimension, end: Dimension, step: int, size: Dimension
+) -> tuple[Dimension, Dimension]:
+    """The first position and the number of positions."""
+    start, end = _from_end(start, size), _from_end(end, size)
+    if step > 0:
+        start, end = _clamped(start, 0, size), _clamped(end, 0, size)
+        length = end - start
+    else:
+        start, end = _clamped(start, 0, size - 1), _clamped(end, -1, size - 1)
+        length = start - end
+    count = -divide(-length, abs(step)) if abs(step) > 1 else length
+    return start, greater(count, 0)
+
+
+def _from_end(bound: Dimension, size: Dimension) -> Dimension:
+    return bound + size if bounds_of(bound)[1] < 0 else bound
+
+
+def _clamped(bound: Dimension, low: Dimension, high: Dimension) -> Dimension:
+    return smaller(greater(bound, low), high)
+
+
+def sized_split(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
+    """One part per output; without sizes the parts are equal, the last one may be smaller."""
+    data, parts = node.input(0), len(node.outputs)
+    sizes = _given(node, "split", 1, "the sizes of the parts")
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    size = size_of(data.dims[axis])
+    if sizes is None:
+        each = -divide(-size, parts)
+        rest = [smaller(each, greater(size - each * part, 0)) for part in range(parts)]
+        sizes = tuple(rest)
+    total: Dimension = 0
+    results: list[Value] = []
+    for part in sizes:
+        results.append(window(data, axis, total, part, graph))
+        total = total + part
+    if total != size:
+        graph.run_time.require_equal(total, size, f"node {graph.source!r}")
+    return results
+
+
+def sized_tile(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Axes of one element are expanded; others are repeated a number of times that is known."""
+    data, repeats = node.input(0), _given(node, "", 1, "the list of repeats") or ()
+    if len(repeats) != data.rank:
+        raise node.bad_shape(f"repeats [{_text(repeats)}] do not fit {data.type}")
+    if all(axis == ONE or count == 1 for axis, count in zip(data.dims, repeats, strict=True)):
+        shape = [1 if axis != ONE else n for axis, n in zip(data.dims, repeats, strict=True)]
+        return sized_expand(data, shape, node, graph)
+    wide = data
+    for axis, count in reversed(list(enumerate(repeats))):
+        if count == 1:
+            continue
+        apart = graph.reshape(wide, (*wide.shape[:axis], 1, *wide.shape[axis:]))
+        wanted: list[Dimension] = [1] * (data.rank + 1)
+        wanted[axis] = count
+        apart = sized_expand(apart, wanted, node, graph)
+        merged = joined((*apart.dims[axis], *apart.dims[axis + 1]))
+        flat = (*wide.shape[:axis], apart.shape[axis] * wide.shape[axis], *wide.shape[axis + 1 :])
+        dims = (*wide.dims[:axis], merged, *wide.dims[axis + 1 :])
+        plain = graph.with_dims(apart, None)
+        wide = graph.with_dims(graph.reshape(plain, flat), dims)
+    return wide
+
+
+def sized_range(node: OnnxNode, graph: GraphBuilder) -> Value | None:
+    """Integers from a start to a limit that are known at run time; None where all are constant."""
+    values = [node.input(position) for position in range(3)]
+    if all(value.sizes is None for value in values):
+        return None
+    start, limit, delta = (_scalar(node, position) for position in range(3))
+    if not isinstance(delta, int) or delta == 0:
+        raise node.unsupported("a step that is known at run time only, or 0")
+    length = limit - start if delta > 0 else start - limit
+    count = greater(-divide(-length, abs(delta)) if abs(delta) > 1 else length, 0)
+    most = bounds_of(count)[1]
+    if most == 0:
+        raise node.bad_shape("the range has no elements")
+    graph.check_array((most,), 8)
+    dtype = values[0].dtype
+    steps = graph.constant(delta * np.arange(most, dtype=np.int64), dtype)
+    result = graph.emit("add", steps, graph.size(start, dtype))
+    return with_axis(result, 0, ((count, most),), graph)
+
+
+def _scalar(node: OnnxNode, position: int) -> Dimension:
+    found = node.sizes(position, "a bound of the range")
+    if len(found) != 1:
+        raise node.bad_shape("start, limit and delta must be scalars")
+    return found[0]
+
+
+def sized_fill(node: OnnxNode, fill: Value, graph: GraphBuilder) -> Value:
+    """A value in each place of a shape that is known at run time only."""
+    shape = node.sizes(0, "the shape")
+    if any(bounds_of(size)[0] < 0 for size in shape):
+        raise node.bad_shape(f"the shape [{_text(shape)}] has a negative extent")
+    return sized_expand(fill, shape, node, graph)
+
+
+def _given(node: OnnxNode, name: str, position: int, meaning: str) -> tuple[Dimension, ...] | None:
+    """A list that is an attribute in old versions, and an operand in new ones."""
+    if name and node.has(name):
+        return node.integers(name)
+    return None if node.optional(position) is None else node.sizes(position, meaning)
+
+
+def _text(shape: Sequence[Dimension]) -> str:
+    return ", ".join(map(str, shape))

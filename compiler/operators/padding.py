@@ -1,0 +1,202 @@
+"""Padding rules: what an operator does to axes of which only a part is there.
+
+A model with run-time sizes is a graph at their bounds (`compiler.types.signature`). An operator's
+padding rule says which axes of the result are padded how, and in which operands padding would
+change what is there, so that it has to be filled. Operators without a rule are refused where an
+operand is padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from compiler.errors import ShapeError
+from compiler.operators.registry import Pattern, operator
+from compiler.operators.use import Attributes
+from compiler.types.dims import ONE, Axis, Dims, is_whole, regrouped, size_of
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, bounds_of
+
+
+@dataclass(slots=True)
+class PaddedUse:
+    """A use of an operator on padded operands, and what its rule says of it.
+
+    `dims` are the operands' axes, None of absent ones. Rules call `fill`, `same` and `broadcast`;
+    `known` says what the padding of the result's axes holds (a value of `operators.fill`).
+    """
+
+    attributes: Attributes
+    dims: tuple[Dims | None, ...]
+    dtypes: tuple[DType | None, ...]
+    fills: dict[tuple[int, int], str] = field(default_factory=dict)
+    extents: dict[tuple[int, int], int] = field(default_factory=dict)
+    equal: list[tuple[Dimension, Dimension]] = field(default_factory=list)
+    known: dict[int, str] = field(default_factory=dict)
+
+    def operand(self, position: int) -> Dims:
+        """The axes of an operand that is there."""
+        dims = self.dims[position]
+        if dims is None:
+            raise ShapeError(f"input {position} is required but absent")
+        return dims
+
+    def present(self) -> list[int]:
+        """The positions of operands that are there."""
+        return [position for position, dims in enumerate(self.dims) if dims is not None]
+
+    def fill(self, operand: int, axis: int, value: str) -> None:
+        """Ask that the padding of an operand's axis is replaced; nothing where it has none."""
+        if not is_whole(self.operand(operand)[axis]):
+            self.fills[operand, axis] = value
+
+    def require_whole(self, operand: int, axis: int, what: str) -> None:
+        """Raise `ShapeError` where an axis is padded that must not be."""
+        axis_dims = self.operand(operand)[axis]
+        if not is_whole(axis_dims):
+            raise ShapeError(f"{what} would have the size {size_of(axis_dims)}")
+
+    def same(self, *places: tuple[int, int]) -> Axis:
+        """The axis of the result that (operand, axis) share, which are of one size or of size 1.
+
+        Sizes that may differ are compared at run time; the longest ones are cut off.
+        """
+        axes = {place: self.operand(place[0])[place[1]] for place in places}
+        wide = {place: axis for place, axis in axes.items() if axis != ONE}
+        if not wide:
+            return ONE
+        first = next(iter(wide.values()))
+        if all(axis == first for axis in wide.values()):
+            return first
+        if any(len(axis) != 1 for axis in wide.values()):
+            return self._same_elements(list(wide.values()))
+        factors = [axis[0] for axis in wide.values()]
+        shortest = min(factors, key=lambda factor: factor[1])
+        size, extent = next((item for item in factors if isinstance(item[0], int)), shortest)
+        extent = size if isinstance(size, int) else extent
+        for true, _ in factors:
+            if true != size:
+                self._require_overlap(true, size)
+                self.equal.append((size, true))
+        for place, ((_, own),) in wide.items():
+            if own > extent:
+                self.extents[place] = extent
+        return ((size, extent),)
+
+    def _same_elements(self, axes: Sequence[Axis]) -> Axis:
+        """The axis of several factors that all are, the factors' sizes compared at run time."""
+        first = axes[0]
+        shapes = {tuple(extent for _, extent in axis) for axis in axes}
+        if len(shapes) > 1:
+            texts = " and ".join(str(size_of(axis)) for axis in axes)
+            raise ShapeError(
+                f"elements of axes of {texts} lie apart, some with padding between them"
+            )
+        for axis in axes[1:]:
+            for (true, _), (other, _) in zip(first, axis, strict=True):
+                if true != other:
+                    self.equal.append((true, other))
+        return first
+
+    def _require_overlap(self, left: Dimension, right: Dimension) -> None:
+        low, high = bounds_of(left - right)
+        if low > 0 or high < 0:
+            raise ShapeError(f"the sizes {left} and {right} are never equal")
+
+    def broadcast(self, *operands: int, but: int = 0) -> Dims:
+        """The axes of operands under NumPy broadcasting, without the last `but` ones."""
+        ranks = {position: len(self.operand(position)) - but for position in operands}
+        rank = max(ranks.values(), default=0)
+        return tuple(
+            self.same(*((p, axis - rank + own) for p, own in ranks.items() if axis >= rank - own))
+            for axis in range(rank)
+        )
+
+
+PaddingRule: TypeAlias = Callable[[PaddedUse], Dims]
+
+_RULES: dict[str, PaddingRule] = {}
+
+
+def padding_rule(*operators: str) -> Callable[[PaddingRule], PaddingRule]:
+    """Register a function as the rule of these operators; `ValueError` if one has another."""
+
+    def register(rule: PaddingRule) -> PaddingRule:
+        for name in operators:
+            if name in _RULES:
+                raise ValueError(f"operator {name} has two padding rules")
+            _RULES[name] = rule
+        return rule
+
+    return register
+
+
+def padding_of(name: str) -> PaddingRule | None:
+    """The rule of an operator, None for one that has to be refused.
+
+    Pointwise operators broadcast, unless they have another rule or an operand that is looked up in.
+    """
+    rule = _RULES.get(name)
+    if rule is not None:
+        return rule
+    definition = operator(name)
+    plain = definition.pattern is Pattern.ELEMENTWISE and definition.looked_up is None
+    return pointwise if plain else None
+
+
+def pointwise(use: PaddedUse) -> Dims:
+    """Each element of the result is made of one element of each operand."""
+    return use.broadcast(*use.present())
+
+
+@padding_rule("div", "mod", "fmod")
+def _quotient(use: PaddedUse) -> Dims:
+    """Integers are not divided by what may be 0."""
+    result = use.broadcast(0, 1)
+    dtype = use.dtypes[1]
+    if dtype is not None and dtype.is_integer:
+        for axis in range(len(use.operand(1))):
+            use.fill(1, axis, "one")
+    return result
+
+
+@padding_rule("identity", "copy", "fill")
+def _unchanged(use: PaddedUse) -> Dims:
+    return use.operand(0)
+
+
+@padding_rule("reshape")
+def _reshape(use: PaddedUse) -> Dims:
+    shape = use.attributes.integers("shape")
+    dims = regrouped(use.operand(0), shape)
+    if dims is None:
+        raise ShapeError(f"{shapes_text(use.operand(0))} does not lie as {list(shape)} has it")
+    return dims
+
+
+@padding_rule("transpose")
+def _transpose(use: PaddedUse) -> Dims:
+    data = use.operand(0)
+    return tuple(data[axis] for axis in use.attributes.integers("perm"))
+
+
+@padding_rule("matmul")
+def _matmul(use: PaddedUse) -> Dims:
+    """Padding of the inner axis is 0 in both operands: 0 times NaN would be NaN."""
+    left, right = use.operand(0), use.operand(1)
+    turned = use.attributes.flag("transpose_a"), use.attributes.flag("transpose_b")
+    rows, left_inner = (-1, -2) if turned[0] else (-2, -1)
+    right_inner, columns = (-1, -2) if turned[1] else (-2, -1)
+    batch = use.broadcast(0, 1, but=2)
+    inner = ((0, len(left) + left_inner), (1, len(right) + right_inner))
+    use.same(*inner)
+    for place in inner:
+        use.fill(*place, "zero")
+    return *batch, left[rows], right[columns]
+
+
+def shapes_text(dims: Dims) -> str:
+    """Sizes as errors show them."""
+    return f"[{', '.join(str(size_of(axis)) for axis in dims)}]"

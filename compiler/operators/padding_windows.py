@@ -1,0 +1,119 @@
+"""Padding rules of what runs along axes: convolutions, pools, resampling, recurrent layers."""
+
+from __future__ import annotations
+
+from compiler.errors import ShapeError
+from compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
+from compiler.operators.windows import Windows, read_windows
+from compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, size_of, whole
+from compiler.types.sizes import Dimension, bounds_of, divide
+
+
+def window_count(size: Dimension, reach: int, stride: int, more: int) -> Dimension:
+    """Windows of `reach` elements, `stride` apart, over `more` elements than there are."""
+    count = divide(size + (more - reach), stride) + 1
+    low, _ = bounds_of(count)
+    if low < 1:
+        raise ShapeError(
+            f"a window of {reach} may not fit into the size {size} with a padding of {more}",
+            hint="raise the lower bound of its symbols",
+        )
+    return count
+
+
+def _slid(axis: Axis, windows: Windows, number: int, count: int | None = None) -> Axis:
+    """The axis of windows over an axis, of which there are `count` over the padded one."""
+    if is_whole(axis) and count is not None:
+        return whole(count)
+    if len(axis) > 1:
+        raise ShapeError(f"windows over an axis of {size_of(axis)} would reach across padding")
+    reach, stride = windows.reach(number), windows.strides[number]
+    more = windows.begins[number] + windows.ends[number]
+    if count is None:
+        count = (extent_of(axis) + more - reach) // stride + 1
+    if is_whole(axis):
+        return whole(count)
+    return ((window_count(axis[0][0], reach, stride, more), count),)
+
+
+@padding_rule("conv")
+def _conv(use: PaddedUse) -> Dims:
+    """Windows read zeros behind the true size, as they do outside of the data."""
+    data, weight = use.operand(0), use.operand(1)
+    if use.attributes.integer("pad_value"):
+        raise ShapeError("a padding of other values than 0")
+    for position in use.present()[1:]:
+        for axis in range(len(use.operand(position))):
+            use.require_whole(position, axis, "an axis of the weights")
+    use.require_whole(0, 1, "the axis of channels")
+    windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
+    for axis in range(2, len(data)):
+        use.fill(0, axis, "zero")
+    slid = (_slid(axis, windows, number) for number, axis in enumerate(data[2:]))
+    return data[0], weight[0], *slid
+
+
+@padding_rule("conv_transpose")
+def _conv_transpose(use: PaddedUse) -> Dims:
+    """The result is as much longer than a multiple of the data as it is at the bounds."""
+    data, weight = use.operand(0), use.operand(1)
+    use.require_whole(0, 1, "the axis of channels")
+    windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
+    result: list[Axis] = []
+    for number, extent in enumerate(use.attributes.integers("shape")):
+        axis = data[2 + number]
+        if is_whole(axis):
+            result.append(whole(extent))
+            continue
+        if len(axis) > 1:
+            raise ShapeError(f"windows over an axis of {size_of(axis)} would reach across padding")
+        use.fill(0, 2 + number, "zero")
+        stride = windows.strides[number]
+        result.append(((axis[0][0] * stride + (extent - stride * extent_of(axis)), extent),))
+    groups = use.attributes.integer("groups")
+    return data[0], whole(extent_of(weight[1]) * groups), *result
+
+
+def _pool(fill: str) -> PaddingRule:
+    def rule(use: PaddedUse) -> Dims:
+        """As many windows as fit: an importer that wants one more says so."""
+        data, windows = (
+            use.operand(0),
+            read_windows(use.attributes, use.attributes.integers("kernel")),
+        )
+        shape = use.attributes.integers("shape")
+        for axis in range(2, len(data)):
+            use.fill(0, axis, fill)
+        slid = (_slid(axis, windows, n, shape[n]) for n, axis in enumerate(data[2:]))
+        return *data[:2], *slid
+
+    return rule
+
+
+padding_rule("max_pool")(_pool("lowest"))
+padding_rule("sum_pool")(_pool("zero"))
+
+
+@padding_rule("average_pool")
+def _average_pool(use: PaddedUse) -> Dims:
+    """Over whole axes only: see the importer's form for others."""
+    for axis in range(2, len(use.operand(0))):
+        use.require_whole(0, axis, "the axis of averages")
+    return *use.operand(0)[:2], *map(whole, use.attributes.integers("shape"))
+
+
+@padding_rule("resample")
+def _resample(use: PaddedUse) -> Dims:
+    axis, data = use.attributes.integer("axis"), use.operand(0)
+    use.require_whole(0, axis, "the axis that is resized")
+    return *data[:axis], whole(use.attributes.integer("size")), *data[axis + 1 :]
+
+
+@padding_rule("recurrence")
+def _recurrence(use: PaddedUse) -> Dims:
+    """Steps may be padded at their end where each has its first and last one as operands."""
+    data, is_lstm = use.operand(0), use.attributes["kind"] == "LSTM"
+    use.require_whole(0, 1, "the axis of steps")
+    bounded = any(position in use.present() for position in (7, 8))
+    rows = 1 + bounded + is_lstm
+    return ONE if rows == 1 else whole(rows), data[0], data[1], data[2], data[4]

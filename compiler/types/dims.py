@@ -1,0 +1,152 @@
+"""Padded axes: which of an axis' elements are there, when only some are.
+
+An axis has factors, from the outermost to the innermost, each a true size and the extent that it is
+padded to: (5 of 8 sentences, 20 of 512 words) is an axis of 4096 elements, 100 of which are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Final, TypeAlias
+
+from compiler.types.sizes import Dimension, Symbol, divide, product_of, quotient, symbols_of
+
+Factor: TypeAlias = tuple[Dimension, int]
+Axis: TypeAlias = tuple[Factor, ...]
+Dims: TypeAlias = tuple[Axis, ...]
+
+ONE: Final[Axis] = ((1, 1),)
+
+
+def whole(extent: int) -> Axis:
+    """An axis without padding."""
+    return ((extent, extent),)
+
+
+def whole_dims(shape: Sequence[int]) -> Dims:
+    """The axes of a tensor without padding."""
+    return tuple(((extent, extent),) for extent in shape)
+
+
+def is_whole(axis: Axis) -> bool:
+    """Whether an axis has no padding, whatever the symbols are."""
+    return all(true == extent for true, extent in axis)
+
+
+def extent_of(axis: Axis) -> int:
+    """The elements of an axis, padding included."""
+    return prod(extent for _, extent in axis)
+
+
+def size_of(axis: Axis) -> Dimension:
+    """The elements of an axis that are there."""
+    return product_of(true for true, _ in axis)
+
+
+def true_shape(dims: Dims) -> tuple[Dimension, ...]:
+    """The shape that the caller of a model sees."""
+    return tuple(size_of(axis) for axis in dims)
+
+
+def symbols_of_dims(dims: Iterable[Axis]) -> frozenset[Symbol]:
+    """The symbols that axes depend on."""
+    none: frozenset[Symbol] = frozenset()
+    return none.union(*(symbols_of(true) for axis in dims for true, _ in axis))
+
+
+def joined(factors: Iterable[Factor]) -> Axis:
+    """These factors as one axis, with as few factors as can be."""
+    result: list[Factor] = []
+    for true, extent in factors:
+        if true == extent == 1:
+            continue
+        if result and true == extent:
+            outer, outer_extent = result[-1]
+            result[-1] = (outer * extent, outer_extent * extent)
+        else:
+            result.append((true, extent))
+    return tuple(result) or ONE
+
+
+def split(factor: Factor, inner: int) -> Factor | None:
+    """What is outside of the innermost `inner` elements of a factor; None where that is unknown."""
+    true, extent = factor
+    outer = quotient(true, inner)
+    return (outer, extent // inner) if outer is not None and extent % inner == 0 else None
+
+
+def regrouped(dims: Dims, shape: Sequence[int]) -> Dims | None:
+    """The axes under another shape of as many elements, padding included.
+
+    None where a factor with padding would be taken apart.
+    """
+    left = list(joined(factor for axis in dims for factor in axis))
+    result: list[Axis] = []
+    for extent in shape:
+        taken: list[Factor] = []
+        need = extent
+        while need > 1 and left:
+            factor = left.pop(0)
+            if need % factor[1] == 0:
+                taken.append(factor)
+                need //= factor[1]
+                continue
+            inner = factor[1] // need
+            outer = split(factor, inner) if factor[1] % need == 0 else None
+            if outer is None:
+                return None
+            taken.append(outer)
+            left.insert(0, (inner, inner))
+            need = 1
+        if need > 1:
+            return None
+        result.append(joined(taken))
+    left = [factor for factor in left if factor != (1, 1)]
+    if left and result and extent_of(joined(left)) == 1:
+        result[-1] = joined((*result[-1], *left))  # a size of 0 or 1
+        return tuple(result)
+    return None if left else tuple(result)
+
+
+def reshaped(dims: Dims, shape: Sequence[Dimension]) -> tuple[Dims, list[Factor]] | None:
+    """The axes under another true shape, and what must divide: (size, number) each.
+
+    None where the elements do not lie as the new shape has them.
+    """
+    left = list(joined(factor for axis in dims for factor in axis))
+    result: list[Axis] = []
+    divisible: list[Factor] = []
+    for position, size in enumerate(shape):
+        taken: list[Factor] = []
+        need = size
+        while need != 1:
+            if not left:
+                return None
+            factor = left.pop(0)
+            rest = 1 if need == factor[0] else quotient(need, factor[0])
+            if rest is not None:
+                taken.append(factor)
+                need = rest
+                continue
+            inner = quotient(factor[0], need)
+            if inner is None:
+                inner = _floored(factor, need, shape[position + 1 :])
+                if inner is not None:
+                    divisible.append((factor[0], inner))
+            if not isinstance(inner, int) or inner < 1 or factor[1] % inner:
+                return None
+            taken.append((need, factor[1] // inner))
+            left.insert(0, (inner, inner))
+            need = 1
+        result.append(joined(taken))
+    if any(factor != (1, 1) for factor in left):
+        return None
+    return tuple(result), divisible
+
+
+def _floored(factor: Factor, need: Dimension, behind: Sequence[Dimension]) -> int | None:
+    """The number behind a size that is the factor's divided by it and rounded down."""
+    inner = next((size for size in behind if size != 1), 1)
+    fits = isinstance(inner, int) and inner > 1 and divide(factor[0], inner) == need
+    return inner if isinstance(inner, int) and fits else None

@@ -1,0 +1,101 @@
+"""Extents as users give them: a number, or a symbol with bounds or values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from compiler.errors import ShapeError
+
+_MOST = 2**31 - 1
+_NAME = r"[^\d\s,:|.=][^,:|=]*"
+_FORM = re.compile(rf"(?:(?P<name>{_NAME}?)(?::|$))?(?P<sizes>[\d.|]*)")
+HINT: Final = "give a number, a name with bounds (batch:1..8) or a name with values (batch:1|4|16)"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A size that is known at run time: `name:low..high`, or `name:value|value|…`.
+
+    Without a name it is that which the model declares, without bounds those that are usual for the
+    name. With values `low` and `high` are the least and the greatest.
+    """
+
+    name: str = ""
+    low: int | None = None
+    high: int | None = None
+    values: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return self.name
+        sizes = "|".join(map(str, self.values)) if self.values else f"{self.low}..{self.high}"
+        return f"{self.name}:{sizes}" if self.name else sizes
+
+
+Given: TypeAlias = int | str | tuple[int, int] | Extent
+"""An extent in Python: what `Extent` prints, or (low, high)."""
+
+Shapes: TypeAlias = Mapping[str, Sequence[Given]]
+"""Shapes by the name of an input, or a single extent by that of a symbol."""
+
+
+def extent_of(given: Given) -> int | Extent:
+    """An extent as given by a user; raises `ShapeError` for one that cannot be read.
+
+    Numbers are as they are: which of them fit is said where a shape is needed.
+    """
+    if isinstance(given, Extent):
+        return _checked(given)
+    if isinstance(given, int):
+        return given
+    if isinstance(given, tuple):
+        return _checked(Extent("", *given))
+    return _parsed(given.strip())
+
+
+def named(extent: Extent, name: str) -> Extent:
+    """The extent under a name, unless it has one."""
+    return extent if extent.name else replace(extent, name=name)
+
+
+def texts(shapes: Shapes) -> dict[str, list[int | str]]:
+    """Shapes as JSON has them; `extent_of` reads each entry again."""
+    return {
+        name: [item if isinstance(item, int) else str(item) for item in map(extent_of, shape)]
+        for name, shape in shapes.items()
+    }
+
+
+def _parsed(text: str) -> int | Extent:
+    if re.fullmatch(r"-?\d+", text):
+        return extent_of(int(text))
+    found = _FORM.fullmatch(text)
+    name, sizes = (found["name"] or "", found["sizes"]) if found else ("", "")
+    bounds = re.fullmatch(r"(\d+)\.\.(\d+)", sizes)
+    if bounds:
+        return _checked(Extent(name, int(bounds[1]), int(bounds[2])))
+    if re.fullmatch(r"\d+(\|\d+)*", sizes):
+        values = tuple(sorted({int(value) for value in sizes.split("|")}))
+        if len(values) == 1:
+            return extent_of(values[0])
+        return _checked(Extent(name, values[0], values[-1], values))
+    if found is None or sizes or not name or text.endswith(":"):
+        raise ShapeError(f"{text!r} is no extent", hint=HINT)
+    return Extent(name)
+
+
+def _checked(extent: Extent) -> int | Extent:
+    low, high = extent.low, extent.high
+    if low is None or high is None:
+        if extent.name:
+            return extent
+        raise ShapeError("an extent has neither a name nor bounds", hint=HINT)
+    if not 0 <= low <= high <= _MOST or high == 0:
+        raise ShapeError(
+            f"the bounds {low}..{high} hold no extent",
+            hint="bounds are two numbers, the smaller one first, as in batch:1..8",
+        )
+    return low if low == high else extent

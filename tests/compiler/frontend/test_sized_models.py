@@ -1,0 +1,55 @@
+"""Models with sizes known at run time only: what is there is right, whatever padding holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx.helper import make_node as node
+
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tests.compiler.frontend.sized_models import check_sizes
+
+
+def floats(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def attention() -> onnx.ModelProto:
+    """Attention as torch exports it, heads split and joined by shapes that are computed."""
+    nodes = [
+        *(node("MatMul", ["x", f"w{part}"], [f"{part}0"]) for part in "qkv"),
+        node("Shape", ["x"], ["shape"]),
+        *(node("Gather", ["shape", f"i{i}"], [f"d{i}"], axis=0) for i in (0, 1)),
+        *(node("Unsqueeze", [f"d{i}", "i0s"], [f"e{i}"]) for i in (0, 1)),
+        node("Concat", ["e0", "e1", "heads"], ["split"], axis=0),
+        *(node("Reshape", [f"{part}0", "split"], [f"{part}1"]) for part in "qkv"),
+        node("Transpose", ["q1"], ["q"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["k1"], ["k"], perm=[0, 2, 3, 1]),
+        node("Transpose", ["v1"], ["v"], perm=[0, 2, 1, 3]),
+        node("MatMul", ["q", "k"], ["scores"]),
+        node("Mul", ["scores", "scale"], ["scaled"]),
+        node("Softmax", ["scaled"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v"], ["context"]),
+        node("Transpose", ["context"], ["turned"], perm=[0, 2, 1, 3]),
+        node("Concat", ["e0", "e1", "rest"], ["join"], axis=0),
+        node("Reshape", ["turned", "join"], ["joined"]),
+        node("LayerNormalization", ["joined", "gain", "bias"], ["y"], axis=-1),
+    ]
+    constants = {f"w{part}": floats(8, 8) for part in "qkv"} | {
+        "i0": np.array(0),
+        "i1": np.array(1),
+        "i0s": integers(0),
+        "heads": integers(2, 4),
+        "rest": integers(-1),
+        "scale": np.array(0.5, np.float32),
+        "gain": floats(8),
+        "bias": floats(8),
+    }
+    return model(nodes, [tensor("x", ["batch", "seq", 8])], ["y"], constants)
+
+
+def test_attention_over_sentences_of_any_length() -> None:
+    calls = [{"x": floats(batch, words, 8)} for batch, words in ((1, 1), (2, 5), (3, 7))]
+    graph = check_sizes(attention(), {"x": ("batch:1..3", "seq:1..7", 8)}, calls)
+    assert [item.operator for item in graph.nodes].count("fill") == 2

@@ -1,0 +1,39 @@
+"""Extents as users give them: what is read, what is printed, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.errors import ShapeError
+from compiler.types.extents import Extent, Given, extent_of, texts
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (7, 7),
+        ("7", 7),
+        ("batch:1..8", Extent("batch", 1, 8)),
+        ("batch:0..8", Extent("batch", 0, 8)),
+        ("1..8", Extent("", 1, 8)),
+        ((1, 8), Extent("", 1, 8)),
+        ("batch:16|1|4|4", Extent("batch", 1, 16, (1, 4, 16))),
+        ("1|4", Extent("", 1, 4, (1, 4))),
+        ("batch", Extent("batch")),
+        ("past_sequence_length + 1", Extent("past_sequence_length + 1")),
+        ("batch:4..4", 4),
+        ("batch:4", 4),
+    ],
+)
+def test_extents_are_read_and_printed(given: Given, expected: int | Extent) -> None:
+    extent = extent_of(given)
+    assert extent == expected
+    assert extent_of(str(extent)) == expected
+    assert extent_of(texts({"x": [given]})["x"][0]) == expected
+
+
+@pytest.mark.parametrize("text", ["", "batch:", "8..1", "batch:8..1", "1..2..3", "a:1,2", "0..0"])
+def test_what_is_no_extent_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ShapeError) as caught:
+        extent_of(text)
+    assert "batch:1..8" in caught.value.hint
