@@ -10,7 +10,7 @@ from onnx import GraphProto
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.structured_values import Entity
+from compiler.frontend.structured_values import Entity, OptionalValue, SequenceValue
 from compiler.types.dtypes import DType
 
 Results: TypeAlias = Sequence[Entity | None]
@@ -23,9 +23,59 @@ _DIRECTIONS = {8: "directions"}
 
 
 def inline_if(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:
-    """The branch that a constant condition selects."""
-    condition = _constant_bool(node, node.input(0))
-    return inline(_body(node, "then_branch" if condition else "else_branch"), ())
+    """The branch that a constant condition selects; else both, of whose results one is chosen."""
+    condition = node.input(0)
+    if condition.array is not None:
+        taken = _constant_bool(node, condition)
+        return inline(_body(node, "then_branch" if taken else "else_branch"), ())
+    if condition.type.size != 1:
+        raise node.bad_shape("the condition must have one element")
+    condition = graph.reshape(condition, ())
+    then, otherwise = (inline(_body(node, name), ()) for name in ("then_branch", "else_branch"))
+    if then is None or otherwise is None:
+        return None
+    if len(then) != len(otherwise):
+        raise node.invalid(f"one branch has {len(then)} results, the other {len(otherwise)}")
+    return [_chosen(node, graph, condition, *sides) for sides in zip(then, otherwise, strict=True)]
+
+
+def _chosen(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    condition: Value,
+    then: Entity | None,
+    otherwise: Entity | None,
+) -> Entity | None:
+    """What both branches have a side of; sequences one tensor after the other."""
+    if then is otherwise:
+        return then
+    if isinstance(then, Value) and isinstance(otherwise, Value) and then.type == otherwise.type:
+        return graph.emit("choose", condition, then, otherwise)
+    if isinstance(then, SequenceValue) and isinstance(otherwise, SequenceValue):
+        types = [[item.type for item in side.items] for side in (then, otherwise)]
+        if types[0] == types[1]:
+            pairs = zip(then.items, otherwise.items, strict=True)
+            items = tuple(graph.emit("choose", condition, *pair) for pair in pairs)
+            return SequenceValue(items, then.dtype)
+    if isinstance(then, OptionalValue) and isinstance(otherwise, OptionalValue):
+        content = _chosen(node, graph, condition, then.content, otherwise.content)
+        assert not isinstance(content, OptionalValue)
+        return OptionalValue(content, then.kind)
+    raise node.unsupported(
+        f"a condition (value {condition.name!r}) that is computed at run time, with branches that "
+        f"give {_text(then)} and {_text(otherwise)}"
+    )
+
+
+def _text(entity: Entity | None) -> str:
+    match entity:
+        case None:
+            return "nothing"
+        case Value():
+            return str(entity.type)
+        case SequenceValue():
+            return f"a sequence of {len(entity.items)} tensors"
+    return f"an optional of {_text(entity.content)}"
 
 
 def unroll_scan(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:

@@ -146,6 +146,17 @@ class KernelBuilder:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """A call runs only where the bool `value` of the program is `taken`."""
+
+    value: str
+    taken: bool
+
+    def __str__(self) -> str:
+        return self.value if self.taken else f"not {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """One kernel of a program: `outputs = kernel(inputs)`, values by their graph names."""
 
@@ -155,6 +166,7 @@ class KernelCall:
     output: str
     sources: tuple[str, ...]  # names of the ONNX nodes it came from
     operators: tuple[str, ...]  # graph operators in the group, in order
+    guards: tuple[Guard, ...] = ()  # all must hold; the second is known where the first holds
 
 
 @dataclass(frozen=True, slots=True)

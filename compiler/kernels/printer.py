@@ -42,7 +42,8 @@ def format_kernel_program(program: KernelProgram) -> str:
     for call in program.calls:
         if isinstance(call, KernelCall):
             arguments = ", ".join(call.inputs)
-            lines.append(f"  {call.output} = {call.kernel.name}<{call.key}>({arguments})")
+            where = f" where {' and '.join(map(str, call.guards))}" if call.guards else ""
+            lines.append(f"  {call.output} = {call.kernel.name}<{call.key}>({arguments}){where}")
         elif isinstance(call, JoinCall):
             lines.append(f"  {call.output} = join {', '.join(call.inputs)}")
         else:

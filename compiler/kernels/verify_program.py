@@ -5,7 +5,10 @@ from __future__ import annotations
 from compiler.errors import VerifyError
 from compiler.kernels.kernel import Call, FusedKernel, JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.kernels.verify import verify_kernel
+from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+
+_CONDITION = TensorType(DType.BOOL, ())
 
 
 def verify_program(program: KernelProgram) -> None:
@@ -34,7 +37,11 @@ def verify_program(program: KernelProgram) -> None:
 def _call_problem(program: KernelProgram, call: Call, known: set[str]) -> str:
     """Why a call is wrong, or nothing."""
     inputs = (call.input,) if isinstance(call, ViewCall) else call.inputs
-    for name in inputs:
+    guards = call.guards if isinstance(call, KernelCall) else ()
+    for guard in guards:
+        if guard.value in program.constants or program.types[guard.value] != _CONDITION:
+            return f"has the guard {guard}, which is no bool that is computed"
+    for name in (*inputs, *(guard.value for guard in guards)):
         if name not in known:
             return f"reads {name}, which is not computed before"
     if call.output in known:

@@ -111,6 +111,8 @@ class OperatorDefinition:
     """Whether elements that lie side by side are read far apart; None: they are not."""
     alone: bool = False
     """No other node shares its kernel."""
+    lazy: bool = False
+    """The first operand, a bool, says which one of the other two is needed: the second if true."""
     ends_in_cast: bool = False
     """Of what lies behind it only a cast shares its kernel, whose schedules know no other end."""
     pieced: bool = False

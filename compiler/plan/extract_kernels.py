@@ -11,6 +11,7 @@ from compiler.kernels.count_work import written_size
 from compiler.kernels.kernel import (
     Call,
     FusedKernel,
+    Guard,
     JoinCall,
     KernelBuilder,
     KernelCall,
@@ -22,6 +23,7 @@ from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.operators.registry import Pattern, add_expression, complete_attributes, operator
+from compiler.plan.find_guards import conditions_first, find_guards
 from compiler.plan.fuse import Group, fuse
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
@@ -72,19 +74,22 @@ class _Extractor:
         self.root: dict[str, str] = {}  # view -> the value whose memory it is
         self.owned = _owners(graph)
         self.made: dict[str, _Made] = {}  # by what their groups look like: layers repeat
+        self.guards: dict[str, tuple[Guard, ...]] = {}  # by the output of a group
 
     def run(self) -> KernelProgram:
         for name in self.graph.outputs:
             if name in self.constants:
                 self._rename_constant(name)
-        for group in fuse(self.graph, self.allowance):
+        groups = list(fuse(self.graph, self.allowance))
+        self.guards = find_guards(self.graph, groups)
+        for group in conditions_first(groups, self.guards) if self.guards else groups:
             self.allowance.check_time(f"the kernel of node {group.nodes[0].source!r}")
             if group.pattern is Pattern.VIEW:
                 self._view(group.nodes[0])
             elif group.pattern is Pattern.JOIN:
                 self._join(group.nodes[0])
             else:
-                self._kernel(group)
+                self._kernel(group, self.guards.get(group.output, ()))
         outputs = self._outputs()
         read = {*self.graph.inputs, *outputs}
         for call in self.calls:
@@ -101,14 +106,14 @@ class _Extractor:
 
     # --- groups ---------------------------------------------------------------------------------
 
-    def _kernel(self, group: Group) -> None:
+    def _kernel(self, group: Group, guards: tuple[Guard, ...]) -> None:
         look, values = _look(self.graph, group)
         made = self.made.get(look)
         if made is None:
             extracted = group_kernel(self.graph, group, self.rounds_each)
             if len(group.nodes) > 1 and written_size(extracted.kernel) > WRITTEN_LIMIT:
                 for node in group.nodes:
-                    self._kernel(Group((node,), None))
+                    self._kernel(Group((node,), None), guards)
                 return
             verify_kernel(extracted.kernel)
             key = workload_key(extracted.kernel)
@@ -122,6 +127,7 @@ class _Extractor:
             group.output,
             tuple(dict.fromkeys(node.source for node in group.nodes if node.source)),
             tuple(node.operator for node in group.nodes),
+            guards,
         )
         self.calls.append(call)
 

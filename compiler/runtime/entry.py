@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from compiler.runtime.executable_spec import (
     ENTRY_SYMBOL,
     SEAL_SYMBOL,
     CallStep,
+    Condition,
     CopyStep,
     Location,
     Place,
@@ -34,7 +36,8 @@ def entry_ir(steps: Sequence[RunStep], seal: bytes = b"", tiles: TilePalette | N
         body.line("call void @run_tiles.begin()")
     for step in steps:
         if isinstance(step, CallStep):
-            _emit_call(body, step)
+            with body.guarded(step.guards):
+                _emit_call(body, step)
         else:
             _emit_copy(body, step)
     if tiles is not None:
@@ -75,6 +78,25 @@ class _Body:
         self._count += 1
         self.line(f"{name} = {text}")
         return name
+
+    @contextmanager
+    def guarded(self, conditions: Sequence[Condition]) -> Iterator[None]:
+        """What is written inside runs only where the conditions hold."""
+        behind = self._label() if conditions else ""
+        for condition in conditions:
+            byte = self.value(f"load i8, ptr {_pointer(self, condition.place)}")
+            holds = self.value(f"icmp {'ne' if condition.taken else 'eq'} i8 {byte}, 0")
+            inside = self._label()
+            self.line(f"br i1 {holds}, label %{inside}, label %{behind}")
+            self._lines.append(f"{inside}:")
+        yield
+        if behind:
+            self.line(f"br label %{behind}")
+            self._lines.append(f"{behind}:")
+
+    def _label(self) -> str:
+        self._count += 1
+        return f"b{self._count}"
 
     def __str__(self) -> str:
         return "\n".join(self._lines)

@@ -54,20 +54,34 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """A bool in memory is true, or it is false if that is not to be `taken`."""
+
+    place: Location
+    taken: bool
+
+    def __str__(self) -> str:
+        return str(self.place) if self.taken else f"not {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
 class CallStep:
     """Run the kernel `symbol` on `buffers` (its inputs, then its output).
 
-    `workspace` is the arena offset of the kernel's scratch memory, None when it needs none.
+    `workspace` is the arena offset of the kernel's scratch memory, None when it needs none. It is
+    left out unless all `guards` hold, which are asked one after the other.
     """
 
     symbol: str
     buffers: tuple[Location, ...]
     workspace: int | None
+    guards: tuple[Condition, ...] = ()
 
     def __str__(self) -> str:
         *inputs, output = map(str, self.buffers)
         scratch = "" if self.workspace is None else f" workspace arena+{self.workspace}"
-        return f"{output} = {self.symbol}({', '.join(inputs)}){scratch}"
+        where = f" where {' and '.join(map(str, self.guards))}" if self.guards else ""
+        return f"{output} = {self.symbol}({', '.join(inputs)}){scratch}{where}"
 
 
 @dataclass(frozen=True, slots=True)

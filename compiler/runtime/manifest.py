@@ -8,6 +8,7 @@ from typing import Any
 
 from compiler.runtime.executable_spec import (
     CallStep,
+    Condition,
     CopyStep,
     ExecutableSpec,
     Location,
@@ -163,12 +164,20 @@ def _location_from_json(data: Sequence[Any]) -> Location:
     return Location(Place(place), int(number), *map(int, offset))
 
 
+def _guards_to_json(guards: Sequence[Condition]) -> Json:
+    """Nothing for a step that always runs."""
+    if not guards:
+        return {}
+    return {"guards": [[_location_to_json(guard.place), guard.taken] for guard in guards]}
+
+
 def _step_to_json(step: RunStep) -> Json:
     if isinstance(step, CallStep):
         return {
             "call": step.symbol,
             "buffers": [_location_to_json(buffer) for buffer in step.buffers],
             "workspace": step.workspace,
+            **_guards_to_json(step.guards),
         }
     return {
         "copy": _location_to_json(step.source),
@@ -180,7 +189,11 @@ def _step_to_json(step: RunStep) -> Json:
 def _step_from_json(data: Mapping[str, Any]) -> RunStep:
     if "call" in data:
         buffers = tuple(_location_from_json(buffer) for buffer in data["buffers"])
-        return CallStep(data["call"], buffers, data["workspace"])
+        guards = tuple(
+            Condition(_location_from_json(place), bool(taken))
+            for place, taken in data.get("guards", ())
+        )
+        return CallStep(data["call"], buffers, data["workspace"], guards)
     return CopyStep(
         _location_from_json(data["copy"]), _location_from_json(data["to"]), int(data["bytes"])
     )

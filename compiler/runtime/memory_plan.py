@@ -206,7 +206,8 @@ def _last_uses(program: KernelProgram, storage: Mapping[str, Stored]) -> dict[st
     last: dict[str, int] = {}
     for step, call in enumerate(program.calls):
         if isinstance(call, KernelCall):
-            last.update((storage[name].root, step) for name in (*call.inputs, call.output))
+            read = (*call.inputs, *(guard.value for guard in call.guards))
+            last.update((storage[name].root, step) for name in (*read, call.output))
     return last
 
 

@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 from compiler.runtime.executable_spec import (
+    Condition,
     CopyStep,
     ExecutableSpec,
     RunStep,
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 COPY = "copy"  # the name of steps that copy memory, and of the row that sums them up
 _KernelFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
 
+_Function: TypeAlias = Callable[..., object]
+
 # A step ready to be made: a function and its arguments.
-_Call: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
+_Call: TypeAlias = tuple[_Function, tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,24 @@ def _calls(executable: Executable, frame: Frame) -> tuple[list[_Call], list[Tabl
             continue
         tables.append(pointer_table([frame.address(location) for location in step.buffers]))
         workspace = None if step.workspace is None else frame.arena_address(step.workspace)
-        function = _KernelFunction(executable.kernel_address(step.symbol))
+        function: _Function = _KernelFunction(executable.kernel_address(step.symbol))
+        if step.guards:
+            function = _guarded(function, step.guards, frame)
         calls.append((function, (ctypes.addressof(tables[-1]), workspace, runtime)))
     return calls, tables
+
+
+def _guarded(function: _Function, guards: Sequence[Condition], frame: Frame) -> _Function:
+    """The function where all guards hold, nothing otherwise."""
+    places = [(frame.address(guard.place), guard.taken) for guard in guards]
+
+    def call(*arguments: object) -> None:
+        for address, taken in places:
+            if bool(ctypes.c_uint8.from_address(address).value) != taken:
+                return
+        function(*arguments)
+
+    return call
 
 
 def _empty_call(frame: Frame) -> _Call:

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from compiler.kernels.kernel import KernelCall, KernelProgram
-from compiler.runtime.executable_spec import CallStep, CopyStep, Location, Place, RunStep
+from compiler.runtime.executable_spec import (
+    CallStep,
+    Condition,
+    CopyStep,
+    Location,
+    Place,
+    RunStep,
+)
 from compiler.runtime.memory_plan import MemoryPlan
 from compiler.runtime.pack_constants import PackedConstants
 
@@ -32,7 +39,9 @@ def run_steps(
             for position, value in enumerate(call.inputs)
         ]
         buffers.append(plan.location(call.output))
-        steps.append(CallStep(compiled[call.key].symbol, tuple(buffers), plan.workspaces[number]))
+        guards = tuple(Condition(plan.location(guard.value), guard.taken) for guard in call.guards)
+        symbol, workspace = compiled[call.key].symbol, plan.workspaces[number]
+        steps.append(CallStep(symbol, tuple(buffers), workspace, guards))
     for name, output in plan.copies:
         source = (
             Location(Place.CONSTANT, constants.outputs[name])

@@ -91,6 +91,9 @@ class _Sizes:
         for location in step.buffers:
             if self._room(location) is None:
                 return f"there is no {location}"
+        for guard in step.guards:
+            if not self._room(guard.place):
+                return f"there is no {guard.place} to ask"
         size = workspaces[step.symbol]
         if (step.workspace is None) != (size == 0):
             return f"the kernel has {size} bytes of workspace"

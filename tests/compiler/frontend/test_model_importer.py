@@ -302,11 +302,9 @@ def test_branch_of_a_constant_condition_is_inlined() -> None:
     assert graph.nodes[0].output == "y"
 
 
-def test_branch_at_run_time_is_refused() -> None:
-    with pytest.raises(
-        UnsupportedOperatorError, match=r"If \(node 'choice'\): a condition that is computed"
-    ):
-        import_model_proto(branching(condition_input=True))
+def test_branches_of_a_computed_condition_are_chosen_from() -> None:
+    graph = import_model_proto(branching(condition_input=True))
+    assert [n.operator for n in graph.nodes] == ["relu", "neg", "choose"]
 
 
 @pytest.mark.parametrize(

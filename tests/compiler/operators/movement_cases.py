@@ -48,6 +48,10 @@ def _shapes() -> Iterator[Case]:
         )
     yield case("join", "join", [x, x], lambda: np.stack([x, x]), shape=(2, *x.shape))
     yield case("copy", "copy", [x], lambda: x)
+    for taken in (True, False):
+        sides = [array(seed, (2, 7, 3), "float16") for seed in (3, 4)]
+        operands = [np.array(taken), *sides]
+        yield case(f"{taken}", "choose", operands, lambda side=sides[not taken]: side)  # type: ignore[misc]
     scalar = array(1, (1, 1))
     yield case("scalar", "reshape", [scalar], lambda: scalar.reshape(()), shape=())
 
