@@ -10,7 +10,7 @@ import re
 from compiler.llvm.machine import assembly, feature_flags, parse, target_machine
 from compiler.pipeline import Compiled
 from compiler.runtime.c_interface import in_comment
-from compiler.runtime.entry import entry_ir
+from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
 
 
@@ -49,7 +49,7 @@ def _module_text(compiled: Compiled) -> str:
     texts = [compiled.llvm[key] for key in compiled.schedules]
     declarations: dict[str, None] = {}
     functions: list[str] = []
-    for line in "\n".join([*texts, entry_ir(compiled.spec.steps)]).splitlines():
+    for line in "\n".join([*texts, entry_of(compiled.spec)]).splitlines():
         if not line.startswith("declare "):
             functions.append(line)
         elif "@kernel_" not in line:  # the kernels are in this module

@@ -23,7 +23,7 @@ from compiler.llvm.scalar_work import scalar_work
 from compiler.plan.choose_precision import NARROW
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
-from compiler.runtime.entry import entry_ir
+from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
 from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
@@ -157,11 +157,12 @@ def compile_model(
         numerics=admitted.name,
         structure=graph.structure,
         guards=tuple(guards),
+        signature=graph.signature,
     )
     verify_spec(spec)
     tiled = any(item.used.schedule.uses_tiles for item in schedules.values())
     tiles = target.matrix_tiles if tiled else None
-    entry = stages.run("entry", lambda: entry_ir(steps, seal_of(spec), tiles))
+    entry = stages.run("entry", lambda: entry_of(spec, seal_of(spec), tiles))
     compile_entry = object_code if cache is None else cache.object_code
     entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
     llvm = {key: str(emitted) for key, emitted in stages.kept.get("llvm", {}).items()}

@@ -5,23 +5,27 @@ graph resnet18
   constant weight: f32[64, 3, 7, 7]
   conv_0: f32[1, 64, 112, 112] = conv(image, weight, pads=(3, 3, 3, 3), strides=(2, 2))
   output conv_0
+
+Where sizes are known at run time only, ports print as their callers see them, and what the values
+are padded to stands beside: `input ids: i64[batch:1..4, 8] in i64[4, 8]`.
 """
 
 from __future__ import annotations
 
 from compiler.graph.ir import Graph
 from compiler.types.node import Node
+from compiler.types.signature import SIZES, ResultSource, SizedPort
 
 
 def format_graph(graph: Graph) -> str:
     """The whole graph, ending with a newline. Values without a type print as `?`."""
     lines = [f"graph {graph.name}"]
-    lines += [f"  input {name}: {_type(graph, name)}" for name in graph.inputs]
+    lines += [f"  input {name}: {_input(graph, name)}" for name in graph.inputs]
     lines += [f"  constant {name}: {_type(graph, name)}" for name in graph.constants]
     lines += [
         f"  {node.output}: {_type(graph, node.output)} = {_call(node)}" for node in graph.nodes
     ]
-    lines += [f"  output {name}" for name in graph.outputs]
+    lines += [f"  output {name}{_output(graph, name)}" for name in graph.outputs]
     return "\n".join(lines) + "\n"
 
 
@@ -39,3 +43,31 @@ def _call(node: Node) -> str:
 
 def _type(graph: Graph, name: str) -> str:
     return str(graph.types.get(name, "?"))
+
+
+def _input(graph: Graph, name: str) -> str:
+    type, signature = _type(graph, name), graph.signature
+    if signature is None:
+        return type
+    if name == SIZES:
+        return f"{type} = [{', '.join(map(str, signature.sizes))}]"
+    return _sized(signature.inputs, name, type)
+
+
+def _output(graph: Graph, name: str) -> str:
+    if graph.signature is None:
+        return ""
+    if any(port.name == name for port in graph.signature.outputs):
+        return f": {_sized(graph.signature.outputs, name, _type(graph, name))}"
+    symbols = [
+        f"{source.symbol} at {source.position}"
+        for source in graph.signature.sources
+        if isinstance(source, ResultSource) and source.output == name
+    ]
+    return f": {', '.join(symbols)}" if symbols else ""
+
+
+def _sized(ports: tuple[SizedPort, ...], name: str, type: str) -> str:
+    """The port's true type, and what it is padded to where that is another."""
+    true = next((str(port) for port in ports if port.name == name), type)
+    return true if true == type else f"{true} in {type}"

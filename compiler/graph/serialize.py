@@ -13,6 +13,7 @@ from compiler.graph.ir import Graph
 from compiler.kernels.serialize import number_from_json, number_to_json
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
+from compiler.types.signature_json import signature_from_json, signature_to_json
 from compiler.types.tensor_type import Array, Attribute, TensorType, bytes_of
 
 FORMAT = 1
@@ -26,7 +27,9 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
 
 def structure_to_json(graph: Graph) -> dict[str, Any]:
     """Everything about the graph but its constants, as JSON values."""
+    signature = graph.signature
     return {
+        **({} if signature is None else {"signature": signature_to_json(signature)}),
         "format": FORMAT,
         "name": graph.name,
         "inputs": list(graph.inputs),
@@ -71,6 +74,7 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
             ),
             types,
             dict(constants),
+            signature_from_json(value["signature"]) if "signature" in value else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error

@@ -7,17 +7,24 @@ from compiler.graph.infer_types import node_type, same_types
 from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph, format_node
 from compiler.types.node import Node
+from compiler.types.verify_signature import signature_problem
 
 
 def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
     """Check names, order, types and constants; `VerifyError` with the printed graph.
 
     Every value has one definition before its first use, every node's result has the type that its
-    operator infers, constants are read-only, contiguous arrays of their declared type, and the
-    graph has at least one output. Types of nodes that the graph shares with a `verified` one, with
-    the same types all round them, are not inferred again.
+    operator infers, constants are read-only, contiguous arrays of their declared type, the graph
+    has at least one output, and a signature is one of its inputs and outputs. Types of nodes that
+    the graph shares with a `verified` one, with the same types all round them, are not inferred
+    again.
     """
-    problem = _values_problem(graph) or _nodes_problem(graph, verified) or _outputs_problem(graph)
+    problem = (
+        _values_problem(graph)
+        or _nodes_problem(graph, verified)
+        or _outputs_problem(graph)
+        or _signature_problem(graph)
+    )
     if problem:
         raise VerifyError(f"graph {graph.name}: {problem}", program=format_graph(graph))
 
@@ -86,3 +93,10 @@ def _outputs_problem(graph: Graph) -> str:
     if unknown:
         return f"types of values that do not exist: {', '.join(sorted(unknown))}"
     return ""
+
+
+def _signature_problem(graph: Graph) -> str:
+    if graph.signature is None:
+        return ""
+    inputs, outputs = ([(n, graph.types[n]) for n in p] for p in (graph.inputs, graph.outputs))
+    return signature_problem(graph.signature, inputs, outputs)

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import ArtefactError, VerifyError
+from compiler.errors import ArtefactError, ShapeError, VerifyError
 from compiler.runtime.executable_spec import ExecutableSpec, aligned
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.large_files import reserve, write_at
@@ -61,8 +61,9 @@ from configs.regular_file import open_regular
 
 FORMAT = 6
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
-4 no more than two variants, format 5 no variants but fallbacks of one. A file has the first format
-that has what it needs, so that older versions read it."""
+4 no more than two variants, format 5 no variants but fallbacks of one, and no sizes that are known
+at run time only. A file has the first format that has what it needs, so that older versions read
+it."""
 TWO_VARIANTS = 4
 LADDER = 5
 OLDEST_FORMAT = 3
@@ -116,7 +117,8 @@ def save(
 def _format_of(programs: Sequence[ExecutableSpec]) -> int:
     """The first format that has what these programs need."""
     preferred = [program for program in programs if not program.fallback]
-    if len(preferred) > 1 or any(program.guards for program in programs):
+    sized = any(program.guards or program.signature is not None for program in programs)
+    if len(preferred) > 1 or sized:
         return FORMAT
     return LADDER if len(programs) > 2 else TWO_VARIANTS
 
@@ -312,7 +314,7 @@ def _checked_variant(
     try:
         spec = spec_from_json(variant, own, digests)
         verify_spec(spec)
-    except (KeyError, TypeError, ValueError, VerifyError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, ShapeError, VerifyError) as error:
         raise _not_valid(path, str(error)) from error
     return spec
 

@@ -11,13 +11,25 @@ from compiler.runtime.executable_spec import (
     CallStep,
     Condition,
     CopyStep,
+    ExecutableSpec,
     Location,
     Place,
     RunStep,
 )
+from compiler.runtime.ir_body import IrBody
+from compiler.runtime.sized_entry import sized_entry_ir
 from compiler.tile_set_up import TilePalette, set_up_ir
 
 _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
+
+
+def entry_of(spec: ExecutableSpec, seal: bytes = b"", tiles: TilePalette | None = None) -> str:
+    """LLVM IR of all entry functions of `spec`: `entry_ir`, and those for run-time sizes."""
+    text = entry_ir(spec.steps, seal, tiles)
+    if spec.signature is None:
+        return text
+    inputs, outputs = ([name for name, _ in ports] for ports in (spec.inputs, spec.outputs))
+    return text + sized_entry_ir(spec.signature, inputs, outputs)
 
 
 def entry_ir(steps: Sequence[RunStep], seal: bytes = b"", tiles: TilePalette | None = None) -> str:
@@ -63,50 +75,30 @@ def _seal_ir(seal: bytes) -> str:
     return f'@{SEAL_SYMBOL} = constant [{len(seal)} x i8] c"{text}"\n'
 
 
-class _Body:
-    """Lines of the function, and fresh names for its values."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._count = 0
-
-    def line(self, text: str) -> None:
-        self._lines.append(f"  {text}")
-
-    def value(self, text: str) -> str:
-        name = f"%v{self._count}"
-        self._count += 1
-        self.line(f"{name} = {text}")
-        return name
+class _Body(IrBody):
+    """The body of the entry function, parts of which run under conditions."""
 
     @contextmanager
     def guarded(self, conditions: Sequence[Condition]) -> Iterator[None]:
         """What is written inside runs only where the conditions hold."""
-        behind = self._label() if conditions else ""
+        behind = self.new_label() if conditions else ""
         for condition in conditions:
             byte = self.value(f"load i8, ptr {_pointer(self, condition.place)}")
             holds = self.value(f"icmp {'ne' if condition.taken else 'eq'} i8 {byte}, 0")
-            inside = self._label()
+            inside = self.new_label()
             self.line(f"br i1 {holds}, label %{inside}, label %{behind}")
-            self._lines.append(f"{inside}:")
+            self.line(f"{inside}:")
         yield
         if behind:
             self.line(f"br label %{behind}")
-            self._lines.append(f"{behind}:")
-
-    def _label(self) -> str:
-        self._count += 1
-        return f"b{self._count}"
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines)
+            self.line(f"{behind}:")
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _pointer(body: _Body, location: Location) -> str:
+def _pointer(body: IrBody, location: Location) -> str:
     if location.place is Place.ARENA:
         return body.value(f"getelementptr i8, ptr %arena, i64 {location.number}")
     table = _TABLES[location.place]
@@ -117,7 +109,7 @@ def _pointer(body: _Body, location: Location) -> str:
     return body.value(f"getelementptr i8, ptr {pointer}, i64 {location.offset}")
 
 
-def _emit_call(body: _Body, step: CallStep) -> None:
+def _emit_call(body: IrBody, step: CallStep) -> None:
     for position, location in enumerate(step.buffers):
         pointer = _pointer(body, location)
         slot = body.value(f"getelementptr ptr, ptr %buffers, i64 {position}")
@@ -128,7 +120,7 @@ def _emit_call(body: _Body, step: CallStep) -> None:
     body.line(f"call void @{step.symbol}(ptr %buffers, ptr {workspace}, ptr %runtime)")
 
 
-def _emit_copy(body: _Body, step: CopyStep) -> None:
+def _emit_copy(body: IrBody, step: CopyStep) -> None:
     source = _pointer(body, step.source)
     destination = _pointer(body, step.destination)
     body.line(

@@ -21,8 +21,14 @@ from compiler.runtime.frame import Frame, pointer_table
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.ports import AnyArray, ports_of
+from compiler.runtime.run_sizes import SizesFunction
+from compiler.runtime.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
+from compiler.runtime.sized_frame import SizedFrame
+from compiler.runtime.sized_ports import SizedPorts
 from compiler.runtime.threads import make_runtime
 from compiler.types.structure import gathered, spread
+from compiler.types.chosen_sizes import choose_sizes, types_at
+from compiler.types.signature import SIZES, Signature
 from compiler.types.tensor_type import Array, TensorType
 
 if TYPE_CHECKING:
@@ -39,6 +45,9 @@ class Executable:
     `run` may be called from several threads at once: each call has a frame of its own, with an
     arena, and `idle_frames` says how many are kept for later, at most as many as were in use at
     the same time.
+
+    Where sizes are known at run time only `signature` says names, element types, symbols and
+    bounds, and `inputs` and `outputs` are the types at the greatest sizes; else it is None.
     """
 
     def __init__(self, spec: ExecutableSpec, threads: int | None = None) -> None:
@@ -51,26 +60,51 @@ class Executable:
         _check_memory(spec)
         self.spec = spec
         self._runtime, self.threading = make_runtime(spec.threads if threads is None else threads)
+        sized = spec.signature is not None
         self._code = LoadedCode(
             (spec.entry, *(part.code for part in spec.objects)),
-            (ENTRY_SYMBOL, *(part.symbol for part in spec.objects)),
+            (
+                ENTRY_SYMBOL,
+                *((SIZED_ENTRY_SYMBOL, SIZES_SYMBOL) if sized else ()),
+                *(part.symbol for part in spec.objects),
+            ),
         )
-        self._entry = _EntryFunction(self._code.address(ENTRY_SYMBOL))
+        entry = SIZED_ENTRY_SYMBOL if sized else ENTRY_SYMBOL
+        self._entry = _EntryFunction(self._code.address(entry))
         addresses = [address_of(constant) for constant in spec.constants]
         if any(address % ALIGNMENT for address in addresses):
             raise ArtefactError("a constant of the model is not aligned")
         self._constants = pointer_table(addresses)
         self._inputs = ports_of("input", spec.inputs)
         self._outputs = ports_of("output", spec.outputs)
+        signature, (inputs, outputs) = spec.signature, (spec.inputs, spec.outputs)
+        self._sized = None if signature is None else SizedPorts.of(signature, inputs, outputs)
         self._frames: list[Frame] = []  # those that no call uses at the moment
 
     @property
+    def signature(self) -> Signature | None:
+        return self.spec.signature
+
+    @property
     def inputs(self) -> dict[str, TensorType]:
+        if self.signature is not None:
+            return {port.name: port.type for port in self.signature.inputs}
         return dict(self.spec.inputs)
 
     @property
     def outputs(self) -> dict[str, TensorType]:
+        if self.signature is not None:
+            return {port.name: port.type for port in self.signature.outputs}
         return dict(self.spec.outputs)
+
+    def inputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
+        """The types of the inputs where symbols have these sizes, the others one in the middle.
+
+        Raises `InputError` for sizes out of bounds, and for symbols that there are not.
+        """
+        if self.signature is None:
+            return self.inputs
+        return types_at(self.signature.inputs, choose_sizes(self.signature, sizes or {}))
 
     @property
     def kernels(self) -> tuple[KernelReport, ...]:
@@ -85,8 +119,11 @@ class Executable:
         return len(self._frames)
 
     def __repr__(self) -> str:
-        ports = ", ".join(f"{name}: {type}" for name, type in self.spec.inputs)
-        results = ", ".join(f"{name}: {type}" for name, type in self.spec.outputs)
+        sized, spec = self.signature, self.spec
+        inputs = spec.inputs if sized is None else [(p.name, p) for p in sized.inputs]
+        outputs = spec.outputs if sized is None else [(p.name, p) for p in sized.outputs]
+        ports = ", ".join(f"{name}: {type}" for name, type in inputs)
+        results = ", ".join(f"{name}: {type}" for name, type in outputs)
         return f"<Executable {self.spec.name}({ports}) -> {results}, {self.threads} thread(s)>"
 
     def run(
@@ -97,6 +134,11 @@ class Executable:
         Inputs are NumPy arrays or whatever has `__dlpack__` (in memory that the CPU reads), with
         exactly the declared names, element types and shapes. One that is C-contiguous is read in
         place, any other is copied first. Nobody may write to them meanwhile.
+
+        Of a model with run-time sizes shapes are those of its signature, and outputs are as large
+        as follows from them. What is smaller than the bounds is copied into a place as large as
+        they are, unless it is a part of an array that lies as that does and goes on behind it:
+        outputs that grow from call to call, as caches do, are such parts.
 
         Outputs are new arrays, or those given in `out`: C-contiguous, writeable, of the declared
         type and shape, sharing no memory with each other or an input. Sequences are lists of
@@ -126,6 +168,8 @@ class Executable:
         arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
         results = frame.bind_outputs(out, arrays)
         self._entry(*frame.arguments)
+        if self._sized is not None:
+            frame.collect(results)
         return gathered(structure.outputs, results) if structure.outputs else results
 
     def bind(
@@ -134,13 +178,20 @@ class Executable:
         """A run of these arrays, which are checked now and no more: the call that costs least.
 
         Each of its runs reads the inputs as they are then, in place, and writes the same outputs:
-        those given in `out`, or new ones. Raises `InputError` as `run` does, and for an input that
-        would have to be copied.
+        those given in `out`, or new ones. Sizes are those of these arrays; where elements of them
+        say sizes, these must stay as they are. Raises `InputError` as `run` does, for an input that
+        no code can read as it lies, and for a model whose outputs have sizes that a run computes.
         """
+        if self._sized is not None and any(port.late for port in self._sized.outputs):
+            raise InputError(
+                f"{self.spec.name} computes the sizes of its outputs, so they cannot be bound",
+                hint="call run, which returns outputs of the sizes that were computed",
+            )
         frame = self.new_frame()
         arrays = frame.bind_inputs(inputs)
-        for port, array in zip(self._inputs, arrays, strict=True):
-            if frame.inputs[port.position] != address_of(array):
+        bound = [port for port in self._inputs if port.name != SIZES]
+        for port, array in zip(bound, arrays, strict=True):
+            if not frame.reads(port, array):
                 raise InputError(
                     f"input {port.name!r} cannot be read in place: it is not C-contiguous or not "
                     "aligned to its elements' size",
@@ -174,16 +225,19 @@ class Executable:
                 ) from error
         elif arena.dtype != np.uint8 or arena.nbytes < size or address_of(arena) % ALIGNMENT:
             raise ValueError(f"the arena must have {size} bytes, at a multiple of {ALIGNMENT}")
+        if self._sized is not None:
+            compute = SizesFunction(self._code.address(SIZES_SYMBOL))
+            return SizedFrame(self.spec, self._sized, compute, arena, self._constants, runtime)
         return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""
         return self._code.address(symbol)
 
-    def empty_inputs(self) -> dict[str, AnyArray]:
-        """Uninitialised arrays for the inputs, aligned to cache lines."""
-        ports = self.spec.inputs
-        return {name: aligned_empty(type.shape, type.dtype.numpy) for name, type in ports}
+    def empty_inputs(self, sizes: Mapping[str, int] | None = None) -> dict[str, AnyArray]:
+        """Uninitialised arrays for the inputs, aligned to cache lines, as `inputs_at` has them."""
+        ports = self.inputs_at(sizes)
+        return {name: aligned_empty(t.shape, t.dtype.numpy) for name, t in ports.items()}
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the variant that is loaded to `path`, see `compiler.runtime.artefact.save`."""

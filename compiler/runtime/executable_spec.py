@@ -10,6 +10,7 @@ from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target
 from compiler.types.structure import NO_STRUCTURE, Structure
+from compiler.types.signature import Signature
 from compiler.types.tensor_type import Array, TensorType
 
 # Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code
@@ -119,6 +120,10 @@ class ExecutableSpec:
     those that it was compiled with. `arena_lower_bound` is what liveness says any plan needs, for
     reports. `structure` says what callers give and get as lists and optionals, `guards` for which
     sizes it is, where an artefact has programs for several.
+
+    `signature` is there if some sizes are known at run time only: `inputs`, `outputs` and `steps`
+    are those of the padded program then, and the entry's code has the functions of
+    `compiler.runtime.sized_entry` as well.
     """
 
     name: str
@@ -138,3 +143,4 @@ class ExecutableSpec:
     numerics: str = "default"
     structure: Structure = NO_STRUCTURE
     guards: tuple[SizeGuard, ...] = ()
+    signature: Signature | None = None

@@ -55,12 +55,16 @@ class Frame:
         arena: Array,
         constants: Tables,
         runtime: int,
+        further: tuple[int, int] = (0, 0),
     ) -> None:
-        """`constants` are the addresses of the constants, `runtime` that of the threads."""
+        """`constants` are the addresses of the constants, `runtime` that of the threads.
+
+        `further` pointers stand in the tables behind those of the inputs and of the outputs.
+        """
         self._input_ports, self._output_ports = inputs, outputs
         self.arena = arena
-        self.inputs = pointer_table([0] * len(inputs))
-        self.outputs = pointer_table([0] * len(outputs))
+        self.inputs = pointer_table([0] * (len(inputs) + further[0]))
+        self.outputs = pointer_table([0] * (len(outputs) + further[1]))
         self.constants = constants
         self._staging: dict[str, tuple[Array, int]] = {}
         self.arguments = (
@@ -133,6 +137,13 @@ class Frame:
                 array, address = allocate_output(port.shape, port.dtype, port.bytes)
             results[port.name], self.outputs[port.position] = array, address
         return results
+
+    def reads(self, port: Port, array: AnyArray) -> bool:
+        """Whether the kernels read the memory of this input itself, now that it is bound."""
+        return self.inputs[port.position] == address_of(array)
+
+    def collect(self, results: dict[str, AnyArray]) -> None:
+        """Add what is known of the outputs after the run only: nothing."""
 
     def address(self, location: Location) -> int:
         """Where a buffer is, once inputs and outputs are bound."""

@@ -21,6 +21,7 @@ from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target, llvm_version
 from compiler.types.dtypes import DType
 from compiler.types.structure import NO_STRUCTURE, Structure, StructuredPort
+from compiler.types.signature_json import signature_from_json, signature_to_json
 from compiler.types.tensor_type import Array, TensorType
 from compiler.version import VERSION
 
@@ -42,8 +43,11 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
     `parts` are the numbers of its parts in the file: entry, objects, constants, in that order.
     """
     guards = {"guards": [guard.to_json() for guard in spec.guards]} if spec.guards else {}
+    sized = spec.signature
+    signature = {} if sized is None else {"signature": signature_to_json(sized)}
     return {
         **guards,
+        **signature,
         "name": spec.name,
         "compiler_version": VERSION,
         "llvm_version": llvm_version(),
@@ -71,8 +75,8 @@ def spec_from_json(
 ) -> ExecutableSpec:
     """The executable that a manifest describes; `parts` are the bytes of its parts in order.
 
-    `digests` are those of its parts after the entry. Raises `KeyError`, `TypeError` or `ValueError`
-    for other JSON, and for parts of other sizes or too few of them.
+    `digests` are those of its parts after the entry. Raises `KeyError`, `TypeError`, `ValueError`,
+    `AttributeError` or `ShapeError` for other JSON, and for parts of other sizes or too few.
     """
     entry, *others = parts
     symbols, types = data["object_symbols"], [_type_from_json(t) for t in data["constant_types"]]
@@ -101,6 +105,7 @@ def spec_from_json(
         numerics=str(data.get("numerics", "default")),
         structure=_structure_from_json(data.get("structure")),
         guards=tuple(SizeGuard.from_json(guard) for guard in data.get("guards", ())),
+        signature=signature_from_json(data["signature"]) if "signature" in data else None,
     )
 
 

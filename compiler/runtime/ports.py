@@ -59,17 +59,23 @@ def checked(port: Port, given: object) -> AnyArray:
 
     Raises `InputError` for what is no array, on another device, or of another type or shape.
     """
+    array = as_elements(port, given)
+    if array.shape != port.shape:
+        raise InputError(
+            f"{port.kind} {port.name!r} has the shape {list(array.shape)}, "
+            f"the model was built for {list(port.shape)}"
+        )
+    return array
+
+
+def as_elements(port: Port, given: object) -> AnyArray:
+    """As `checked`, for an array of any shape."""
     array = _as_array(f"{port.kind} {port.name!r}", given)
     if array.dtype != port.dtype:
         raise InputError(
             f"{port.kind} {port.name!r} has elements of type {_dtype_name(array.dtype)}, "
             f"the model {'takes' if port.kind == 'input' else 'gives'} {port.type.dtype}",
             hint=f"convert it with .astype(numpy.{port.dtype})" if port.kind == "input" else "",
-        )
-    if array.shape != port.shape:
-        raise InputError(
-            f"{port.kind} {port.name!r} has the shape {list(array.shape)}, "
-            f"the model was built for {list(port.shape)}"
         )
     return array
 

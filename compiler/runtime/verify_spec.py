@@ -12,13 +12,15 @@ from compiler.runtime.executable_spec import (
     Place,
 )
 from compiler.types.tensor_type import TensorType
+from compiler.types.verify_signature import signature_problem
 
 
 def verify_spec(spec: ExecutableSpec) -> None:
     """Raise `VerifyError` at the first broken rule.
 
     Names of ports and kernels are distinct, every step runs a kernel that there is, its buffers lie
-    where there is memory, its workspace fits the arena, and copies fit both their buffers.
+    where there is memory, its workspace fits the arena, copies fit both their buffers, and a
+    signature is one of its ports.
     """
     problem = _problem(spec)
     if problem:
@@ -58,7 +60,9 @@ def _problem(spec: ExecutableSpec) -> str:
         )
         if problem:
             return f"{step}: {problem}"
-    return _guard_problem(spec)
+    if spec.signature is not None:
+        problem = signature_problem(spec.signature, spec.inputs, spec.outputs)
+    return problem or _guard_problem(spec)
 
 
 def _guard_problem(spec: ExecutableSpec) -> str:

@@ -14,11 +14,13 @@ itself sees to it that none of them changes a result: operators that would read 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from math import prod
+from typing import Final, TypeAlias
 
 from compiler.types.dims import Dims
 from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Symbol
+from compiler.types.sizes import Dimension, Size, Symbol, symbols_of
+from compiler.types.tensor_type import TensorType
 
 SIZES: Final = "%sizes"
 """The graph's input that holds `Signature.sizes`; it is no port."""
@@ -38,6 +40,20 @@ class SizedPort:
     dtype: DType
     shape: tuple[Dimension, ...]
     padded: Dims
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the graph's value, padding included."""
+        extents = (prod(extent for _, extent in factors) for factors in self.padded)
+        return TensorType(self.dtype, tuple(extents))
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that its shape depends on."""
+        return frozenset[Symbol]().union(*map(symbols_of, self.shape))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(dimension_text, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,7 @@ class ResultSource:
     position: int
 
 
-Source = AxisSource | ValueSource | ResultSource
+Source: TypeAlias = AxisSource | ValueSource | ResultSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +126,21 @@ class Signature:
     sizes: tuple[Dimension, ...]
     equalities: tuple[Equality, ...] = ()
     checks: tuple[Check, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """All symbols, in the order of their sources."""
+        return tuple(dict.fromkeys(source.symbol for source in self.sources))
+
+    def __str__(self) -> str:
+        """Inputs, outputs and what must hold, a line each: `input ids: i64[batch:1..4, 8]`."""
+        lines = [f"input {port.name}: {port}" for port in self.inputs]
+        lines += [f"output {port.name}: {port}" for port in self.outputs]
+        lines += [f"where {item.left} = {item.right}" for item in self.equalities]
+        return "\n".join(lines)
+
+
+def dimension_text(dimension: Dimension) -> str:
+    """A dimension as signatures print it, a symbol with its bounds: `batch:1..4`."""
+    symbol = dimension.symbol if isinstance(dimension, Size) else None
+    return str(dimension) if symbol is None else f"{symbol.name}:{symbol.low}..{symbol.high}"

@@ -22,7 +22,7 @@ from compiler.kernels.stage import Axis, Stage
 from compiler.llvm import CompiledKernel
 from compiler.llvm.machine import object_code
 from compiler.loops.constant_layout import ConstantLayout
-from compiler.runtime.entry import entry_ir
+from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.memory_plan import plan_memory
@@ -209,7 +209,7 @@ def make_spec(
 
 def sealed(spec: ExecutableSpec) -> ExecutableSpec:
     """The spec with an entry that was made for it, on this machine."""
-    return replace(spec, entry=object_code(entry_ir(spec.steps, seal_of(spec)), host_target()))
+    return replace(spec, entry=object_code(entry_of(spec, seal_of(spec)), host_target()))
 
 
 def _report(key: str, compiled: CompiledKernel) -> KernelReport:

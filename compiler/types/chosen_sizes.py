@@ -1,0 +1,111 @@
+"""Sizes for those who have no arguments to take them from: of inputs that are drawn, of reports."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from compiler.errors import InputError
+from compiler.types.signature import (
+    AxisSource,
+    Equality,
+    ResultSource,
+    Signature,
+    SizedPort,
+    ValueSource,
+)
+from compiler.types.sizes import Dimension, Size, Symbol, symbols_of, value_of
+from compiler.types.tensor_type import Array, TensorType
+
+Sizes = dict[str, int]
+
+
+def choose_sizes(signature: Signature, given: Mapping[str, int]) -> Sizes:
+    """A size for every symbol that arguments have: the given ones, else in the middle of bounds.
+
+    What must equal a size that is settled follows from it. Raises `InputError` for symbols that
+    there are not, sizes out of bounds, and sizes that cannot be together.
+    """
+    symbols = {
+        source.symbol.name: source.symbol
+        for source in signature.sources
+        if not isinstance(source, ResultSource)
+    }
+    sizes: Sizes = {}
+    for name, size in given.items():
+        _check_known(name, symbols)
+        sizes[name] = size
+    _follow(signature.equalities, sizes)
+    for name, symbol in symbols.items():
+        if name not in sizes:
+            sizes[name] = (symbol.low + symbol.high + 1) // 2
+            _follow(signature.equalities, sizes)
+    for name, symbol in symbols.items():
+        if not symbol.low <= sizes[name] <= symbol.high:
+            raise InputError(
+                f"{name} = {sizes[name]} is out of its bounds, {symbol.low} to {symbol.high}"
+            )
+    for item in signature.equalities:
+        if value_of(item.left, sizes) != value_of(item.right, sizes):
+            chosen = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise InputError(
+                f"{item.left} and {item.right} must be equal, and are not where {chosen}: "
+                f"{item.reason}",
+                hint="give sizes that fit, for example --shape seq=128",
+            )
+    return sizes
+
+
+def sizes_of_shapes(signature: Signature, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
+    """The sizes that inputs of these shapes settle; what does not fit them a run will refuse."""
+    sizes: Sizes = {}
+    for source in signature.sources:
+        if isinstance(source, AxisSource):
+            shape = shapes.get(source.input, ())
+            if source.axis < len(shape):
+                sizes[source.symbol.name] = shape[source.axis]
+    return sizes
+
+
+def types_at(ports: Iterable[SizedPort], sizes: Mapping[str, int]) -> dict[str, TensorType]:
+    """The types of ports where symbols have these sizes."""
+    return {
+        port.name: TensorType(port.dtype, tuple(value_of(d, sizes) for d in port.shape))
+        for port in ports
+    }
+
+
+def put_sizes(signature: Signature, sizes: Mapping[str, int], arrays: Mapping[str, Array]) -> None:
+    """Write the sizes into those arguments whose elements say them."""
+    for source in signature.sources:
+        if isinstance(source, ValueSource) and source.input in arrays:
+            arrays[source.input].reshape(-1)[source.position] = sizes[source.symbol.name]
+
+
+def _check_known(name: str, symbols: Mapping[str, Symbol]) -> None:
+    if name in symbols:
+        return
+    nearest = difflib.get_close_matches(name, symbols, n=1)
+    known = ", ".join(f"{s.name}:{s.low}..{s.high}" for s in symbols.values()) or "none"
+    raise InputError(
+        f"the model has no size {name!r}; its sizes are {known}",
+        hint=f"did you mean {nearest[0]!r}?" if nearest else "",
+    )
+
+
+def _follow(equalities: Iterable[Equality], sizes: Sizes) -> None:
+    """Settle symbols that must equal what is settled, as long as there are any."""
+    pairs = [pair for e in equalities for pair in ((e.left, e.right), (e.right, e.left))]
+    settled = True
+    while settled:
+        settled = False
+        for left, right in pairs:
+            symbol = left.symbol if isinstance(left, Size) else None
+            if symbol is None or symbol.name in sizes or not _is_settled(right, sizes):
+                continue
+            sizes[symbol.name] = value_of(right, sizes)
+            settled = True
+
+
+def _is_settled(dimension: Dimension, sizes: Sizes) -> bool:
+    return all(symbol.name in sizes for symbol in symbols_of(dimension))
