@@ -26,9 +26,9 @@ from compiler.runtime.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
 from compiler.runtime.sized_frame import SizedFrame
 from compiler.runtime.sized_ports import SizedPorts
 from compiler.runtime.threads import make_runtime
-from compiler.types.structure import gathered, spread
 from compiler.types.chosen_sizes import choose_sizes, types_at
 from compiler.types.signature import SIZES, Signature
+from compiler.types.structure import gathered, spread
 from compiler.types.tensor_type import Array, TensorType
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Executable:
         results = frame.bind_outputs(out, arrays)
         self._entry(*frame.arguments)
         if self._sized is not None:
-            frame.collect(results)
+            frame.collect(results, arrays)
         return gathered(structure.outputs, results) if structure.outputs else results
 
     def bind(
@@ -180,12 +180,13 @@ class Executable:
         Each of its runs reads the inputs as they are then, in place, and writes the same outputs:
         those given in `out`, or new ones. Sizes are those of these arrays; where elements of them
         say sizes, these must stay as they are. Raises `InputError` as `run` does, for an input that
-        no code can read as it lies, and for a model whose outputs have sizes that a run computes.
+        no code can read as it lies, and for a model that computes sizes of its outputs.
         """
-        if self._sized is not None and any(port.late for port in self._sized.outputs):
+        if self._sized is not None and self._sized.computes:
             raise InputError(
-                f"{self.spec.name} computes the sizes of its outputs, so they cannot be bound",
-                hint="call run, which returns outputs of the sizes that were computed",
+                f"{self.spec.name} computes sizes of its outputs or whether arguments fit, so that "
+                "arrays cannot be bound",
+                hint="call run, which looks at what was computed",
             )
         frame = self.new_frame()
         arrays = frame.bind_inputs(inputs)

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target
-from compiler.types.structure import NO_STRUCTURE, Structure
 from compiler.types.signature import Signature
+from compiler.types.structure import NO_STRUCTURE, Structure
 from compiler.types.tensor_type import Array, TensorType
 
 # Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code

@@ -142,7 +142,7 @@ class Frame:
         """Whether the kernels read the memory of this input itself, now that it is bound."""
         return self.inputs[port.position] == address_of(array)
 
-    def collect(self, results: dict[str, AnyArray]) -> None:
+    def collect(self, results: dict[str, AnyArray], arguments: Sequence[AnyArray]) -> None:
         """Add what is known of the outputs after the run only: nothing."""
 
     def address(self, location: Location) -> int:

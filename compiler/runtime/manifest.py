@@ -20,8 +20,8 @@ from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target, llvm_version
 from compiler.types.dtypes import DType
-from compiler.types.structure import NO_STRUCTURE, Structure, StructuredPort
 from compiler.types.signature_json import signature_from_json, signature_to_json
+from compiler.types.structure import NO_STRUCTURE, Structure, StructuredPort
 from compiler.types.tensor_type import Array, TensorType
 from compiler.version import VERSION
 

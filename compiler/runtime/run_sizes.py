@@ -12,6 +12,7 @@ from compiler.errors import InputError
 from compiler.runtime.buffers import address_of
 from compiler.runtime.ports import AnyArray
 from compiler.runtime.size_errors import (
+    refuse_condition,
     refuse_equality,
     refuse_rank,
     refuse_shape,
@@ -91,8 +92,16 @@ class RunSizes:
         """Raise the `InputError` that says which shape the port must have for these sizes."""
         refuse_shape(self._ports, port, array, self.shapes[port.shape], self._named())
 
-    def check_results(self, computed: Mapping[str, AnyArray]) -> None:
-        """Raise `InputError` where the model has computed a size that is out of its bounds."""
+    def check_results(
+        self, computed: Mapping[str, AnyArray], arguments: Mapping[str, AnyArray]
+    ) -> None:
+        """Raise `InputError` where a condition did not hold, or a computed size is out of bounds.
+
+        `computed` are the graph's outputs that are no ports, `arguments` the inputs by name.
+        """
+        for check in self._ports.signature.checks:
+            if computed[check.output].any():
+                refuse_condition(check, arguments.get(check.operand))
         for source in self._ports.signature.sources:
             if not isinstance(source, ResultSource):
                 continue

@@ -8,8 +8,11 @@ from typing import NoReturn
 from compiler.errors import InputError
 from compiler.runtime.ports import AnyArray
 from compiler.runtime.sized_ports import SizedArray, SizedPorts
-from compiler.types.signature import AxisSource, Equality, ResultSource, Source, ValueSource
+from compiler.types.signature import AxisSource, Check, Equality, ResultSource, Source, ValueSource
 from compiler.types.sizes import symbols_of
+
+_SHOWN = 16
+"""The most elements of an argument that an error shows."""
 
 
 def refuse_size(source: Source, size: int) -> NoReturn:
@@ -76,6 +79,14 @@ def refuse_equality(item: Equality, left: int, right: int, sizes: Mapping[str, i
         f"must be equal ({known}): {item.reason}",
         hint="change the shapes of the arguments, or the values that say sizes",
     )
+
+
+def refuse_condition(check: Check, argument: AnyArray | None) -> NoReturn:
+    """Raise the `InputError` of a condition that the graph has found not to hold."""
+    if argument is None:
+        raise InputError(f"the value {check.operand!r} does not fit: {check.reason}")
+    shown = argument.tolist() if argument.size <= _SHOWN else f"of {argument.size} elements"
+    raise InputError(f"input {check.operand!r} is {shown}: {check.reason}")
 
 
 def place_of(source: Source) -> str:

@@ -59,13 +59,14 @@ class SizedFrame(Frame):
         """Whether the code reads the memory of this input itself, now that it is bound."""
         return self._sized_inputs.reads(self._names[port.name], array)
 
-    def collect(self, results: dict[str, AnyArray]) -> None:
+    def collect(self, results: dict[str, AnyArray], arguments: Sequence[AnyArray]) -> None:
         """Add the outputs whose sizes the run has computed, of these sizes.
 
-        Raises `InputError` where one is out of its bounds.
+        Raises `InputError` where one is out of its bounds, or a condition did not hold.
         """
         if self._results:
-            self._sizes.check_results(self._results)
+            named = dict(zip(self._names, arguments, strict=True))
+            self._sizes.check_results(self._results, named)
             self._sizes.refresh()
             self._sized_outputs.collect(results)
 

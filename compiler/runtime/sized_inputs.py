@@ -102,7 +102,7 @@ class SizedInputs:
         in_order = array.flags.c_contiguous
         if whole and in_order:
             return True
-        if array.base is None or not (begins and in_order or array.strides == port.strides):
+        if array.base is None or not ((begins and in_order) or array.strides == port.strides):
             return False
         return reaches(array, address, port.port.bytes)
 

@@ -16,7 +16,7 @@ from compiler.runtime.port_layout import layout_of
 from compiler.runtime.ports import Port, ports_of
 from compiler.runtime.size_table import SizeTable, bytes_of_port, is_late
 from compiler.runtime.sized_entry import SizedTables
-from compiler.types.signature import AxisSource, Signature, SizedPort, ValueSource
+from compiler.types.signature import AxisSource, ResultSource, Signature, SizedPort, ValueSource
 from compiler.types.tensor_type import TensorType
 
 Template: TypeAlias = tuple[int, ...]
@@ -27,13 +27,13 @@ class SizedArray:
     """One input or output; `port` has the type that it is padded to, and its place in the tables.
 
     `name` to `unaligned` are those of the port, which every call looks at. Ports of one kind that
-    are the same but for their names and places have the same number `alike`. `shape` is the number of
-    its template, `bytes` what its size is in the vector, or a number. `dense` is the place of its
-    dense array in the tables, -1 if its sizes are fixed. `strides` are those of its true part
-    within its place, None where an axis has padding inside. `late` means that its shape is known after the
-    run; `factors` are its extents as the place has them, with `factor_strides`. `grows` marks
-    outputs that an input of other sizes has the same place as: what is returned may be an argument
-    of the next call.
+    are the same but for their names and places have the same number `alike`. `shape` is the number
+    of its template, `bytes` what its size is in the vector, or a number. `dense` is the place of
+    its dense array in the tables, -1 if its sizes are fixed. `strides` are those of its true part
+    within its place, None where an axis has padding inside. `late` means that its shape is known
+    after the run; `factors` are its extents as the place has them, with `factor_strides`. `grows`
+    marks outputs that an input of other sizes has the same place as: what is returned may be an
+    argument of the next call.
     """
 
     port: Port
@@ -70,6 +70,13 @@ class SizedPorts:
     axes: tuple[tuple[int, int, int], ...]
     values: tuple[tuple[int, int, int], ...]
     equalities: tuple[Template, ...]
+
+    @property
+    def computes(self) -> bool:
+        """Whether a run computes sizes, or conditions on arguments."""
+        sources = self.signature.sources
+        late = any(isinstance(source, ResultSource) for source in sources)
+        return late or bool(self.signature.checks)
 
     @staticmethod
     def of(

@@ -60,8 +60,8 @@ def _problem(spec: ExecutableSpec) -> str:
         )
         if problem:
             return f"{step}: {problem}"
-    if spec.signature is not None:
-        problem = signature_problem(spec.signature, spec.inputs, spec.outputs)
+    sized = spec.signature
+    problem = "" if sized is None else signature_problem(sized, spec.inputs, spec.outputs)
     return problem or _guard_problem(spec)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from compiler.types.dtypes import DType
 from compiler.types.signature import (
     AxisSource,
+    Check,
     Equality,
     ResultSource,
     Signature,
@@ -56,6 +57,7 @@ def signature_to_json(signature: Signature) -> dict[str, Any]:
             [_to_json(item.left), _to_json(item.right), item.reason]
             for item in signature.equalities
         ],
+        "checks": [[item.output, item.operand, item.reason] for item in signature.checks],
     }
 
 
@@ -78,6 +80,10 @@ def signature_from_json(data: Any) -> Signature:
         equalities=tuple(
             Equality(reader.dimension(left), reader.dimension(right), str(reason))
             for left, right, reason in data["equalities"]
+        ),
+        checks=tuple(
+            Check(str(output), str(operand), str(reason))
+            for output, operand, reason in data["checks"]
         ),
     )
 

@@ -35,6 +35,7 @@ def signature_problem(
         or _ports_problem("output", signature.outputs, outputs)
         or _sizes_problem(signature, dict(inputs))
         or _sources_problem(signature, dict(outputs))
+        or _checks_problem(signature, dict(outputs))
         or _symbols_problem(signature)
     )
 
@@ -98,6 +99,15 @@ def _sources_problem(signature: Signature, outputs: Mapping[str, TensorType]) ->
                 fits = fits and type is not None and 0 <= position < type.size
         if not fits:
             return f"the symbol {source.symbol} cannot come from {_source_text(source)}"
+    return ""
+
+
+def _checks_problem(signature: Signature, outputs: Mapping[str, TensorType]) -> str:
+    results = {port.name for port in signature.outputs}
+    for check in signature.checks:
+        type = outputs.get(check.output)
+        if type is None or type.dtype is not DType.I64 or check.output in results:
+            return f"the condition on {check.operand!r} cannot be in the output {check.output!r}"
     return ""
 
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
 from compiler.graph.ir import Graph
-from compiler.graph.rewriter import frozen
 from compiler.graph.verify import verify_graph
 from compiler.types.dtypes import DType
-from compiler.types.node import Node
 from compiler.types.signature import (
     SIZES,
     AxisSource,
     Equality,
-    ResultSource,
     Signature,
     SizedPort,
     Source,
-    ValueSource,
 )
 from compiler.types.sizes import Dimension, Size, Symbol
-from compiler.types.tensor_type import Array, TensorType
+from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker
 
 

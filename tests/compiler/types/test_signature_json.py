@@ -12,6 +12,7 @@ from compiler.errors import ShapeError
 from compiler.types.dtypes import DType
 from compiler.types.signature import (
     AxisSource,
+    Check,
     Equality,
     ResultSource,
     Signature,
@@ -39,6 +40,7 @@ def signature() -> Signature:
         ),
         sizes=(1, batch, divide(past + 1, 2) * 3 - batch, remainder(past, 4)),
         equalities=(Equality(smaller(past, batch), greater(past - 3, 1), "they are added"),),
+        checks=(Check("%check:0", "axes", "the list of axes must be [1]"),),
     )
 
 
