@@ -12,11 +12,11 @@ from compiler.types.extents import Shapes
 from configs.errors import SettingsError
 from configs.settings import Settings
 from tuner.building.report import BuildReport, ProgramReport
+from tuner.building.size_values import programs_of
 from tuner.calibration.options import PrecisionOptions
 from tuner.reports.report import format_share
 
 if TYPE_CHECKING:
-    from compiler.runtime.guards import SizeGuard
     from tuner.building.cache import KeptArtefact
 
 ARTEFACT = "artefact"
@@ -29,25 +29,16 @@ OF_SEVERAL = (ARTEFACT, OBJECT, LIBRARY)
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramSizes:
-    """The inputs' shapes of one of several programs of a model, and the guards that say so."""
-
-    shapes: Shapes
-    guards: tuple[SizeGuard, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class BuildRequest:
     """A model that is to be built to `output`, a file or, for LIBRARY, a folder, in one of FORMS.
 
-    `shapes` fixes symbolic dimensions by input name. `untuned` builds take no database, others
-    that of the settings, in which the artefact is `listed`. `require_tuned` is the share of the
-    estimated time that must run tuned. With `fallback` an artefact gets a second variant for CPUs
-    that cannot run the first. `dump_after` names a stage of the compiler whose program is printed
-    (see `compiler.pipeline`): then nothing is taken from caches. `precision` has the
-    calibration data of int8, or asks for a point of what was chosen for the model. With `programs`
-    the model is built for each of these sizes, in place of `shapes`; `compiler` is the C compiler
-    for C forms, None: one for the target.
+    `shapes` fixes or bounds symbolic dimensions; where it has values, there is a program for each.
+    `untuned` builds take no database, others that of the settings, in which the artefact is
+    `listed`. `require_tuned` is the share of the estimated time that must run tuned. With
+    `fallback` an artefact gets variants for CPUs that cannot run the first. `dump_after` names a
+    stage of the compiler whose program is printed (see `compiler.pipeline`): then nothing is taken
+    from caches. `precision` has the calibration data of int8, or asks for a point of what was
+    chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -63,7 +54,6 @@ class BuildRequest:
     dump_after: str | None = None
     listed: bool = True
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
-    programs: tuple[ProgramSizes, ...] = ()
     compiler: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +82,7 @@ class BuildRequest:
     @property
     def is_several(self) -> bool:
         """Whether more than one program is to be built, apart from fallbacks."""
-        return len(self.settings.compile.targets) > 1 or len(self.programs) > 1
+        return len(self.settings.compile.targets) > 1 or len(programs_of(self.shapes)) > 1
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from compiler.graph.serialize import structural_hash
 from compiler.runtime.artefact import digest_of, save
 from compiler.runtime.check_target import platform_of
 from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.guards import sizes_text
+from compiler.runtime.guards import SizeGuard, sizes_text
 from compiler.target import Target
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import Records
@@ -30,9 +30,9 @@ from tuner.building.request import (
     ARTEFACT,
     BuildRequest,
     BuildResult,
-    ProgramSizes,
     built_artefact,
 )
+from tuner.building.size_values import guards_of, programs_of
 from tuner.from_settings import limits_of, targets_of
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def build_several(request: BuildRequest, store: Store | None) -> BuildResult:
     targets = targets_of(request.settings)
     check_reachable(targets)
     others = _fallbacks(targets) if request.fallback else ()
-    built: list[_Program] = []
-    model_hash = ""
-    for sizes in request.programs or (ProgramSizes(request.shapes),):
-        graph = import_model(request.model, sizes.shapes, limits_of(request.settings))
-        model_hash = model_hash or structural_hash(graph)
-        for target in (*targets, *others):
-            built.append(_build(request, graph, sizes, target, target in others, store))
+    sizes, limits = programs_of(request.shapes), limits_of(request.settings)
+    graphs = [import_model(request.model, item.shapes, limits) for item in sizes]
+    built = [
+        _build(request, graph, guards, target, target in others, store)
+        for graph, guards in zip(graphs, guards_of(graphs, sizes), strict=True)
+        for target in (*targets, *others)
+    ]
     order = [(target, False) for target in targets] + [(target, True) for target in others]
     built.sort(key=lambda item: order.index((item.spec.target, item.spec.fallback)))
     specs = [item.spec for item in built]
@@ -75,14 +75,14 @@ def build_several(request: BuildRequest, store: Store | None) -> BuildResult:
         return BuildResult(request.form, request.output, files, first, command, programs=reports)
     save(specs[0], request.output, specs[1:])
     digest = digest_of(request.output)
-    result = built_artefact(request.output, first, model_hash, digest, None)
+    result = built_artefact(request.output, first, structural_hash(graphs[0]), digest, None)
     return replace(result, programs=reports)
 
 
 def _build(
     request: BuildRequest,
     graph: Graph,
-    sizes: ProgramSizes,
+    guards: Sequence[SizeGuard],
     target: Target,
     fallback: bool,
     store: Store | None,
@@ -98,7 +98,7 @@ def _build(
         target,
         fallback=fallback,
         numerics=lowered.numerics,
-        guards=sizes.guards,
+        guards=guards,
     )
     kernels = built.spec.kernels
     told = [lowered.note, overflow_note(graph, built, settings)]

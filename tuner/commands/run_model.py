@@ -14,7 +14,9 @@ from rich.table import Table
 
 from compiler.errors import InputError
 from compiler.runtime.executable import Executable
+from compiler.runtime.guards import sizes_text
 from compiler.runtime.profile import KernelTime, Profile
+from compiler.runtime.sized_programs import SizedPrograms
 from compiler.types.tensor_type import Array
 from configs.files import replacing
 from configs.regular_file import open_regular
@@ -35,6 +37,7 @@ class RunResult:
     samples: tuple[float, ...]
     outputs: Mapping[str, str]  # name -> type
     profile: Profile | None = None
+    sizes: str = ""  # which it is for, where the model has programs for several
 
     @property
     def latency(self) -> float:
@@ -46,6 +49,8 @@ class RunResult:
         profile = {} if self.profile is None else {"profile": _profile_to_json(self.profile)}
         return {
             "model": self.model,
+            "cpu": self.cpu,
+            "sizes": self.sizes,
             "threads": self.threads,
             "samples": list(self.samples),
             "outputs": dict(self.outputs),
@@ -69,7 +74,10 @@ def run_model(
     InputError for a file that cannot be read or does not fit.
     """
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
-    given = {name: _stored(executable, name, read_array(path)) for name, path in files.items()}
+    read = {name: read_array(path) for name, path in files.items()}
+    if isinstance(executable, SizedPrograms):
+        executable = executable.program_for_shapes({name: a.shape for name, a in read.items()})
+    given = {name: _stored(executable, name, array) for name, array in read.items()}
     inputs = {**seeded_inputs(executable.inputs, seed), **given}
     outputs = executable.run(inputs)
     samples = []
@@ -78,9 +86,9 @@ def run_model(
         outputs = executable.run(inputs)
         samples.append(time.perf_counter() - start)
     types = {name: str(type) for name, type in executable.outputs.items()}
-    result = RunResult(
-        executable.spec.name, executable.spec.target.cpu, executable.threads, tuple(samples), types
-    )
+    spec, threads = executable.spec, executable.threads
+    sizes = sizes_text(spec.guards)
+    result = RunResult(spec.name, spec.target.cpu, threads, tuple(samples), types, sizes=sizes)
     if profile:
         result = replace(result, profile=executable.profile(inputs, repeat))
     return outputs, result
@@ -95,7 +103,7 @@ def run_parts(result: RunResult) -> list[Table | str]:
         f"latency: median {format_seconds(result.latency)}, "
         f"spread {format_share(relative_mad(result.samples))}, "
         f"fastest {format_seconds(min(result.samples))} ({runs}, {result.threads} thread(s), "
-        f"code for {result.cpu})",
+        f"code for {', '.join(filter(None, (result.cpu, result.sizes)))})",
     ]
     if result.profile is not None:
         parts += [_profile_table(result.profile), _profile_line(result.profile)]

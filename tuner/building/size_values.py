@@ -1,0 +1,117 @@
+"""Sizes that are given as values: `--shape x=batch:1|4|16,3,224,224` is a program for each.
+
+The model is imported once for each combination of values. What the inputs' shapes then differ in
+says, as guards, which arguments each program is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from compiler.types.extents import Extent, Given, Shapes, extent_of
+from configs.errors import SettingsError
+
+if TYPE_CHECKING:
+    from compiler.graph.ir import Graph
+    from compiler.runtime.guards import SizeGuard
+
+MOST_PROGRAMS = 64
+"""For so many combinations of values a model is built at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSizes:
+    """Shapes without values, for one program, and the values of the symbols that had several."""
+
+    shapes: Shapes
+    values: Mapping[str, int]
+
+
+def programs_of(shapes: Shapes) -> tuple[ProgramSizes, ...]:
+    """The shapes for each combination of the values in them; themselves where there are none.
+
+    Raises SettingsError for too many combinations, and for a symbol with two lists of values.
+    """
+    lists: dict[str, tuple[int, ...]] = {}
+    for symbol, extent in _with_values(shapes):
+        if lists.setdefault(symbol, extent.values) != extent.values:
+            raise SettingsError(f"the symbol {symbol!r} is given two lists of values")
+    count = prod(map(len, lists.values()))
+    if count > MOST_PROGRAMS:
+        raise SettingsError(
+            f"the values given make {count} programs, and {MOST_PROGRAMS} is the most",
+            hint="give bounds (batch:1..8) for one program that serves all sizes",
+        )
+    found = []
+    for values in product(*lists.values()):
+        chosen = dict(zip(lists, values, strict=True))
+        fixed = {name: tuple(_fixed(shape, name, chosen)) for name, shape in shapes.items()}
+        found.append(ProgramSizes(fixed if lists else shapes, chosen))
+    return tuple(found)
+
+
+def _with_values(shapes: Shapes) -> Iterator[tuple[str, Extent]]:
+    """The extents that are lists of values, each with the name of its symbol."""
+    for name, shape in shapes.items():
+        for axis, given in enumerate(shape):
+            extent = extent_of(given)
+            if isinstance(extent, Extent) and extent.values:
+                yield _symbol(extent, name, axis, len(shape)), extent
+
+
+def _fixed(shape: Sequence[Given], name: str, chosen: Mapping[str, int]) -> Iterator[int | Extent]:
+    for axis, given in enumerate(shape):
+        extent = extent_of(given)
+        if isinstance(extent, Extent) and extent.values:
+            yield chosen[_symbol(extent, name, axis, len(shape))]
+        else:
+            yield extent
+
+
+def _symbol(extent: Extent, name: str, axis: int, rank: int) -> str:
+    """The symbol that an extent in the shape of that name is about."""
+    if extent.name:
+        return extent.name
+    return name if rank == 1 else f"{name}[{axis}]"  # of one extent: a symbol, as a rule
+
+
+def guards_of(
+    graphs: Sequence[Graph], programs: Sequence[ProgramSizes]
+) -> list[tuple[SizeGuard, ...]]:
+    """What tells the programs apart: the axes of inputs in which the graphs differ."""
+    from compiler.runtime.guards import SizeGuard
+
+    guards: list[list[SizeGuard]] = [[] for _ in graphs]
+    for name in graphs[0].inputs:
+        for axis in range(len(graphs[0].types[name].shape)):
+            bounds = [_bounds(graph, name, axis) for graph in graphs]
+            if len(set(bounds)) == 1:
+                continue
+            symbol = _label(bounds, programs) or f"{name}[{axis}]"
+            for own, (low, high) in zip(guards, bounds, strict=True):
+                own.append(SizeGuard(symbol, name, axis, low, high))
+    return [tuple(own) for own in guards]
+
+
+def _bounds(graph: Graph, name: str, axis: int) -> tuple[int, int]:
+    """The least and the greatest extent of an input's axis."""
+    from compiler.types.sizes import bounds_of
+
+    ports = () if graph.signature is None else graph.signature.inputs
+    for port in ports:
+        if port.name == name:
+            return bounds_of(port.shape[axis])
+    extent = graph.types[name].shape[axis]
+    return extent, extent
+
+
+def _label(bounds: Sequence[tuple[int, int]], programs: Sequence[ProgramSizes]) -> str:
+    """The symbol whose values these are; "" if there is none."""
+    for symbol in programs[0].values:
+        if [(p.values[symbol], p.values[symbol]) for p in programs] == list(bounds):
+            return symbol
+    return ""
