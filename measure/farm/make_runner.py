@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from compiler.errors import MeasureError
 from compiler.target import host_target
 from configs.layers import refuse_unknown
 from configs.remains import make_folder
@@ -12,6 +13,7 @@ from measure.farm.ray_address import check_address
 from measure.farm.runner import Runner, RunnerOptions
 from measure.farm.slots import SlotPlan, plan_slots
 from measure.machine import available_cores
+from measure.sandbox.node_kind import kind_of, this_node
 from measure.sandbox.worker_settings import WorkerSettings
 
 
@@ -29,17 +31,35 @@ def check_runner(name: str, options: RunnerOptions) -> None:
     """Raise what `create_runner` would, as far as it can be told without starting anything."""
     refuse_unknown("measure.runner", name, list(RUNNERS))
     if options.address == "local":
+        check_alone(options)
         _plan(options)
     elif name == "ray":
         check_address(options.address)
 
 
+def check_alone(options: RunnerOptions) -> None:
+    """Raise MeasureError if this machine alone is to measure for a target that it is not."""
+    if len(options.targets) < 2:
+        return  # whoever names one target means it
+    node = this_node(options.probe)
+    kind = kind_of(node, options.targets)
+    others = ", ".join(target.cpu for target in options.targets if target != kind)
+    here = f"it is {node.cpu}" if kind is None else f"it stands for {kind.cpu}"
+    raise MeasureError(
+        f"this machine cannot measure for {others}: {here}",
+        hint="--address joins a cluster that has a node for each target",
+    )
+
+
 def _local(options: RunnerOptions) -> Runner:
+    check_alone(options)
     plan = _settled(options)
     return LocalRunner(_settings(options, plan), plan, retries=options.retries)
 
 
 def _ray(options: RunnerOptions) -> Runner:
+    if options.address == "local":
+        check_alone(options)
     plan = _settled(options) if options.address == "local" else _plan(options)
     from measure.farm.ray_runner import RayRunner  # importing ray takes a second
 
@@ -65,8 +85,9 @@ def _settings(options: RunnerOptions, plan: SlotPlan) -> WorkerSettings:
     return WorkerSettings(
         cores=plan.slots[0],
         threads=options.threads,
-        target=(options.target or host_target()).to_json(),
+        target=(options.targets or (host_target(),))[0].to_json(),
         scratch=str(make_folder("scratch")),
         compile=options.compile,
         memory_bytes=options.memory_bytes,
+        probe=options.probe,
     )

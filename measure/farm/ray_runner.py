@@ -36,6 +36,7 @@ from measure.farm.runner import RunnerOptions
 from measure.farm.slots import ProcessPin, SlotPlan, plan_slots
 from measure.machine import available_cores
 from measure.measurement import MeasureRequest, MeasureResult
+from measure.sandbox.node_kind import kind_of, this_node
 from measure.sandbox.python_path import python_path
 from measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from measure.sandbox.worker_settings import WorkerSettings
@@ -57,7 +58,7 @@ _ENVIRONMENT = {
 class NodeFacts:
     """What a node says of itself; `refusal` is why it has no plan."""
 
-    target_key: str
+    target: Target
     cores: tuple[int, ...]
     plan: SlotPlan | None
     refusal: str = ""
@@ -107,33 +108,39 @@ def _builder(settings: WorkerSettings) -> Supervisor:
     return _builders[key]
 
 
-def inspect_task(threads: int, slots: int, builders: int | None, overlap: str) -> NodeFacts:
+def inspect_task(
+    threads: int, slots: int, builders: int | None, overlap: str, probe: str
+) -> NodeFacts:
     """What this node is, and how its cores are divided."""
-    key, cores = host_target().key, available_cores()
+    target, cores = this_node(probe), available_cores()
     try:
         plan = plan_slots(cores, threads, slots=slots, builders=builders)
     except MeasureError as error:
-        return NodeFacts(key, cores, None, error.message)
-    return NodeFacts(key, cores, settle_overlap(plan, overlap))
+        return NodeFacts(target, cores, None, error.message)
+    return NodeFacts(target, cores, settle_overlap(plan, overlap))
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
+    """A node, its cores, and the target that it measures for."""
+
     id: str
     plan: SlotPlan
+    target: Target
 
 
 class RayBackend:
-    """Builders and slots of every node of a Ray cluster that has the wanted target."""
+    """Builders and slots of every node of a Ray cluster that has one of the wanted targets."""
 
     def __init__(self, settings: WorkerSettings, plan: SlotPlan, options: RunnerOptions) -> None:
         """Start or join Ray and start an actor for each slot.
 
         `plan` is this machine's, used when Ray is embedded. Raises MeasureError when Ray does not
-        start or no node has the target.
+        start or a target has no node.
         """
         self._options = options
         self._settings = settings
+        self._wanted = options.targets or (host_target(),)
         self._embedded = options.address == "local"
         self._owns_ray = not ray.is_initialized()
         self._pin = ProcessPin()
@@ -151,6 +158,7 @@ class RayBackend:
             self.close()
             raise
         self.plans: Sequence[SlotPlan] = tuple(node.plan for node in self._nodes)
+        self.kinds = tuple(node.target.key for node in self._nodes)
 
     def _start(self, plan: SlotPlan) -> None:
         if self._embedded and plan.spare:
@@ -168,18 +176,18 @@ class RayBackend:
                 self._reaper.note()
                 self.daemons = ray_daemons(tag)
         self._nodes = (
-            [_Node(ray.get_runtime_context().get_node_id(), plan)]
+            [_Node(ray.get_runtime_context().get_node_id(), plan, self._wanted[0])]
             if self._embedded
-            else _find_nodes(self._settings, self._options)
+            else _find_nodes(self._wanted, self._options)
         )
         for number, node in enumerate(self._nodes):
             for index in range(len(node.plan.slots)):
                 self._actor(number, index)
-            self._start_builders(node)
+            self._start_builders(number)
 
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
         plan = self._nodes[node].plan
-        settings = replace(self._settings, cores=plan.build_cores)
+        settings = replace(self._settings_of(node), cores=plan.build_cores)
         task = self._build.options(
             num_cpus=1,
             max_retries=0,
@@ -222,7 +230,13 @@ class RayBackend:
         if self._owns_ray:
             ray.shutdown()
 
-    def _start_builders(self, node: _Node) -> None:
+    def _settings_of(self, node: int) -> WorkerSettings:
+        """What the workers of a node are told: its target, and what is to be checked of it."""
+        kinds = () if self._embedded else tuple(target.to_json() for target in self._wanted)
+        return replace(self._settings, target=self._nodes[node].target.to_json(), kinds=kinds)
+
+    def _start_builders(self, number: int) -> None:
+        node = self._nodes[number]
         start: Any = ray.remote(start_task)
         options = start.options(
             num_cpus=1,
@@ -230,14 +244,14 @@ class RayBackend:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=True),
         )
         for _ in node.plan.build_cores:
-            options.remote(replace(self._settings, cores=node.plan.build_cores))
+            options.remote(replace(self._settings_of(number), cores=node.plan.build_cores))
 
     def _actor(self, node: int, index: int) -> Any:
         """The actor of a slot, started if there is none."""
         actor = self._actors.get((node, index))
         if actor is None:
             plan = self._nodes[node].plan
-            settings = replace(self._settings, cores=plan.slots[index])
+            settings = replace(self._settings_of(node), cores=plan.slots[index])
             actor = self._slot.options(
                 num_cpus=0,  # the runner leases cores; Ray only places the actor
                 max_restarts=0,
@@ -269,7 +283,8 @@ class RayRunner(PipelineRunner):
 
     def __init__(self, settings: WorkerSettings, plan: SlotPlan, options: RunnerOptions) -> None:
         self.backend = RayBackend(settings, plan, options)
-        super().__init__(self.backend, settings.threads, options.retries)
+        kinds = self.backend.kinds
+        super().__init__(self.backend, settings.threads, options.retries, kinds)
         self._watch = RayWatch(self.backend.daemons, self.fail)
 
     def close(self) -> None:
@@ -319,9 +334,8 @@ def _authentication(address: str, token_file: str | None) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(token_file).resolve())}
 
 
-def _find_nodes(settings: WorkerSettings, options: RunnerOptions) -> list[_Node]:
-    """The cluster's nodes that have the target; each divided into builders and slots."""
-    wanted = Target.from_json(settings.target).key
+def _find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[_Node]:
+    """The cluster's nodes that stand for a wanted target, each divided into builders and slots."""
     inspect = ray.remote(inspect_task)
     ids = _live_nodes()
     references = [
@@ -329,7 +343,7 @@ def _find_nodes(settings: WorkerSettings, options: RunnerOptions) -> list[_Node]
             num_cpus=0,
             max_retries=1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote(options.threads, options.slots, options.builders, options.overlap)
+        ).remote(options.threads, options.slots, options.builders, options.overlap, options.probe)
         for node in ids
     ]
     try:
@@ -339,17 +353,24 @@ def _find_nodes(settings: WorkerSettings, options: RunnerOptions) -> list[_Node]
             f"the cluster's nodes do not answer: {str(error).strip().splitlines()[-1]}",
             hint="tunefarm must be installed on every node",
         ) from error
-    nodes = [
-        _Node(node, fact.plan)
-        for node, fact in zip(ids, facts, strict=True)
-        if fact.target_key == wanted and fact.plan is not None
-    ]
-    refusals = [fact.refusal for fact in facts if fact.target_key == wanted and fact.refusal]
-    if not nodes and refusals:
-        raise MeasureError(f"no node of the cluster can measure: {refusals[0]}")
-    if not nodes:
-        found = ", ".join(sorted({fact.target_key for fact in facts}))
-        raise MeasureError(f"no node of the cluster is a {wanted} (there are: {found})")
+    nodes = []
+    refusals: dict[str, str] = {}
+    for node, fact in zip(ids, facts, strict=True):
+        target = kind_of(fact.target, wanted)
+        if target is not None and fact.plan is not None:
+            nodes.append(_Node(node, fact.plan, target))
+        elif target is not None:
+            refusals[target.key] = fact.refusal
+    missing = [target for target in wanted if target not in {node.target for node in nodes}]
+    if missing and missing[0].key in refusals:
+        raise MeasureError(f"no node of the cluster can measure: {refusals[missing[0].key]}")
+    if missing:
+        found = ", ".join(sorted({fact.target.key for fact in facts}))
+        lacking = " or a ".join(target.key for target in missing)
+        raise MeasureError(
+            f"no node of the cluster is a {lacking} (there are: {found})",
+            hint="start Ray on such a machine, or leave the target out",
+        )
     return nodes
 
 

@@ -15,19 +15,21 @@ class RunnerOptions:
     """What a runner measures for, where, and how.
 
     threads: of the measured kernels; every request must ask for the same count.
-    target: what candidates are compiled for; this machine when not given.
+    targets: what candidates are compiled for, the best first; this machine when not given. Each
+    node measures for one of them, see `measure.sandbox.node_kind`.
     slots, builders: per node; builders default to one for each core that does not time.
     retries: how often a request is tried again after its worker was lost.
     memory_bytes: limit of a worker's address space, 0 for three quarters of the memory.
     address: of a Ray cluster to join; "local" starts Ray on this machine alone.
     token_file: the token of a Ray cluster that asks for one.
-    compile: path `module:function` of the build step, for tests.
+    compile, probe: paths `module:function` of the build step, and of what tells what a machine is,
+    for tests.
     overlap: whether cores build while others time: "always", "never" (they take turns), or "auto",
     which asks `measure.farm.overlap` on every node; `tell` is told in a sentence what it found.
     """
 
     threads: int = 1
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     slots: int = 1
     builders: int | None = None
     retries: int = 2
@@ -35,6 +37,7 @@ class RunnerOptions:
     address: str = "local"
     token_file: str | None = None
     compile: str = ""
+    probe: str = ""
     overlap: str = "always"
     tell: Callable[[str], None] | None = None
 

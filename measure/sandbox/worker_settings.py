@@ -21,7 +21,8 @@ class WorkerSettings:
     build step ("": the compiler's own), `memory_bytes` the limit of its address space (0: three
     quarters of the machine's memory), `file_bytes` the limit of any file that it writes, `niceness`
     the most that it may have: the driver's. `turn` is the descriptor of the file in which it notes
-    whose turn it is (-1: nowhere).
+    whose turn it is (-1: nowhere). `kinds` are the targets of a job whose nodes differ, as JSON,
+    `probe` tells what this machine is in tests (see `measure.sandbox.node_kind`).
     """
 
     cores: tuple[int, ...]
@@ -34,6 +35,8 @@ class WorkerSettings:
     niceness: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))
     start_timeout: float = 60.0
     turn: int = -1
+    kinds: tuple[Mapping[str, Any], ...] = ()
+    probe: str = ""
 
     @property
     def address_space(self) -> int:
@@ -46,4 +49,5 @@ class WorkerSettings:
     def from_json(text: str) -> WorkerSettings:
         """The inverse of `to_json`."""
         data = json.loads(text)
-        return WorkerSettings(**{**data, "cores": tuple(data["cores"])})
+        tuples = {name: tuple(data[name]) for name in ("cores", "kinds")}
+        return WorkerSettings(**{**data, **tuples})

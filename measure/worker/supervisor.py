@@ -96,6 +96,7 @@ class Supervisor:
             "options": dict(request.options),
             "seed": request.seed,
             "placements": request.placements,
+            "target": request.target,
             "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
         }
         if options.fresh_process:

@@ -187,6 +187,7 @@ class Finalists:
             rivals=tuple(schedules[1:]),
             seed=self._seed + self._number,
             placements=final.task.timed_at,
+            target=final.task.key.target,
         )
         self._pending[request.request_id] = final, numbers, self._clock()
         final.under_way += 1

@@ -91,6 +91,7 @@ class PlacementCheck:
             rivals=(schedule,),
             seed=self._seed + self._number,
             placements=tuple(placement.to_json() for placement in two_placements(task)),
+            target=task.key.target,
         )
 
 

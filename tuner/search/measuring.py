@@ -13,6 +13,7 @@ from measure.farm.slots import plan_slots
 from measure.machine import available_cores, on_cores
 from measure.worker.early_stop import FEWEST
 from measure.worker.timer import MORE_ROUNDS, TimingOptions
+from tuner.from_settings import targets_of
 
 TIMING_SHARE = 0.5  # of what a run may take; the rest is for its check
 
@@ -29,7 +30,7 @@ def runner_options(
     measure = settings.measure
     return RunnerOptions(
         threads=settings.compile.threads,
-        target=target,
+        targets=targets_of(settings) if settings.compile.targets else (target,),
         slots=measure.slots,
         builders=measure.builders,
         address=measure.address or "local",

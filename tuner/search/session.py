@@ -80,9 +80,11 @@ class TuningSession:
         clock: Callable[[], float] = time.monotonic,
         background: Sequence[TrainingData] = (),
         seen: int | None = None,
+        capacities: Mapping[str, int] | None = None,
     ) -> None:
         """`background` is what is known of other kernels, for the cost model to start from; `seen`
-        the number of the last trial that the tasks know of (None: the newest)."""
+        the number of the last trial that the tasks know of (None: the newest). `capacities` are
+        those of the runner for each target of the tasks (by its key), where there are several."""
         self.tasks = list(tasks)
         self.measured = 0  # results of this session
         self.overhead = Overhead()
@@ -101,6 +103,7 @@ class TuningSession:
         self._elsewhere: dict[Claim, Work] = {}  # what other jobs have claimed
         self._heard: set[str] = set()  # other jobs' trials that were learnt from
         seen = queries.last_trial(store) if seen is None else seen
+        self._capacities = dict(capacities or {})
         keys = [task.key for task in self.tasks]
         self._others = Others(store, job, keys, seen, clock)
         self._machinery_failures = 0
@@ -152,26 +155,38 @@ class TuningSession:
         return self._budget.end([task.progress for task in self.tasks], self.elapsed)
 
     def _fill(self) -> None:
-        """Submit until the runner has all it can use."""
-        while len(self._pending) < self._runner.capacity and not self._stopped:
-            if not self._queue:
-                self._propose()
-            if not self._queue:
+        """Submit until the runner has all it can use, for each kind of its nodes."""
+        if not self._capacities:
+            self._fill_for(None, self._runner.capacity)
+        for target, capacity in self._capacities.items():
+            self._fill_for(target, capacity)
+
+    def _fill_for(self, target: str | None, capacity: int) -> None:
+        """Submit until so many requests for the target are under way; None: for any."""
+        under_way = sum(_is_for(work, target) for work in self._pending.values())
+        while under_way < capacity and not self._stopped:
+            if not any(_is_for(work, target) for work in self._queue):
+                self._propose(target)
+            places = (n for n, work in enumerate(self._queue) if _is_for(work, target))
+            place = next(places, None)
+            if place is None:
                 return
-            work = self._queue.popleft().beside_the_reference()
+            work = self._queue[place].beside_the_reference()
+            del self._queue[place]
             self._number += 1
             request_id = f"{self._job[:16]}-{self._number}"
             request = work.request(request_id, self._options.timing, seed=self._number)
             self._pending[request.request_id] = work
             self._runner.submit(request)
+            under_way += 1
 
-    def _propose(self) -> None:
-        """Queue the next batch of the most promising task; nothing at the end of the budget."""
+    def _propose(self, target: str | None) -> None:
+        """Queue the next batch of the target's most promising task; nothing at the budget's end."""
         begin = time.thread_time()
         progress = [task.progress for task in self.tasks]
-        while not self._queue and not self._stopped:
+        while not self._stopped and not any(_is_for(work, target) for work in self._queue):
             for task in self.tasks:
-                task.progress.waits = task.waits
+                task.progress.waits = task.waits or target not in (None, task.key.target)
             index = self._budget.next_task(progress, self.elapsed)
             if index is None:
                 break
@@ -372,6 +387,11 @@ class TuningSession:
             waiting = left + len(self._pending) + len(self._queue)
             estimates.append(waiting * self.elapsed / self.measured)
         return min(estimates, default=None)
+
+
+def _is_for(work: Work, target: str | None) -> bool:
+    """Whether the work is to be measured for this target, by its key; None: for any."""
+    return target is None or work.task.key.target == target
 
 
 def sorted_claims(claims: Iterable[Claim]) -> list[Claim]:

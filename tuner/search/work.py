@@ -71,6 +71,7 @@ class Work:
             rivals=rivals,
             seed=seed,
             placements=task.timed_at,
+            target=task.key.target,
         )
 
 

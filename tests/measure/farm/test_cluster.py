@@ -78,7 +78,7 @@ def test_nodes_of_another_target_are_not_used(cluster: Any) -> None:
 
     other = replace(host_target(), cpu="another")
     with pytest.raises(MeasureError, match="no node of the cluster"):
-        join(cluster, target=other)
+        join(cluster, targets=(other,))
 
 
 def test_a_missing_token_file_is_refused(cluster: Any, tmp_path: Path) -> None:
