@@ -25,10 +25,12 @@ def _slid(axis: Axis, windows: Windows, number: int, count: int | None = None) -
     """The axis of windows over an axis, of which there are `count` over the padded one."""
     if is_whole(axis) and count is not None:
         return whole(count)
-    if len(axis) > 1:
-        raise ShapeError(f"windows over an axis of {size_of(axis)} would reach across padding")
     reach, stride = windows.reach(number), windows.strides[number]
     more = windows.begins[number] + windows.ends[number]
+    if reach == stride == 1 and not more:
+        return axis
+    if len(axis) > 1:
+        raise ShapeError(f"windows over an axis of {size_of(axis)} would reach across padding")
     if count is None:
         count = (extent_of(axis) + more - reach) // stride + 1
     if is_whole(axis):
@@ -47,8 +49,9 @@ def _conv(use: PaddedUse) -> Dims:
             use.require_whole(position, axis, "an axis of the weights")
     use.require_whole(0, 1, "the axis of channels")
     windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
-    for axis in range(2, len(data)):
-        use.fill(0, axis, "zero")
+    for number in range(len(data) - 2):
+        if windows.reach(number) > 1 or windows.begins[number] or windows.ends[number]:
+            use.fill(0, 2 + number, "zero")
     slid = (_slid(axis, windows, number) for number, axis in enumerate(data[2:]))
     return data[0], weight[0], *slid
 

@@ -9,14 +9,16 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.sized_windows import conv_windows
 from compiler.frontend.operators.windows import window_attributes, windows
+from compiler.types.dims import is_whole
 
 
 def conv_value(
     node: OnnxNode, data: Value, weight: Value, bias: Value | None, graph: GraphBuilder
 ) -> Value:
     """A convolution with the node's attributes on operands of any (equal) element type."""
-    found = windows(node, data.shape[2:], _kernel(node, data, weight))
+    data, found = conv_windows(node, data, _kernel(node, data, weight), graph)
     groups = node.integer("group", 1)
     return graph.emit("conv", data, weight, bias, **found.steps, pads=found.pads, groups=groups)
 
@@ -43,6 +45,8 @@ def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
     rank = len(given.kernel)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())
+    if wanted and data.padded is not None and not all(map(is_whole, data.dims[2:])):
+        raise graph.refusal("output_shape of an axis", [data])
     if len(extra) != rank or len(wanted) not in (0, rank) or any(value < 0 for value in extra):
         raise node.bad_shape(f"output_padding and output_shape need {rank} entries")
     begins, shape = list(given.pads[:rank]), [0] * rank

@@ -8,7 +8,9 @@ from compiler.errors import ShapeError
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dims import is_whole, size_of
 from compiler.types.dtypes import DType
+from compiler.types.sizes import bounds_of
 
 
 def _check_indices(node: OnnxNode, indices: Value, extent: int) -> None:
@@ -26,7 +28,7 @@ def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, indices = node.input(0), node.input(1)
     axis = node.axis(node.integer("axis", 0), data.rank)
     _check_indices(node, indices, data.shape[axis])
-    even = _evenly_spaced(indices, data.shape[axis])
+    even = _evenly_spaced(indices, data.shape[axis]) if _are_there(indices, data, axis) else None
     if even is None:
         return graph.emit("gather", data, indices, axis=axis)
     start, step = even
@@ -35,6 +37,17 @@ def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
     starts[axis], steps[axis] = start, step
     part = graph.emit("slice", data, starts=tuple(starts), steps=tuple(steps), shape=shape)
     return graph.reshape(part, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+
+
+def _are_there(indices: Value, data: Value, axis: int) -> bool:
+    """Whether constant positions are those of elements that are there, whatever sizes are."""
+    dims = data.dims[axis]
+    if is_whole(dims):
+        return True
+    if indices.array is None or indices.array.size == 0 or len(dims) > 1:
+        return False
+    least = bounds_of(size_of(dims))[0]
+    return int(indices.array.min()) >= 0 and int(indices.array.max()) < least
 
 
 def _evenly_spaced(indices: Value, extent: int) -> tuple[int, int] | None:

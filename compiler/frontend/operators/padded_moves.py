@@ -130,14 +130,14 @@ def _pad(
         return None
     for axis in padded:
         content = fill if fill is not None else attributes.number("value")
-        data = _pad_axis(data, axis, (pads[axis], pads[axis + rank]), mode, content, graph)
+        data = pad_axis(data, axis, (pads[axis], pads[axis + rank]), mode, content, graph)
     rest = tuple(0 if axis % rank in padded else pad for axis, pad in enumerate(pads))
     if not any(rest):
         return data
     return graph.emit("pad", data, fill, pads=rest, mode=mode, value=attributes.number("value"))
 
 
-def _pad_axis(
+def pad_axis(
     data: Value,
     axis: int,
     pads: tuple[Dimension, Dimension],
@@ -157,7 +157,7 @@ def _pad_axis(
     places = moved(extent, -begin, 1, graph)
     last = graph.size(size - 1)
     if mode == "edge":
-        places = graph.emit("min", places, last)
+        places = graph.emit("max", graph.emit("min", places, last), graph.scalar(0, DType.I64))
     elif mode == "wrap":
         places = graph.emit("mod", places, graph.size(size))
     elif mode == "reflect":

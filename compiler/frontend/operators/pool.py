@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.sized_windows import counted, max_windows, refuse_same
 from compiler.frontend.operators.windows import overhanging_ends, pool_windows
 
 
@@ -12,11 +13,11 @@ from compiler.frontend.operators.windows import overhanging_ends, pool_windows
 def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     if node.wants(1):
         raise node.unsupported("the output Indices")
-    data = node.input(0)
-    found = pool_windows(node, data.shape[2:])
-    return graph.emit(
+    data, found = max_windows(node, node.input(0), graph)
+    result = graph.emit(
         "max_pool", data, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
     )
+    return counted(result, data, found, node, graph)
 
 
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)
@@ -27,11 +28,12 @@ def average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_whole: bool) -> Value:
     """The averages over windows of the node's attributes; `counts_whole`: also those cut off."""
+    refuse_same(node, data, graph)
     found = pool_windows(node, data.shape[2:])
     begins, ends = found.pads[: data.rank - 2], found.pads[data.rank - 2 :]
     if counts_whole and not node.integer("ceil_mode", 0):
         ends = tuple(map(max, ends, overhanging_ends(data.shape[2:], found)))
-    return graph.emit(
+    result = graph.emit(
         "average_pool",
         data,
         kernel=found.kernel,
@@ -40,6 +42,7 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
         shape=found.shape,
         count_include_pad=bool(node.integer("count_include_pad", 0)),
     )
+    return counted(result, data, found, node, graph)
 
 
 def _over_space(node: OnnxNode, operator: str, data: Value, graph: GraphBuilder) -> Value:
@@ -94,9 +97,10 @@ def global_lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("LpPool", 1, 2, 11, 18, 22)
 def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, p = node.input(0), _power(node)
+    refuse_same(node, data, graph)
     found = pool_windows(node, data.shape[2:])
     powers = raised(data, p, graph)
     total = graph.emit(
         "sum_pool", powers, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
     )
-    return rooted(total, p, graph)
+    return rooted(counted(total, data, found, node, graph), p, graph)

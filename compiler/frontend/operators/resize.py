@@ -13,7 +13,16 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import with_axis
+from compiler.frontend.operators.sized_resize import (
+    edge_extended,
+    fixed_scale,
+    sampled,
+    scaled_size,
+)
+from compiler.types.dims import is_whole, size_of
 from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, bounds_of
 
 _COORDINATES = (
     "half_pixel",
@@ -35,14 +44,27 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class SizedAxis:
+    """True sizes of an axis before and behind, and the scale; None: that of the sizes."""
+
+    given: Dimension
+    wanted: Dimension
+    scale: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Axis:
-    """How one axis is resized: `scale` is output by input, `roi` a relative crop."""
+    """How one axis is resized: `scale` is output by input, `roi` a relative crop.
+
+    Extents are those of the padded axis where sizes are known at run time only.
+    """
 
     axis: int
     extent: int
     size: int
     scale: float
     roi: tuple[float, float] = (0.0, 1.0)
+    sizes: SizedAxis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +112,16 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> Value:
     )
     node.axes(axes, data.rank)
     scales = _given(node, 2, "the list of scales")
+    wanted = node.optional(3)
+    if wanted is not None and wanted.sizes is not None and scales is None:
+        plan = _run_time_sizes(node, data, axes, graph)
+        return _resize(node, data, plan, how, graph)
     sizes = _given(node, 3, "the list of sizes")
     if (scales is None) == (sizes is None):
         raise node.invalid("needs either scales or sizes")
-    if scales is not None:
+    if data.padded is not None and scales is None:
+        plan = _run_time_sizes(node, data, axes, graph)
+    elif scales is not None:
         plan = _scaled_axes(node, data, scales, axes)
     else:
         plan = _sized_axes(node, data, tuple(int(size) for size in sizes or ()), axes)
@@ -116,9 +144,45 @@ def _scaled_axes(
     if len(scales) != len(axes) or not all(math.isfinite(s) and s > 0 for s in scales):
         raise node.bad_shape(f"the scales {list(scales)} do not fit {data.type}")
     return tuple(
-        Axis(axis, data.shape[axis], math.floor(data.shape[axis] * scale), scale)
+        Axis(
+            axis,
+            data.shape[axis],
+            math.floor(data.shape[axis] * scale),
+            scale,
+            sizes=_scaled_sizes(node, data, axis, scale),
+        )
         for axis, scale in zip(axes, scales, strict=True)
     )
+
+
+def _scaled_sizes(node: OnnxNode, data: Value, axis: int, scale: float) -> SizedAxis | None:
+    """The true sizes of a padded axis."""
+    if is_whole(data.dims[axis]):
+        return None
+    given = size_of(data.dims[axis])
+    wanted = scaled_size(given, scale)
+    if wanted is None:
+        raise node.unsupported(f"the scale {scale} of a size that is known at run time only")
+    return SizedAxis(given, wanted, scale)
+
+
+def _run_time_sizes(
+    node: OnnxNode, data: Value, axes: tuple[int, ...], graph: GraphBuilder
+) -> tuple[Axis, ...]:
+    """Axes resized to sizes of which some, or those of the data, are known at run time only."""
+    if node.string("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise graph.refusal("a policy for the aspect ratio", [data])
+    wanted = node.sizes(3, "the list of sizes")
+    if len(wanted) != len(axes):
+        raise node.bad_shape(f"the sizes do not fit {data.type}")
+    plan = []
+    for axis, size in zip(axes, wanted, strict=True):
+        given = size_of(data.dims[axis])
+        extent, most = data.shape[axis], bounds_of(size)[1]
+        sized = None if isinstance(given, int) and isinstance(size, int) else (given, size, None)
+        found = None if sized is None else SizedAxis(*sized)
+        plan.append(Axis(axis, extent, most, most / extent, sizes=found))
+    return tuple(plan)
 
 
 def _sized_axes(
@@ -157,6 +221,10 @@ def _resize(
     shape = [sizes.get(axis, extent) for axis, extent in enumerate(data.shape)]
     graph.check_array(shape, data.dtype.bytes)
     result = data
+    for axis in plan:
+        if axis.sizes is not None:
+            result = _resize_sized(node, result, axis, axis.sizes, how, graph)
+    plan = tuple(axis for axis in plan if axis.sizes is None)
     outside: list[tuple[int, npt.NDArray[np.bool_]]] = []
     for axis in sorted(plan, key=_cheapest_first):
         if axis.size < 1:
@@ -167,17 +235,56 @@ def _resize(
             beyond = (positions < 0) | (positions > axis.extent - 1)
             if beyond.any():
                 outside.append((axis.axis, beyond))
-        if axis.size == axis.extent and np.array_equal(positions, np.arange(axis.size)):
-            continue
-        indices, weights = _taps(axis, positions, how)
-        if len(indices) > _MAX_TAPS:
-            raise node.unsupported(f"interpolation of {len(indices)} elements")
-        result = _resampled(result, axis, np.stack(indices), weights, graph)
+        result = _resize_axis(node, result, axis, positions, how, graph)
     for position, beyond in outside:
         mask = graph.constant(beyond.reshape(-1, *(1,) * (data.rank - position - 1)))
         fill = graph.scalar(how.extrapolation, data.dtype)
         result = graph.emit("where", mask, fill, result)
     return result
+
+
+def _resize_axis(
+    node: OnnxNode,
+    data: Value,
+    axis: Axis,
+    positions: Floats,
+    how: Interpolation,
+    graph: GraphBuilder,
+) -> Value:
+    if axis.size == axis.extent and np.array_equal(positions, np.arange(axis.size)):
+        return data
+    indices, weights = _taps(axis, positions, how)
+    if len(indices) > _MAX_TAPS:
+        raise node.unsupported(f"interpolation of {len(indices)} elements")
+    return _resampled(data, axis, np.stack(indices), weights, graph)
+
+
+def _resize_sized(
+    node: OnnxNode,
+    data: Value,
+    axis: Axis,
+    sizes: SizedAxis,
+    how: Interpolation,
+    graph: GraphBuilder,
+) -> Value:
+    """An axis with padding: as it is, by a scale that settles all positions, or by sizes."""
+    if sizes.given == sizes.wanted and sizes.scale in (None, 1.0):
+        return data
+    if axis.size < 1 or len(data.dims[axis.axis]) > 1:
+        raise graph.refusal(f"resizing axis {axis.axis} of {data.type}", [data])
+    scale = fixed_scale(sizes.given, sizes.wanted, sizes.scale, how.coordinates)
+    if scale is not None:
+        # Where the last element is repeated, positions behind it may be read as well.
+        edge = edge_extended(data, axis.axis, graph)
+        whole = replace(axis, scale=scale, size=bounds_of(sizes.wanted)[1])
+        positions = _positions(whole, how.coordinates)
+        resized = _resize_axis(node, edge, whole, positions, how, graph)
+        return with_axis(resized, axis.axis, ((sizes.wanted, whole.size),), graph)
+    plain = not (how.antialias or how.exclude_outside or how.mode == "cubic")
+    if not plain or how.coordinates == "tf_crop_and_resize" or not data.dtype.is_float:
+        raise graph.refusal("this interpolation at positions that depend on a size", [data])
+    forms = (how.mode, how.coordinates, how.nearest)
+    return sampled(data, axis.axis, sizes.wanted, sizes.scale, forms, graph)
 
 
 def _positions(axis: Axis, mode: str) -> Floats:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx.helper import make_node as node
 
 from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tests.compiler.frontend.sized_cases import CASES
 from tests.compiler.frontend.sized_models import check_sizes
 
 
 def floats(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators_give_what_is_there(name: str) -> None:
+    case = CASES[name]
+    check_sizes(case.proto, case.shapes, case.calls())
 
 
 def attention() -> onnx.ModelProto:

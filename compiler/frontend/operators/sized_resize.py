@@ -1,0 +1,137 @@
+"""Interpolation along axes whose sizes are known at run time only."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.operators.padded_moves import along, as_whole, positions, taken, with_axis
+from compiler.types.dims import Axis, size_of, whole
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, bounds_of, divide, quotient
+
+_MAX_DENOMINATOR = 1024
+_FIXED = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
+"""Coordinates that depend on the scale alone."""
+
+
+def scaled_size(size: Dimension, scale: float) -> Dimension | None:
+    """The size times a scale, rounded down; None for scales of too many digits."""
+    if isinstance(size, int):
+        return int(size * Fraction(scale))
+    ratio = Fraction(scale)
+    if ratio.denominator > _MAX_DENOMINATOR:
+        return None
+    return divide(size * ratio.numerator, ratio.denominator)
+
+
+def fixed_scale(
+    given: Dimension, wanted: Dimension, scale: float | None, coordinates: str
+) -> float | None:
+    """The scale, if all positions follow from it, whatever the sizes are; None if they do not.
+
+    A `scale` of None is that of the sizes.
+    """
+    if coordinates not in _FIXED or (coordinates.startswith("pyt") and bounds_of(wanted)[0] < 2):
+        return None
+    if scale is not None:
+        return scale
+    larger, smaller = quotient(wanted, given), quotient(given, wanted)
+    if isinstance(larger, int):
+        return float(larger)
+    return 1 / smaller if isinstance(smaller, int) else None
+
+
+def edge_extended(data: Value, axis: int, graph: GraphBuilder) -> Value:
+    """The data with its last true element in all of an axis' padding; the axis is whole then."""
+    last = graph.size(size_of(data.dims[axis]) - 1)
+    places = graph.emit("min", positions(data.shape[axis], graph), last)
+    return taken(data, axis, places, whole(data.shape[axis]), graph)
+
+
+def sampled(
+    data: Value,
+    axis: int,
+    wanted: Dimension,
+    scale: float | None,
+    how: tuple[str, str, str],
+    graph: GraphBuilder,
+) -> Value:
+    """An axis resized to a size, at positions that are computed at run time.
+
+    `how` has mode, coordinates and rounding of the nearest; a `scale` of None is that of the sizes.
+    """
+    mode, coordinates, nearest = how
+    extent = bounds_of(wanted)[1]
+    dims: Axis = ((wanted, extent),)
+    given = size_of(data.dims[axis])
+    places = _coordinates(extent, given, wanted, scale, coordinates, graph)
+    last = graph.size(given - 1)
+    if mode == "nearest":
+        index = graph.cast(_rounded(places, nearest, graph), DType.I64)
+        return taken(data, axis, _clamped(index, last, graph), dims, graph)
+    below = graph.emit("floor", places)
+    first = graph.cast(below, DType.I64)
+    behind = graph.emit("add", first, graph.scalar(1, DType.I64))
+    weight = graph.cast(graph.emit("sub", places, below), data.dtype)
+    weight = along(weight, axis, data.rank, graph)
+    near, far = (
+        as_whole(taken(data, axis, _clamped(item, last, graph), dims, graph), axis, graph)
+        for item in (first, behind)
+    )
+    rest = graph.emit("sub", graph.scalar(1, data.dtype), weight)
+    total = graph.emit("add", graph.emit("mul", near, rest), graph.emit("mul", far, weight))
+    return with_axis(total, axis, dims, graph)
+
+
+def _coordinates(
+    extent: int,
+    given: Dimension,
+    wanted: Dimension,
+    scale: float | None,
+    mode: str,
+    graph: GraphBuilder,
+) -> Value:
+    """The position in the data of each of the result, in f32 as `resize._coordinates` has it."""
+    f32 = DType.F32
+    y = graph.constant(np.arange(extent, dtype=np.float32))
+    n, size = graph.size(given, f32), graph.size(wanted, f32)
+    one, half = graph.scalar(1, f32), graph.scalar(0.5, f32)
+    by = graph.emit("div", size, n) if scale is None else graph.scalar(scale, f32)
+    length = graph.emit("mul", by, n)
+    if mode == "align_corners":
+        steps = graph.emit("max", graph.emit("sub", length, one), one)
+        return graph.emit("div", graph.emit("mul", y, graph.emit("sub", n, one)), steps)
+    if mode == "asymmetric":
+        return graph.emit("div", y, by)
+    centre = graph.emit("div", graph.emit("add", y, half), by)
+    if mode == "tf_half_pixel_for_nn":
+        return centre
+    places = graph.emit("sub", centre, half)
+    if mode == "pytorch_half_pixel":
+        single = graph.emit("less_equal", size, one)
+        return graph.emit("where", single, graph.scalar(0, f32), places)
+    if mode == "half_pixel_symmetric":
+        rest = graph.emit("sub", one, graph.emit("div", size, length))
+        offset = graph.emit("mul", graph.emit("mul", n, half), rest)
+        return graph.emit("add", places, offset)
+    return places
+
+
+def _rounded(places: Value, mode: str, graph: GraphBuilder) -> Value:
+    half = graph.scalar(0.5, DType.F32)
+    match mode:
+        case "round_prefer_floor":
+            return graph.emit("ceil", graph.emit("sub", places, half))
+        case "round_prefer_ceil":
+            return graph.emit("floor", graph.emit("add", places, half))
+        case "floor":
+            return graph.emit("floor", places)
+    return graph.emit("ceil", places)
+
+
+def _clamped(index: Value, last: Value, graph: GraphBuilder) -> Value:
+    bounded = graph.emit("max", index, graph.scalar(0, DType.I64))
+    return graph.emit("min", bounded, last)

@@ -1,0 +1,132 @@
+"""Windows along axes whose sizes are known at run time only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import pad_axis, with_axis
+from compiler.frontend.operators.windows import Windows, pool_windows, window_attributes, windows
+from compiler.frontend.padded_forms import padded_form
+from compiler.operators.use import Attributes
+from compiler.types.dims import is_whole, size_of
+from compiler.types.sizes import Dimension, divide, greater, smaller
+
+
+def conv_windows(
+    node: OnnxNode, data: Value, kernel: tuple[int, ...], graph: GraphBuilder
+) -> tuple[Value, Windows]:
+    """The windows of a convolution, and the data that they run over."""
+    if not _is_same_at_strides(node, data, kernel):
+        return data, windows(node, data.shape[2:], kernel)
+    return _same(node, data, kernel, 0.0, graph)
+
+
+def max_windows(node: OnnxNode, data: Value, graph: GraphBuilder) -> tuple[Value, Windows]:
+    """The windows of a maximum, and the data that they run over."""
+    kernel = node.integers("kernel_shape")
+    if not kernel or not _is_same_at_strides(node, data, kernel):
+        return data, pool_windows(node, data.shape[2:])
+    lowest = -np.inf if data.dtype.is_float else data.dtype.limits[0]
+    return _same(node, data, kernel, float(lowest), graph)
+
+
+def refuse_same(node: OnnxNode, data: Value, graph: GraphBuilder) -> None:
+    """Raise for pools that do not know which of their elements are padding of this kind."""
+    kernel = node.integers("kernel_shape")
+    if kernel and _is_same_at_strides(node, data, kernel):
+        raise graph.refusal(f"auto_pad={node.string('auto_pad')} with strides", [data])
+
+
+def counted(
+    result: Value, data: Value, found: Windows, node: OnnxNode, graph: GraphBuilder
+) -> Value:
+    """The result of a pool with the number of windows that `ceil_mode` makes it have."""
+    if data.padded is None or not node.integer("ceil_mode", 0) or found.auto_pad.startswith("SAME"):
+        return result
+    rank = len(found.kernel)
+    for number in range(rank):
+        axis = data.dims[2 + number]
+        if is_whole(axis):
+            continue
+        size, stride = size_of(axis), found.strides[number]
+        begin, end = found.pads[number], found.pads[number + rank]
+        room = size + (begin + end - found.reach(number))
+        count = smaller(_rounded_up(room, stride) + 1, _rounded_up(size + begin, stride))
+        result = with_axis(result, 2 + number, ((count, result.shape[2 + number]),), graph)
+    return result
+
+
+def _rounded_up(size: Dimension, divisor: int) -> Dimension:
+    return -divide(-size, divisor)
+
+
+def _is_same_at_strides(node: OnnxNode, data: Value, kernel: tuple[int, ...]) -> bool:
+    """Whether how much padding `auto_pad` asks for depends on a size."""
+    if data.padded is None or not node.string("auto_pad", "NOTSET").startswith("SAME"):
+        return False
+    strides = node.integers("strides", (1,) * len(kernel))
+    padded = [not is_whole(axis) for axis in data.dims[2:]]
+    return any(of_size and stride > 1 for of_size, stride in zip(padded, strides, strict=True))
+
+
+def _same(
+    node: OnnxNode, data: Value, kernel: tuple[int, ...], content: float, graph: GraphBuilder
+) -> tuple[Value, Windows]:
+    """The data with the padding that SAME asks for put around it, and windows without any."""
+    given = window_attributes(node, kernel)
+    if len(kernel) != data.rank - 2:
+        raise node.bad_shape(f"the data has {data.rank - 2} spatial axes, the kernel {len(kernel)}")
+    for number, stride in enumerate(given.strides):
+        size = size_of(data.dims[2 + number])
+        reach = given.reach(number)
+        total = greater((_rounded_up(size, stride) - 1) * stride + reach - size, 0)
+        small = divide(total, 2)
+        pads = (small, total - small)
+        if given.auto_pad == "SAME_LOWER":
+            pads = pads[::-1]
+        data = pad_axis(data, 2 + number, pads, "constant", content, graph)
+    shape = tuple(
+        (extent - given.reach(number)) // given.strides[number] + 1
+        for number, extent in enumerate(data.shape[2:])
+    )
+    return data, replace(given, auto_pad="NOTSET", shape=shape)
+
+
+@padded_form("average_pool")
+def _average_pool(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    """Sums over windows by the number of elements that are there."""
+    data = operands[0]
+    assert data is not None
+    spatial = range(2, data.rank)
+    if all(is_whole(data.dims[axis]) for axis in spatial):
+        return None
+    windows = {
+        name: attributes.integers(name) for name in ("kernel", "strides", "dilations", "shape")
+    }
+    pads, rank = attributes.integers("pads"), data.rank - 2
+    wide = graph.cast(data, data.dtype.wide)
+    total = graph.emit("sum_pool", wide, **windows, pads=pads)
+    around = (0,) * rank
+    ones = graph.constant(np.ones((1, 1, *data.shape[2:]), wide.dtype.numpy))
+    if attributes.flag("count_include_pad"):
+        around, pads = (
+            tuple(map(sum, zip(pads[:rank], pads[rank:], strict=True))),
+            (0,) * (2 * rank),
+        )
+        extents = (extent + more for extent, more in zip(data.shape[2:], around, strict=True))
+        ones = graph.constant(np.ones((1, 1, *extents), wide.dtype.numpy))
+    there = [
+        axis if is_whole(axis) and not more else ((size_of(axis) + more, extent),)
+        for axis, more, extent in zip(data.dims[2:], around, ones.shape[2:], strict=True)
+    ]
+    counts = graph.emit(
+        "sum_pool", graph.with_dims(ones, (*ones.dims[:2], *there)), **windows, pads=pads
+    )
+    return graph.cast(graph.emit("div", total, counts), data.dtype)
