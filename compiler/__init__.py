@@ -5,7 +5,9 @@
     exe = compiler.load("resnet18.tuned")
     outputs = exe.run({"x": array})
 
-`load` needs NumPy and llvmlite only; what `build` needs is imported when it is called.
+`register_function` binds operators that the compiler does not have to Python or C, see
+`compiler.foreign_functions`. `load` needs NumPy and llvmlite only; what `build` needs is imported
+when it is called.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from compiler.foreign_functions import CFunction, register_function, unregister_function
 from compiler.types.extents import Shapes
 from compiler.version import VERSION
 
@@ -62,4 +65,11 @@ def load(
     return load_artefact(path, threads, fallback=fallback)
 
 
-__all__ = ["VERSION", "build", "load"]
+__all__ = [
+    "VERSION",
+    "CFunction",
+    "build",
+    "load",
+    "register_function",
+    "unregister_function",
+]

@@ -11,6 +11,7 @@ __all__ = [
     "ArtefactError",
     "DatabaseError",
     "ExportError",
+    "FunctionError",
     "ImportModelError",
     "LimitError",
     "LoweringError",
@@ -58,6 +59,10 @@ class ArtefactError(TunefarmError):
 
 class ExportError(TunefarmError):
     """A built model cannot be written in another form: a tool is missing or has failed."""
+
+
+class FunctionError(TunefarmError):
+    """A function that a model calls by name has failed."""
 
 
 class MeasureError(TunefarmError):

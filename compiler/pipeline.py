@@ -24,12 +24,12 @@ from compiler.plan.choose_precision import NARROW
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_of
-from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
+from compiler.runtime.executable_spec import REPORT_BYTES, ExecutableSpec, ObjectPart
 from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import DEFAULT, NAIVE, KernelReport
 from compiler.runtime.memory_plan import plan_memory
 from compiler.runtime.pack_constants import pack_constants
-from compiler.runtime.run_steps import run_steps
+from compiler.runtime.run_steps import function_links, run_steps
 from compiler.runtime.seal import part_digests, seal_of
 from compiler.runtime.verify_spec import verify_spec
 from compiler.schedule.apply_schedule import lower
@@ -139,13 +139,14 @@ def compile_model(
     )
     steps = stages.run("run_steps", lambda: run_steps(program, compiled, constants, plan))
     objects = tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values())
+    functions = function_links(program)
     spec = ExecutableSpec(
         name=program.name,
         target=target,
         threads=threads,
         inputs=tuple((name, program.types[name]) for name in program.inputs),
         outputs=tuple((name, graph.types[name]) for name in graph.outputs),
-        arena_bytes=plan.arena_bytes,
+        arena_bytes=plan.arena_bytes + (REPORT_BYTES if functions else 0),
         arena_lower_bound=plan.lower_bound,
         steps=steps,
         constants=constants.arrays,
@@ -158,6 +159,7 @@ def compile_model(
         structure=graph.structure,
         guards=tuple(guards),
         signature=graph.signature,
+        functions=functions,
     )
     verify_spec(spec)
     tiled = any(item.used.schedule.uses_tiles for item in schedules.values())

@@ -29,6 +29,7 @@ COMPILER_ORDER = (
     "types",
     "machine_memory",
     "limits",
+    "foreign_functions",
     "tile_set_up",
     "tile_state",
     "dot_products",

@@ -409,6 +409,11 @@ class GraphBuilder:
         self._constants[value.name] = value.array
         self._types[value.name] = value.type
 
+    def fresh_number(self) -> int:
+        """A number that no other value of the graph has."""
+        self._count += 1
+        return self._count
+
     def _fresh(self, hint: str) -> str:
         self._count += 1
         return f"%{hint}_{self._count}"

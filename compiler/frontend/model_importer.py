@@ -10,15 +10,17 @@ from typing import TypeAlias
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from compiler.errors import ImportModelError, UnsupportedOperatorError
+from compiler.foreign_functions import RegisteredFunction, nearest_function
 from compiler.frontend.attributes import decode_attributes
 from compiler.frontend.constant_evaluation import (
     can_evaluate,
     evaluate_node,
     is_small_constant,
 )
-from compiler.frontend.contributed import contributed_signature
+from compiler.frontend.contributed import contributed_signature, refusal
 from compiler.frontend.control_flow import control_flow
 from compiler.frontend.converter import covered_versions, find_converter
+from compiler.frontend.function_binding import bind, function_for
 from compiler.frontend.function_expansion import FunctionBody, local_function, schema_function
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.name_scope import NameScope
@@ -146,10 +148,13 @@ class ModelImporter:
             inputs = tuple(scope.lookup(value) for value in node.input)
             return self._inline(local_function(function, node), inputs, step, key)
         signature = _signature(step) if step.opset else None
-        if signature is None:
-            raise UnsupportedOperatorError(_unknown_reason(step))
-        if not _is_supported(step, signature):
-            raise UnsupportedOperatorError(_uncovered_reason(step, signature))
+        if signature is None or not _is_supported(step, signature):
+            registered = function_for(step.domain, node.op_type) if step.opset else None
+            if registered is not None:
+                return self._bind(registered, step)
+            raise UnsupportedOperatorError(
+                _unknown_reason(step) if signature is None else _uncovered_reason(step, signature)
+            )
         if any(scope.is_poisoned(value) for value in node.input):
             return None
         check_form(node, signature, step.label)
@@ -169,7 +174,7 @@ class ModelImporter:
             except ImportModelError:
                 if convert is None:  # else it can say what is wrong, if it is not the evaluator
                     raise
-        converted = self._onnx_node(inputs, step, signature)
+        converted = self._onnx_node(inputs, step, signature.since_version)
         if any(isinstance(value, Value) and value.sizes is not None for value in inputs):
             sizes = evaluate_sizes(converted, self._builder)
             if sizes is not None:
@@ -192,12 +197,20 @@ class ModelImporter:
             raise UnsupportedOperatorError("it is supported for constant inputs only")
         return self._inline(body, inputs, step, None)
 
-    def _onnx_node(self, inputs: Inputs, step: _Step, signature: Signature) -> OnnxNode:
+    def _bind(self, function: RegisteredFunction, step: _Step) -> Results | None:
+        """Call a function that the process has for an operator that no converter covers."""
+        scope = step.frame.scope
+        if any(scope.is_poisoned(value) for value in step.node.input):
+            return None
+        inputs = tuple(scope.lookup(value) for value in step.node.input)
+        return bind(self._onnx_node(inputs, step, step.opset), function, self._builder)
+
+    def _onnx_node(self, inputs: Inputs, step: _Step, version: int) -> OnnxNode:
         return OnnxNode(
             label=step.label,
             domain=step.domain,
             operator=step.node.op_type,
-            version=signature.since_version,
+            version=version,
             opset=step.opset,
             inputs=inputs,
             outputs=tuple(step.node.output),
@@ -285,7 +298,14 @@ def _uncovered_reason(step: _Step, signature: Signature) -> str:
 def _unknown_reason(step: _Step) -> str:
     if not step.opset:
         return f"the model imports no opset of the domain {step.domain!r}"
-    return f"there is none in opset {step.opset}" if not step.domain else ""
+    if not step.domain:
+        return f"there is none in opset {step.opset}"
+    reason = refusal(step.domain, step.node.op_type)
+    if reason:
+        return reason
+    name = f"{step.domain}::{step.node.op_type}"
+    hint = nearest_function(name)
+    return f"compiler.register_function({name!r}, …) would bind it{hint and f' ({hint})'}"
 
 
 def _name_of(node: NodeProto) -> str:

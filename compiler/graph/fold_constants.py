@@ -7,7 +7,7 @@ from compiler.graph.rewriter import Rewriter, use_counts
 from compiler.kernels.count_work import kernel_iterations
 from compiler.limits import MAXIMUM_RANK, Allowance
 from compiler.operators.evaluate_node import evaluate_node, node_kernel
-from compiler.operators.registry import MEMORY, operator
+from compiler.operators.registry import MEMORY, Pattern, operator
 from compiler.types.node import Node
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
@@ -52,6 +52,8 @@ def run(graph: Graph, allowance: Allowance | None = None, late: bool = True) -> 
 
 
 def _foldable(rewriter: Rewriter, node: Node) -> bool:
+    if operator(node.operator).pattern is Pattern.FUNCTION:  # not ours to run while building
+        return False
     given = [name for name in node.inputs if name]
     if not given or any(name not in rewriter.constants for name in given):
         return False

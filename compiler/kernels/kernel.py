@@ -190,12 +190,60 @@ class JoinCall:
     output: str
 
 
-Call: TypeAlias = KernelCall | ViewCall | JoinCall
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """`outputs = name(inputs)`, code that is not ours; "" is an input that is absent.
+
+    The function was bound to `operands` (None where absent) and gives values of the types
+    `results`; `arguments` are the node's attributes as a JSON object. `symbol` and `context` are
+    those of a C function, "" of Python.
+    """
+
+    name: str
+    version: str
+    symbol: str
+    context: str
+    arguments: str
+    inputs: tuple[str, ...]
+    operands: tuple[TensorType | None, ...]
+    outputs: tuple[str, ...]
+    results: tuple[TensorType, ...]
+    source: str
+    guards: tuple[Guard, ...] = ()  # as of a kernel's call
+
+    @property
+    def output(self) -> str:
+        """The first result."""
+        return self.outputs[0]
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The inputs that there are."""
+        return tuple(name for name in self.inputs if name)
+
+
+Call: TypeAlias = KernelCall | ViewCall | JoinCall | FunctionCall
+
+
+def reads_of(call: Call) -> tuple[str, ...]:
+    """The values that a call reads."""
+    match call:
+        case ViewCall():
+            return (call.input,)
+        case FunctionCall():
+            return call.present
+        case _:
+            return call.inputs
+
+
+def written_by(call: Call) -> tuple[str, ...]:
+    """The values that a call defines."""
+    return call.outputs if isinstance(call, FunctionCall) else (call.output,)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelProgram:
-    """A model after fusion: kernel calls, views and joins in execution order."""
+    """A model after fusion: kernel and function calls, views and joins in execution order."""
 
     name: str
     inputs: tuple[str, ...]

@@ -18,7 +18,13 @@ from typing import Any
 
 from compiler.expr.functions import BINARY
 from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import FusedKernel, JoinCall, KernelCall, KernelProgram
+from compiler.kernels.kernel import (
+    FunctionCall,
+    FusedKernel,
+    JoinCall,
+    KernelCall,
+    KernelProgram,
+)
 from compiler.kernels.serialize import ExpressionTable
 from compiler.kernels.stage import Axis, Stage
 
@@ -44,6 +50,13 @@ def format_kernel_program(program: KernelProgram) -> str:
             arguments = ", ".join(call.inputs)
             where = f" where {' and '.join(map(str, call.guards))}" if call.guards else ""
             lines.append(f"  {call.output} = {call.kernel.name}<{call.key}>({arguments}){where}")
+        elif isinstance(call, FunctionCall):
+            arguments = ", ".join(name or "-" for name in call.inputs)
+            results = ", ".join(call.outputs)
+            where = f" where {' and '.join(map(str, call.guards))}" if call.guards else ""
+            lines.append(
+                f"  {results} = function {call.name}({arguments}) {call.arguments}{where}"
+            )
         elif isinstance(call, JoinCall):
             lines.append(f"  {call.output} = join {', '.join(call.inputs)}")
         else:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from compiler.errors import VerifyError
-from compiler.kernels.kernel import Call, FusedKernel, JoinCall, KernelCall, KernelProgram, ViewCall
+from compiler.kernels.kernel import (
+    Call,
+    FunctionCall,
+    FusedKernel,
+    JoinCall,
+    KernelCall,
+    KernelProgram,
+    ViewCall,
+    reads_of,
+    written_by,
+)
 from compiler.kernels.verify import verify_kernel
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
@@ -17,7 +27,7 @@ def verify_program(program: KernelProgram) -> None:
     Values are defined before they are read and only once, calls fit their kernels' buffers, views
     keep the element type and lie within what they are views of, which is no constant if they are
     less than the whole, joins are as large as their inputs together, equal keys mean equal kernels,
-    every kernel is valid.
+    every kernel is valid, functions are called with what they were bound to.
     """
     known = {*program.inputs, *program.constants}
     kernels: dict[str, FusedKernel] = {}
@@ -25,7 +35,7 @@ def verify_program(program: KernelProgram) -> None:
         problem = _call_problem(program, call, known)
         if problem:
             raise VerifyError(f"program {program.name}: {call.output}: {problem}")
-        known.add(call.output)
+        known.update(written_by(call))
         if isinstance(call, KernelCall) and call.key not in kernels:
             verify_kernel(call.kernel)
             kernels[call.key] = call.kernel
@@ -36,16 +46,18 @@ def verify_program(program: KernelProgram) -> None:
 
 def _call_problem(program: KernelProgram, call: Call, known: set[str]) -> str:
     """Why a call is wrong, or nothing."""
-    inputs = (call.input,) if isinstance(call, ViewCall) else call.inputs
-    guards = call.guards if isinstance(call, KernelCall) else ()
+    inputs = reads_of(call)
+    guards = call.guards if isinstance(call, KernelCall | FunctionCall) else ()
     for guard in guards:
         if guard.value in program.constants or program.types[guard.value] != _CONDITION:
             return f"has the guard {guard}, which is no bool that is computed"
     for name in (*inputs, *(guard.value for guard in guards)):
         if name not in known:
             return f"reads {name}, which is not computed before"
-    if call.output in known:
+    if known.intersection(written_by(call)):
         return "is computed twice"
+    if isinstance(call, FunctionCall):
+        return _function_problem(program, call)
     result = program.types[call.output]
     if isinstance(call, ViewCall):
         source = program.types[call.input]
@@ -68,3 +80,14 @@ def _call_problem(program: KernelProgram, call: Call, known: set[str]) -> str:
             return f"{name} is {program.types[name]}, kernel {kernel.name} takes {buffer.type}"
     made = TensorType(kernel.output.dtype, kernel.output.shape)
     return "" if made == result else f"kernel {kernel.name} makes {made}, not {result}"
+
+
+def _function_problem(program: KernelProgram, call: FunctionCall) -> str:
+    """Why a function's call is wrong, or nothing."""
+    given = [program.types[name] if name else None for name in call.inputs]
+    if given != list(call.operands):
+        return f"function {call.name} is bound to other types than {list(map(str, given))}"
+    made = tuple(program.types[name] for name in call.outputs)
+    if made != call.results or len(set(call.outputs)) != len(call.outputs):
+        return f"function {call.name} does not make {', '.join(map(str, made))}"
+    return ""

@@ -37,10 +37,14 @@ class Pattern(StrEnum):
     OPAQUE = "opaque"  # several stages; what is pointwise after it joins its kernel
     VIEW = "view"  # the same memory, or a part of it, under another shape: no code
     JOIN = "join"  # the operands one behind the other, where they were written: no code
+    FUNCTION = "function"  # a call of code that is not ours
 
 
 MEMORY = (Pattern.VIEW, Pattern.JOIN)
 """Patterns of operators that say where values lie, and compute nothing."""
+
+UNEXPRESSED = (*MEMORY, Pattern.FUNCTION)
+"""Patterns of operators without a tensor expression."""
 
 
 class Positions(StrEnum):
@@ -79,8 +83,8 @@ class OperatorDefinition:
 
     `inputs` is their number, or the least and the most (None: any number) of them, and `attributes`
     names every attribute with its default. `infer` gives the result's type or raises `ShapeError`;
-    `expression` adds the operator's stages to a kernel and returns the result (None for views and
-    joins). Both receive complete attributes, and None for an absent optional input.
+    `expression` adds the operator's stages to a kernel and returns the result (None for views,
+    joins and functions). Both receive complete attributes, and None for an absent optional input.
     """
 
     name: str
@@ -145,13 +149,15 @@ _OPERATORS: dict[str, OperatorDefinition] = {}
 
 
 def register(*definitions: OperatorDefinition) -> None:
-    """Add operators; `ValueError` for a name that is taken, and memory with an expression."""
+    """Add operators; `ValueError` for a name that is taken, or an expression in the wrong place."""
     for definition in definitions:
         name = definition.name
         if name in _OPERATORS:
             raise ValueError(f"operator {name} is registered twice")
-        if (definition.expression is None) != (definition.pattern in MEMORY):
-            raise ValueError(f"operator {name}: exactly views and joins have no expression")
+        if (definition.expression is None) != (definition.pattern in UNEXPRESSED):
+            raise ValueError(
+                f"operator {name}: exactly views, joins and functions have no expression"
+            )
         _OPERATORS[name] = definition
 
 
@@ -217,11 +223,11 @@ def add_expression(
 ) -> Tensor:
     """Add the node's stages to `builder` and return its result; `type` is the inferred type.
 
-    Raises `ValueError` for a view or join, which has no expression.
+    Raises `ValueError` for a view, join or function, which has no expression.
     """
     definition = operator(node.operator)
     if definition.expression is None:
-        raise ValueError(f"{node.operator} is a view or join and has no expression")
+        raise ValueError(f"{node.operator} is a {definition.pattern} and has no expression")
     attributes = complete_attributes(node)
     if definition.stored:
         return definition.expression(attributes, Use(builder, tuple(inputs), type))

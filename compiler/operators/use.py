@@ -64,6 +64,20 @@ class Attributes(dict[str, Attribute]):
             raise _mistyped(name, f"one of {', '.join(choices)}", value)
         return value
 
+    def text(self, name: str) -> str:
+        """A text."""
+        value = self[name]
+        if not isinstance(value, str):
+            raise _mistyped(name, "a text", value)
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A tuple of texts."""
+        value = self[name]
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+            raise _mistyped(name, "a tuple of texts", value)
+        return tuple(str(item) for item in value)
+
     def axis(self, name: str, rank: int) -> int:
         """An axis of a tensor of this rank, 0 <= axis < rank."""
         axis = self.integer(name)

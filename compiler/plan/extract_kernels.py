@@ -10,6 +10,7 @@ from compiler.kernels.canonicalise import canonicalise, with_literals
 from compiler.kernels.count_work import written_size
 from compiler.kernels.kernel import (
     Call,
+    FunctionCall,
     FusedKernel,
     Guard,
     JoinCall,
@@ -18,12 +19,15 @@ from compiler.kernels.kernel import (
     KernelProgram,
     Tensor,
     ViewCall,
+    reads_of,
+    written_by,
 )
 from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
+from compiler.operators.function import types_of_texts
 from compiler.operators.registry import Pattern, add_expression, complete_attributes, operator
-from compiler.plan.find_guards import conditions_first, find_guards
+from compiler.plan.find_guards import common_guards, conditions_first, find_guards
 from compiler.plan.fuse import Group, fuse
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
@@ -75,6 +79,7 @@ class _Extractor:
         self.owned = _owners(graph)
         self.made: dict[str, _Made] = {}  # by what their groups look like: layers repeat
         self.guards: dict[str, tuple[Guard, ...]] = {}  # by the output of a group
+        self.called: set[int] = set()  # functions' calls that are done
 
     def run(self) -> KernelProgram:
         for name in self.graph.outputs:
@@ -88,13 +93,14 @@ class _Extractor:
                 self._view(group.nodes[0])
             elif group.pattern is Pattern.JOIN:
                 self._join(group.nodes[0])
+            elif group.pattern is Pattern.FUNCTION:
+                self._function(group.nodes[0])
             else:
                 self._kernel(group, self.guards.get(group.output, ()))
         outputs = self._outputs()
         read = {*self.graph.inputs, *outputs}
         for call in self.calls:
-            inputs = (call.input,) if isinstance(call, ViewCall) else call.inputs
-            read.update((*inputs, call.output))
+            read.update((*reads_of(call), *written_by(call)))
         return KernelProgram(
             self.graph.name,
             self.graph.inputs,
@@ -152,6 +158,42 @@ class _Extractor:
     def _join(self, node: Node) -> None:
         inputs = tuple(self.renamed.get(name, name) for name in node.inputs)
         self.calls.append(JoinCall(inputs, node.output))
+
+    def _function(self, node: Node) -> None:
+        """One call for all the nodes of its results, those that nothing reads included."""
+        attributes = complete_attributes(node)
+        call = attributes.integer("call")
+        if call in self.called:
+            return
+        self.called.add(call)
+        nodes = {
+            complete_attributes(other).integer("number"): other.output
+            for other in self.graph.nodes
+            if other.operator == node.operator and other.attributes["call"] == call
+        }
+        results = types_of_texts(attributes, "results")
+        outputs = [
+            nodes.get(number) or self._fresh(f"{node.output}_unread", type)
+            for number, type in enumerate(results)
+            if type is not None
+        ]
+        operands = types_of_texts(attributes, "operands")
+        inputs = tuple(self.renamed.get(name, name) for name in node.inputs)
+        self.calls.append(
+            FunctionCall(
+                name=attributes.text("name"),
+                version=attributes.text("version"),
+                symbol=attributes.text("symbol"),
+                context=attributes.text("context"),
+                arguments=attributes.text("arguments"),
+                inputs=(*inputs, *("" for _ in operands[len(inputs) :])),
+                operands=operands,
+                outputs=tuple(outputs),
+                results=tuple(type for type in results if type is not None),
+                source=node.source,
+                guards=common_guards([self.guards.get(name, ()) for name in nodes.values()]),
+            )
+        )
 
     # --- outputs --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ or others need always runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import Guard
@@ -41,6 +42,11 @@ def find_guards(graph: Graph, groups: Sequence[Group]) -> dict[str, Guards]:
                 else:
                     need(name, path)
     return guarded
+
+
+def common_guards(paths: Sequence[Guards]) -> Guards:
+    """What all of these paths, one at least, have in common from the start."""
+    return reduce(_common, paths)
 
 
 def _common(one: Guards, other: Guards) -> Guards:

@@ -39,8 +39,8 @@ enum {{
     {macro}_OK = 0,
     {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
     {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
-    {macro}_ERROR_CPU = 3        /* this CPU lacks instructions that the code needs */
-}};
+    {macro}_ERROR_CPU = 3{comma}       /* this CPU lacks instructions that the code needs */
+{function}}};
 
 /* Bytes of the workspace that a run needs. */
 size_t {name}_workspace_bytes(void);
@@ -50,7 +50,7 @@ size_t {name}_workspace_bytes(void);
    workspace and outputs of its own. */
 int {name}_run(const struct {name}_io *io, void *workspace);
 
-/* What an error code means: a constant string, also for a code that there is not. */
+{error_comment}
 const char *{name}_error(int code);
 
 #ifdef __cplusplus
@@ -97,13 +97,32 @@ def header_text(interface: CInterface, targets: Sequence[Target], command: str) 
         threads=interface.threads,
         sizes=sizes,
         members=members,
+        **_errors(interface),
     )
+
+
+def _errors(interface: CInterface) -> dict[str, str]:
+    """What the header says of functions that the model calls, and their failing."""
+    if not interface.called:
+        return {
+            "comma": " ",
+            "function": "",
+            "error_comment": "/* What an error code means: a constant string, also for a code that "
+            "there is not. */",
+        }
+    code = f"    {interface.macro}_ERROR_FUNCTION = 4 /* a function that is called failed */\n"
+    return {
+        "comma": ",",
+        "function": code,
+        "error_comment": "/* What an error code means, also one that there is not. Of "
+        "ERROR_FUNCTION it says what\n   failed last in the calling thread. */",
+    }
 
 
 def _introduction(interface: CInterface, targets: Sequence[Target], command: str) -> str:
     lines = [
         f"{in_comment(interface.title)}, compiled to machine code by tunefarm: to run, it needs",
-        "the C library and nothing else, no file and no Python.",
+        *_needs(interface.called),
         "",
         *_made_for(targets),
         *_threads(interface.threads),
@@ -128,6 +147,18 @@ def _made_for(targets: Sequence[Target]) -> list[str]:
         wrapped = wrap(f"{target.cpu}: {features}", 88, subsequent_indent="    ")
         lines += [f"    {line}" for line in wrapped]
     return lines
+
+
+def _needs(called: tuple[str, ...]) -> list[str]:
+    if not called:
+        return ["the C library and nothing else, no file and no Python."]
+    return [
+        "the C library and what the program is linked with that defines:",
+        *(f"    {line}" for line in wrap(" ".join(called), 88)),
+        "Each is an int32_t NAME(int32_t inputs, int32_t outputs, void *const *data, const int32_t",
+        "*types, const int32_t *ranks, const int64_t *const *sizes, const char *attributes, const",
+        "void *context, char *error, int64_t error_bytes) that returns 0 unless it fails.",
+    ]
 
 
 def _checks(features: tuple[str, ...]) -> list[str]:

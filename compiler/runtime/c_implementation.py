@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compiler.runtime.c_functions import FunctionsCode, functions_code
 from compiler.runtime.c_interface import CInterface, CPort
 from compiler.runtime.c_programs import CONSTANTS_SYMBOL, ProgramCode, program_code
 from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, aligned
@@ -66,6 +67,7 @@ def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec
     """GNU C11 that defines the interface's functions; `interface` is that of each program."""
     pool = interface.threads > 1
     code = program_code(programs)
+    foreign = functions_code(interface, programs)
     return f"""\
 #pragma GCC visibility push(default)
 #include "{interface.name}.h"
@@ -81,17 +83,22 @@ struct runtime {{
     int32_t reserved;
 }};
 
-{code.declarations}
+{foreign.declarations}{code.declarations}
 static const size_t input_bytes[] = {{{_sizes(interface.inputs)}}};
 static const size_t output_bytes[] = {{{_sizes(interface.outputs)}}};
 
 {_POOL if pool else _SERIAL}
 {code.cpu_check}
 {_COPYING}
-{_functions(interface, programs, code)}"""
+{_functions(interface, programs, code, foreign)}"""
 
 
-def _functions(interface: CInterface, programs: Sequence[ExecutableSpec], code: ProgramCode) -> str:
+def _functions(
+    interface: CInterface,
+    programs: Sequence[ExecutableSpec],
+    code: ProgramCode,
+    foreign: FunctionsCode,
+) -> str:
     """The three functions of the interface."""
     arena = max(aligned(program.arena_bytes) for program in programs)
     name, macro = interface.name, interface.macro
@@ -104,7 +111,7 @@ size_t {name}_workspace_bytes(void)
     return {max(ALIGNMENT, arena + copies)};
 }}
 
-{_error_function(interface, code.lacking)}
+{_error_function(interface, code.lacking, foreign)}
 int {name}_run(const struct {name}_io *io, void *workspace)
 {{
     enum {{ INPUTS = {len(interface.inputs)}, OUTPUTS = {len(interface.outputs)} }};
@@ -138,7 +145,7 @@ int {name}_run(const struct {name}_io *io, void *workspace)
         copy += room(output_bytes[i]);
     }}
 {start}    {code.call}
-    for (int i = 0; i < OUTPUTS; i++)
+{foreign.after}    for (int i = 0; i < OUTPUTS; i++)
         if (results[i] != outputs[i])
             memcpy(outputs[i], results[i], output_bytes[i]);
     return {macro}_OK;
@@ -146,7 +153,7 @@ int {name}_run(const struct {name}_io *io, void *workspace)
 """
 
 
-def _error_function(interface: CInterface, lacking: str) -> str:
+def _error_function(interface: CInterface, lacking: str, foreign: FunctionsCode) -> str:
     macro = interface.macro
     return f"""\
 const char *{interface.name}_error(int code)
@@ -160,7 +167,7 @@ const char *{interface.name}_error(int code)
         return "the workspace is not aligned to {ALIGNMENT} bytes";
     case {macro}_ERROR_CPU:
         return "{lacking}";
-    default:
+{foreign.error_case}    default:
         return "there is no such error code";
     }}
 }}

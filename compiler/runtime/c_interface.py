@@ -89,7 +89,7 @@ class CInterface:
     """What the generated C files are made from; `name` is a C identifier.
 
     `threads` is 1 where no kernel has a parallel loop or there is no pool for it, `title` is the
-    model's name as it was given.
+    model's name as it was given. `called` are symbols of functions that are not in the library.
     """
 
     name: str
@@ -97,6 +97,7 @@ class CInterface:
     inputs: tuple[CPort, ...]
     outputs: tuple[CPort, ...]
     threads: int
+    called: tuple[str, ...] = ()
 
     @property
     def macro(self) -> str:
@@ -127,6 +128,7 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
         inputs,
         outputs,
         spec.threads if has_pool else 1,
+        tuple(dict.fromkeys(link.symbol for link in spec.functions)),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.errors import ExportError
+from compiler.runtime.c_functions import function_rows
 from compiler.runtime.check_target import platform_of
 from compiler.runtime.cpu_features import checked_features, cpu_check_code, cpu_choice_code
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec, aligned
@@ -32,6 +33,8 @@ def check_programs(programs: Sequence[ExecutableSpec]) -> None:
             "a C library is for one size of each input",
             hint="build one for each size, or an artefact of all",
         )
+    if len({program.functions for program in programs}) > 1:
+        raise ExportError("the programs of a C library call the same functions")
     if len({program.threads for program in programs}) > 1:
         raise ExportError("the programs of a C library have one number of threads")
 
@@ -91,16 +94,18 @@ def program_code(programs: Sequence[ExecutableSpec]) -> ProgramCode:
     features = [checked_features(program.target) for program in programs]
     prototypes = "\n".join(_prototype(entry_symbol(programs, n)) for n in range(len(programs)))
     symbol = f"extern const unsigned char {CONSTANTS_SYMBOL}[];"
-    arguments = "workspace, &runtime"
+    arguments, called = "workspace, &runtime", function_rows(programs[0].functions)
     if len(programs) == 1:
         return ProgramCode(
-            f"{prototypes}\n{symbol}\n\n{_table('constants', layout.offsets[0])}",
+            f"{prototypes}\n{symbol}\n\n{_table('constants', layout.offsets[0], called)}",
             cpu_check_code(features[0]),
             "!cpu_is_able()",
             f"{ENTRY_SYMBOL}(inputs, results, constants, {arguments});",
             f"{_lacking(features)}: {' '.join(features[0])}",
         )
-    tables = "\n".join(_table(f"constants_{n}", item) for n, item in enumerate(layout.offsets))
+    tables = "\n".join(
+        _table(f"constants_{n}", item, called) for n, item in enumerate(layout.offsets)
+    )
     rows = "\n".join(
         f"    {{{entry_symbol(programs, n)}, constants_{n}}}, /* {program.target.cpu} */"
         for n, program in enumerate(programs)
@@ -136,8 +141,10 @@ def _prototype(symbol: str) -> str:
     )
 
 
-def _table(name: str, offsets: Sequence[int]) -> str:
-    rows = [f"    {CONSTANTS_SYMBOL} + {offset}," for offset in offsets] or ["    NULL"]
+def _table(name: str, offsets: Sequence[int], called: Sequence[str]) -> str:
+    """Pointers to constants, then to the functions that are called and their contexts."""
+    rows = [f"    {CONSTANTS_SYMBOL} + {offset}," for offset in offsets]
+    rows = [*rows, *called] or ["    NULL"]
     return f"static const void *const {name}[] = {{\n" + "\n".join(rows) + "\n};"
 
 

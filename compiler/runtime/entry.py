@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from compiler.runtime.entry_functions import (
+    FunctionSlots,
+    call_ir,
+    facts_ir,
+    function_slots,
+    report_ir,
+)
 from compiler.runtime.executable_spec import (
     ENTRY_SYMBOL,
     SEAL_SYMBOL,
@@ -12,6 +19,7 @@ from compiler.runtime.executable_spec import (
     Condition,
     CopyStep,
     ExecutableSpec,
+    FunctionStep,
     Location,
     Place,
     RunStep,
@@ -25,42 +33,60 @@ _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%c
 
 def entry_of(spec: ExecutableSpec, seal: bytes = b"", tiles: TilePalette | None = None) -> str:
     """LLVM IR of all entry functions of `spec`: `entry_ir`, and those for run-time sizes."""
-    text = entry_ir(spec.steps, seal, tiles)
+    text = entry_ir(spec.steps, seal, tiles, function_slots(spec))
     if spec.signature is None:
         return text
     inputs, outputs = ([name for name, _ in ports] for ports in (spec.inputs, spec.outputs))
     return text + sized_entry_ir(spec.signature, inputs, outputs)
 
 
-def entry_ir(steps: Sequence[RunStep], seal: bytes = b"", tiles: TilePalette | None = None) -> str:
+def entry_ir(
+    steps: Sequence[RunStep],
+    seal: bytes = b"",
+    tiles: TilePalette | None = None,
+    slots: FunctionSlots | None = None,
+) -> str:
     """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
 
     The first three are arrays of buffer pointers, `arena` is the planned memory, `runtime` is
     passed on to the kernels. One array on the stack holds the pointers of the call being made.
     A `seal` stands beside the function, as data that nothing reads. `tiles` are the matrix tiles
-    that some kernels need: they are set up before all and released after all.
+    that some kernels need: they are set up before all and released after all, and round functions
+    that are not ours. Where there are such, `slots` say where their pointers are.
     """
     calls = [step for step in steps if isinstance(step, CallStep)]
-    widest = max((len(call.buffers) for call in calls), default=1)
+    foreign = [step for step in steps if isinstance(step, FunctionStep)]
+    widths = [len(call.buffers) for call in calls] + [len(call.buffers) for call in foreign]
+    widest = max(widths, default=1)
     body = _Body()
     body.line(f"%buffers = alloca [{widest} x ptr], align 16")
     if tiles is not None:
         body.line("call void @run_tiles.begin()")
-    for step in steps:
+    if slots is not None and foreign:
+        body.text(report_ir(slots))
+    calls_made = 0
+    for index, step in enumerate(steps):
         if isinstance(step, CallStep):
             with body.guarded(step.guards):
                 _emit_call(body, step)
-        else:
+        elif isinstance(step, CopyStep):
             _emit_copy(body, step)
+        elif slots is not None:
+            with body.guarded(step.guards):
+                _emit_buffers(body, step.buffers)
+                code = call_ir(calls_made, step, slots, index)
+                body.text(code if tiles is None else _without_tiles(code))
+            calls_made += 1
     if tiles is not None:
         body.line("call void @run_tiles.end()")
     body.line("ret void")
     set_up = "" if tiles is None else set_up_ir(tiles, "run_tiles")
+    facts = "".join(facts_ir(*item) for item in enumerate(foreign))
     declarations = "\n".join(
         f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
     )
     return (
-        f"{_seal_ir(seal)}{set_up}{declarations}\n"
+        f"{_seal_ir(seal)}{set_up}{facts}{declarations}\n"
         "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
         f"define void @{ENTRY_SYMBOL}"
         "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"
@@ -110,14 +136,24 @@ def _pointer(body: IrBody, location: Location) -> str:
 
 
 def _emit_call(body: IrBody, step: CallStep) -> None:
-    for position, location in enumerate(step.buffers):
-        pointer = _pointer(body, location)
-        slot = body.value(f"getelementptr ptr, ptr %buffers, i64 {position}")
-        body.line(f"store ptr {pointer}, ptr {slot}")
+    _emit_buffers(body, step.buffers)
     workspace = "null"
     if step.workspace is not None:
         workspace = _pointer(body, Location(Place.ARENA, step.workspace))
     body.line(f"call void @{step.symbol}(ptr %buffers, ptr {workspace}, ptr %runtime)")
+
+
+def _emit_buffers(body: IrBody, buffers: Sequence[Location | None]) -> None:
+    """Put the pointers of a call into their array."""
+    for position, location in enumerate(buffers):
+        pointer = "null" if location is None else _pointer(body, location)
+        slot = body.value(f"getelementptr ptr, ptr %buffers, i64 {position}")
+        body.line(f"store ptr {pointer}, ptr {slot}")
+
+
+def _without_tiles(call: str) -> str:
+    """A function may use the CPU's matrix tiles for itself."""
+    return f"  call void @run_tiles.end()\n{call}\n  call void @run_tiles.begin()"
 
 
 def _emit_copy(body: IrBody, step: CopyStep) -> None:

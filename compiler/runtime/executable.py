@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -16,8 +16,15 @@ from compiler.runtime import artefact
 from compiler.runtime.bound_run import BoundRun
 from compiler.runtime.buffers import address_of, aligned_empty
 from compiler.runtime.check_target import check_target
-from compiler.runtime.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
+from compiler.runtime.executable_spec import (
+    ALIGNMENT,
+    ENTRY_SYMBOL,
+    REPORT_BYTES,
+    ExecutableSpec,
+    FunctionStep,
+)
 from compiler.runtime.frame import Frame, pointer_table
+from compiler.runtime.function_table import FunctionTable
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.runtime.ports import AnyArray, ports_of
@@ -53,8 +60,8 @@ class Executable:
     def __init__(self, spec: ExecutableSpec, threads: int | None = None) -> None:
         """Load `spec`'s code; `threads` defaults to the count it was built for.
 
-        Raises `ArtefactError` if this machine cannot run the code or has too little memory,
-        `ValueError` for threads < 1.
+        Raises `ArtefactError` if this machine cannot run the code or has too little memory, or a
+        function that it calls is missing, `ValueError` for threads < 1.
         """
         check_target(spec.target)
         _check_memory(spec)
@@ -74,7 +81,9 @@ class Executable:
         addresses = [address_of(constant) for constant in spec.constants]
         if any(address % ALIGNMENT for address in addresses):
             raise ArtefactError("a constant of the model is not aligned")
-        self._constants = pointer_table(addresses)
+        self._functions = FunctionTable(spec) if spec.functions else None
+        pointers = () if self._functions is None else self._functions.pointers
+        self._constants = pointer_table([*addresses, *pointers])
         self._inputs = ports_of("input", spec.inputs)
         self._outputs = ports_of("output", spec.outputs)
         signature, (inputs, outputs) = spec.signature, (spec.inputs, spec.outputs)
@@ -143,8 +152,9 @@ class Executable:
         Outputs are new arrays, or those given in `out`: C-contiguous, writeable, of the declared
         type and shape, sharing no memory with each other or an input. Sequences are lists of
         arrays, optionals an array, a list or None; in `out` their tensors go by names of their own,
-        `x[0]` and so on. Raises `InputError` before
-        anything has run. Releases the interpreter lock while the kernels run.
+        `x[0]` and so on. Raises `InputError` before anything has run, and `FunctionError` when a
+        function that the model calls fails: outputs are then of no use. Releases the interpreter
+        lock while the kernels run.
         """
         try:
             frame = self._frames.pop()
@@ -167,10 +177,16 @@ class Executable:
             inputs = spread(structure.inputs, inputs)
         arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
         results = frame.bind_outputs(out, arrays)
-        self._entry(*frame.arguments)
+        self._enter(frame)
         if self._sized is not None:
             frame.collect(results, arrays)
         return gathered(structure.outputs, results) if structure.outputs else results
+
+    def _enter(self, frame: Frame) -> None:
+        self._entry(*frame.arguments)
+        if self._functions is not None:
+            report = frame.arena_address(self.spec.arena_bytes - REPORT_BYTES)
+            self._functions.raise_failure(report)
 
     def bind(
         self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
@@ -200,6 +216,8 @@ class Executable:
                 )
         results = frame.bind_outputs(out, arrays)
         call = partial(self._entry, *frame.arguments)
+        if self._functions is not None:
+            call = partial(self._enter, frame)
         return BoundRun(call, results, (self, frame, arrays))
 
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
@@ -230,6 +248,11 @@ class Executable:
             compute = SizesFunction(self._code.address(SIZES_SYMBOL))
             return SizedFrame(self.spec, self._sized, compute, arena, self._constants, runtime)
         return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
+
+    def function_call(self, step: FunctionStep, addresses: Sequence[int]) -> Callable[[], None]:
+        """A step that calls a function, by itself, on buffers at these addresses (0: absent)."""
+        assert self._functions is not None
+        return self._functions.call(step, addresses)
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""

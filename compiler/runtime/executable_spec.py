@@ -19,6 +19,8 @@ from compiler.types.tensor_type import Array, TensorType
 ALIGNMENT = 64
 ENTRY_SYMBOL = "tunefarm_run"
 SEAL_SYMBOL = "tunefarm_seal"
+REPORT_BYTES = 1024
+"""Of what a run says of a function that failed: its step + 1, its code, and the text behind."""
 
 
 def aligned(size: int) -> int:
@@ -97,7 +99,44 @@ class CopyStep:
         return f"{self.destination} = copy({self.source}, {self.bytes} bytes)"
 
 
-RunStep: TypeAlias = CallStep | CopyStep
+@dataclass(frozen=True, slots=True)
+class FunctionStep:
+    """Call the function that is number `function` of the executable's.
+
+    `buffers` are its inputs (None where absent), then its outputs, of which there are `outputs`;
+    `types` are theirs. `arguments` are the node's attributes as a JSON object, `node` is its name.
+    The `guards` are as those of a `CallStep`.
+    """
+
+    function: int
+    buffers: tuple[Location | None, ...]
+    types: tuple[TensorType | None, ...]
+    outputs: int
+    arguments: str
+    node: str
+    guards: tuple[Condition, ...] = ()
+
+    def __str__(self) -> str:
+        texts = ["-" if buffer is None else str(buffer) for buffer in self.buffers]
+        count = len(texts) - self.outputs
+        return f"{', '.join(texts[count:])} = function {self.function}({', '.join(texts[:count])})"
+
+
+RunStep: TypeAlias = CallStep | CopyStep | FunctionStep
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionLink:
+    """A function that is looked up by name when the executable is loaded, and its version.
+
+    `symbol` is that of a C function and `context` what it is handed, in hex digits: a C library
+    takes it by them. Both are "" of a function in Python.
+    """
+
+    name: str
+    version: str
+    symbol: str = ""
+    context: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +163,9 @@ class ExecutableSpec:
     `signature` is there if some sizes are known at run time only: `inputs`, `outputs` and `steps`
     are those of the padded program then, and the entry's code has the functions of
     `compiler.runtime.sized_entry` as well.
+
+    `functions` are not part of it: their pointers and contexts follow those of the constants, in
+    turns, and the last `REPORT_BYTES` of the arena are for a report of what failed.
     """
 
     name: str
@@ -144,3 +186,4 @@ class ExecutableSpec:
     structure: Structure = NO_STRUCTURE
     guards: tuple[SizeGuard, ...] = ()
     signature: Signature | None = None
+    functions: tuple[FunctionLink, ...] = ()

@@ -39,7 +39,7 @@ _MAPPED = (
     "-shared",
     "-Wl,-Bsymbolic",
     "-Wl,--version-script=exports.map",
-    "-Wl,-z,noexecstack,-z,relro,-z,now,-z,defs",
+    "-Wl,-z,noexecstack,-z,relro,-z,now",
     "-Wl,--build-id=none",
     "-Wl,--as-needed",
 )
@@ -150,6 +150,13 @@ def _interface(programs: Sequence[ExecutableSpec], name: str | None) -> CInterfa
             "the model has more than 2 GiB of constants, too many for a library",
             hint="build an artefact",
         )
+    links = (link for program in programs for link in program.functions)
+    python = next((link.name for link in links if not link.symbol), None)
+    if python is not None:
+        raise ExportError(
+            f"the model calls the function {python}, which is Python: a C library has none",
+            hint="register it as CFunction(library, symbol), or build an artefact",
+        )
     found = [c_interface(program, name) for program in programs]
     return max(found, key=lambda interface: interface.threads)
 
@@ -220,6 +227,8 @@ def _link_library(
     functions = " ".join(f"{symbol};" for symbol in interface.functions)
     (work / "exports.map").write_text(f"{{ global: {functions} local: *; }};\n", encoding="utf-8")
     flags = [*_MAPPED, f"-Wl,-soname,{library}"]
+    if not interface.called:
+        flags.append("-Wl,-z,defs")
     if interface.threads > 1:
         flags += ["-Wl,-z,nodelete", "-pthread"]  # its threads run in it until the process ends
     _run(work, *tools.compiler, *flags, "-o", library, *parts, "-lm")

@@ -14,6 +14,10 @@ class IrBody:
         """Append an instruction, or a label."""
         self._lines.append(f"  {text}")
 
+    def text(self, lines: str) -> None:
+        """Append lines that are indented already."""
+        self._lines.append(lines)
+
     def value(self, text: str) -> str:
         """Append an instruction that gives a value; its name."""
         name = f"%v{self._count}"

@@ -11,6 +11,8 @@ from compiler.runtime.executable_spec import (
     Condition,
     CopyStep,
     ExecutableSpec,
+    FunctionLink,
+    FunctionStep,
     Location,
     ObjectPart,
     Place,
@@ -67,6 +69,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         "fallback": spec.fallback,
         "numerics": spec.numerics,
         **_structure_to_json(spec.structure),
+        **_functions_to_json(spec.functions),
     }
 
 
@@ -106,6 +109,7 @@ def spec_from_json(
         structure=_structure_from_json(data.get("structure")),
         guards=tuple(SizeGuard.from_json(guard) for guard in data.get("guards", ())),
         signature=signature_from_json(data["signature"]) if "signature" in data else None,
+        functions=tuple(FunctionLink(**link) for link in data.get("functions", ())),
     )
 
 
@@ -169,6 +173,11 @@ def _location_from_json(data: Sequence[Any]) -> Location:
     return Location(Place(place), int(number), *map(int, offset))
 
 
+def _functions_to_json(functions: Sequence[FunctionLink]) -> Json:
+    """Nothing of a model without any: its file is what it was before there were functions."""
+    return {"functions": [asdict(link) for link in functions]} if functions else {}
+
+
 def _guards_to_json(guards: Sequence[Condition]) -> Json:
     """Nothing for a step that always runs."""
     if not guards:
@@ -176,7 +185,24 @@ def _guards_to_json(guards: Sequence[Condition]) -> Json:
     return {"guards": [[_location_to_json(guard.place), guard.taken] for guard in guards]}
 
 
+def _guards_from_json(data: Mapping[str, Any]) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(_location_from_json(place), bool(taken))
+        for place, taken in data.get("guards", ())
+    )
+
+
 def _step_to_json(step: RunStep) -> Json:
+    if isinstance(step, FunctionStep):
+        return {
+            "function": step.function,
+            "buffers": [b and _location_to_json(b) for b in step.buffers],
+            "types": [type and _type_to_json(type) for type in step.types],
+            "outputs": step.outputs,
+            "arguments": step.arguments,
+            "node": step.node,
+            **_guards_to_json(step.guards),
+        }
     if isinstance(step, CallStep):
         return {
             "call": step.symbol,
@@ -192,13 +218,19 @@ def _step_to_json(step: RunStep) -> Json:
 
 
 def _step_from_json(data: Mapping[str, Any]) -> RunStep:
+    if "function" in data:
+        return FunctionStep(
+            int(data["function"]),
+            tuple(b if b is None else _location_from_json(b) for b in data["buffers"]),
+            tuple(type if type is None else _type_from_json(type) for type in data["types"]),
+            int(data["outputs"]),
+            str(data["arguments"]),
+            str(data["node"]),
+            _guards_from_json(data),
+        )
     if "call" in data:
         buffers = tuple(_location_from_json(buffer) for buffer in data["buffers"])
-        guards = tuple(
-            Condition(_location_from_json(place), bool(taken))
-            for place, taken in data.get("guards", ())
-        )
-        return CallStep(data["call"], buffers, data["workspace"], guards)
+        return CallStep(data["call"], buffers, data["workspace"], _guards_from_json(data))
     return CopyStep(
         _location_from_json(data["copy"]), _location_from_json(data["to"]), int(data["bytes"])
     )

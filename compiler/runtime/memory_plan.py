@@ -14,7 +14,15 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
+from compiler.kernels.kernel import (
+    FunctionCall,
+    JoinCall,
+    KernelCall,
+    KernelProgram,
+    ViewCall,
+    reads_of,
+    written_by,
+)
 from compiler.limits import Allowance
 from compiler.runtime.executable_spec import ALIGNMENT, Location, Place, aligned
 
@@ -96,8 +104,9 @@ def plan_memory(
     storage = storage_of(program)
     made_by: dict[str, int] = {}  # the first step that writes to the memory
     for step, call in enumerate(program.calls):
-        if isinstance(call, KernelCall):
-            made_by.setdefault(storage[call.output].root, step)
+        if isinstance(call, KernelCall | FunctionCall):
+            for name in written_by(call):
+                made_by.setdefault(storage[name].root, step)
     locations = {name: Location(Place.INPUT, i) for i, name in enumerate(program.inputs)}
     copies: list[tuple[str, int]] = []
     for number, name in enumerate(program.outputs):
@@ -156,11 +165,16 @@ def storage_of(program: KernelProgram) -> dict[str, Stored]:
     """
     storage = {name: Stored(name) for name in (*program.inputs, *program.constants)}
     for call in program.calls:
-        storage[call.output] = Stored(call.output)
+        storage.update((name, Stored(name)) for name in written_by(call))
         if isinstance(call, ViewCall):
             source = storage[call.input]
             storage[call.output] = Stored(source.root, source.offset + call.offset)
-    owned = {call.output for call in program.calls if not isinstance(call, ViewCall)}
+    owned = {
+        name
+        for call in program.calls
+        if not isinstance(call, ViewCall)
+        for name in written_by(call)
+    }
     inside: dict[str, Stored] = {}  # values that lie in another's memory, by their own
     for call in reversed(program.calls):
         if isinstance(call, JoinCall):
@@ -205,9 +219,9 @@ def _last_uses(program: KernelProgram, storage: Mapping[str, Stored]) -> dict[st
     """The last step at which each memory is read or written."""
     last: dict[str, int] = {}
     for step, call in enumerate(program.calls):
-        if isinstance(call, KernelCall):
-            read = (*call.inputs, *(guard.value for guard in call.guards))
-            last.update((storage[name].root, step) for name in (*read, call.output))
+        if isinstance(call, KernelCall | FunctionCall):
+            read = (*reads_of(call), *(guard.value for guard in call.guards))
+            last.update((storage[name].root, step) for name in (*read, *written_by(call)))
     return last
 
 

@@ -13,6 +13,7 @@ from compiler.runtime.executable_spec import (
     Condition,
     CopyStep,
     ExecutableSpec,
+    FunctionStep,
     RunStep,
 )
 from compiler.runtime.frame import Frame, Tables, pointer_table
@@ -34,7 +35,9 @@ _Call: TypeAlias = tuple[_Function, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step of the model in order: its kernel's name and key (`COPY` and ""), median seconds."""
+    """A step of the model in order: its kernel's name and key (`COPY` and ""), median seconds.
+
+    Of a function that the model calls both are its name."""
 
     name: str
     key: str
@@ -139,6 +142,11 @@ def _calls(executable: Executable, frame: Frame) -> tuple[list[_Call], list[Tabl
             places = frame.address(step.destination), frame.address(step.source)
             calls.append((ctypes.memmove, (*places, step.bytes)))
             continue
+        if isinstance(step, FunctionStep):
+            buffers = [0 if place is None else frame.address(place) for place in step.buffers]
+            call: _Function = executable.function_call(step, buffers)
+            calls.append((_guarded(call, step.guards, frame) if step.guards else call, ()))
+            continue
         tables.append(pointer_table([frame.address(location) for location in step.buffers]))
         workspace = None if step.workspace is None else frame.arena_address(step.workspace)
         function: _Function = _KernelFunction(executable.kernel_address(step.symbol))
@@ -175,6 +183,9 @@ def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTim
     def step_time(step: RunStep, spent: float) -> StepTime:
         if isinstance(step, CopyStep):
             return StepTime(COPY, "", spent)
+        if isinstance(step, FunctionStep):
+            name = spec.functions[step.function].name
+            return StepTime(name, name, spent)
         report = reports[step.symbol]
         return StepTime(report.name, report.key, spent)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compiler.errors import VerifyError
 from compiler.runtime.executable_spec import (
     ALIGNMENT,
+    REPORT_BYTES,
     CallStep,
+    Condition,
     CopyStep,
     ExecutableSpec,
+    FunctionStep,
     Location,
     Place,
 )
@@ -48,16 +53,19 @@ def _problem(spec: ExecutableSpec) -> str:
         for port in ports:
             if not set(port.members or ()) <= {name for name, _ in tensors}:
                 return f"the {what} {port.name!r} is made of tensors that are no {what}s"
+    if spec.functions and spec.arena_bytes < REPORT_BYTES:
+        return f"its arena of {spec.arena_bytes} bytes has no room for a report"
     sizes = _Sizes(spec)
     workspaces = {
         symbol: report.workspace_bytes for symbol, report in zip(symbols, spec.kernels, strict=True)
     }
     for step in spec.steps:
-        problem = (
-            sizes.call_problem(step, workspaces)
-            if isinstance(step, CallStep)
-            else sizes.copy_problem(step)
-        )
+        if isinstance(step, FunctionStep):
+            problem = sizes.function_problem(step, len(spec.functions))
+        elif isinstance(step, CallStep):
+            problem = sizes.call_problem(step, workspaces)
+        else:
+            problem = sizes.copy_problem(step)
         if problem:
             return f"{step}: {problem}"
     sized = spec.signature
@@ -95,9 +103,9 @@ class _Sizes:
         for location in step.buffers:
             if self._room(location) is None:
                 return f"there is no {location}"
-        for guard in step.guards:
-            if not self._room(guard.place):
-                return f"there is no {guard.place} to ask"
+        problem = self._guard_problem(step.guards)
+        if problem:
+            return problem
         size = workspaces[step.symbol]
         if (step.workspace is None) != (size == 0):
             return f"the kernel has {size} bytes of workspace"
@@ -105,6 +113,28 @@ class _Sizes:
             room = self._room(Location(Place.ARENA, step.workspace))
             if step.workspace % ALIGNMENT or room is None or room < size:
                 return f"its workspace of {size} bytes is not within the arena"
+        return ""
+
+    def function_problem(self, step: FunctionStep, functions: int) -> str:
+        """Why a function's call is wrong, or nothing; there are so many functions."""
+        if not 0 <= step.function < functions:
+            return "there is no such function"
+        if len(step.types) != len(step.buffers) or not 0 < step.outputs <= len(step.buffers):
+            return "its buffers are not those of its types"
+        if None in step.buffers[len(step.buffers) - step.outputs :]:
+            return "an output has no buffer"
+        for location, type in zip(step.buffers, step.types, strict=True):
+            if (location is None) != (type is None):
+                return "its buffers are not those of its types"
+            room = None if location is None else self._room(location)
+            if type is not None and (room is None or room < type.bytes):
+                return f"{location} has no {type.bytes} bytes"
+        return self._guard_problem(step.guards)
+
+    def _guard_problem(self, guards: Sequence[Condition]) -> str:
+        for guard in guards:
+            if not self._room(guard.place):
+                return f"there is no {guard.place} to ask"
         return ""
 
     def copy_problem(self, step: CopyStep) -> str:

@@ -107,6 +107,7 @@ def evaluate_program(program: KernelProgram, inputs: Mapping[str, Array]) -> lis
             result = evaluate_kernel(call.kernel, dict(zip(names, arrays, strict=True)))
             values[call.output] = np.asarray(result)
         else:
+            assert isinstance(call, ViewCall | JoinCall)
             values[call.output] = memory_of(call, program, values)
     return [values[name] for name in program.outputs]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from compiler.graph.ir import Graph
 from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelCall
+from compiler.kernels.kernel import FusedKernel, JoinCall, KernelCall, ViewCall
 from compiler.kernels.printer import format_kernel
 from compiler.operators.registry import infer_type
 from compiler.plan.extract_kernels import extract_kernels
@@ -112,9 +112,10 @@ class Chain:
         known: dict[str, Array] = {**self.values, **program.constants}
         cases = []
         for call in program.calls:
-            if not isinstance(call, KernelCall):
+            if isinstance(call, ViewCall | JoinCall):
                 known[call.output] = memory_of(call, program, known)
                 continue
+            assert isinstance(call, KernelCall)
             names = [buffer.name for buffer in call.kernel.inputs]
             inputs = {name: known[value] for name, value in zip(names, call.inputs, strict=True)}
             assume(_points(call.kernel) <= MOST_POINTS)

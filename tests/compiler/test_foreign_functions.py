@@ -1,0 +1,476 @@
+"""Functions by name: bound at import, called inside the run, refused and reported by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import helper
+
+from compiler import CFunction, build, load, register_function, unregister_function
+from compiler.errors import (
+    ArtefactError,
+    ExportError,
+    FunctionError,
+    ImportModelError,
+    SettingsError,
+    UnsupportedOperatorError,
+)
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.pipeline import compile_model
+from compiler.runtime.export_c import export_library, export_object
+from compiler.runtime.function_table import FunctionTable
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, Attribute, TensorType
+from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
+from tests.compiler.runtime.c_models import cc, run
+
+Values = npt.NDArray[np.float32]
+DOMAIN = "my.domain"
+
+SOURCE = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static int64_t count(int32_t rank, const int64_t *sizes)
+{
+    int64_t all = 1;
+    for (int32_t axis = 0; axis < rank; axis++)
+        all *= sizes[axis];
+    return all;
+}
+
+/* y = a x + b: a is a number in the context, b an optional input; the second result is the sum. */
+int32_t scaled(int32_t inputs, int32_t outputs, void *const *data, const int32_t *types,
+               const int32_t *ranks, const int64_t *const *sizes, const char *attributes,
+               const void *context, char *error, int64_t error_bytes)
+{
+    const float *x = data[0], *b = data[1];
+    float *y = data[inputs], *sum = outputs > 1 ? data[inputs + 1] : NULL, a, all = 0;
+    if (types[0] != 1 || types[inputs] != 1) {
+        snprintf(error, error_bytes, "it takes f32, not type %d", types[0]);
+        return 2;
+    }
+    if (strstr(attributes, "\"fail\": 1") != NULL) {
+        snprintf(error, error_bytes, "it was told to fail, with rank %d", ranks[0]);
+        return 7;
+    }
+    memcpy(&a, context, sizeof a);
+    for (int64_t i = 0; i < count(ranks[0], sizes[0]); i++) {
+        y[i] = a * x[i] + (b != NULL ? b[0] : 0);
+        all += y[i];
+    }
+    if (sum != NULL)
+        *sum = all;
+    return 0;
+}
+"""
+
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "scaler.h"
+
+int main(void)
+{
+    float x[6] = {1, 2, 3, 4, 5, 6}, b[1] = {10}, y[6], s[1];
+    struct scaler_io io = {.x = x, .b = b, .y = y, .s = s};
+    void *workspace = aligned_alloc(SCALER_ALIGNMENT, scaler_workspace_bytes());
+    int code = scaler_run(&io, workspace);
+    printf("%d %s %g %g\n", code, scaler_error(code), y[5], s[0]);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    for name in ("Scale", "Scaled", "Parts", "Tokens"):
+        unregister_function(f"{DOMAIN}::{name}")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shared library with the function `scaled`."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "scaled.c").write_text(SOURCE)
+    cc(folder, "-shared", "-fPIC", "-o", "libscaled.so", "scaled.c")
+    return folder / "libscaled.so"
+
+
+def alike(
+    operands: Sequence[TensorType | None], attributes: Mapping[str, Attribute]
+) -> list[TensorType]:
+    """The type rule: the result is like the first operand, and a second one is a number."""
+    first = operands[0]
+    assert first is not None
+    return [first, TensorType(first.dtype, ())]
+
+
+def first_alike(
+    operands: Sequence[TensorType | None], attributes: Mapping[str, Attribute]
+) -> list[TensorType]:
+    return alike(operands, attributes)[:1]
+
+
+def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **given: Any) -> Any:
+    name = given.pop("name", "the node")
+    return helper.make_node(operator, inputs, outputs, name=name, domain=DOMAIN, **given)
+
+
+def model_of(*nodes: onnx.NodeProto, shape: tuple[int, ...] = (2, 3)) -> onnx.ModelProto:
+    """x and b go in; the last node's outputs come out."""
+    given = [tensor("x", shape), tensor("b", (1,))]
+    return model(nodes, given, [name for name in nodes[-1].output if name], domains={DOMAIN: 1})
+
+
+def scale(x: Values, b: Values | None = None, *, factor: float = 2.0) -> Values:
+    return np.float32(factor) * x + (0 if b is None else b)
+
+
+X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+B = np.array([10], np.float32)
+FEEDS: dict[str, object] = {"x": X, "b": B}
+
+
+def test_python_function_runs_between_kernels(tmp_path: Path) -> None:
+    register_function(f"{DOMAIN}::Scale", scale, first_alike, version="1")
+    before = helper.make_node("Add", ["x", "b"], ["a"])
+    call = node("Scale", ["a", "b"], ["c"], factor=3.0)
+    after = helper.make_node("Relu", ["c"], ["y"])
+    executable = build(import_model_proto(model_of(before, call, after)))
+    expected = 3 * (X + B) + B
+    np.testing.assert_array_equal(executable.run(FEEDS)["y"], expected)
+    executable.save(tmp_path / "scaled.tuned")
+    again = load(tmp_path / "scaled.tuned")
+    np.testing.assert_array_equal(again.run(FEEDS)["y"], expected)
+    bound = again.bind(FEEDS)
+    bound.run()
+    np.testing.assert_array_equal(bound.outputs["y"], expected)
+    names = [step.name for step in again.profile(FEEDS, repeat=1).steps]
+    assert f"{DOMAIN}::Scale" in names
+    np.testing.assert_array_equal(again.profile(FEEDS, repeat=1).outputs["y"], expected)
+
+
+def test_c_function_has_context_attributes_and_several_results(library: Path) -> None:
+    context = np.array([2.5], np.float32).tobytes()
+    register_function(
+        f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), alike, version="1"
+    )
+    call = node("Scaled", ["x", "b"], ["y", "s"])
+    found = build(import_model_proto(model_of(call))).run(FEEDS)
+    np.testing.assert_allclose(found["y"], 2.5 * X + 10)
+    np.testing.assert_allclose(found["s"], (2.5 * X + 10).sum())
+    without = node("Scaled", ["x", ""], ["y"])
+    np.testing.assert_allclose(
+        build(import_model_proto(model_of(without))).run(FEEDS)["y"], 2.5 * X
+    )
+    only_sum = node("Scaled", ["x", ""], ["", "s"])
+    np.testing.assert_allclose(
+        build(import_model_proto(model_of(only_sum))).run(FEEDS)["s"], (2.5 * X).sum()
+    )
+
+
+def test_failing_c_function_says_why_and_where(library: Path) -> None:
+    context = np.array([1], np.float32).tobytes()
+    register_function(
+        f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), first_alike, version="1"
+    )
+    good = node("Scaled", ["x", ""], ["y"], name="good")
+    bad = node("Scaled", ["y", ""], ["z"], name="bad", fail=1)
+    executable = build(import_model_proto(model_of(good, bad)))
+    reason = r"my.domain::Scaled failed in node 'bad': it was told to fail, with rank 2"
+    with pytest.raises(FunctionError, match=reason):
+        executable.run(FEEDS)
+    with pytest.raises(FunctionError, match=reason):
+        executable.bind(FEEDS).run()
+    with pytest.raises(FunctionError, match=reason):
+        executable.profile(FEEDS, repeat=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x, b: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda x, b: x[0], r"its result 0 is float32\[3\], where its type rule said float32\[2, "),
+        (lambda x, b: x.astype(np.float64), r"its result 0 is float64\[2, 3\]"),
+        (lambda x, b: (x, x), "it returned 2 results instead of 1"),
+        (lambda x: x, "takes 1 positional argument but 2 were given"),
+        (lambda x, b: x.fill(0), "read-only"),
+    ],
+)
+def test_failing_python_function_is_named(function: Any, reason: str) -> None:
+    register_function(f"{DOMAIN}::Scale", function, first_alike, version="1")
+    executable = build(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"]))))
+    expected = rf"function my\.domain::Scale failed in node 'the node': .*{reason}"
+    with pytest.raises(FunctionError, match=expected):
+        executable.run(FEEDS)
+
+
+def test_interrupt_in_a_function_stays_an_interrupt() -> None:
+    def interrupted(x: Array, b: Array) -> Array:
+        raise KeyboardInterrupt
+
+    register_function(f"{DOMAIN}::Scale", interrupted, first_alike, version="1")
+    executable = build(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"]))))
+    with pytest.raises(KeyboardInterrupt):
+        executable.run(FEEDS)
+
+
+def test_runs_in_threads_and_several_executables_keep_apart() -> None:
+    """What one thread's function raises is raised by that thread's run."""
+
+    def picky(x: Values, *, limit: int) -> Values:
+        if x.reshape(-1)[0].item() > limit:
+            raise ValueError(f"{x.reshape(-1)[0]} is more than {limit}")
+        return x + np.float32(1)
+
+    register_function(f"{DOMAIN}::Scale", picky, first_alike, version="1")
+    executables = [
+        build(import_model_proto(model_of(node("Scale", ["x"], ["y"], limit=limit))))
+        for limit in (3, 5)
+    ]
+
+    def run_with(number: int) -> str:
+        feeds = {"x": np.full((2, 3), number, np.float32), "b": B}
+        texts = []
+        for executable in executables:
+            try:
+                texts.append(str(executable.run(feeds)["y"][0, 0]))
+            except FunctionError as error:
+                texts.append(str(error).rsplit(": ", 1)[1])
+        return " | ".join(texts)
+
+    def expected(number: int) -> str:
+        return " | ".join(
+            str(np.float32(number + 1)) if number <= limit else f"{number}.0 is more than {limit}"
+            for limit in (3, 5)
+        )
+
+    with ThreadPoolExecutor(4) as threads:
+        numbers = [number % 8 for number in range(64)]
+        assert list(threads.map(run_with, numbers)) == list(map(expected, numbers))
+
+
+def test_nothing_is_called_while_building() -> None:
+    """Not for constants either: a function that ends the process would end the build."""
+    called = []
+
+    def tokens(x: Array) -> Array:
+        called.append(x)
+        return x.astype(np.int64)
+
+    def types(operands: Sequence[Any], attributes: Mapping[str, Attribute]) -> list[TensorType]:
+        return [TensorType(DType.I64, operands[0].shape)]
+
+    register_function(f"{DOMAIN}::Tokens", tokens, types, version="1")
+    constant = np.array([1, 2, 3], np.float32)
+    proto = model(
+        [node("Tokens", ["c"], ["t"]), helper.make_node("Add", ["t", "x"], ["y"])],
+        [tensor("x", (3,), INT64)],
+        ["y"],
+        {"c": constant},
+        domains={DOMAIN: 1},
+    )
+    executable = build(import_model_proto(proto))
+    assert not called
+    found = executable.run({"x": np.array([1, 1, 1])})["y"]
+    np.testing.assert_array_equal(found, [2, 3, 4])
+    assert len(called) == 1
+
+
+def test_function_of_a_branch_that_is_not_taken_is_not_called() -> None:
+    called = []
+
+    def noted(x: Values) -> Values:
+        called.append(x.copy())
+        return x + np.float32(1)
+
+    register_function(f"{DOMAIN}::Scale", noted, first_alike, version="1")
+    branches = {
+        name: helper.make_graph([nodes], name, [], [tensor(nodes.output[0], (2, 3))])
+        for name, nodes in (
+            ("then_branch", node("Scale", ["x"], ["t"])),
+            ("else_branch", helper.make_node("Neg", ["x"], ["e"])),
+        )
+    }
+    proto = model(
+        [helper.make_node("If", ["condition"], ["y"], **branches)],
+        [tensor("x", (2, 3)), tensor("condition", (), BOOL)],
+        ["y"],
+        domains={DOMAIN: 1},
+    )
+    executable = build(import_model_proto(proto))
+    np.testing.assert_array_equal(executable.run({"x": X, "condition": np.False_})["y"], -X)
+    assert not called
+    np.testing.assert_array_equal(executable.run({"x": X, "condition": np.True_})["y"], X + 1)
+    assert len(called) == 1
+
+
+def test_results_may_be_outputs_parts_and_unread() -> None:
+    """Of four results one is the model's output, two are joined, and one is not read."""
+
+    def parts(x: Values) -> list[Values]:
+        return [x + np.float32(number) for number in range(4)]
+
+    def types(operands: Sequence[Any], attributes: Mapping[str, Attribute]) -> list[TensorType]:
+        return [operands[0]] * 4
+
+    register_function(f"{DOMAIN}::Parts", parts, types, version="1")
+    call = node("Parts", ["x"], ["p", "q", "", "r"])
+    join = helper.make_node("Concat", ["q", "r", "b2"], ["y"], axis=0)
+    tail = helper.make_node("Reshape", ["b", "two"], ["b1"])
+    wide = helper.make_node("Expand", ["b1", "row"], ["b2"])
+    proto = model(
+        [call, tail, wide, join],
+        [tensor("x", (2, 3)), tensor("b", (1,))],
+        ["p", "y"],
+        {"two": np.array([1, 1]), "row": np.array([1, 3])},
+        domains={DOMAIN: 1},
+    )
+    found = build(import_model_proto(proto)).run(FEEDS)
+    np.testing.assert_array_equal(found["p"], X)
+    np.testing.assert_array_equal(found["y"], np.concatenate([X + 1, X + 3, [[10] * 3]]))
+
+
+@pytest.mark.parametrize("numerics", ["default", "bf16", "strict"])
+def test_types_are_those_of_the_type_rule_whatever_the_numerics(numerics: str) -> None:
+    """What is between kernels may be stored narrower, what a function takes may not."""
+    seen: list[np.dtype[Any]] = []
+
+    def look(x: Array) -> Array:
+        seen.append(x.dtype)
+        return x
+
+    register_function(f"{DOMAIN}::Scale", look, first_alike, version="1")
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    proto = model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["a"]),
+            node("Scale", ["a"], ["c"]),
+            helper.make_node("MatMul", ["c", "w"], ["y"]),
+        ],
+        [tensor("x", (64, 64))],
+        ["y"],
+        {"w": weight},
+        domains={DOMAIN: 1},
+    )
+    executable = build(import_model_proto(proto), numerics=numerics)
+    found = executable.run({"x": weight})["y"]
+    np.testing.assert_allclose(found, weight @ weight @ weight, rtol=0.2, atol=30)
+    assert seen == [np.dtype(np.float32)]
+
+
+def test_missing_function_and_other_version_are_refused_at_load(tmp_path: Path) -> None:
+    register_function(f"{DOMAIN}::Scale", scale, first_alike, version="1")
+    file = tmp_path / "scaled.tuned"
+    build(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"])))).save(file)
+    register_function(f"{DOMAIN}::Scale", scale, first_alike, version="2", replace=True)
+    with pytest.raises(ArtefactError, match=r"version 1 of the function .*, and version 2 is reg"):
+        load(file)
+    unregister_function(f"{DOMAIN}::Scale")
+    register_function(f"{DOMAIN}::Scaled", scale, first_alike, version="1")
+    with pytest.raises(ArtefactError, match=r"my.domain::Scale .*which is not registered") as error:
+        load(file)
+    assert error.value.hint == "did you mean my.domain::Scaled?"
+
+
+def test_missing_library_and_symbol_are_refused_at_load(library: Path) -> None:
+    for given, reason in (
+        (CFunction(library.with_name("nowhere.so"), "scaled"), "the library cannot be loaded"),
+        (CFunction(library, "shrunk"), "has no symbol shrunk"),
+    ):
+        register_function(f"{DOMAIN}::Scaled", given, first_alike, version="1", replace=True)
+        with pytest.raises(ArtefactError, match=f"my.domain::Scaled: .*{reason}"):
+            build(import_model_proto(model_of(node("Scaled", ["x"], ["y"]))))
+
+
+def test_model_that_calls_no_function_has_no_table_of_them() -> None:
+    spec = compile_model(
+        import_model_proto(
+            model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", (3,))], ["y"])
+        )
+    ).spec
+    assert spec.functions == ()
+    assert FunctionTable(spec).pointers == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (("Scale", scale, alike), "does not name an operator"),
+        (("a::b::c", scale, alike), "does not name an operator"),
+        (("my.domain::Scale", 3, alike), "must be callable"),
+        (("my.domain::Scale", scale, None), "must be callable"),
+        (
+            ("my.domain::Scale", CFunction("a.so", "no symbol"), alike),
+            "not the name of a C function",
+        ),
+    ],
+)
+def test_bad_registration_is_refused(given: tuple[Any, ...], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        register_function(*given, version="1")
+
+
+def test_name_is_taken_once() -> None:
+    register_function(f"{DOMAIN}::Scale", scale, alike, version="1")
+    with pytest.raises(SettingsError, match="registered already"):
+        register_function(f"{DOMAIN}::Scale", scale, alike, version="1")
+
+
+@pytest.mark.parametrize(
+    ("types", "reason"),
+    [
+        (lambda operands, attributes: operands[7], "type rule of .* failed: IndexError"),
+        (lambda operands, attributes: [], r"type rule of .* gives \[\]"),
+        (lambda operands, attributes: ["f32"], "type rule of .* gives"),
+        (lambda operands, attributes: [operands[0]], "2 outputs, and function .* gives 1"),
+    ],
+)
+def test_bad_type_rule_is_named(types: Any, reason: str) -> None:
+    register_function(f"{DOMAIN}::Scale", scale, types, version="1")
+    with pytest.raises(ImportModelError, match=f"Scale node 'the node': .*{reason}"):
+        import_model_proto(model_of(node("Scale", ["x"], ["y", "z"])))
+
+
+def test_operator_that_nobody_registered_is_refused_with_a_hint() -> None:
+    with pytest.raises(UnsupportedOperatorError, match=r"my.domain.Scale .*register_function"):
+        import_model_proto(model_of(node("Scale", ["x"], ["y"])))
+
+
+def test_c_library_takes_functions_from_what_it_is_linked_with(
+    library: Path, tmp_path: Path
+) -> None:
+    context = np.array([2], np.float32).tobytes()
+    register_function(
+        f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), alike, version="1"
+    )
+    (tmp_path / "main.c").write_text(PROGRAM)
+    for fail, expected in ((0, "0 no error 22 102\n"), (1, "4 function my.domain::Scaled failed")):
+        given = {"fail": 1} if fail else {}
+        spec = compile_model(
+            import_model_proto(model_of(node("Scaled", ["x", "b"], ["y", "s"], **given)))
+        ).spec
+        export_library(spec, tmp_path, "scaler")
+        export_object(spec, tmp_path / "scaler.o", "scaler")
+        rest = (str(library), f"-Wl,-rpath,{library.parent}", "-lm", "-o")
+        cc(tmp_path, "main.c", "-L.", "-lscaler", "-Wl,-rpath,$ORIGIN", *rest, "shared")
+        cc(tmp_path, "main.c", "scaler.o", *rest, "static")
+        for program in ("./shared", "./static"):
+            assert run(tmp_path, program).startswith(expected)
+
+
+def test_c_library_has_no_python_functions(tmp_path: Path) -> None:
+    register_function(f"{DOMAIN}::Scale", scale, first_alike, version="1")
+    spec = compile_model(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"])))).spec
+    with pytest.raises(ExportError, match=r"my\.domain::Scale, which is Python"):
+        export_library(spec, tmp_path, "scaler")
