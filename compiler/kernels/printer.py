@@ -54,9 +54,7 @@ def format_kernel_program(program: KernelProgram) -> str:
             arguments = ", ".join(name or "-" for name in call.inputs)
             results = ", ".join(call.outputs)
             where = f" where {' and '.join(map(str, call.guards))}" if call.guards else ""
-            lines.append(
-                f"  {results} = function {call.name}({arguments}) {call.arguments}{where}"
-            )
+            lines.append(f"  {results} = function {call.name}({arguments}) {call.arguments}{where}")
         elif isinstance(call, JoinCall):
             lines.append(f"  {call.output} = join {', '.join(call.inputs)}")
         else:

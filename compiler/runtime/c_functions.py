@@ -46,7 +46,8 @@ def functions_code(interface: CInterface, programs: Sequence[ExecutableSpec]) ->
 
 {symbols}
 {contexts}
-static const size_t reports[] = {{{places}}}; /* where each program has its report in the workspace */
+/* Where in the workspace each program has its report. */
+static const size_t reports[] = {{{places}}};
 static _Thread_local char failure[{2 * REPORT_BYTES}]; /* of the thread's last run that failed */
 
 static const char *failed_step(int32_t step)

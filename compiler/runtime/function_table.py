@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,6 @@ _Signature = ctypes.CFUNCTYPE(
     ctypes.c_int64,  # error_bytes
 )
 _BY_NUMBER = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
-
 
 
 class FunctionTable:
