@@ -22,7 +22,7 @@ from compiler.operators.registry import complete_attributes, infer_type
 from compiler.types.dims import Dims, extent_of, is_whole, reshaped, true_shape, whole_dims
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.signature import SIZES, ResultSource, Signature
+from compiler.types.signature import SIZES, Check, ResultSource, Signature
 from compiler.types.sizes import Dimension, Size, Symbol, known, symbols_of
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
@@ -87,6 +87,7 @@ class GraphBuilder:
         self._constants: dict[str, Array] = {}
         self._produced: set[str] = set()
         self._names: dict[str, str] = {}  # value name -> the model's name of it
+        self._checks: list[tuple[Check, Value]] = []
         self._count = 0
         self._memory: WeakValueDictionary[int, Array] = WeakValueDictionary()
         self._memory_bytes = 0
@@ -98,13 +99,16 @@ class GraphBuilder:
         self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
     def input(self, name: str, type: TensorType, dims: Dims | None = None) -> Value:
-        """Declare a graph input; `dims` are its axes where some are not known before run time."""
+        """Declare a graph input; `dims` are its axes where some are not known before run time.
+
+        One without elements is passed, and read by nobody.
+        """
         value = self.with_dims(Value(name, type), dims)
         if value.padded is not None:
             self.run_time.declare_axes(name, value.padded)
         self._inputs.append(value)
         self._types[name] = type
-        return value
+        return value if type.size else self.constant(np.empty(type.shape, type.dtype.numpy))
 
     def constant(self, array: Array, dtype: DType | None = None) -> Value:
         """A constant value; NumPy dtype as given, or converted to `dtype`."""
@@ -401,6 +405,33 @@ class GraphBuilder:
         """The values joined pairwise from the left."""
         return reduce(lambda left, right: self.emit(operator, left, right), values)
 
+    def require(self, wrong: Value, operand: str, reason: str) -> None:
+        """Refuse runs in which an element of `wrong`, of bools, is true.
+
+        `operand` and `reason` are those of `compiler.types.signature.Check`. Raises ShapeError for
+        a constant that is wrong already.
+        """
+        if wrong.array is not None:
+            if wrong.array.any():
+                raise ShapeError(f"{self.source}: {operand!r} does not fit: {reason}")
+            return
+        flags = self.cast(self.reshape(wrong, (wrong.type.size,)), DType.I64)
+        self._checks.append((Check(f"%check:{len(self._checks)}", operand, reason), flags))
+
+    def origin(self, value: Value) -> str:
+        """The model's name of a value; of the input that it is computed from, if that is one."""
+        producers = {node.output: node for node in self._nodes}
+        seen, left, inputs = {value.name}, [value.name], set[str]()
+        while left:
+            name = left.pop()
+            if name in producers:
+                fresh = {other for other in producers[name].inputs if other} - seen
+                seen |= fresh
+                left += fresh
+            elif name not in self._constants:
+                inputs.add(name)
+        return inputs.pop() if len(inputs) == 1 else self._names.get(value.name, value.name)
+
     def _use(self, value: Value) -> None:
         if value.array is None or value.name in self._constants:
             return
@@ -429,6 +460,7 @@ class GraphBuilder:
         outputs = [(name, self.readable(value)) for name, value in outputs]
         ports = [(name, value.type, value.dims) for name, value in outputs]
         outputs += self._result_sizes()
+        outputs += [(check.output, flags) for check, flags in self._checks]
         for name, value in outputs:
             self.source = f"output {name!r}"
             self._require_nonempty(name, value)
@@ -465,7 +497,8 @@ class GraphBuilder:
     def _signature(self, outputs: Sequence[tuple[str, TensorType, Dims]]) -> Signature | None:
         """How the graph is called; declares its input `SIZES`."""
         ports = [(value.name, value.type, value.dims) for value in self._inputs]
-        signature = self.run_time.signature(ports, outputs)
+        checks = tuple(check for check, _ in self._checks)
+        signature = self.run_time.signature(ports, outputs, checks)
         if signature is not None and signature.sizes:
             type = TensorType(DType.I64, (len(signature.sizes),))
             self._inputs.append(Value(SIZES, type))

@@ -14,9 +14,10 @@ import compiler.frontend.operators  # noqa: F401  # registers converters, and th
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse
-from compiler.frontend.model_inputs import input_types
+from compiler.frontend.model_inputs import input_types, named_dimensions
 from compiler.frontend.name_scope import NameScope
 from compiler.frontend.read_model import check_text, read_model, read_opsets
+from compiler.frontend.shape_hints import graph_hints
 from compiler.frontend.structured_ports import (
     input_structure,
     structured_input,
@@ -89,8 +90,8 @@ def _import(
     importer = ModelImporter(builder, model.functions, base_dir)
     _define_constants(constants, inputs, builder, scope)
     runtime = [info for info in inputs if info.name not in constants]
-    structured = _define_inputs(runtime, shapes, builder, scope)
-    importer.convert_nodes(graph.node, Frame(scope, opsets))
+    structured, named = _define_inputs(runtime, shapes, builder, scope)
+    importer.convert_nodes(graph.node, Frame(scope, opsets, hints=graph_hints(graph, named)))
     importer.problems.raise_if_any()
     outputs, structured_outputs = _outputs(graph, scope)
     if not outputs:
@@ -108,8 +109,11 @@ def _define_inputs(
     shapes: Shapes,
     builder: GraphBuilder,
     scope: NameScope,
-) -> tuple[StructuredPort, ...]:
-    """Define tensors, and the sequences and optionals that are made of them, which are returned."""
+) -> tuple[tuple[StructuredPort, ...], dict[str, int]]:
+    """Define tensors, and the sequences and optionals that are made of them, which are returned.
+
+    So are the sizes of dimensions with names.
+    """
     taken_apart = input_structure(inputs, shapes)
     types = input_types(taken_apart.tensors, taken_apart.shapes, builder.allowance)
     values = {name: builder.input(name, item.type, item.dims) for name, item in types.items()}
@@ -118,7 +122,7 @@ def _define_inputs(
         port = ports.get(info.name)
         value = values[info.name] if port is None else structured_input(port, info, values)
         scope.define(info.name, value)
-    return taken_apart.ports
+    return taken_apart.ports, named_dimensions(taken_apart.tensors, types)
 
 
 def _define_constants(

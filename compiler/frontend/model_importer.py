@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from onnx import FunctionProto, GraphProto, NodeProto
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.foreign_functions import RegisteredFunction, nearest_function
 from compiler.frontend.attributes import decode_attributes
+from compiler.frontend.computed import find_computed
 from compiler.frontend.constant_evaluation import (
     can_evaluate,
     evaluate_node,
@@ -27,6 +28,7 @@ from compiler.frontend.name_scope import NameScope
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.problems import Problems
 from compiler.frontend.read_model import canonical_domain
+from compiler.frontend.shape_hints import Hints, graph_hints, shape_hints
 from compiler.frontend.signature import Signature, check_form, check_types, find_signature
 from compiler.frontend.size_arithmetic import evaluate_sizes
 from compiler.frontend.structured_values import (
@@ -49,13 +51,17 @@ FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a node stands: its names, its opsets, and the functions that it is inside of."""
+    """Where a node stands: its names, its opsets, and the functions that it is inside of.
+
+    `hints` are the shapes that are declared of values here.
+    """
 
     scope: NameScope
     opsets: Mapping[str, int]
     outer: str = ""  # the name of the model's node whose expansion this is
     functions: tuple[FunctionKey, ...] = ()
     depth: int = 0
+    hints: Hints = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +173,9 @@ class ModelImporter:
     ) -> Results | None:
         node, domain, operator = step.node, step.domain, step.node.op_type
         convert = find_converter(domain, operator, signature.since_version)
-        if can_evaluate(domain, operator) and is_small_constant(inputs, operator):
-            try:
-                arrays = evaluate_node(node, inputs, step.opset, step.label)
-                return [self._builder.constant(array) for array in arrays]
-            except ImportModelError:
-                if convert is None:  # else it can say what is wrong, if it is not the evaluator
-                    raise
+        evaluated = self._evaluated(inputs, step, convert is None)
+        if evaluated is not None:
+            return evaluated
         converted = self._onnx_node(inputs, step, signature.since_version)
         if any(isinstance(value, Value) and value.sizes is not None for value in inputs):
             sizes = evaluate_sizes(converted, self._builder)
@@ -181,6 +183,15 @@ class ModelImporter:
                 return sizes
         take_apart = control_flow(domain, operator)
         try:
+            settle = find_computed(domain, operator, inputs)
+            if settle is not None:
+                settled = settle(converted, self._builder)
+                if not isinstance(settled, OnnxNode):
+                    return [settled] if isinstance(settled, Value) else settled
+                converted, inputs = settled, settled.inputs
+                evaluated = self._evaluated(inputs, step, convert is None)
+                if evaluated is not None:
+                    return evaluated
             if take_apart is not None:
                 return take_apart(
                     converted,
@@ -196,6 +207,23 @@ class ModelImporter:
         if body is None:
             raise UnsupportedOperatorError("it is supported for constant inputs only")
         return self._inline(body, inputs, step, None)
+
+    def _evaluated(self, inputs: Inputs, step: _Step, only: bool) -> Results | None:
+        """The node's results where all operands are small constants; None where they are not.
+
+        Unless this is the `only` way, errors are left to the converter, which can say what is
+        wrong if it is not the evaluator.
+        """
+        operator = step.node.op_type
+        if not can_evaluate(step.domain, operator) or not is_small_constant(inputs, operator):
+            return None
+        try:
+            arrays = evaluate_node(step.node, inputs, step.opset, step.label)
+            return [self._builder.constant(array) for array in arrays]
+        except ImportModelError:
+            if only:
+                raise
+            return None
 
     def _bind(self, function: RegisteredFunction, step: _Step) -> Results | None:
         """Call a function that the process has for an operator that no converter covers."""
@@ -218,6 +246,7 @@ class ModelImporter:
                 step.node.attribute, step.label, self._base_dir, self._builder.allowance
             ),
             names=tuple(step.node.input),
+            declared=tuple(step.frame.hints.get(output) for output in step.node.output),
         )
 
     def _inline(
@@ -233,7 +262,13 @@ class ModelImporter:
             scope.define(formal, inputs[position] if position < len(inputs) else None)
         functions = frame.functions if key is None else (*frame.functions, key)
         opsets = {**frame.opsets, **body.opsets}
-        inner = Frame(scope, opsets, step.name, functions, frame.depth + 1)
+        scalars = [
+            formal
+            for formal, value in zip(body.inputs, inputs, strict=False)
+            if isinstance(value, Value) and value.rank == 0
+        ]
+        hints = shape_hints(body.nodes, _passed_on(body.outputs, step), scalars)
+        inner = Frame(scope, opsets, step.name, functions, frame.depth + 1, hints)
         self.convert_nodes(body.nodes, inner)
         return _results(body.outputs, scope)
 
@@ -249,7 +284,10 @@ class ModelImporter:
             if is_optional and isinstance(value, Value | SequenceValue):
                 value = OptionalValue(value, schema_kind(value))
             scope.define(formal.name, value)
-        inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1)
+        hints = graph_hints(graph)
+        if step.node.op_type == "If":
+            hints = {**hints, **_passed_on([output.name for output in graph.output], step)}
+        inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1, hints)
         self.convert_nodes(graph.node, inner)
         return _results([output.name for output in graph.output], scope)
 
@@ -257,6 +295,13 @@ class ModelImporter:
 def _signature(step: _Step) -> Signature | None:
     domain, operator = step.domain, step.node.op_type
     return find_signature(domain, operator, step.opset) or contributed_signature(domain, operator)
+
+
+def _passed_on(outputs: Sequence[str], step: _Step) -> Hints:
+    """What is declared of a node's outputs, said of those of its body."""
+    hints = step.frame.hints
+    named = zip(outputs, step.node.output, strict=False)
+    return {inner: hints[outer] for inner, outer in named if outer in hints}
 
 
 def refuse_sparse(graph: GraphProto) -> None:

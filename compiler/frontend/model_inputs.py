@@ -61,6 +61,21 @@ def input_types(
     return types
 
 
+def named_dimensions(
+    inputs: Sequence[ValueInfoProto], types: Mapping[str, InputType]
+) -> dict[str, int]:
+    """The sizes that inputs whose shapes are known give to dimensions with names."""
+    found: dict[str, int] = {}
+    for info in inputs:
+        if types[info.name].dims is not None:
+            continue
+        dimensions = _declared(info)[1] or ()
+        for dimension, extent in zip(dimensions, types[info.name].type.shape, strict=False):
+            if isinstance(dimension, str) and dimension != "?":
+                found[dimension] = extent
+    return found
+
+
 class _Symbols:
     """The symbols of a model's inputs, and what the user says of them."""
 
@@ -214,8 +229,8 @@ def _checked(
     name: str, type: TensorType, shape: tuple[Dimension, ...], allowance: Allowance
 ) -> InputType:
     allowance.check_array(f"input {name!r}", type.shape, type.dtype.bytes)
-    if any(extent <= 0 for extent in type.shape):
-        raise ShapeError(f"input {name!r} of shape {_text(type.shape)} has no elements")
+    if any(extent < 0 for extent in type.shape):
+        raise ShapeError(f"input {name!r} has a negative extent: {_text(type.shape)}")
     if known(shape) is not None:
         return InputType(type)
     return InputType(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import onnx
@@ -34,7 +34,8 @@ class OnnxNode:
 
     `inputs` has None where an optional input is absent; `outputs` has "" where an output is not
     wanted; `names` are those that the model has for the inputs.
-    `version` is the since-version in force, `opset` the model's opset of the domain.
+    `version` is the since-version in force, `opset` the model's opset of the domain. `declared` has
+    the shapes that the model declares of its outputs, None where it does not.
     """
 
     label: str  # 'Conv node "conv1"', for errors
@@ -46,6 +47,7 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue]
     names: tuple[str, ...] = ()
+    declared: tuple[tuple[int, ...] | None, ...] = ()
 
     def input(self, position: int) -> Value:
         """Input `position`, which must be present."""
@@ -78,6 +80,20 @@ class OnnxNode:
         named = zip(self.inputs, self.names, strict=False)
         return next((name for given, name in named if given is value), value.name)
 
+    def is_computed(self, position: int) -> bool:
+        """Whether input `position` is there and computed, of values and not of sizes."""
+        value = self.optional(position)
+        return value is not None and value.array is None and value.sizes is None
+
+    def with_constants(self, constants: Mapping[int, Value]) -> OnnxNode:
+        """The node with constants in the place of the inputs at these positions."""
+        inputs = tuple(constants.get(at, value) for at, value in enumerate(self.inputs))
+        return replace(self, inputs=inputs)
+
+    def declared_shape(self, output: int = 0) -> tuple[int, ...] | None:
+        """The shape that the model declares of an output, or lets one conclude; else None."""
+        return self.declared[output] if output < len(self.declared) else None
+
     def present_inputs(self) -> tuple[Value, ...]:
         """All inputs of a variadic operator."""
         return tuple(self.input(position) for position in range(len(self.inputs)))
@@ -93,12 +109,7 @@ class OnnxNode:
                 hint=f"fix {names} with --shape",
             )
         if value.array is None:
-            raise ShapeError(
-                f"{self.label}: {meaning} (input {position}, value {value.name!r}) is computed at "
-                "run time, but shapes must be known when the model is compiled",
-                hint="make it an initializer or a Constant node, or fix the model input it "
-                "depends on",
-            )
+            raise self.not_settled(position, meaning)
         return value.array
 
     def sizes(self, position: int, meaning: str) -> tuple[Dimension, ...]:
@@ -135,6 +146,16 @@ class OnnxNode:
             return self.integers(name)
         given = self.optional(position) is not None
         return self.constant_integers(position, meaning) if given else None
+
+    def not_settled(self, position: int, meaning: str) -> ShapeError:
+        """The error for a computed input of which the shape of the result is not known."""
+        return ShapeError(
+            f"{self.label}: {meaning} (input {position}, value {self.input(position).name!r}) is "
+            "computed at run time, but shapes must be known when the model is compiled",
+            hint="make it an initializer or a Constant node, declare the shape of the node's "
+            "result in the model (as an output or a value_info), or fix the model input that it "
+            "depends on (the argument constants of import_onnx)",
+        )
 
     def has(self, name: str) -> bool:
         return name in self.attributes

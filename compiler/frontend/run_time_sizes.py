@@ -10,6 +10,7 @@ import numpy.typing as npt
 from compiler.types.dims import Dims, symbols_of_dims, true_shape
 from compiler.types.signature import (
     AxisSource,
+    Check,
     Equality,
     ResultSource,
     Signature,
@@ -81,9 +82,10 @@ class RunTimeSizes:
         self,
         inputs: Sequence[tuple[str, TensorType, Dims]],
         outputs: Sequence[tuple[str, TensorType, Dims]],
+        checks: tuple[Check, ...] = (),
     ) -> Signature | None:
-        """How the graph is called; None where no input or output depends on a symbol."""
-        if not self.sources:
+        """How the graph is called; None where nothing depends on a symbol or is to be checked."""
+        if not self.sources and not checks:
             return None
         return Signature(
             tuple(_port(*port) for port in inputs),
@@ -91,6 +93,7 @@ class RunTimeSizes:
             tuple(self.sources),
             tuple(self.sizes),
             tuple(self._equalities.values()),
+            checks,
         )
 
 

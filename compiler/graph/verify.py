@@ -14,7 +14,8 @@ def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
     """Check names, order, types and constants; `VerifyError` with the printed graph.
 
     Every value has one definition before its first use, every node's result has the type that its
-    operator infers, constants are read-only, contiguous arrays of their declared type, the graph
+    operator infers, constants are read-only, contiguous arrays of their declared type, nodes read
+    and make tensors with elements (inputs and constants that are outputs may have none), the graph
     has at least one output, and a signature is one of its inputs and outputs. Types of nodes that
     the graph shares with a `verified` one, with the same types all round them, are not inferred
     again.
@@ -47,9 +48,11 @@ def _values_problem(graph: Graph) -> str:
             return f"constant {name} is not C-contiguous"
         if array.flags.writeable:
             return f"constant {name} is writeable"
+    computed = {name for node in graph.nodes for name in (*node.inputs, node.output) if name}
     for name, type in graph.types.items():
-        if min(type.shape, default=1) < 1:
-            return f"{name} has an extent below 1: {type}"
+        least = 1 if name in computed else 0
+        if min(type.shape, default=1) < least:
+            return f"{name} has an extent below {least}: {type}"
     return ""
 
 

@@ -145,6 +145,9 @@ class _Fuser:
 
         members = self._grow(core, joins)
         while len(members) > 1 and self._reader_widens(members[-1]):
+            left = {node.output for node in members[:-1]}
+            if not all(self._closed(node, left) for node in members[:-2]):
+                break  # the node joins several values, which would all be results without it
             self.grouped.discard(members.pop().output)
         return members
 

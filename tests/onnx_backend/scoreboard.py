@@ -40,7 +40,7 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from compiler.errors import ImportModelError
+from compiler.errors import ImportModelError, InputError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.operators.evaluate_node import evaluate_node
@@ -79,6 +79,9 @@ def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     for node in graph.nodes:
         operands = tuple(values[name] if name else None for name in node.inputs)
         values[node.output] = evaluate_node(node, operands)
+    for check in graph.signature.checks if graph.signature else ():
+        if values[check.output].any():
+            raise InputError(f"{check.operand!r} does not fit: {check.reason}")
     return gathered(graph.structure.outputs, {name: values[name] for name in graph.outputs})
 
 

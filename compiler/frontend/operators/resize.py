@@ -34,7 +34,7 @@ _COORDINATES = (
     "tf_crop_and_resize",
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-_MAX_TAPS = 128
+MAX_TAPS = 128
 _MAX_DIVISOR = 16  # of positions: beyond it a table is as fast,
 _WHOLE_ROW = 256  # but for rows so short that all of their positions are known when compiling
 _TAP_BYTES = 32  # of a tap at one position, while it is computed
@@ -89,24 +89,19 @@ def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
         scales = node.floats("scales")
     else:
         scales = tuple(node.constant(1, "the list of scales").reshape(-1).tolist())
-    mode = node.choice("mode", "nearest", ("nearest", "linear"))
-    how = Interpolation(mode, "asymmetric", "floor", -0.75, False, False, 0.0)
     axes = _scaled_axes(node, data, scales, tuple(range(data.rank)))
-    return _resize(node, data, axes, how, graph)
+    return _resize(node, data, axes, upsample_interpolation(node), graph)
+
+
+def upsample_interpolation(node: OnnxNode) -> Interpolation:
+    """How Upsample resizes, and Resize before opset 11."""
+    mode = node.choice("mode", "nearest", ("nearest", "linear"))
+    return Interpolation(mode, "asymmetric", "floor", -0.75, False, False, 0.0)
 
 
 @converter("Resize", 11, 13, 18, 19)
 def resize(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data = node.input(0)
-    how = Interpolation(
-        node.choice("mode", "nearest", ("nearest", "linear", "cubic")),
-        node.choice("coordinate_transformation_mode", "half_pixel", _COORDINATES),
-        node.choice("nearest_mode", "round_prefer_floor", _NEAREST),
-        node.floating("cubic_coeff_a", -0.75),
-        bool(node.integer("antialias", 0)),
-        bool(node.integer("exclude_outside", 0)),
-        node.floating("extrapolation_value", 0.0),
-    )
+    data, how = node.input(0), interpolation(node)
     axes = tuple(
         node.axis(axis, data.rank) for axis in node.integers("axes", tuple(range(data.rank)))
     )
@@ -128,6 +123,19 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> Value:
     if how.coordinates == "tf_crop_and_resize":
         plan = _cropped(node, plan)
     return _resize(node, data, plan, how, graph)
+
+
+def interpolation(node: OnnxNode) -> Interpolation:
+    """How the attributes of a Resize say."""
+    return Interpolation(
+        node.choice("mode", "nearest", ("nearest", "linear", "cubic")),
+        node.choice("coordinate_transformation_mode", "half_pixel", _COORDINATES),
+        node.choice("nearest_mode", "round_prefer_floor", _NEAREST),
+        node.floating("cubic_coeff_a", -0.75),
+        bool(node.integer("antialias", 0)),
+        bool(node.integer("exclude_outside", 0)),
+        node.floating("extrapolation_value", 0.0),
+    )
 
 
 def _given(node: OnnxNode, position: int, meaning: str) -> tuple[float, ...] | None:
@@ -254,7 +262,7 @@ def _resize_axis(
     if axis.size == axis.extent and np.array_equal(positions, np.arange(axis.size)):
         return data
     indices, weights = _taps(axis, positions, how)
-    if len(indices) > _MAX_TAPS:
+    if len(indices) > MAX_TAPS:
         raise node.unsupported(f"interpolation of {len(indices)} elements")
     return _resampled(data, axis, np.stack(indices), weights, graph)
 

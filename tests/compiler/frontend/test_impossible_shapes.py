@@ -42,8 +42,10 @@ def node(operator: str, inputs: str, output: str = "y", **attributes: str) -> on
 
 
 CASES = [
-    Refused("empty_input", [node("Relu", "x")], {"x": [1, 0, 4, 4]}, {}, "has no elements"),
-    Refused("negative_input", [node("Relu", "x")], {"x": [-3, 4]}, {}, "has no elements"),
+    Refused(
+        "empty_input", [node("Relu", "x")], {"x": [1, 0, 4, 4]}, {}, "is empty|without elements"
+    ),
+    Refused("negative_input", [node("Relu", "x")], {"x": [-3, 4]}, {}, "negative extent"),
     Refused(
         "window_larger_than_data",
         [node("Conv", "x w")],

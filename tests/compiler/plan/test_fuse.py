@@ -105,6 +105,15 @@ def test_narrow_floats_are_stored_and_widened_by_their_reader(pooled: bool) -> N
         assert groups(maker.graph(wide)) == ["conv_cast_cast"]
 
 
+def test_choice_between_values_of_the_group_stays_in_it_for_its_one_result() -> None:
+    maker = GraphMaker()
+    x = maker.input(2, 3)
+    total = maker.node("reduce_sum", x, axes=(0,), keepdims=False)
+    none = maker.node("isinf", total)  # a bool, and so narrower than what is chosen by it
+    safe = maker.node("where", none, maker.weights(3), total)
+    assert groups(maker.graph(maker.node("div", x, safe))) == ["reduce_sum_isinf_where", "div"]
+
+
 def test_result_of_another_shape_ends_the_group() -> None:
     maker = GraphMaker()
     y = maker.node("matmul", maker.input(1, 3), maker.weights(3, 4))

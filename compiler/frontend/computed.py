@@ -1,0 +1,50 @@
+"""The registry of what is done about operands that shapes or places depend on, known at run time.
+
+Converters take such operands as constants. Where one is computed, the function registered here for
+its position comes first: it either settles it (the shape that the model declares of the result
+leaves one choice, which a check at run time asks for) and gives the node back with constants, or
+it converts the node itself, with places that are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.structured_values import Entity
+
+Computed: TypeAlias = Callable[[OnnxNode, GraphBuilder], OnnxNode | Value | Sequence[Value]]
+
+_COMPUTED: dict[str, tuple[frozenset[int], Computed]] = {}
+
+
+def computed(*operators: str, at: Sequence[int]) -> Callable[[Computed], Computed]:
+    """Register a function for nodes of ONNX's operators with a computed operand `at` a position."""
+
+    def register(function: Computed) -> Computed:
+        for operator in operators:
+            if operator in _COMPUTED:
+                raise ValueError(f"{operator} has two functions for computed operands")
+            _COMPUTED[operator] = (frozenset(at), function)
+        return function
+
+    return register
+
+
+def find_computed(domain: str, operator: str, inputs: Sequence[Entity | None]) -> Computed | None:
+    """The function for a node with these operands.
+
+    None where all that matter are constants or computed of run-time sizes, and where one is padded.
+    """
+    if domain or operator not in _COMPUTED:
+        return None
+    positions, function = _COMPUTED[operator]
+    values = [value for value in inputs if isinstance(value, Value)]
+    if any(value.padded is not None for value in values):
+        return None
+    operands = [inputs[position] for position in positions if position < len(inputs)]
+    given = [value for value in operands if isinstance(value, Value)]
+    is_computed = any(value.array is None and value.sizes is None for value in given)
+    return function if is_computed else None

@@ -1,0 +1,172 @@
+"""Numbers: small tensors that are computed at run time, to write arithmetic with.
+
+Converters compute places and conditions with them. What is made of constants alone is a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Array]]] = {
+    "abs": np.abs,
+    "add": np.add,
+    "and": np.logical_and,
+    "ceil": np.ceil,
+    "equal": np.equal,
+    "floor": np.floor,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mod": np.mod,
+    "mul": np.multiply,
+    "not": np.logical_not,
+    "or": np.logical_or,
+    "sub": np.subtract,
+    "where": np.where,
+}
+"""The graph's operators that are used here, and what they do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """A value of a model that is being imported; operands broadcast, and literals take its type."""
+
+    value: Value
+    graph: GraphBuilder
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    def __add__(self, other: Operand) -> Numbers:
+        return self._apply("add", other)
+
+    def __sub__(self, other: Operand) -> Numbers:
+        return self._apply("sub", other)
+
+    def __mul__(self, other: Operand) -> Numbers:
+        return self._apply("mul", other)
+
+    def __mod__(self, other: Operand) -> Numbers:
+        """What division leaves, with the sign of the divisor, which is not 0."""
+        return self._apply("mod", other)
+
+    def __truediv__(self, other: Operand) -> Numbers:
+        """The quotient: of integers that are not negative, rounded down; no divisor is 0."""
+        right = self._like(other)
+        left, by = self.value.array, right.value.array
+        if left is not None and by is not None:
+            quotient = (np.divide if self.dtype.is_float else np.floor_divide)(left, by)
+            return Numbers(self.graph.constant(quotient, self.dtype), self.graph)
+        return Numbers(self.graph.emit("div", self.value, right.value), self.graph)
+
+    def __lt__(self, other: Operand) -> Numbers:
+        return self._apply("less", other)
+
+    def __ge__(self, other: Operand) -> Numbers:
+        return self._apply("greater_equal", other)
+
+    def __and__(self, other: Numbers) -> Numbers:
+        return self._apply("and", other)
+
+    def __or__(self, other: Numbers) -> Numbers:
+        return self._apply("or", other)
+
+    def __invert__(self) -> Numbers:
+        return self._apply("not")
+
+    def equals(self, other: Operand) -> Numbers:
+        """Where both are equal."""
+        return self._apply("equal", other)
+
+    def absolute(self) -> Numbers:
+        """Without the sign."""
+        return self._apply("abs")
+
+    def floor(self) -> Numbers:
+        """Rounded down, of floats."""
+        return self._apply("floor")
+
+    def ceil(self) -> Numbers:
+        """Rounded up, of floats."""
+        return self._apply("ceil")
+
+    def at_least(self, least: Operand) -> Numbers:
+        """The greater of both."""
+        return self._apply("max", least)
+
+    def at_most(self, most: Operand) -> Numbers:
+        """The smaller of both."""
+        return self._apply("min", most)
+
+    def choose(self, then: Numbers, otherwise: Operand) -> Numbers:
+        """Of a condition: `then` where it holds."""
+        return self._apply("where", then, then._like(otherwise))
+
+    def cast(self, dtype: DType) -> Numbers:
+        """In another element type."""
+        array = self.value.array
+        if array is not None:
+            return Numbers(self.graph.constant(array, dtype), self.graph)
+        return Numbers(self.graph.cast(self.value, dtype), self.graph)
+
+    def reshape(self, *shape: int) -> Numbers:
+        """Under another shape."""
+        return Numbers(self.graph.reshape(self.value, shape), self.graph)
+
+    def part(self, start: int, size: int) -> Numbers:
+        """`size` elements of a vector."""
+        array = self.value.array
+        if array is not None:
+            return Numbers(self.graph.constant(array[start : start + size]), self.graph)
+        return Numbers(self.graph.part(self.value, 0, start, size), self.graph)
+
+    def sum(self, axis: int) -> Numbers:
+        """The sum along an axis, which goes away."""
+        array = self.value.array
+        if array is not None:
+            return Numbers(self.graph.constant(array.sum(axis), self.dtype), self.graph)
+        total = self.graph.emit("reduce_sum", self.value, axes=(axis,), keepdims=False)
+        return Numbers(total, self.graph)
+
+    def like(self, values: object) -> Numbers:
+        """Constants of the same element type."""
+        array: Array = np.asarray(values, self.dtype.numpy)
+        return Numbers(self.graph.constant(array), self.graph)
+
+    def _like(self, other: Operand) -> Numbers:
+        return other if isinstance(other, Numbers) else self.like(other)
+
+    def _apply(self, operator: str, *others: Operand) -> Numbers:
+        operands = [self.value, *(self._like(other).value for other in others)]
+        arrays = [value.array for value in operands if value.array is not None]
+        if len(arrays) == len(operands):
+            with np.errstate(all="ignore"):
+                return Numbers(self.graph.constant(_FUNCTIONS[operator](*arrays)), self.graph)
+        return Numbers(self.graph.emit(operator, *operands), self.graph)
+
+
+Operand: TypeAlias = Numbers | int | float
+
+
+def vector(value: Value, graph: GraphBuilder, dtype: DType = DType.I64) -> Numbers:
+    """A value of any rank as a vector of numbers of a type."""
+    return Numbers(graph.reshape(value, (value.type.size,)), graph).cast(dtype)
+
+
+def integers(values: Sequence[int], graph: GraphBuilder) -> Numbers:
+    """Constant integers."""
+    return Numbers(graph.integers(values), graph)

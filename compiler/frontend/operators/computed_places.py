@@ -1,0 +1,179 @@
+"""Places that are computed: starts and steps of Slice, pads, Trilu's diagonal.
+
+Each axis is read by a gather at computed indices, which stay inside of the tensor whatever the
+operands hold; a check at run time asks for what gives the declared shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.computed import computed
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.numbers import Numbers, integers, vector
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.settle import declared, require
+from compiler.types.dtypes import DType
+
+_FAR = 2**40
+"""Farther than any extent, and so near that sums of it do not overflow."""
+
+
+@computed("Slice", at=(1, 2, 3, 4))
+def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    at = next(position for position in (2, 1, 4, 3) if node.is_computed(position))
+    meaning = f"the list of {('starts', 'ends', 'axes', 'steps')[at - 1]}"
+    wanted = declared(node, at, meaning)
+    starts, ends = (vector(node.input(position), graph) for position in (1, 2))
+    count = starts.shape[0]
+    steps = vector(node.input(4), graph) if node.optional(4) else starts.like([1] * count)
+    sizes = {count, ends.shape[0], steps.shape[0]}
+    axes = _Axes.of(node, graph, 3, count, data.rank)
+    if len(wanted) != data.rank or len(sizes) != 1:
+        raise node.bad_shape(f"{count} starts do not slice {data.type} to {list(wanted)}")
+    extents = axes.spread(starts.like(data.shape))
+    first, lengths, steps = _bounds(starts, ends, steps, extents)
+    fits = axes.gathered(lengths, starts.like(data.shape)).equals(starts.like(wanted))
+    require(node, graph, at, fits & axes.valid, f"{meaning} must give the shape {list(wanted)}")
+    if 0 in wanted:
+        return graph.constant(np.empty(wanted, data.dtype.numpy))
+    first = axes.gathered(first, first.like([0] * data.rank))
+    steps = axes.gathered(steps, steps.like([1] * data.rank))
+    result = data
+    for axis in axes.candidates:
+        places = integers(range(wanted[axis]), graph) * steps.part(axis, 1) + first.part(axis, 1)
+        result = _read(result, axis, places, data.shape[axis], graph)
+    return result
+
+
+def _bounds(
+    starts: Numbers, ends: Numbers, steps: Numbers, extents: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
+    """The first places, the numbers of elements (-1 where a step is 0) and the steps."""
+    starts = (starts < 0).choose(starts.at_least(-_FAR) + extents, starts)
+    ends = (ends < 0).choose(ends.at_least(-_FAR) + extents, ends)
+    backward = steps < 0
+    most = backward.choose(extents - 1, extents)
+    starts = starts.at_least(0).at_most(most)
+    ends = ends.at_least(backward.choose(extents.like(-1), 0)).at_most(most)
+    steps = steps.at_least(-_FAR).at_most(_FAR)
+    distance = backward.choose(starts - ends, ends - starts).at_least(0)
+    size = steps.absolute().at_least(1)
+    counts = (distance + size - 1) / size
+    return starts, steps.equals(0).choose(counts.like(-1), counts), steps
+
+
+class _Axes:
+    """Axes that lists of an entry for each are about; `candidates` are all that may be among them.
+
+    `valid` is whether they are axes, none of them twice.
+    """
+
+    def __init__(self, axes: Numbers, rank: int) -> None:
+        normal = (axes < 0).choose(axes + rank, axes)
+        places = integers(range(rank), axes.graph).reshape(1, rank)
+        self._normal = normal
+        self._rank = rank
+        self._is = normal.reshape(axes.shape[0], 1).equals(places).cast(DType.I64)
+        self._named = self._is.sum(0)
+        array = self._named.value.array
+        self.candidates = list(range(rank)) if array is None else np.flatnonzero(array).tolist()
+        self.valid = self._named.sum(0).equals(axes.shape[0]) & (self._named < 2)
+
+    @classmethod
+    def of(cls, node: OnnxNode, graph: GraphBuilder, position: int, count: int, rank: int) -> _Axes:
+        """Those of an operand; the first ones if it is absent. Raises `ShapeError` for others."""
+        if node.optional(position) is None:
+            axes = integers(range(count), graph)
+        else:
+            axes = vector(node.input(position), graph)
+        if axes.value.array is not None:
+            node.axes([int(axis) for axis in axes.value.array], rank)
+        if axes.shape != (count,) or count < 1 or count > rank:
+            raise node.bad_shape(f"{axes.shape[0]} axes do not fit {count} of {rank}")
+        return cls(axes, rank)
+
+    def spread(self, every: Numbers) -> Numbers:
+        """What a vector of all axes has for those that are listed."""
+        return (self._is * every.reshape(1, self._rank)).sum(1)
+
+    def gathered(self, listed: Numbers, others: Numbers) -> Numbers:
+        """What is listed, put where its axis is; `others` are for axes that are not."""
+        mine = (self._is * listed.reshape(listed.shape[0], 1)).sum(0)
+        return self._named.equals(0).choose(others, mine)
+
+
+def _read(data: Value, axis: int, places: Numbers, extent: int, graph: GraphBuilder) -> Value:
+    """The data at places of an axis, of which those outside are moved inside."""
+    inside = places.at_least(0).at_most(extent - 1)
+    return graph.emit("gather", data, inside.value, axis=axis)
+
+
+@computed("Pad", at=(1, 3))
+def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data = node.input(0)
+    at = next(position for position in (1, 3) if node.is_computed(position))
+    meaning = "the list of pads" if at == 1 else "the list of axes"
+    wanted, given = declared(node, at, meaning), vector(node.input(1), graph)
+    mode = node.choice("mode", "constant", ("constant", "reflect", "edge", "wrap"))
+    count = given.shape[0] // 2
+    axes = _Axes.of(node, graph, 3, count, data.rank)
+    if len(wanted) != data.rank or given.shape[0] != 2 * count:
+        raise node.bad_shape(f"{given.shape[0]} pads do not fit {data.type} and {list(wanted)}")
+    zeros = given.like([0] * data.rank)
+    begins, ends = (
+        axes.gathered(given.part(start, count).at_least(-_FAR).at_most(_FAR), zeros)
+        for start in (0, count)
+    )
+    totals = [extent - old for extent, old in zip(wanted, data.shape, strict=True)]
+    right = (begins + ends).equals(given.like(totals)) & axes.valid
+    if mode in ("reflect", "wrap"):
+        right = right & (begins >= 0) & (ends >= 0)
+    require(node, graph, at, right, f"{meaning} must give the shape {list(wanted)}")
+    inside: list[Value] = []
+    result = data
+    for axis in axes.candidates:
+        old = data.shape[axis]
+        places = integers(range(wanted[axis]), graph) - begins.part(axis, 1)
+        if mode == "constant":
+            kept = (places >= 0) & (places < old)
+            inside.append(kept.reshape(wanted[axis], *_ones(data, axis)).value)
+        elif mode != "edge":
+            places = _folded(places, old, mode)
+        result = _read(result, axis, places, old, graph)
+    if not inside:
+        return result
+    fill = node.optional(2) or graph.scalar(0, data.dtype)
+    outside = graph.reshape(fill, ())
+    return graph.emit("where", graph.fold("and", inside), result, outside)
+
+
+def _ones(data: Value, axis: int) -> Sequence[int]:
+    return (1,) * (data.rank - axis - 1)
+
+
+def _folded(places: Numbers, extent: int, mode: str) -> Numbers:
+    """Places that may lie outside of an axis, repeated or mirrored into it."""
+    if mode == "wrap" or extent == 1:
+        return places % extent
+    period = 2 * (extent - 1)
+    wrapped = places % period
+    return wrapped.at_most(wrapped.like(period) - wrapped)
+
+
+@computed("Trilu", at=(1,))
+def trilu(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Column - row >= k of the upper triangle, <= k of the lower one."""
+    data = node.input(0)
+    if data.rank < 2 or node.input(1).type.size != 1:
+        raise node.bad_shape(f"{data.type} is no matrix, or k no number")
+    rows, columns = data.shape[-2:]
+    k = vector(node.input(1), graph).at_least(-_FAR).at_most(_FAR)
+    row = integers(range(rows), graph).reshape(rows, 1)
+    column = integers(range(columns), graph)
+    diagonal = row + k
+    kept = column >= diagonal if node.integer("upper", 1) else diagonal >= column
+    return graph.emit("where", kept.value, data, graph.scalar(0, data.dtype))

@@ -1,0 +1,196 @@
+"""Shapes, sizes and counts that are computed: the declared shape of the result settles them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from compiler.errors import ShapeError
+from compiler.frontend.computed import computed
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.numbers import Numbers, vector
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.settle import declared, fitting, require, settled
+from compiler.operators.rules import broadcast_shapes
+from compiler.types.dtypes import DType
+
+
+@computed("Reshape", at=(1,))
+def reshape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """Each entry is the extent, 0 where the data has it, too, or -1, that once."""
+    data, wanted = node.input(0), declared(node, 1, "the shape")
+    given = vector(node.input(1), graph)
+    if given.shape != (len(wanted),):
+        raise node.bad_shape(
+            f"the shape has {given.shape[0]} entries, the declared result {wanted}"
+        )
+    if not wanted:
+        return node.with_constants({1: graph.integers(())})
+    left = given.equals(-1)
+    right = given.equals(given.like(wanted)) | left
+    if not node.integer("allowzero", 0):
+        kept = [e == extent for e, extent in zip(wanted, data.shape, strict=False)]
+        kept += [False] * (len(wanted) - len(kept))
+        right = right | (given.equals(0) & Numbers(graph.constant(np.array(kept)), graph))
+    right = right & (left.cast(DType.I64).sum(0) < 2)
+    require(node, graph, 1, right, f"the shape must be {list(wanted)}")
+    return node.with_constants({1: graph.integers(wanted)})
+
+
+@computed("Expand", at=(1,))
+def expand(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """Each entry is the result's extent, or 1 where the data has that."""
+    data, given = node.input(0), vector(node.input(1), graph)
+    count = given.shape[0]
+    wanted = node.declared_shape()
+    if wanted is None and 1 not in data.shape and count <= data.rank:
+        wanted = data.shape
+    if wanted is None:
+        raise node.not_settled(1, "the shape")
+    if len(wanted) != max(count, data.rank) or not _expands(data.shape, wanted):
+        raise node.bad_shape(f"{data.type} does not expand to the declared {list(wanted)}")
+    asked = wanted[len(wanted) - count :]
+    there = (*(1,) * (len(wanted) - data.rank), *data.shape)[len(wanted) - count :]
+    kept = np.array([old == new for old, new in zip(there, asked, strict=True)])
+    right = given.equals(given.like(asked))
+    right = right | (given.equals(1) & Numbers(graph.constant(kept), graph))
+    require(node, graph, 1, right, f"the shape must be {list(asked)}")
+    return node.with_constants({1: graph.integers(asked)})
+
+
+def _expands(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    try:
+        return broadcast_shapes(shape, wanted) == wanted
+    except ShapeError:
+        return False
+
+
+@computed("Tile", at=(1,))
+def tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    if node.version == 1:
+        raise node.not_settled(1, "the number of tiles")
+    data, wanted = node.input(0), declared(node, 1, "the list of repeats")
+    if len(wanted) != data.rank or any(e % old for e, old in zip(wanted, data.shape, strict=True)):
+        raise node.bad_shape(f"{data.type} is not repeated to the declared {list(wanted)}")
+    repeats = [extent // old for extent, old in zip(wanted, data.shape, strict=True)]
+    return node.with_constants({1: settled(node, graph, 1, repeats, "the list of repeats")})
+
+
+@computed("ConstantOfShape", at=(0,))
+def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    wanted = declared(node, 0, "the shape")
+    return node.with_constants({0: settled(node, graph, 0, wanted, "the shape")})
+
+
+@computed("OneHot", at=(1,))
+def one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    axis = node.axis(node.integer("axis", -1), node.input(0).rank + 1)
+    depth = declared(node, 1, "the depth")[axis]
+    return node.with_constants({1: settled(node, graph, 1, (depth,), "the depth")})
+
+
+@computed("TopK", at=(1,))
+def top_k(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    axis = node.axis(node.integer("axis", -1), node.input(0).rank)
+    shape = node.declared_shape(0) or declared(node, 1, "the number k", 1)
+    return node.with_constants({1: settled(node, graph, 1, (shape[axis],), "the number k")})
+
+
+@computed("Split", at=(1,))
+def split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """One part may be what the others, whose shapes are declared, leave."""
+    data = node.input(0)
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    shapes = [node.declared_shape(part) for part in range(len(node.outputs))]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) - 1:
+        raise node.not_settled(1, "the list of sizes")
+    rest = data.shape[axis] - sum(known)
+    wanted = [rest if size is None else size for size in sizes]
+    return node.with_constants({1: settled(node, graph, 1, wanted, "the list of sizes")})
+
+
+@computed("CenterCropPad", at=(1,))
+def center_crop_pad(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    rank = node.input(0).rank
+    axes = [node.axis(axis, rank) for axis in node.integers("axes", tuple(range(rank)))]
+    result = declared(node, 1, "the shape")
+    wanted = [result[axis] for axis in axes]
+    return node.with_constants({1: settled(node, graph, 1, wanted, "the shape")})
+
+
+@computed("AffineGrid", at=(1,))
+def affine_grid(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The number of channels is of no importance."""
+    batch, *image, _ = declared(node, 1, "the size")
+    given = vector(node.input(1), graph)
+    if given.shape != (len(image) + 2,):
+        raise node.bad_shape(f"the size has {given.shape[0]} entries for {len(image)} dimensions")
+    wanted = (batch, 1, *image)
+    ignored = Numbers(graph.constant(np.arange(len(wanted)) == 1), graph)
+    right = given.equals(given.like(wanted)) | ignored
+    require(node, graph, 1, right, f"batch and image of the size must be {[batch, *image]}")
+    return node.with_constants({1: graph.integers(wanted)})
+
+
+@computed("Col2Im", at=(1, 2))
+def col2im(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Of blocks, all that fit the columns are candidates."""
+    if node.is_computed(1):
+        image = declared(node, 1, "the image's shape")[2:]
+        node = node.with_constants({1: settled(node, graph, 1, image, "the image's shape")})
+    if not node.is_computed(2):
+        return node
+    channels = declared(node, 2, "the block's shape")[1]
+    columns = node.input(0).shape[1]
+    if channels < 1 or columns % channels:
+        raise node.bad_shape(f"{columns} columns are no blocks of {channels} channels")
+    blocks = list(_factors(columns // channels, node.input(2).type.size))
+    return fitting(node, graph, 2, blocks, "the block's shape")
+
+
+def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product of so many."""
+    if count == 1:
+        yield (product,)
+        return
+    for first in range(1, product + 1):
+        if product % first == 0:
+            for rest in _factors(product // first, count - 1):
+                yield (first, *rest)
+
+
+@computed("Range", at=(0, 1, 2))
+def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """start + i * delta, for as many i as the model declares."""
+    operands = [node.input(position) for position in range(3)]
+    if any(value.type.size != 1 for value in operands):
+        raise node.bad_shape("start, limit and delta must be scalars")
+    at = next(position for position in (1, 0, 2) if node.is_computed(position))
+    meaning = f"the {('start', 'limit', 'delta')[at]}"
+    (count,) = declared(node, at, meaning)
+    dtype = operands[0].dtype
+    start, limit, delta = (Numbers(graph.reshape(value, ()), graph) for value in operands)
+    right = _steps(start, limit, delta).equals(count)
+    require(node, graph, at, right, f"{meaning} must give {count} elements")
+    graph.check_array((count,), dtype.bytes)
+    if count == 0:
+        return graph.constant(np.empty(0, dtype.numpy))
+    places = Numbers(graph.constant(np.arange(count).astype(dtype.numpy)), graph)
+    return (places * delta + start).value
+
+
+def _steps(start: Numbers, limit: Numbers, delta: Numbers) -> Numbers:
+    """How many elements the range has, -1 where it is none: a scalar."""
+    if start.dtype.is_float:
+        start, limit, delta = (number.cast(DType.F64) for number in (start, limit, delta))
+        divisor = delta.equals(0).choose(delta.like(1), delta)
+        count = ((limit - start) / divisor).ceil().at_least(0)
+    else:
+        start, limit, delta = (number.cast(DType.I64) for number in (start, limit, delta))
+        size = delta.absolute().at_least(1)
+        distance = (delta < 0).choose(start - limit, limit - start).at_least(0)
+        count = (distance + size - 1) / size
+    return delta.equals(0).choose(count.like(-1), count)

@@ -1,0 +1,154 @@
+"""What converters of nodes with computed operands share: conditions, and choices among axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.errors import ShapeError
+from compiler.frontend.converter import find_converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.numbers import Numbers, integers, vector
+from compiler.frontend.onnx_node import OnnxNode
+
+_MAX_CODE = 2**62
+_MAX_CHOICES = 64
+
+
+def require(
+    node: OnnxNode, graph: GraphBuilder, position: int, right: Numbers, reason: str
+) -> None:
+    """Refuse runs in which the operand at a position does not hold what is `right`, of bools.
+
+    `reason` says what it must hold: "the list of axes must be [1]".
+    """
+    operand = graph.origin(node.input(position))
+    graph.require((~right).value, operand, f"{reason} for {node.label}, as the model was built")
+
+
+def settled(
+    node: OnnxNode, graph: GraphBuilder, position: int, wanted: Sequence[int], meaning: str
+) -> Value:
+    """The constant that the operand at a position has to be, which every run checks."""
+    value = node.input(position)
+    if value.type.size != len(wanted):
+        raise node.bad_shape(
+            f"{meaning} has {value.type.size} elements, and the model declares a result for "
+            f"{list(wanted)}"
+        )
+    given = vector(value, graph)
+    require(
+        node,
+        graph,
+        position,
+        given.equals(given.like(wanted)),
+        f"{meaning} must be {_text(wanted)}",
+    )
+    return graph.constant(np.asarray(wanted, value.dtype.numpy).reshape(value.shape))
+
+
+def declared(node: OnnxNode, position: int, meaning: str, output: int = 0) -> tuple[int, ...]:
+    """The declared shape of an output; without one the operand at a position is refused."""
+    shape = node.declared_shape(output)
+    if shape is None:
+        raise node.not_settled(position, meaning)
+    return shape
+
+
+def chosen(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    choices: Sequence[tuple[int, ...]],
+    rank: int,
+    *,
+    same: bool = False,
+) -> OnnxNode | Value:
+    """The node with one of several lists of axes as its input 1, for tensors of a rank.
+
+    One choice settles the node, as any does if all give the `same`; else each is computed, and the
+    right one taken.
+    """
+    given = vector(node.input(1), graph)
+    base = given.shape[0] + 1
+    if not choices or len(choices) > _MAX_CHOICES or base**rank > _MAX_CODE:
+        raise node.not_settled(1, "the list of axes")
+    here = [axes_code(given, rank).equals(_code(axes, base)) for axes in choices]
+    right = here[0]
+    for other in here[1:]:
+        right = right | other
+    listed = " or ".join(str(list(axes)) for axes in choices)
+    require(node, graph, 1, right, f"the list of axes must be {listed}")
+    shape = node.input(1).shape
+    constants = [graph.constant(np.asarray(axes, np.int64).reshape(shape)) for axes in choices]
+    nodes = [node.with_constants({1: axes}) for axes in constants]
+    if same or len(nodes) == 1:
+        return nodes[0]
+    return selected(here, [converted(one, graph) for one in nodes])
+
+
+def axes_code(axes: Numbers, rank: int) -> Numbers:
+    """A number that tells which axes of a tensor a list names, in whatever order.
+
+    Negative ones count from the end; what is no axis or there twice gives a number of no list.
+    """
+    count = axes.shape[0]
+    normal = (axes < 0).choose(axes + rank, axes)
+    places = integers(range(rank), axes.graph).reshape(1, rank)
+    named = normal.reshape(count, 1).equals(places).cast(axes.dtype).sum(0)
+    return (named * named.like([(count + 1) ** axis for axis in range(rank)])).sum(0)
+
+
+def _code(axes: Sequence[int], base: int) -> int:
+    return sum(base**axis for axis in axes)
+
+
+def selected(conditions: Sequence[Numbers], values: Sequence[Value]) -> Value:
+    """The value whose condition holds, the last one where none does."""
+    result = values[-1]
+    for condition, value in zip(conditions[-2::-1], values[-2::-1], strict=True):
+        result = condition.graph.emit("where", condition.value, value, result)
+    return result
+
+
+def converted(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """What the converter of constant operands makes of a node with one result."""
+    convert = find_converter(node.domain, node.operator, node.version)
+    if convert is None:
+        raise node.unsupported("an operand that is computed at run time")
+    result = convert(node, graph)
+    if not isinstance(result, Value):
+        raise node.invalid("has several results")
+    return result
+
+
+def fitting(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    position: int,
+    choices: Sequence[tuple[int, ...]],
+    meaning: str,
+) -> Value:
+    """Of several contents of an operand those that the node can be converted with, one selected."""
+    given = vector(node.input(position), graph)
+    found: list[tuple[Numbers, Value, tuple[int, ...]]] = []
+    for choice in choices[:_MAX_CHOICES]:
+        constant = graph.constant(np.asarray(choice, node.input(position).dtype.numpy))
+        try:
+            value = converted(node.with_constants({position: constant}), graph)
+        except ShapeError:
+            continue
+        same = given.equals(given.like(choice)).cast(given.dtype).sum(0).equals(len(choice))
+        found.append((same, value, choice))
+    if not found:
+        raise node.not_settled(position, meaning)
+    right = found[0][0]
+    for same, _, _ in found[1:]:
+        right = right | same
+    listed = " or ".join(_text(choice) for _, _, choice in found)
+    require(node, graph, position, right, f"{meaning} must be {listed}")
+    return selected([same for same, _, _ in found], [value for _, value, _ in found])
+
+
+def _text(values: Sequence[int]) -> str:
+    return str(list(values)) if len(values) != 1 else str(values[0])

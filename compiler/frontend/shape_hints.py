@@ -1,0 +1,96 @@
+"""Shapes that a model declares of what it computes: promises about operands known at run time.
+
+A declared shape of an output, or a `value_info`, says how large a Reshape's or a Slice's result is
+though what asks for it is computed. Operators that keep the shape of their operand pass it on, so
+that a ReduceSum in front of a Log has what is declared of the Log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+
+Shape: TypeAlias = tuple[int, ...]
+Hints: TypeAlias = Mapping[str, Shape]
+
+_FIRST = frozenset(
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh CumProd "
+    "CumSum Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish Hardmax Identity IsInf IsNaN "
+    "LayerNormalization LeakyRelu Log LogSoftmax LpNormalization Mish Neg Not Reciprocal Relu "
+    "Round Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh "
+    "ThresholdedRelu Trilu".split()
+)
+"""Operators whose result has the shape of their first operand."""
+
+_BROADCASTING = frozenset(
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less "
+    "LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split()
+)
+
+
+def declared_shapes(
+    infos: Iterable[ValueInfoProto], symbols: Mapping[str, int] | None = None
+) -> dict[str, Shape]:
+    """The shapes that are declared in full, where `symbols` are the sizes of named dimensions."""
+    found: dict[str, Shape] = {}
+    for info in infos:
+        tensor = info.type.tensor_type
+        if info.type.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
+            continue
+        extents = [
+            dimension.dim_value
+            if dimension.WhichOneof("value") == "dim_value"
+            else (symbols or {}).get(dimension.dim_param, -1)
+            for dimension in tensor.shape.dim
+        ]
+        if min(extents, default=0) >= 0:
+            found[info.name] = tuple(extents)
+    return found
+
+
+def graph_hints(graph: GraphProto, symbols: Mapping[str, int] | None = None) -> Hints:
+    """What a graph declares, and what follows of its other values."""
+    declared = declared_shapes((*graph.value_info, *graph.output), symbols)
+    inputs = declared_shapes(graph.input, symbols)
+    scalars = {name for name, shape in inputs.items() if not shape}
+    scalars |= {tensor.name for tensor in graph.initializer if not tensor.dims}
+    return shape_hints(graph.node, declared, scalars)
+
+
+def shape_hints(nodes: Iterable[NodeProto], declared: Hints, scalars: Iterable[str]) -> Hints:
+    """What follows from the shapes `declared` of some of the nodes' values, in their order.
+
+    `scalars` are values of rank 0, which leave the shape of the other operand as it is.
+    """
+    same: dict[str, str] = {}  # value -> the first one that has its shape
+    known = set(scalars)
+    for node in nodes:
+        if len(node.output) < 1 or node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type == "Constant" and _is_scalar(node):
+            known.add(node.output[0])
+        operands = [name for name in node.input if name]
+        if node.op_type in _FIRST:
+            operands = operands[:1]
+        elif node.op_type not in _BROADCASTING:
+            continue
+        shaped = {same.get(name, name) for name in operands if name not in known}
+        if not shaped:
+            known.add(node.output[0])
+        elif len(shaped) == 1:
+            same[node.output[0]] = shaped.pop()
+    first = {same.get(name, name): shape for name, shape in declared.items()}
+    derived = {name: first[origin] for name, origin in same.items() if origin in first}
+    return {**first, **derived, **declared}
+
+
+def _is_scalar(node: NodeProto) -> bool:
+    for attribute in node.attribute:
+        if attribute.name in ("value_float", "value_int"):
+            return True
+        if attribute.name == "value":
+            tensor: TensorProto = attribute.t
+            return not tensor.dims
+    return False

@@ -1,0 +1,350 @@
+"""Operands that shapes and places depend on, computed at run time: against onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from compiler.errors import ImportModelError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.graph.ir import Graph
+from compiler.graph.verify import verify_graph
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import integers, outputs_of
+
+node = helper.make_node
+SHAPE = (3, 4, 5)
+
+
+def random(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def floats(values: Sequence[float]) -> Array:
+    return np.array(values, np.float32)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, Sequence[int] | None],
+    opset: int = 18,
+    dtype: int = TensorProto.FLOAT,
+) -> onnx.ModelProto:
+    """A model that declares shapes of its outputs, with inputs of these arrays' types."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in inputs.items()
+        ],
+        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in outputs.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def run(graph: Graph, inputs: Mapping[str, Array]) -> tuple[list[Any], list[str]]:
+    """The outputs, and the checks that have failed, as messages."""
+    values = outputs_of(graph, inputs)
+    signature = graph.signature
+    assert signature is not None
+    count = len(signature.outputs)
+    failed = [
+        f"{check.operand} {check.reason}"
+        for check, flags in zip(signature.checks, values[count:], strict=True)
+        if flags.any()
+    ]
+    return values[:count], failed
+
+
+def compare(proto: onnx.ModelProto, *runs: Mapping[str, Array]) -> Graph:
+    """One imported graph gives what onnxruntime gives of all of these inputs."""
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    graph = import_model_proto(proto)
+    verify_graph(graph)
+    for inputs in runs:
+        outputs, failed = run(graph, inputs)
+        assert not failed
+        for output, wanted in zip(outputs, session.run(None, dict(inputs)), strict=True):
+            assert output.dtype == wanted.dtype
+            np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-5)
+    return graph
+
+
+def refuses(graph: Graph, inputs: Mapping[str, Array], operand: str, text: str) -> None:
+    """A run is refused by a check of this operand, whose reason has the text."""
+    _, failed = run(graph, inputs)
+    assert [message for message in failed if message.startswith(operand) and text in message]
+
+
+REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare"
+).split()
+
+
+@pytest.mark.parametrize("operator", REDUCTIONS)
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_axes_of_a_reduction(operator: str, keepdims: int) -> None:
+    inputs = {"x": random(*SHAPE), "axes": integers(0, 2)}
+    shape = [1, 4, 1] if keepdims else [4]
+    proto = model([node(operator, ["x", "axes"], ["y"], keepdims=keepdims)], inputs, {"y": shape})
+    same = [{**inputs, "axes": integers(*axes)} for axes in ((0, 2), (2, 0), (-1, -3), (0, -1))]
+    graph = compare(proto, *same)
+    for axes in ((0, 1), (0, 0), (2, 5), (-4, 0)):
+        refuses(graph, {**inputs, "axes": integers(*axes)}, "axes", "must be [0, 2]")
+
+
+def test_axes_of_a_reduction_that_several_shapes_fit() -> None:
+    inputs = {"x": random(4, 3, 4), "axes": integers(0)}
+    proto = model([node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], inputs, {"y": [3, 4]})
+    x = inputs["x"]
+    graph = import_model_proto(proto)
+    refuses(graph, {"x": x, "axes": integers(1)}, "axes", "must be [0]")
+    proto = model([node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], inputs, {"y": [4, 3]})
+    compare(proto, {"x": x, "axes": integers(2)}, {"x": x, "axes": integers(-1)})
+    square = random(4, 4)
+    proto = model(
+        [node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)],
+        {"x": square, "axes": integers(0)},
+        {"y": [4]},
+    )
+    compare(proto, *({"x": square, "axes": integers(axis)} for axis in (0, 1, -1, -2)))
+
+
+def test_reduction_takes_the_shape_that_is_declared_behind_pointwise_nodes() -> None:
+    inputs = {"x": np.abs(random(*SHAPE)) + 1, "axes": integers(1)}
+    nodes = [
+        node("ReduceSum", ["x", "axes"], ["sum"], keepdims=1),
+        node("Log", ["sum"], ["log"]),
+        node("Constant", [], ["two"], value_float=2.0),
+        node("Mul", ["two", "log"], ["y"]),
+    ]
+    compare(model(nodes, inputs, {"y": [3, 1, 5]}), inputs, {**inputs, "axes": integers(-2)})
+
+
+def test_empty_list_of_axes_is_known() -> None:
+    inputs = {"x": random(*SHAPE), "axes": integers()}
+    for noop, shape in ((0, [1, 1, 1]), (1, list(SHAPE))):
+        nodes = [node("ReduceSum", ["x", "axes"], ["y"], noop_with_empty_axes=noop)]
+        graph = import_model_proto(model(nodes, inputs, {"y": None}))
+        verify_graph(graph)
+        assert graph.inputs == ("x", "axes")
+        assert list(outputs_of(graph, inputs)[0].shape) == shape
+
+
+def test_operand_that_only_gives_a_type_may_be_empty() -> None:
+    inputs = {"x": random(*SHAPE), "like": np.zeros(0, np.float16)}
+    proto = model([node("CastLike", ["x", "like"], ["y"])], inputs, {"y": None}, opset=19)
+    graph = import_model_proto(proto)
+    verify_graph(graph)
+    (output,) = outputs_of(graph, inputs)
+    np.testing.assert_array_equal(output, inputs["x"].astype(np.float16))
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+def test_axis_of_a_running_sum(exclusive: int) -> None:
+    inputs = {"x": random(*SHAPE), "axis": np.array(0, np.int64)}
+    nodes = [node("CumSum", ["x", "axis"], ["y"], exclusive=exclusive)]
+    runs = [{**inputs, "axis": np.array(axis, np.int64)} for axis in range(-3, 3)]
+    graph = compare(model(nodes, inputs, {"y": None}), *runs)
+    refuses(graph, {**inputs, "axis": np.array(3, np.int64)}, "axis", "[0] or [1] or [2]")
+
+
+def test_shape_of_a_reshape() -> None:
+    inputs = {"x": random(*SHAPE), "shape": integers(3, 2, 10)}
+    proto = model([node("Reshape", ["x", "shape"], ["y"])], inputs, {"y": [3, 2, 10]})
+    shapes = ((3, 2, 10), (0, 2, -1), (-1, 2, 10), (3, -1, 10))
+    graph = compare(proto, *({**inputs, "shape": integers(*shape)} for shape in shapes))
+    for shape in ((3, 10, 2), (-1, -1, 10), (3, 0, 10), (3, 2, 11)):
+        refuses(graph, {**inputs, "shape": integers(*shape)}, "shape", "[3, 2, 10]")
+
+
+def test_axes_of_squeeze_and_unsqueeze() -> None:
+    inputs = {"x": random(1, 3, 1, 5), "axes": integers(0)}
+    proto = model([node("Squeeze", ["x", "axes"], ["y"])], inputs, {"y": [3, 1, 5]})
+    graph = compare(proto, inputs, {**inputs, "axes": integers(-4)})
+    refuses(graph, {**inputs, "axes": integers(2)}, "axes", "must be [0]")
+    inputs = {"x": random(3, 5), "axes": integers(1, 0)}
+    proto = model([node("Unsqueeze", ["x", "axes"], ["y"])], inputs, {"y": [1, 3, 1, 5]})
+    graph = compare(proto, *({**inputs, "axes": integers(*a)} for a in ((0, 2), (2, 0), (-4, -2))))
+    refuses(graph, inputs, "axes", "must be [0, 2]")
+
+
+def test_shape_of_an_expand() -> None:
+    inputs = {"x": random(3, 1, 5), "shape": integers(2, 1, 4, 1)}
+    proto = model([node("Expand", ["x", "shape"], ["y"])], inputs, {"y": [2, 3, 4, 5]})
+    shapes = ((2, 1, 4, 1), (2, 3, 4, 5), (2, 3, 4, 1))
+    graph = compare(proto, *({**inputs, "shape": integers(*shape)} for shape in shapes))
+    for shape in ((1, 3, 4, 5), (2, 3, 1, 5), (2, 4, 4, 5)):
+        refuses(graph, {**inputs, "shape": integers(*shape)}, "shape", "[2, 3, 4, 5]")
+
+
+def test_repeats_sizes_and_depths_follow_from_the_result() -> None:
+    inputs: dict[str, Array] = {"x": random(2, 3), "repeats": integers(2, 1)}
+    proto = model([node("Tile", ["x", "repeats"], ["y"])], inputs, {"y": [4, 3]})
+    refuses(compare(proto, inputs), {**inputs, "repeats": integers(1, 2)}, "repeats", "[2, 1]")
+
+    inputs = {"x": random(2, 6), "split": integers(2, 4)}
+    proto = model(
+        [node("Split", ["x", "split"], ["y", "z"], axis=1)], inputs, {"y": [2, 2], "z": None}
+    )
+    refuses(compare(proto, inputs), {**inputs, "split": integers(4, 2)}, "split", "[2, 4]")
+
+    inputs = {"i": integers(0, 2, -1), "depth": np.array(3), "values": floats([2, 5])}
+    proto = model([node("OneHot", ["i", "depth", "values"], ["y"])], inputs, {"y": [3, 3]})
+    refuses(compare(proto, inputs), {**inputs, "depth": np.array(4)}, "depth", "must be 3")
+
+    inputs = {"shape": integers(2, 3)}
+    proto = model([node("ConstantOfShape", ["shape"], ["y"])], inputs, {"y": [2, 3]})
+    refuses(compare(proto, inputs), {"shape": integers(2, 4)}, "shape", "[2, 3]")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32])
+def test_range(dtype: Any) -> None:
+    runs = [
+        {"start": dtype(start), "limit": dtype(limit), "delta": dtype(delta)}
+        for start, limit, delta in ((0, 5, 1), (10, 1, -2), (-3, 12, 3), (1, 5.9, 1))
+    ]
+    inputs = {name: np.asarray(value) for name, value in runs[0].items()}
+    tensor = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    proto = model(
+        [node("Range", ["start", "limit", "delta"], ["y"])], inputs, {"y": [5]}, dtype=tensor
+    )
+    scalars = [{name: np.asarray(value) for name, value in one.items()} for one in runs]
+    graph = compare(proto, *(scalars if dtype is np.float32 else scalars[:3]))
+    for name, value in (("limit", 6), ("delta", 0), ("delta", -1), ("start", 9)):
+        refuses(graph, {**inputs, name: np.array(value, dtype)}, "limit", "5 elements")
+
+
+def test_slice() -> None:
+    inputs = {
+        "x": random(7, 6, 5),
+        "starts": integers(1, 0),
+        "ends": integers(5, 6),
+        "axes": integers(0, 1),
+        "steps": integers(2, 2),
+    }
+    proto = model([node("Slice", list(inputs), ["y"])], inputs, {"y": [2, 3, 5]})
+    runs = [
+        {**inputs, "starts": integers(*s), "ends": integers(*e), "axes": integers(*a)}
+        | {"steps": integers(*t)}
+        for s, e, a, t in (
+            ((1, 0), (5, 6), (0, 1), (2, 2)),
+            ((0, -3), (2, 2**62), (-3, -2), (1, 1)),
+            ((5, 6), (0, 4), (1, 0), (-2, -1)),
+            ((4, 5), (-(2**63), -7), (1, 0), (-2, -4)),
+            ((-4, 2), (-2, 5), (0, 1), (1, 1)),
+        )
+    ]
+    graph = compare(proto, *runs)
+    refuses(graph, {**inputs, "ends": integers(6, 6)}, "ends", "[2, 3, 5]")
+    refuses(graph, {**inputs, "steps": integers(0, 2)}, "ends", "[2, 3, 5]")
+    refuses(graph, {**inputs, "axes": integers(0, 0)}, "ends", "[2, 3, 5]")
+    refuses(graph, {**inputs, "axes": integers(1, 0)}, "ends", "[2, 3, 5]")
+    refuses(graph, {**inputs, "axes": integers(0, 3)}, "ends", "[2, 3, 5]")
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize("with_axes", [False, True])
+def test_pad(mode: str, with_axes: bool) -> None:
+    inputs = {"x": random(4, 5), "pads": integers(1, 2, 2, 1), "value": np.array(2.5, np.float32)}
+    if with_axes:
+        inputs["axes"] = integers(0, 1)
+    names = ["x", "pads", "value" if mode == "constant" else "", "axes"][: 3 + with_axes]
+    if mode != "constant":
+        del inputs["value"]
+    proto = model([node("Pad", names, ["y"], mode=mode)], inputs, {"y": [7, 8]}, opset=19)
+    lists = [(1, 2, 2, 1), (3, 0, 0, 3), (0, 3, 3, 0)]
+    if mode in ("constant", "edge"):
+        lists.append((4, -1, -1, 4))
+    runs = [{**inputs, "pads": integers(*pads)} for pads in lists]
+    if with_axes:
+        runs += [{**inputs, "pads": integers(2, 1, 1, 2), "axes": integers(-1, -2)}]
+    graph = compare(proto, *runs)
+    refuses(graph, {**inputs, "pads": integers(1, 2, 2, 2)}, "pads", "[7, 8]")
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+def test_diagonal_of_trilu(upper: int) -> None:
+    inputs = {"x": random(2, 4, 5), "k": np.array(0, np.int64)}
+    proto = model([node("Trilu", ["x", "k"], ["y"], upper=upper)], inputs, {"y": None})
+    values = (-7, -2, 0, 1, 6)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    graph = import_model_proto(proto)
+    for k in values:
+        arrays = {**inputs, "k": np.array(k, np.int64)}
+        np.testing.assert_array_equal(outputs_of(graph, arrays)[0], session.run(None, arrays)[0])
+
+
+def test_block_of_col2im() -> None:
+    inputs = {"x": random(1, 4, 6), "image": integers(3, 4), "block": integers(2, 2)}
+    proto = model([node("Col2Im", list(inputs), ["y"])], inputs, {"y": [1, 1, 3, 4]})
+    graph = compare(proto, inputs)
+    refuses(graph, {**inputs, "block": integers(1, 4)}, "block", "must be [2, 2]")
+    refuses(graph, {**inputs, "image": integers(4, 3)}, "image", "must be [3, 4]")
+    inputs = {"x": random(1, 5, 5), "image": integers(5, 5), "block": integers(1, 5)}
+    proto = model([node("Col2Im", list(inputs), ["y"])], inputs, {"y": [1, 1, 5, 5]})
+    compare(proto, inputs, {**inputs, "block": integers(5, 1)})
+
+
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_scales_of_a_resize(mode: str, coordinates: str) -> None:
+    inputs = {"x": random(1, 2, 4, 6), "scales": floats([1, 1, 1.6, 0.6])}
+    attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    resize = node("Resize", ["x", "", "scales"], ["y"], **attributes)
+    proto = model([resize], inputs, {"y": [1, 2, 6, 3]}, opset=19)
+    lists: list[list[float]] = [[1, 1, 1.6, 0.6], [1, 1, 1.5, 0.5], [1, 1, 1.7, 0.65]]
+    graph = import_model_proto(proto)
+    for scales in lists:
+        arrays = {**inputs, "scales": floats(scales)}
+        outputs, failed = run(graph, arrays)
+        assert not failed
+        del proto.graph.input[1:]
+        proto.graph.ClearField("initializer")
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(arrays["scales"], "scales"))
+        (wanted,) = outputs_of(import_model_proto(proto), {"x": inputs["x"]})
+        np.testing.assert_allclose(outputs[0], wanted, rtol=1e-5, atol=1e-6)
+    refuses(graph, {**inputs, "scales": floats([1, 1, 2, 0.6])}, "scales", "[1, 2, 6, 3]")
+    refuses(graph, {**inputs, "scales": floats([1, 1.2, 1.6, 0.6])}, "scales", "[1, 2, 6, 3]")
+    refuses(graph, {**inputs, "scales": floats([1, 1, np.nan, 0.6])}, "scales", "[1, 2, 6, 3]")
+
+
+def test_infinite_neighbour_without_weight_leaves_a_position_as_it_is() -> None:
+    inputs = {"x": floats([1, 2, np.inf]).reshape(1, 1, 1, 3)}
+    scales = floats([1, 1, 1, 2])
+    resize = node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    both = {**inputs, "scales": scales}
+    outputs, _ = run(import_model_proto(model([resize], both, {"y": [1, 1, 1, 6]})), both)
+    np.testing.assert_allclose(outputs[0].reshape(-1)[:3], [1, 1.25, 1.75])
+    assert not np.isnan(outputs[0]).any()
+
+
+def test_operand_of_which_nothing_is_declared_is_refused() -> None:
+    inputs = {"x": random(*SHAPE), "shape": integers(3, 20)}
+    with pytest.raises(ImportModelError, match=r"the shape .*computed at run time") as raised:
+        import_model_proto(model([node("Reshape", ["x", "shape"], ["y"])], inputs, {"y": None}))
+    assert "declare the shape" in raised.value.hint
