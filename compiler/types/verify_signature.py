@@ -66,7 +66,7 @@ def _port_problem(port: SizedPort, type: TensorType) -> str:
             return f"the factors of axis {axis} are not {true}"
         for factor, extent in factors:
             low, high = bounds_of(factor)
-            if low < 0 or high > extent or extent < 1:
+            if low < 0 or high > extent:
                 return f"axis {axis} has {factor}, from {low} to {high}, in {extent}"
     return ""
 
