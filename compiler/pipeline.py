@@ -22,6 +22,7 @@ from compiler.llvm.object_cache import ObjectCache
 from compiler.llvm.scalar_work import scalar_work
 from compiler.plan.choose_precision import NARROW
 from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import REPORT_BYTES, ExecutableSpec, ObjectPart
@@ -48,6 +49,7 @@ STAGES = (
     *PASS_NAMES,
     "optimise",
     "extract_kernels",
+    "live_extents",
     "choose_schedules",
     # each kernel by itself, see `KernelStages`:
     "schedule",
@@ -214,6 +216,10 @@ def _to_kernels(
     )
     rounds_each = numerics.rounds_each
     program = stages.run("extract_kernels", lambda: extract_kernels(graph, allowance, rounds_each))
+    signature = graph.signature
+    if signature is not None:
+        whole = program
+        program = stages.run("live_extents", lambda: limit_kernels(whole, graph.outputs, signature))
     return graph, program
 
 

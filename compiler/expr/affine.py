@@ -284,6 +284,11 @@ def expr_range(expr: Expr, ranges: Ranges) -> tuple[int, int]:
         case Binary(op="floordiv", left=left, right=Const(value=value)) if int(value) > 0:
             low, high = expr_range(left, ranges)
             return low // int(value), high // int(value)
+        case Binary(op="mod" | "floordiv", left=left, right=Index(name=divisor)):
+            (low, high), (least, most) = expr_range(left, ranges), ranges.get(divisor, (-1, -1))
+            if low < 0 or least < 0:
+                return -_UNKNOWN, _UNKNOWN
+            return 0, max(most - 1, 0) if expr.op == "mod" else high
         case Binary(op="min", left=left, right=right):
             a, b = expr_range(left, ranges), expr_range(right, ranges)
             middle = affine_range(_sum(left, right, ranges), ranges)[1] // 2

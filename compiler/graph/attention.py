@@ -75,6 +75,7 @@ class _Finder:
             return None
         guarded = self._guarded(product.inputs[0])
         weights = self._before_cast(product.inputs[0] if guarded is None else guarded[1])
+        weights = self._filled(weights, "zero", last=1)[0]
         softmax = self._own(weights, "softmax")
         if softmax is None:
             return None
@@ -84,16 +85,19 @@ class _Finder:
         dtype = self._dtype(product.output)
         if axis != rank - 1 or rank < 2 or dtype not in self.types:
             return None
-        found = self._scores(softmax.inputs[0], scores)
+        masked_scores, sizes, size = self._filled(softmax.inputs[0], "lowest", last=1)
+        found = self._scores(masked_scores, scores)
         if found is None:
             return None
         first, scale, masks, masked = found
         query, query_scale = self._scaled(Operand(first.inputs[0], plain_order(rank)))
         turned = plain_order(rank) if _flag(first, "transpose_b") else _last_swapped(rank)
         key, key_scale = self._scaled(Operand(first.inputs[1], turned))
-        value = Operand(product.inputs[1], plain_order(rank))
-        if _flag(product, "transpose_b"):
-            value = Operand(product.inputs[1], _last_swapped(rank))
+        turned_values = _flag(product, "transpose_b")
+        values = self._filled(product.inputs[1], "zero", last=1 if turned_values else 2)
+        if values[1:] not in (("", -1), (sizes, size)):
+            return None
+        value = Operand(values[0], _last_swapped(rank) if turned_values else plain_order(rank))
         operands = (query, key, value)
         if any(len(self._shape(operand.value)) != rank for operand in operands):
             return None
@@ -103,11 +107,25 @@ class _Finder:
         last, perm = self._result(product)
         scale *= query_scale * key_scale
         empty = "" if guarded is None else guarded[0]
-        match = self._shared(Match(last, query, key, value, perm, scale, masks, masked, empty))
+        match = self._shared(
+            Match(last, query, key, value, perm, scale, masks, masked, empty, sizes, size)
+        )
         # Two products with a few rows each read keys and values as they lie.
         few = scores[-2] < FEWEST_QUERIES
         pays = match.groups or not few if dtype not in self.summed else match.groups and few
         return match if pays else None
+
+    def _filled(self, name: str, value: str, last: int) -> tuple[str, str, int]:
+        """A value before its axis `last` from behind is filled, and the size; "", -1 if not."""
+        node = self._own(name, "fill")
+        if node is None:
+            return name, "", -1
+        attributes, shape = complete_attributes(node), self._shape(name)
+        whole = attributes.integer("extent") in (0, shape[-last]) and attributes["inner"] == 1
+        axis = attributes.integer("axis") % len(shape)
+        if axis != len(shape) - last or not whole or attributes["value"] != value:
+            return name, "", -1
+        return node.inputs[0], node.inputs[1], attributes.integer("number")
 
     def _guarded(self, name: str) -> tuple[str, str] | None:
         """where(rows, 0, weights) as the rows and the weights, as ONNX's own operator spells it."""

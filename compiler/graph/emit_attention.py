@@ -42,6 +42,8 @@ class Match:
     masks: tuple[Mask, ...]
     masked: float
     empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
+    sizes: str = ""  # how many keys there are, if that is known at run time only: the vector
+    size: int = -1  # and its element
     groups: int = 0  # of heads that share their keys and values; 0: each head has its own
 
 
@@ -64,7 +66,8 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         query = _grouped(rewriter, match, query)
         masks = [_grouped_mask(rewriter, match, mask) for mask in masks]
         perm = _split_perm(perm, head)
-    inputs = (query.value, key.value, value.value, *masks)
+    sizes = (match.sizes,) if match.sizes else ()
+    inputs = (query.value, key.value, value.value, *masks, *sizes)
     attributes: dict[str, Attribute] = {
         "query_perm": query.perm,
         "key_perm": key.perm,
@@ -72,6 +75,7 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         "perm": perm,
         "scale": match.scale,
         "masked": match.masked,
+        **({"filled": match.size} if match.sizes else {}),
     }
     operands = tuple(_widened(rewriter, match, rewriter.value(name)) for name in inputs)
     dtype = rewriter.graph.types[match.last.output].dtype

@@ -22,9 +22,11 @@ from dataclasses import dataclass, replace
 from compiler.errors import ScheduleError
 from compiler.expr.nodes import (
     Binary,
+    Const,
     Expr,
     Index,
     Load,
+    Select,
     add,
     binary,
     const,
@@ -66,6 +68,7 @@ class Attention:
     query: Load
     key: Load
     value: Load
+    exists: Expr | None  # of a key, where it is known at run time only how many there are
 
     @property
     def masked(self) -> Expr:
@@ -106,7 +109,7 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
     if any(load.indices != own for load in loads(largest.body) if load.buffer == scores.name):
         return None
     factors, inputs = _factors(scores), {buffer.name for buffer in kernel.inputs}
-    both = _factors(weighted)
+    exists, both = _values(weighted)
     if factors is None or both is None or both[0] != weight:
         return None
     query, key = factors
@@ -131,6 +134,7 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         query,
         key,
         both[1],
+        exists,
     )
 
 
@@ -146,6 +150,18 @@ def _factors(stage: Stage) -> tuple[Load, Load] | None:
     if not isinstance(body.left, Load) or not isinstance(body.right, Load):
         return None
     return body.left, body.right
+
+
+def _values(weighted: Stage) -> tuple[Expr | None, tuple[Load, Load] | None]:
+    """The operands of the sums over values, without the select for keys that are padding."""
+    match weighted.body:
+        case Binary(
+            op="mul",
+            left=left,
+            right=Select(condition=exists, then=value, otherwise=Const(value=0)),
+        ):
+            return exists, _factors(replace(weighted, body=mul(left, value)))
+    return None, _factors(weighted)
 
 
 def block_attention(kernel: FusedKernel, keys: int, lanes: int, online: bool) -> FusedKernel:
@@ -240,7 +256,15 @@ class _Blocks:
             body = select(self.exists, body, const(-math.inf, DType.F32))
         return Stage(MASKED, self.axes, (), "", body)
 
-    def _values(self) -> Load:
+    def _values(self) -> Expr:
+        """The values of a key, zeros where it is padding."""
+        value = self._stored_values()
+        if self.parts.exists is None:
+            return value
+        exists = substitute(self.parts.exists, {self.parts.keys.name: self.position})
+        return select(exists, value, const(0, DType.F32))
+
+    def _stored_values(self) -> Load:
         if not self.padded:
             return self._at(self.parts.value, self.position)
         stack = (index(axis.name) for axis in self._stack(self.parts.value))

@@ -30,6 +30,8 @@ def flatten_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:
         raise ScheduleError(f"{kernel.name} computes more than one thing, or sums")
     if first not in names or names[names.index(first) + 1 :][:1] != [second]:
         raise ScheduleError(f"{first} and {second} are not adjacent axes of {output.name}")
+    if kernel.limited_within(names.index(second)):
+        raise ScheduleError(f"{second} ends at run time, before the next of {first} begins")
     position = names.index(first)
     outer, inner = output.axes[position : position + 2]
     both = Axis(f"{first}_{second}", outer.extent * inner.extent, inner.role)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -27,23 +28,48 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Of a result only those elements matter for which `place // stride % extent` is below a size.
+
+    `place` is an element's number in row-major order, the size element `number` of `sizes`, an
+    input of i64. Other elements may have any value.
+    """
+
+    stride: int
+    extent: int
+    sizes: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class FusedKernel:
     """Inputs and stages in topological order; the last stage is the only output.
 
     Every stage's result is a tensor named after the stage, indexed by its axes. `name` is for
     people ("conv2d_add_relu") and no part of the workload key. `anchor` names the stage that
     decides the loop structure (the contraction or reduction; the last stage for an elementwise
-    kernel). Stages before the anchor are its prologue, those after it its epilogue.
+    kernel). Stages before the anchor are its prologue, those after it its epilogue. Elements of
+    the output that do not keep within the `limits` are padding, which need not be computed.
     """
 
     name: str
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     anchor: str
+    limits: tuple[Limit, ...] = ()
 
     @property
     def output(self) -> Stage:
         return self.stages[-1]
+
+    def limited_within(self, position: int) -> bool:
+        """A limit ends the output's axis at this position, and again for each point outside."""
+        after = math.prod(self.output.shape[position + 1 :])
+        whole = after * self.output.shape[position]
+        outside = math.prod(self.output.shape[:position])
+        return outside > 1 and any(
+            after <= limit.stride and limit.stride * limit.extent <= whole for limit in self.limits
+        )
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:

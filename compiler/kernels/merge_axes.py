@@ -24,6 +24,8 @@ def merge_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:
     names = [axis.name for axis in output.axes]
     if first not in names or names.index(first) + 1 != _position(names, second):
         raise ScheduleError(f"{first} and {second} are not adjacent axes of {output.name}")
+    if kernel.limited_within(names.index(second)):
+        raise ScheduleError(f"{second} ends at run time, before the next of {first} begins")
     return _merge(kernel, "", {output.name: names.index(first)})
 
 

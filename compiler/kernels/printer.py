@@ -37,6 +37,9 @@ def format_kernel(kernel: FusedKernel) -> str:
     lines = [f"kernel {kernel.name} (anchor {kernel.anchor})"]
     for buffer in kernel.inputs:
         lines.append(f"  input {buffer.name}: {buffer.type}{' constant' * buffer.constant}")
+    for limit in kernel.limits:
+        place = f"{kernel.output.name} place // {limit.stride} % {limit.extent}"
+        lines.append(f"  needed where {place} < {limit.sizes}[{limit.number}]")
     for stage in kernel.stages:
         lines.extend("  " + line for line in _stage_lines(stage))
     return "\n".join(lines) + "\n"

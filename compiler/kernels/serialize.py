@@ -11,7 +11,8 @@ written once. Rows of the table, operands as row numbers:
     ["select", condition, then, otherwise]
     ["cast", dtype, operand]
 
-A stage is [name, axes, reduce axes, combiner, body], and its accumulator where it has one.
+A stage is [name, axes, reduce axes, combiner, body], and its accumulator where it has one. A limit
+is [stride, extent, sizes, number]; they are there where the kernel has any.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from compiler.errors import TunefarmError
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from compiler.expr.walk import children, postorder
-from compiler.kernels.kernel import Buffer, FusedKernel
+from compiler.kernels.kernel import Buffer, FusedKernel, Limit
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
 
@@ -111,7 +112,12 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
         "expressions": table.rows,
         "stages": stages,
         "anchor": kernel.anchor,
+        **({"limits": [_limit_to_json(limit) for limit in kernel.limits]} if kernel.limits else {}),
     }
+
+
+def _limit_to_json(limit: Limit) -> list[str | int]:
+    return [limit.stride, limit.extent, limit.sizes, limit.number]
 
 
 def kernel_from_json(value: Any) -> FusedKernel:
@@ -147,7 +153,11 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
         )
         for name, axes, reduce, combiner, body, *accumulator in value["stages"]
     )
-    return FusedKernel(str(value["name"]), inputs, stages, str(value["anchor"]))
+    limits = tuple(
+        Limit(int(stride), int(extent), str(sizes), int(number))
+        for stride, extent, sizes, number in value.get("limits", ())
+    )
+    return FusedKernel(str(value["name"]), inputs, stages, str(value["anchor"]), limits)
 
 
 def _expression_from_row(row: Sequence[Any], nodes: Sequence[Expr]) -> Expr:

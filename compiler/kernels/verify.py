@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from compiler.errors import VerifyError
@@ -14,7 +15,7 @@ from compiler.expr.nodes import (
 )
 from compiler.expr.verify import node_problem
 from compiler.expr.walk import Operands, children, loads, postorder
-from compiler.kernels.kernel import FusedKernel, Tensor
+from compiler.kernels.kernel import FusedKernel, Limit, Tensor
 from compiler.kernels.printer import format_expression, format_kernel
 from compiler.kernels.recurrence import recurrence_of
 from compiler.kernels.stage import Stage
@@ -66,6 +67,19 @@ def _first_problem(kernel: FusedKernel) -> str:
             return f"stage {stage.name} is not used"
     if kernel.anchor not in {stage.name for stage in kernel.stages}:
         return f"anchor {kernel.anchor} is not a stage"
+    problems = (_limit_problem(kernel, limit) for limit in kernel.limits)
+    return next(filter(None, problems), "")
+
+
+def _limit_problem(kernel: FusedKernel, limit: Limit) -> str:
+    sizes = next((buffer for buffer in kernel.inputs if buffer.name == limit.sizes), None)
+    if sizes is None or sizes.dtype is not DType.I64 or len(sizes.shape) != 1:
+        return f"its limits are of {limit.sizes}, which is no input of sizes"
+    if not 0 <= limit.number < sizes.shape[0]:
+        return f"{limit.sizes} has no size {limit.number}"
+    size = math.prod(kernel.output.shape)
+    if limit.stride < 1 or limit.extent < 1 or size % (limit.stride * limit.extent):
+        return f"{size} elements have no axis of {limit.extent}, {limit.stride} apart"
     return ""
 
 

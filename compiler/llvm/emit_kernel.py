@@ -156,6 +156,8 @@ class _FunctionEmitter:
             self._unrolled(loop)
         elif (copy := self._copy_of(loop)) is not None:
             emit_copy(self.writer, self.addresses, copy)
+        elif loop.limit is not None:
+            self._limited(loop)
         else:
             self._serial(loop, str(loop.start), str(loop.stop))
 
@@ -194,6 +196,29 @@ class _FunctionEmitter:
         finished = writer.emit(f"icmp slt i64 {following}, {stop}")
         writer.line(f"br i1 {finished}, label %{head}, label %{done}")
         writer.begin_block(done)
+
+    def _limited(self, loop: For) -> None:
+        """A serial loop up to its limit, if it has any round."""
+        writer = self.writer
+        stop = self._stop(loop)
+        some, over = writer.label("some"), writer.label("over")
+        self.registers.join()
+        any_round = writer.emit(f"icmp slt i64 {loop.start}, {stop}")
+        writer.line(f"br i1 {any_round}, label %{some}, label %{over}")
+        writer.begin_block(some)
+        with writer.body():
+            self._serial(loop, str(loop.start), stop)
+        writer.line(f"br label %{over}")
+        writer.begin_block(over)
+
+    def _stop(self, loop: For) -> str:
+        """Where the loop ends: at its limit, if that comes first."""
+        assert loop.limit is not None
+        self.expressions.begin_statement(None)
+        limit = self.expressions.value(loop.limit).text
+        writer = self.writer
+        early = writer.emit(f"icmp slt i64 {limit}, {loop.stop}")
+        return writer.emit(f"select i1 {early}, i64 {limit}, i64 {loop.stop}")
 
     def _stored(self, loop: For) -> tuple[str, ...]:
         """The buffers in scope here that the loop's body stores to."""
@@ -258,7 +283,8 @@ class _FunctionEmitter:
         tiled = uses_tiles(loop.body)
         values = [self.addresses.names[name] for name in outside]
         sets_up = tiled and kernel.target.matrix_tiles is not None
-        call_outlined(writer, loop, name, values, sets_up)
+        stop = None if loop.limit is None else self._stop(loop)
+        call_outlined(writer, loop, name, values, sets_up, stop)
         if outside:
             for buffer in self._stored(loop):
                 self.addresses.written(buffer)

@@ -32,18 +32,29 @@ def call_outlined(
     name: str,
     outside: Sequence[str] = (),
     tiled: bool = False,
+    stop: str | None = None,
 ) -> None:
     """Run the outlined loop `name`: by a team, or alone where there is none.
 
     `outside` are the values of the loops outside. Where the loop is `tiled`, threads set up matrix
-    tiles for it.
+    tiles for it. A loop that ends at run time does so before `stop`, and may have no round.
     """
-    extent, type = loop.stop - loop.start, _context(len(outside))
+    type = _context(len(outside) + (stop is not None))
+    extent = str(loop.stop - loop.start)
+    if stop is not None:
+        extent = writer.emit(f"sub nsw i64 {stop}, {loop.start}")
+        outside = (*outside, extent)
     context = writer.emit_entry(f"alloca {type}, align 8")
     slots = [
         writer.emit(f"getelementptr inbounds {type}, ptr {context}, i32 0, i32 {i}")
         for i in range(4 + len(outside))
     ]
+    over = ""
+    if stop is not None:
+        some, over = writer.label("some"), writer.label("over")
+        rounds = writer.emit(f"icmp sgt i64 {extent}, 0")
+        writer.line(f"br i1 {rounds}, label %{some}, label %{over}")
+        writer.begin_block(some)
     parallel = writer.emit("load ptr, ptr %runtime, align 8")
     slot = writer.emit("getelementptr inbounds i8, ptr %runtime, i64 8")
     threads = writer.emit(f"load i32, ptr {slot}, align 4")
@@ -69,10 +80,14 @@ def call_outlined(
     writer.line(f"call void {parallel}(ptr @{name}, ptr {context}, i32 {threads}, i32 {flags})")
     writer.line(f"br label %{done}")
     writer.begin_block(done)
+    if over:
+        writer.line(f"br label %{over}")
+        writer.begin_block(over)
 
 
 def outline(loop: For, name: str, writer: FunctionWriter, body: Body, outside: int = 0) -> str:
     """The function that each thread of the team calls, written by a new writer."""
+    outside += loop.limit is not None
     slots = [
         writer.emit_entry(
             f"getelementptr inbounds {_context(outside)}, ptr %context, i32 0, i32 {i}"
@@ -83,8 +98,8 @@ def outline(loop: For, name: str, writer: FunctionWriter, body: Body, outside: i
     workspace = writer.emit_entry(f"load ptr, ptr {slots[1]}, align 8")
     chunks = writer.emit_entry(f"load i64, ptr {slots[3]}, align 8")
     values = [writer.emit_entry(f"load i64, ptr {slot}, align 8") for slot in slots[4:]]
+    extent = str(loop.stop - loop.start) if loop.limit is None else values.pop()
     run, end = body(writer, buffers, workspace, values)
-    extent = loop.stop - loop.start
     length = writer.emit(f"udiv i64 {extent}, {chunks}")
     longer = writer.emit(f"urem i64 {extent}, {chunks}")
     draw, work, leave = writer.label("draw"), writer.label("work"), writer.label("leave")

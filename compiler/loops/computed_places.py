@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from compiler.expr.nodes import Expr
+from compiler.expr.nodes import Const, Expr, Load
 from compiler.expr.walk import axes_of, loads
 from compiler.loops.ir import For, LoopKind, Store, Update
 
 
 class ComputedPlaces:
-    """Follows a nest, and knows which variables were read from memory and which loops surround."""
+    """Follows a nest, and knows which variables were read from memory and which loops surround.
 
-    def __init__(self) -> None:
+    What is read at a constant position of an input is the same for all rounds of all loops.
+    """
+
+    def __init__(self, inputs: Collection[str] = ()) -> None:
+        self._inputs = frozenset(inputs)
         self._loops: list[For] = []
         self._read: set[str] = set()  # variables whose values are read from memory
         self._sources: dict[str, set[str]] = {}  # of a bound variable: those that it depends on
@@ -37,7 +41,12 @@ class ComputedPlaces:
 
     def is_computed(self, item: Expr) -> bool:
         """The index is read from memory, or computed from what is."""
-        return bool(loads(item)) or not self._read.isdisjoint(axes_of(item))
+        read = any(not self._is_constant(load) for load in loads(item))
+        return read or not self._read.isdisjoint(axes_of(item))
+
+    def _is_constant(self, load: Load) -> bool:
+        plain = all(isinstance(item, Const) for item in load.indices)
+        return plain and load.buffer in self._inputs
 
     def problem(self, statement: Store | Update) -> str:
         """Why threads or lanes may write to one place; "" if they do not."""

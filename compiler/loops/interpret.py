@@ -66,6 +66,8 @@ class _Interpreter:
         for statement in body:
             match statement:
                 case For(variable=variable, start=start, stop=stop, body=inner):
+                    if statement.limit is not None:
+                        stop = min(stop, int(self.value(statement.limit, env)))
                     for value in range(start, stop):
                         self.run(inner, {**env, variable: value})
                 case Let(variable=variable, value=value_expr, body=inner):

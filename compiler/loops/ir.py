@@ -57,7 +57,11 @@ Body: TypeAlias = tuple[Stmt, ...]
 
 @dataclass(frozen=True, slots=True)
 class For(Stmt):
-    """`for start <= variable < stop: body`; `chunks` per thread for a parallel loop."""
+    """`for start <= variable < stop: body`; `chunks` per thread for a parallel loop.
+
+    A serial or parallel loop with a `limit`, an i64 value that the body does not change, ends there
+    if that comes before `stop`: it may have no rounds at all.
+    """
 
     variable: str
     start: int
@@ -65,6 +69,7 @@ class For(Stmt):
     kind: LoopKind
     body: Body
     chunks: int = 1
+    limit: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

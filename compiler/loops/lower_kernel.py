@@ -23,6 +23,7 @@ from compiler.loops.ir import (
     Scope,
 )
 from compiler.loops.leaves import Leaves
+from compiler.loops.limit_loops import limit_loops
 from compiler.loops.loop_ranges import (
     Env,
     Inside,
@@ -42,6 +43,11 @@ from compiler.loops.walk_recurrence import checked_recurrence
 
 def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:
     """The loop nest of a scheduled kernel; `ScheduleError` if its stages do not fit together."""
+    return hoist_positions(limit_loops(bounded_loops(scheduled), scheduled.kernel.limits))
+
+
+def bounded_loops(scheduled: ScheduledKernel) -> LoopNest:
+    """The same, with loops that all run to their bounds."""
     return _Lowering(scheduled).run()
 
 
@@ -69,14 +75,13 @@ class _Lowering:
         roots = tuple(state for state in self.scheduled.stages if state.attachment is None)
         body = self._roots(roots, Env({}, {}, {}, {}, {}))
         stage = output.stage
-        nest = LoopNest(
+        return LoopNest(
             self.kernel.name,
             self.inputs,
             Memory(stage.name, stage.dtype, stage.shape),
             body,
             tuple(self.scheduled.prefetches.items()),
         )
-        return hoist_positions(nest)
 
     def _roots(self, states: tuple[StageState, ...], env: Env) -> Body:
         state, rest = states[0], states[1:]

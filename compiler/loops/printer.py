@@ -52,7 +52,9 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
     for statement in body:
         match statement:
             case For(variable=variable, start=start, stop=stop, kind=kind, body=inner):
-                yield f"{margin}{kind} {variable} in {start}..{stop}:"
+                until = statement.limit
+                end = stop if until is None else f"min({stop}, {format_expression(until)})"
+                yield f"{margin}{kind} {variable} in {start}..{end}:"
                 yield from _lines(inner, depth + 1)
             case Let(variable=variable, value=value, body=inner):
                 yield f"{margin}let {variable} = {format_expression(value)}"

@@ -57,7 +57,7 @@ class _Verifier:
         self.read_only = {memory.name for memory in nest.inputs}
         self.memories: dict[str, Memory] = {memory.name: memory for memory in nest.inputs}
         self.memories[nest.output.name] = nest.output
-        self.places = ComputedPlaces()
+        self.places = ComputedPlaces(self.read_only)
         self.tiles: dict[str, Memory] = {}
         self.unrolled: list[str] = []  # variables that are known where code is made
         self.private: list[str] = []  # memory of one thread
@@ -118,6 +118,14 @@ class _Verifier:
                 return f"parallel loop {loop.variable} is where {self.private[-1]} is of one thread"
         if LoopKind.VECTORISED in loops and loop.kind is not LoopKind.UNROLLED:
             return f"vectorised loop round the {loop.kind} loop {loop.variable}"
+        if loop.limit is not None:
+            if loop.kind not in (LoopKind.SERIAL, LoopKind.PARALLEL):
+                return f"the {loop.kind} loop {loop.variable} has a limit"
+            if loop.limit.dtype is not DType.I64:
+                return f"the limit of loop {loop.variable} has the type {loop.limit.dtype}"
+            problem = self._value(loop.limit, ranges, guarded)
+            if problem:
+                return problem
         inner = {**ranges, loop.variable: (loop.start, loop.stop - 1)}
         if loop.kind is LoopKind.UNROLLED:
             self.unrolled.append(loop.variable)

@@ -7,9 +7,10 @@ fewer elements: sum(e v) / sum(e) for sum(e / sum(e) v).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from compiler.expr.nodes import Expr, add, const, integer, mul, select, sub, unary
+from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
 from compiler.kernels.kernel import Tensor
 from compiler.operators.registry import OperatorDefinition, Pattern, register
 from compiler.operators.rules import (
@@ -64,7 +65,9 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     attributes.floating("masked")
     batch = broadcast_shapes(query[:-2], key[:-2], value[:-2])
     scores = (*batch, query[-2], key[-2])
-    for position in range(3, len(types)):
+    if attributes.integer("filled") >= 0:
+        _check_sizes(attributes, types.present(len(types) - 1))
+    for position in range(3, _masks_end(attributes, len(types))):
         mask = types.present(position)
         check(
             mask.dtype in (DType.BOOL, operands[0].dtype),
@@ -76,6 +79,16 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         )
     result = (*batch, query[-2], value[-1])
     return TensorType(operands[0].dtype, _turned(result, _perm(attributes, "perm", rank)))
+
+
+def _masks_end(attributes: Attributes, count: int) -> int:
+    """The number of operands up to the last mask."""
+    return count - (attributes.integer("filled") >= 0)
+
+
+def _check_sizes(attributes: Attributes, sizes: TensorType) -> None:
+    check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
+    attributes.axis("filled", sizes.shape[0])
 
 
 def _element(tensor: Tensor, perm: Shape, indices: Sequence[Expr], shape: Shape) -> Expr:
@@ -107,7 +120,8 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
     scores = builder.stage(
         "scores", [*outer, rows, columns], product, reduce=[("k", queries[1])], combiner="sum"
     )
-    masked = _masked(attributes, use, scores, [*outer, rows, columns])
+    exists = _exists(attributes, use)
+    masked = _masked(attributes, use, scores, [*outer, rows, columns], exists)
     largest = builder.stage(
         "max", [*outer, rows], lambda *i: masked[i], reduce=[columns], combiner="max"
     )
@@ -127,7 +141,10 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
         *position, n = indices
         *stack, m, d = (position[place] for place in places)
         weight = exponential[(*stack, m, n)]
-        return mul(weight, _element(value, perms[2], (*stack, n, d), (*batch, *values)))
+        element = _element(value, perms[2], (*stack, n, d), (*batch, *values))
+        if exists is not None:
+            element = select(exists(n), element, const(0, use.dtype))
+        return mul(weight, element)
 
     products = builder.stage(
         "weighted", [axes[axis] for axis in order], weighted, reduce=[columns], combiner="sum"
@@ -140,13 +157,31 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
     return builder.stage("attention", [axes[axis] for axis in order], quotient)
 
 
+Exists: TypeAlias = Callable[[Expr], Expr]
+"""Whether there is a key of this number."""
+
+
+def _exists(attributes: Attributes, use: Use) -> Exists | None:
+    """The keys that there are, where that is known at run time only."""
+    number = attributes.integer("filled")
+    if number < 0:
+        return None
+    sizes = use.input(len(use.inputs) - 1)
+    return lambda key: binary("lt", key, sizes[(integer(number),)])
+
+
 def _masked(
-    attributes: Attributes, use: Use, scores: Tensor, axes: list[tuple[str, int]]
+    attributes: Attributes,
+    use: Use,
+    scores: Tensor,
+    axes: list[tuple[str, int]],
+    exists: Exists | None,
 ) -> Tensor:
     """The scores with the scale and all masks, in the order of the inputs."""
     scale, outside = attributes.floating("scale"), attributes.floating("masked")
-    masks = [use.input(position) for position in range(3, len(use.inputs))]
-    if scale == 1.0 and not masks:
+    end = _masks_end(attributes, len(use.inputs))
+    masks = [use.input(position) for position in range(3, end)]
+    if scale == 1.0 and not masks and exists is None:
         return scores
 
     def body(*indices: Expr) -> Expr:
@@ -159,6 +194,8 @@ def _masked(
                 score = select(element, score, const(outside, use.dtype))
             else:
                 score = add(score, element)
+        if exists is not None:
+            score = select(exists(indices[-1]), score, const(-math.inf, use.dtype))
         return score
 
     return use.builder.stage("masked", axes, body)
@@ -184,8 +221,12 @@ register(
             "perm": (),
             "scale": 1.0,
             "masked": -math.inf,
+            "filled": -1,
         },
         work=_work,
         ends_in_cast=True,
     )
 )
+"""`attention(query, key, value, mask…)`; with `filled` the last operand is a vector of sizes, and
+keys from number `sizes[filled]` on, and their values, are padding.
+"""

@@ -60,6 +60,8 @@ def flatten_short_rows(
     steps: list[FlattenAxes] = []
     while len(kernel.stages) == 1 and not kernel.output.reduce_axes and len(kernel.output.axes) > 1:
         first, second = kernel.output.axes[-2:]
+        if kernel.limited_within(len(kernel.output.axes) - 1):
+            break
         flat = flatten_axes(kernel, first.name, second.name)
         is_short = second.extent <= lanes and not _is_looked_up(kernel)
         if divisions(flat) > divisions(kernel) and not is_short:
@@ -82,6 +84,8 @@ def flatten_single_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Flatten
         return kernel, ()
     for position in range(len(kernel.output.axes) - 2, outer - 1, -1):
         first, second = kernel.output.axes[position : position + 2]
+        if kernel.limited_within(position + 1):
+            continue
         flat = flatten_axes(kernel, first.name, second.name)
         if divisions(flat) <= divisions(kernel):
             kernel = flat

@@ -1,0 +1,156 @@
+"""What expressions and local buffers are worth beyond a size: -inf under a mask, 0 behind exp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.expr.affine import Ranges, affine
+from compiler.expr.functions import BINARY, UNARY
+from compiler.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, const
+from compiler.expr.walk import children
+from compiler.loops.ir import Store
+from compiler.loops.size_conditions import Condition, Key, size_conditions, terms_of
+from compiler.types.conversions import converted
+from compiler.types.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """A buffer holds `value` where factor * index of a dimension + what is outside is beyond."""
+
+    dimension: int
+    factor: int
+    outer: Condition  # over variables outside of the buffer's scope
+    value: Const
+
+    @property
+    def key(self) -> tuple[int, int, Key]:
+        return self.dimension, self.factor, self.outer.key
+
+    def condition(self, load: Load, ranges: Ranges) -> Condition | None:
+        """The condition beyond which this load gives the value."""
+        form = affine(load.indices[self.dimension], ranges)
+        return self.outer.with_form(self.outer.form.plus(form, self.factor))
+
+
+Known = Mapping[str, tuple[Padding, ...]]
+"""What is known of buffers, by name."""
+
+
+def padding_of(store: Store, ranges: Ranges, known: Known) -> list[Padding]:
+    """What a store leaves beyond sizes."""
+    found = []
+    for condition in candidates(store.value, ranges, known):
+        value = folded(store.value, condition, ranges, known)
+        if value is None:
+            continue
+        for dimension, factor, outer in along_indices(store.indices, condition, ranges):
+            found.append(Padding(dimension, factor, outer, value))
+    return found
+
+
+def along_indices(
+    indices: Iterable[Expr], condition: Condition, ranges: Ranges
+) -> Iterator[tuple[int, int, Condition]]:
+    """The condition as one on an index: dimension and factor of the index, and what is left.
+
+    Where it is on no index at all the factor is 0.
+    """
+    yield 0, 0, condition
+    for dimension, item in enumerate(indices):
+        form = affine(item, ranges)
+        terms = terms_of(form)
+        if not terms:
+            continue
+        factor, rest = divmod(condition.coefficient(terms[0][0]), terms[0][1])
+        outer = condition.with_form(condition.form.plus(form, -factor))
+        if factor >= 1 and not rest and outer is not None:
+            yield dimension, factor, outer
+
+
+def candidates(value: Expr, ranges: Ranges, known: Known) -> list[Condition]:
+    """Conditions that may decide what a value is: of selects, and of padding that it reads."""
+    found: dict[Condition, None] = {}
+    for node in nodes(value):
+        if isinstance(node, Select):
+            found |= dict.fromkeys(size_conditions(node.condition, ranges))
+        elif isinstance(node, Load):
+            conditions = (item.condition(node, ranges) for item in known.get(node.buffer, ()))
+            found |= {condition: None for condition in conditions if condition is not None}
+    return list(found)
+
+
+def folded(value: Expr, beyond: Condition, ranges: Ranges, known: Known) -> Const | None:
+    """The literal that an expression is worth where the condition does not hold; None if unknown.
+
+    A difference to -inf is -inf: where it is NaN, all of the row is.
+    """
+    memo: dict[int, Const | None] = {}
+
+    def fold(node: Expr) -> Const | None:
+        if id(node) not in memo:
+            memo[id(node)] = visit(node)
+        return memo[id(node)]
+
+    def visit(node: Expr) -> Const | None:
+        match node:
+            case Const():
+                return node
+            case Load(buffer=buffer):
+                for padding in known.get(buffer, ()):
+                    own = padding.condition(node, ranges)
+                    if own is not None and own.implies(beyond):
+                        return padding.value
+                return None
+            case Select(condition=condition, then=then, otherwise=otherwise):
+                if any(own.implies(beyond) for own in size_conditions(condition, ranges)):
+                    return fold(otherwise)
+                first, second = fold(then), fold(otherwise)
+                return first if first == second else None
+            case Binary(op=op, left=left, right=right):
+                return _combined(node.dtype, op, fold(left), fold(right))
+            case Unary(op=op, operand=operand):
+                inner = fold(operand)
+                return None if inner is None else _evaluated(node.dtype, UNARY[op].evaluate, inner)
+            case Cast(dtype=dtype, operand=operand):
+                inner = fold(operand)
+                if inner is None:
+                    return None
+                array = converted(np.asarray(inner.value, inner.dtype.numpy), dtype)
+                return const(array.item(), dtype)
+        return None
+
+    return fold(value)
+
+
+def _combined(dtype: DType, op: str, left: Const | None, right: Const | None) -> Const | None:
+    if left is not None and right is not None:
+        return _evaluated(dtype, BINARY[op].evaluate, left, right)
+    if not dtype.is_float:
+        return None
+    lowest = op in ("add", "sub") and left is not None and left.value == -math.inf
+    lowest = lowest or (op == "add" and right is not None and right.value == -math.inf)
+    return const(-math.inf, dtype) if lowest else None
+
+
+def _evaluated(dtype: DType, evaluate: object, *operands: Const) -> Const | None:
+    assert callable(evaluate)
+    with np.errstate(all="ignore"):
+        arrays = [np.asarray(operand.value, operand.dtype.numpy) for operand in operands]
+        return const(np.asarray(evaluate(*arrays)).item(), dtype)
+
+
+def nodes(value: Expr) -> Iterator[Expr]:
+    """Every node of an expression once."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            stack.extend(children(node))

@@ -1,0 +1,339 @@
+"""Which writes of a nest matter, where some sizes are known at run time only.
+
+What a kernel's limits and selects by `index < size` leave out is followed backwards: from the
+output to the local buffers that it is computed from. A write matters where all of its conditions
+hold; what it writes elsewhere is padding, or the neutral element of what is summed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import is_
+
+from compiler.expr.affine import Affine, Ranges, affine, expr_range
+from compiler.expr.combiners import neutral_element
+from compiler.expr.nodes import Expr, Load, Select, all_of, select
+from compiler.expr.parts import conjuncts
+from compiler.expr.walk import children, loads, transform
+from compiler.kernels.kernel import Limit
+from compiler.loops.ir import (
+    Allocate,
+    Body,
+    Dot,
+    For,
+    If,
+    Let,
+    LoopNest,
+    Stmt,
+    Store,
+    TileLoad,
+    TileStore,
+    Update,
+    values_of,
+    written,
+)
+from compiler.loops.known_padding import (
+    Known,
+    Padding,
+    along_indices,
+    candidates,
+    folded,
+    nodes,
+    padding_of,
+)
+from compiler.loops.size_conditions import (
+    Condition,
+    Key,
+    limit_condition,
+    size_condition,
+    size_conditions,
+    strongest,
+)
+
+Write = Store | Update | Dot
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A write with what is known where it stands: ranges of variables, and which buffers it means.
+
+    Loops that are written twice have a buffer of one name each: `buffers` tells them apart.
+    """
+
+    statement: Write
+    ranges: Ranges
+    buffers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """One dimension is needed where factor * index and what is outside keep the condition."""
+
+    dimension: int
+    factor: int
+    outer: Condition  # over variables outside of the buffer's scope
+
+    @property
+    def key(self) -> tuple[int, int, Key]:
+        return self.dimension, self.factor, self.outer.key
+
+
+class LiveWrites:
+    """The writes of a nest, and the conditions under which they matter."""
+
+    def __init__(self, nest: LoopNest, limits: Sequence[Limit]) -> None:
+        self.nest = nest
+        self.limits = limits
+        self.places: dict[int, Place] = {}  # by identity of the statement
+        self._outside: dict[str, frozenset[str]] = {}  # of local buffers: variables in scope there
+        self._unknown: set[str] = set()  # buffers that are read or written in other ways
+        self._walk(nest.body, {}, {})
+        read = (value for place in self.places.values() for value in values_of(place.statement))
+        if any(load.buffer == nest.output.name for value in read for load in loads(value)):
+            self._unknown.add(nest.output.name)  # a recurrence
+        self._padding: dict[str, tuple[Padding, ...]] = {}
+        self._find_padding()
+        self._needs: dict[str, list[_Need]] = {}
+
+    def conditions(self, statement: Stmt) -> list[Condition]:
+        """Those of a write: its target's, and those outside of which it changes nothing."""
+        place = self.places.get(id(statement))
+        if place is None:
+            return []
+        found = self._target_conditions(place)
+        if isinstance(statement, Update):
+            neutral = neutral_element(statement.combiner, statement.value.dtype)
+            found += _outermost(statement.value, neutral, place.ranges)
+        return found
+
+    def guarded_body(self, body: Body) -> Body:
+        """A body whose updates are `guarded`."""
+        made: list[Stmt] = []
+        for statement in body:
+            if isinstance(statement, For | Let | If | Allocate):
+                inner = self.guarded_body(statement.body)
+                same = all(map(is_, inner, statement.body))
+                made.append(statement if same else replace(statement, body=inner))
+            else:
+                made.append(self.guarded(statement))
+        return tuple(made)
+
+    def guarded(self, statement: Stmt) -> Stmt:
+        """An update with a select for what its operands are known to hold beyond a size."""
+        place = self.places.get(id(statement))
+        if place is None or not isinstance(statement, Update):
+            return statement
+        value, ranges, known = statement.value, place.ranges, self._known(place)
+        neutral = neutral_element(statement.combiner, value.dtype)
+        own = {item.key for item in _outermost(value, neutral, ranges)}
+        found = strongest(
+            condition
+            for condition in candidates(value, ranges, known)
+            if condition.key not in own and folded(value, condition, ranges, known) == neutral
+        )
+        if not found:
+            return statement
+        held = all_of(*(condition.to_expr() for condition in found.values()))
+        return replace(statement, value=select(held, assumed(value, found, ranges), neutral))
+
+    def reads_of_input(self, name: str) -> Iterator[tuple[Load, list[Condition], Ranges]]:
+        """Every load of an input, the conditions under which it matters, and ranges there."""
+        for place, load, conditions in self._reads(name):
+            yield load, conditions, place.ranges
+
+    # --- what there is --------------------------------------------------------------------------
+
+    def _walk(
+        self, body: Body, ranges: Mapping[str, tuple[int, int]], buffers: Mapping[str, str]
+    ) -> None:
+        for statement in body:
+            match statement:
+                case For(variable=variable, start=start, stop=stop, body=inner):
+                    self._walk(inner, {**ranges, variable: (start, stop - 1)}, buffers)
+                case Let(variable=variable, value=value, body=inner):
+                    self._walk(inner, {**ranges, variable: expr_range(value, ranges)}, buffers)
+                case If(body=inner):
+                    self._walk(inner, ranges, buffers)
+                case Allocate(memory=memory, body=inner):
+                    own = f"{memory.name}#{len(self._outside)}"
+                    self._outside[own] = frozenset(ranges)
+                    self._walk(inner, ranges, {**buffers, memory.name: own})
+                case Store() | Update() | Dot():
+                    self.places[id(statement)] = Place(statement, ranges, buffers)
+                case _:
+                    self._unknown |= {buffers.get(name, name) for name in _mentioned(statement)}
+
+    def _known(self, place: Place) -> Known:
+        """What is known of the buffers that a statement sees, by the names that it has for them."""
+        return {
+            name: self._padding[own] for name, own in place.buffers.items() if own in self._padding
+        }
+
+    def _find_padding(self) -> None:
+        """What local buffers hold beyond a size, in the order in which they are filled."""
+        writes: dict[str, list[Place]] = {}
+        for place in self.places.values():
+            name = place.buffers.get(place.statement.buffer)
+            if name is not None and name not in self._unknown:
+                writes.setdefault(name, []).append(place)
+        for name, places in writes.items():
+            found: list[Padding] | None = None
+            for place in places:
+                own: list[Padding] = []
+                if isinstance(place.statement, Store):
+                    own = padding_of(place.statement, place.ranges, self._known(place))
+                found = own if found is None else [item for item in found if item in own]
+            kept = [item for item in found or [] if self._is_outside(item.outer, name)]
+            if kept:
+                self._padding[name] = tuple(kept)
+
+    def _weakened(self, condition: Condition, place: Place, buffer: str) -> Condition:
+        """What a condition implies for what is inside of a buffer's scope."""
+        for name, factor in condition.terms:
+            if name not in self._outside.get(buffer, ()):
+                low, high = place.ranges[name]
+                condition = condition.at(name, low if factor > 0 else high)
+        return condition
+
+    def _is_outside(self, condition: Condition, buffer: str) -> bool:
+        return {name for name, _ in condition.terms} <= self._outside[buffer]
+
+    # --- where writes matter --------------------------------------------------------------------
+
+    def _target_conditions(self, place: Place) -> list[Condition]:
+        statement, ranges = place.statement, place.ranges
+        if statement.buffer == self.nest.output.name:
+            return self._output_conditions(statement, ranges)
+        found = []
+        for need in self._needs_of(place.buffers[statement.buffer]):
+            form = affine(statement.indices[need.dimension], ranges)
+            found.append(need.outer.with_form(need.outer.form.plus(form, need.factor)))
+        return [condition for condition in found if condition is not None]
+
+    def _output_conditions(self, statement: Write, ranges: Ranges) -> list[Condition]:
+        if self.nest.output.name in self._unknown:
+            return []
+        place, stride = Affine(0, ()), 1
+        for extent, item in zip(
+            reversed(self.nest.output.shape), reversed(statement.indices), strict=True
+        ):
+            place = place.plus(affine(item, ranges), stride)
+            stride *= extent
+        found = (limit_condition(limit, place, stride, ranges) for limit in self.limits)
+        return [condition for condition in found if condition is not None]
+
+    def _needs_of(self, buffer: str) -> list[_Need]:
+        """How far a local buffer is read; [] while that is found out, or where nobody knows."""
+        if buffer in self._needs:
+            return self._needs[buffer]
+        self._needs[buffer] = []
+        if buffer in self._unknown:
+            return []
+        needs: dict[tuple[int, int, Key], _Need] | None = None
+        for place, load, conditions in self._reads(buffer):
+            own: dict[tuple[int, int, Key], _Need] = {}
+            for condition in conditions:
+                for dimension, factor, outer in along_indices(
+                    load.indices, condition, place.ranges
+                ):
+                    outer = self._weakened(outer, place, buffer)
+                    if self._is_outside(outer, buffer):
+                        need = _Need(dimension, factor, outer)
+                        own[need.key] = _stronger(own.get(need.key, need), need)
+            if needs is None:
+                needs = own
+            else:
+                needs = {key: _weaker(needs[key], own[key]) for key in needs if key in own}
+        self._needs[buffer] = list((needs or {}).values())
+        return self._needs[buffer]
+
+    def _reads(self, buffer: str) -> Iterator[tuple[Place, Load, list[Condition]]]:
+        """Every load of a buffer, and the conditions under which its value matters."""
+        for place in self.places.values():
+            names = {name for name, own in place.buffers.items() if own == buffer} or {buffer}
+            read = [item for value in values_of(place.statement) for item in _loads(value, place)]
+            found = [(load, path) for load, path in read if load.buffer in names]
+            if found:
+                own = self._target_conditions(place)
+                yield from ((place, load, [*own, *path]) for load, path in found)
+            for item in place.statement.indices:
+                for node in nodes(item):
+                    if isinstance(node, Load) and node.buffer in names:
+                        yield place, node, []
+
+
+def assumed(expr: Expr, known: Mapping[Key, Condition], ranges: Ranges) -> Expr:
+    """The expression where these conditions hold: selects by them are what they choose."""
+
+    def holds(part: Expr) -> bool:
+        condition = size_condition(part, ranges)
+        best = None if condition is None else known.get(condition.key)
+        return condition is not None and best is not None and best.implies(condition)
+
+    def visit(node: Expr) -> Expr | None:
+        if not isinstance(node, Select):
+            return None
+        parts = conjuncts(node.condition)
+        left = [part for part in parts if not holds(part)]
+        if len(left) == len(parts):
+            return None
+        then = transform(node.then, visit)
+        if not left:
+            return then
+        return select(all_of(*left), then, transform(node.otherwise, visit))
+
+    return transform(expr, visit)
+
+
+def _outermost(value: Expr, neutral: Expr, ranges: Ranges) -> list[Condition]:
+    """The conditions outside of which a value is neutral, from its outermost selects."""
+    found: list[Condition] = []
+    while isinstance(value, Select) and value.otherwise == neutral:
+        found += size_conditions(value.condition, ranges)
+        value = value.then
+    return found
+
+
+def _loads(value: Expr, place: Place) -> list[tuple[Load, tuple[Condition, ...]]]:
+    """The loads of a value, each with the conditions of the selects that it is chosen by."""
+    found: list[tuple[Load, tuple[Condition, ...]]] = []
+    seen: set[tuple[int, tuple[Condition, ...]]] = set()
+    stack: list[tuple[Expr, tuple[Condition, ...]]] = [(value, ())]
+    while stack:
+        node, path = stack.pop()
+        if (id(node), path) in seen:
+            continue
+        seen.add((id(node), path))
+        if isinstance(node, Load):
+            found.append((node, path))
+        if isinstance(node, Select):
+            own = (*path, *size_conditions(node.condition, place.ranges))
+            stack += [(node.condition, path), (node.otherwise, path), (node.then, own)]
+        else:
+            stack += [(operand, path) for operand in children(node)]
+    return found
+
+
+def _stronger(first: _Need, second: _Need) -> _Need:
+    return max(first, second, key=lambda need: need.outer.constant)
+
+
+def _weaker(first: _Need, second: _Need) -> _Need:
+    return min(first, second, key=lambda need: need.outer.constant)
+
+
+def _mentioned(statement: Stmt) -> set[str]:
+    """The buffers of a statement of which no condition is known."""
+    found = {write.buffer for write in written(statement)}
+    for write in written(statement):
+        if isinstance(write, Store | Update | Dot):
+            found |= {
+                node.buffer
+                for value in values_of(write)
+                for node in nodes(value)
+                if isinstance(node, Load)
+            }
+    if isinstance(statement, TileLoad | TileStore):
+        found.add(statement.source.buffer)
+    return found

@@ -1,0 +1,160 @@
+"""Conditions on sizes that are known at run time: `4 * i + j < 3 * sizes[2]`, sums of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from compiler.expr.affine import Affine, Ranges, affine, affine_range
+from compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
+from compiler.expr.parts import conjuncts
+from compiler.kernels.kernel import Limit
+from compiler.types.dtypes import DType
+
+Terms: TypeAlias = tuple[tuple[str, int], ...]
+Key: TypeAlias = tuple[Terms, int, Load]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """terms + constant < scale * size, where the size is one element of an input of i64."""
+
+    terms: Terms  # by variable, in alphabetical order
+    constant: int
+    scale: int
+    size: Load
+
+    @property
+    def key(self) -> Key:
+        """What two conditions share of which one implies the other."""
+        return self.terms, self.scale, self.size
+
+    def implies(self, other: Condition) -> bool:
+        """Where this one holds the other one does."""
+        return self.key == other.key and self.constant >= other.constant
+
+    def coefficient(self, variable: str) -> int:
+        return dict(self.terms).get(variable, 0)
+
+    def at(self, variable: str, value: int) -> Condition:
+        """The condition with a variable fixed."""
+        factor = self.coefficient(variable)
+        terms = tuple(term for term in self.terms if term[0] != variable)
+        return replace(self, terms=terms, constant=self.constant + factor * value)
+
+    def with_form(self, form: Affine) -> Condition | None:
+        """The same bound for another sum; None where that is no sum of variables."""
+        named = terms_of(form)
+        if named is None:
+            return None
+        return Condition(named, form.constant, self.scale, self.size)
+
+    @property
+    def form(self) -> Affine:
+        """The left side."""
+        return Affine(self.constant, self.terms)
+
+    def to_expr(self) -> Expr:
+        return binary("lt", self.form.to_expr(), self.bound())
+
+    def bound(self) -> Expr:
+        """The right side."""
+        return mul(self.size, integer(self.scale))
+
+    def rounds(self, variable: str) -> Expr:
+        """Before which value of a variable, of a positive factor, the condition holds."""
+        factor = self.coefficient(variable)
+        outer = self.at(variable, 0).form.plus(Affine(1 - factor, ()))
+        left = add(self.bound(), Affine(0, ()).plus(outer, -1).to_expr())
+        return left if factor == 1 else binary("floordiv", left, integer(factor))
+
+
+def terms_of(form: Affine) -> Terms | None:
+    """The terms of a sum of variables, in order; None where some are no variables."""
+    named = [(atom, factor) for atom, factor in form.terms if isinstance(atom, str)]
+    return tuple(sorted(named)) if len(named) == len(form.terms) else None
+
+
+def size_condition(expr: Expr, ranges: Ranges) -> Condition | None:
+    """The condition that an expression is; None where it is none on a sum of variables."""
+    match expr:
+        case Binary(op="lt", left=left, right=Load() as size) if _is_size(size):
+            return _condition(affine(left, ranges), size)
+    return None
+
+
+def size_conditions(condition: Expr, ranges: Ranges) -> list[Condition]:
+    """Those among the parts of a conjunction."""
+    found = (size_condition(part, ranges) for part in conjuncts(condition))
+    return [item for item in found if item is not None]
+
+
+def _is_size(load: Load) -> bool:
+    plain = len(load.indices) == 1 and isinstance(load.indices[0], Const)
+    return plain and load.dtype is DType.I64
+
+
+def _condition(form: Affine, size: Load) -> Condition | None:
+    named = terms_of(form)
+    if named is not None:
+        return Condition(named, form.constant, 1, size)
+    match form:
+        case Affine(
+            constant=0, terms=((Binary(op="floordiv", left=left, right=Const(value=divisor)), 1),)
+        ) if int(divisor) > 0:
+            inner = affine(left, {})
+            named = terms_of(inner)
+            if named is not None:
+                return Condition(named, inner.constant, int(divisor), size)
+    return None
+
+
+def limit_condition(limit: Limit, place: Affine, total: int, ranges: Ranges) -> Condition | None:
+    """The condition that an element at `place` of so many is within a limit; None if unknown."""
+    period = limit.stride * limit.extent
+    named = terms_of(place)
+    if named is None:
+        return None
+    constant = place.constant
+    if period != total:
+        named = tuple((name, factor) for name, factor in named if factor % period)
+        constant %= period
+        low, high = affine_range(Affine(constant, named), ranges)
+        if low < 0 or high >= period:
+            return None
+    size = Load(DType.I64, limit.sizes, (integer(limit.number),))
+    return reduced(Condition(named, constant, limit.stride, size), ranges)
+
+
+def reduced(condition: Condition, ranges: Ranges) -> Condition:
+    """The condition without what is less than its scale, divided by that."""
+    scale = condition.scale
+    whole = tuple(
+        (name, factor // scale) for name, factor in condition.terms if factor % scale == 0
+    )
+    rest = tuple(term for term in condition.terms if term[1] % scale)
+    constant, offset = divmod(condition.constant, scale)
+    low, high = affine_range(Affine(offset, rest), ranges)
+    if low < 0 or high >= scale:
+        return condition
+    return Condition(whole, constant, 1, condition.size)
+
+
+def strongest(conditions: Iterable[Condition]) -> dict[Key, Condition]:
+    """By key the condition that implies the others."""
+    found: dict[Key, Condition] = {}
+    for condition in conditions:
+        known = found.get(condition.key)
+        if known is None or condition.constant > known.constant:
+            found[condition.key] = condition
+    return found
+
+
+def shared(first: Mapping[Key, Condition], second: Mapping[Key, Condition]) -> dict[Key, Condition]:
+    """By key of both the condition that either of them implies."""
+    return {
+        key: min(first[key], second[key], key=lambda item: item.constant)
+        for key in first
+        if key in second
+    }
