@@ -177,16 +177,17 @@ class Executable:
             inputs = spread(structure.inputs, inputs)
         arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
         results = frame.bind_outputs(out, arrays)
-        self._enter(frame)
-        if self._sized is not None:
-            frame.collect(results, arrays)
+        self.enter(frame, arrays, results)
         return gathered(structure.outputs, results) if structure.outputs else results
 
-    def _enter(self, frame: Frame) -> None:
+    def enter(self, frame: Frame, arrays: Sequence[AnyArray], results: dict[str, AnyArray]) -> None:
+        """Run what is bound in a frame; `results` get those whose sizes are known only then."""
         self._entry(*frame.arguments)
         if self._functions is not None:
             report = frame.arena_address(self.spec.arena_bytes - REPORT_BYTES)
             self._functions.raise_failure(report)
+        if self._sized is not None:
+            frame.collect(results, arrays)
 
     def bind(
         self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
@@ -198,11 +199,10 @@ class Executable:
         say sizes, these must stay as they are. Raises `InputError` as `run` does, for an input that
         no code can read as it lies, and for a model that computes sizes of its outputs.
         """
-        if self._sized is not None and self._sized.computes:
+        if self._sized is not None and any(port.late for port in self._sized.outputs):
             raise InputError(
-                f"{self.spec.name} computes sizes of its outputs or whether arguments fit, so that "
-                "arrays cannot be bound",
-                hint="call run, which looks at what was computed",
+                f"{self.spec.name} computes sizes of its outputs, so that arrays cannot be bound",
+                hint="call run, which returns outputs of the sizes that were computed",
             )
         frame = self.new_frame()
         arrays = frame.bind_inputs(inputs)
@@ -216,8 +216,8 @@ class Executable:
                 )
         results = frame.bind_outputs(out, arrays)
         call = partial(self._entry, *frame.arguments)
-        if self._functions is not None:
-            call = partial(self._enter, frame)
+        if self._functions is not None or (self._sized is not None and self._sized.computes):
+            call = partial(self.enter, frame, arrays, results)
         return BoundRun(call, results, (self, frame, arrays))
 
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:

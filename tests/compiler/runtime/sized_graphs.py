@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
 from compiler.types.dtypes import DType
 from compiler.types.signature import (
     SIZES,
     AxisSource,
+    Check,
     Equality,
+    ResultSource,
     Signature,
     SizedPort,
     Source,
+    ValueSource,
 )
-from compiler.types.sizes import Dimension, Size, Symbol
+from compiler.types.sizes import Dimension, Size, Symbol, divide
 from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker
+
+_SIZES = 8
 
 
 def symbol(name: str, low: int, high: int) -> tuple[Symbol, Size]:
@@ -49,27 +59,37 @@ class SizedMaker(GraphMaker):
 
     def filled(self, value: str, axis: int, size: Dimension, with_: str = "zero") -> str:
         """The value with what lies behind the size replaced."""
+        number = self._number(size)
+        return self.node("fill", value, SIZES, axis=axis, number=number, value=with_)
+
+    def size(self, size: Dimension) -> str:
+        """The size as a value."""
+        number = self._number(size)
+        return self.node("slice", SIZES, starts=(number,), steps=(1,), shape=(1,))
+
+    def _number(self, size: Dimension) -> int:
+        # the type is known when all sizes are: long enough for what these tests ask for
+        self.types[SIZES] = TensorType(DType.I64, (_SIZES,))
         if size not in self.sizes:
             self.sizes.append(size)
-        # the type is known when all sizes are: long enough for what these tests ask for
-        self.types[SIZES] = TensorType(DType.I64, (8,))
-        number = self.sizes.index(size)
-        return self.node("fill", value, SIZES, axis=axis, number=number, value=with_)
+        return self.sizes.index(size)
 
     def sized(
         self,
         outputs: dict[str, tuple[tuple[Dimension, int] | int, ...]],
         equalities: tuple[Equality, ...] = (),
         more: tuple[str, ...] = (),
+        *,
+        verified: bool = True,
     ) -> Graph:
         """The graph of these outputs, `more` of them are no ports."""
-        self.sizes += [1] * (8 - len(self.sizes))
+        self.sizes += [1] * (_SIZES - len(self.sizes))
         ports = tuple(port(name, self.types[name].dtype, *axes) for name, axes in outputs.items())
         signature = Signature(
             tuple(self.ports), ports, tuple(self.sources), tuple(self.sizes), equalities
         )
         inputs = (*self.inputs, SIZES)
-        self.types[SIZES] = TensorType(DType.I64, (8,))
+        self.types[SIZES] = TensorType(DType.I64, (_SIZES,))
         graph = Graph(
             "sized",
             inputs,
@@ -79,7 +99,8 @@ class SizedMaker(GraphMaker):
             self.constants,
             signature,
         )
-        verify_graph(graph)
+        if verified:
+            verify_graph(graph)
         return graph
 
 
@@ -96,4 +117,97 @@ def rows_graph() -> Graph:
     total = maker.node("reduce_sum", maker.filled(x, 1, length), axes=(1,), keepdims=False)
     return maker.sized(
         {relu: ((batch, BATCH), (length, LENGTH), WIDTH), total: ((batch, BATCH), WIDTH)}
+    )
+
+
+def joined_graph() -> Graph:
+    """Of x: f32[batch:1..4, length:0..7, 5] the relu of its rows: f32[batch*length, 5]."""
+    maker = SizedMaker()
+    (b, batch), (n, length) = symbol("batch", 1, BATCH), symbol("length", 0, LENGTH)
+    x = maker.port("x", DType.F32, (batch, BATCH), (length, LENGTH), WIDTH)
+    maker.sources += [AxisSource(b, x, 0), AxisSource(n, x, 1)]
+    rows = maker.node("relu", maker.node("reshape", x, shape=(BATCH * LENGTH, WIDTH)))
+    flat = batch * length
+    made = maker.sized({rows: ((flat, BATCH * LENGTH), WIDTH)}, verified=False)
+    assert made.signature is not None
+    apart = (((batch, BATCH), (length, LENGTH)), ((WIDTH, WIDTH),))
+    (output,) = made.signature.outputs
+    graph = replace(
+        made, signature=replace(made.signature, outputs=(replace(output, padded=apart),))
+    )
+    verify_graph(graph)
+    return graph
+
+
+def taken_graph() -> Graph:
+    """Of x: f32[6] the sum and the relu of the first `count`, which an argument's element says.
+
+    It must be twice the size `half`, its other element halved: 9 // 4.
+    """
+    maker = SizedMaker()
+    (c, count) = symbol("count", 0, 6)
+    x = maker.port("x", DType.F32, 6)
+    given = maker.port("count", DType.I64, 2)
+    maker.sources.append(ValueSource(c, given, 1))
+    total = maker.node("reduce_sum", maker.filled(x, 0, count), axes=(0,), keepdims=False)
+    relu = maker.node("relu", x)
+    even = Equality(divide(count, 2), divide(count + 1, 2), "they are halves")
+    return maker.sized({total: (), relu: ((count, 6),)}, (even,))
+
+
+def counted_graph() -> Graph:
+    """Of x: f32[8] twice, one below the other, the first `found` elements: the graph says how many.
+
+    They are as many as n says, which must not be negative.
+    """
+    maker = SizedMaker()
+    (f, found) = symbol("found", 0, 7)
+    x = maker.port("x", DType.F32, 8)
+    n = maker.port("n", DType.I64, 1)
+    head = maker.node("slice", x, starts=(0,), steps=(1,), shape=(7,))
+    twice = maker.node("expand", maker.node("relu", head), shape=(2, 7))
+    zero = maker.constant(np.zeros(1, np.int64))
+    count = maker.node("add", n, zero)
+    wrong = maker.node("cast", maker.node("less", n, zero), to="i64")
+    maker.sources.append(ResultSource(f, count, 0))
+    made = maker.sized({twice: (2, (found, 7))}, more=(count, wrong))
+    check = Check(wrong, "n", "it must not be negative")
+    assert made.signature is not None
+    return replace(made, signature=replace(made.signature, checks=(check,)))
+
+
+def cache_graph() -> Graph:
+    """present = past and behind it new, and the sum of all: f32[2, past + 1, 4]."""
+    maker = SizedMaker()
+    (p, past) = symbol("past", 0, 30)
+    before = maker.port("past", DType.F32, 2, (past, 31), 4)
+    new = maker.port("new", DType.F32, 2, 1, 4)
+    maker.sources.append(AxisSource(p, before, 1))
+    places = maker.constant(np.arange(31).reshape(31, 1))
+    limit = maker.size(past)
+    present = maker.node("where", maker.node("less", places, limit), before, new)
+    total = maker.node("reduce_sum", maker.filled(present, 1, past + 1), axes=(1,), keepdims=False)
+    made = maker.sized({present: (2, (past + 1, 31), 4), total: (2, 4)})
+    return renamed(made, {present: "present", total: "total"})
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names for outputs."""
+    signature = graph.signature
+    assert signature is not None
+
+    def name(old: str) -> str:
+        return names.get(old, old)
+
+    nodes = tuple(
+        replace(node, inputs=tuple(map(name, node.inputs)), output=name(node.output))
+        for node in graph.nodes
+    )
+    outputs = tuple(replace(port, name=name(port.name)) for port in signature.outputs)
+    return replace(
+        graph,
+        nodes=nodes,
+        outputs=tuple(map(name, graph.outputs)),
+        types={name(old): type for old, type in graph.types.items()},
+        signature=replace(signature, outputs=outputs),
     )
