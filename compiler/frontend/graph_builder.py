@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
@@ -19,7 +19,8 @@ from compiler.graph.ir import Graph
 from compiler.limits import Allowance
 from compiler.operators.padding import PaddedUse, padding_of
 from compiler.operators.registry import complete_attributes, infer_type
-from compiler.types.dims import Dims, extent_of, is_whole, reshaped, true_shape, whole_dims
+from compiler.operators.use import Attributes
+from compiler.types.dims import Axis, Dims, extent_of, is_whole, reshaped, true_shape, whole_dims
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.signature import SIZES, Check, ResultSource, Signature
@@ -71,6 +72,40 @@ class Value:
         return len(self.type.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How a value came of another one by operators that only move elements; see `moved`."""
+
+    source: Value
+    axes: tuple[int | None, ...]
+    again: Callable[[Value], Value]
+
+
+_MOVES = ("transpose", "reshape", "identity")
+
+
+def kept_axes(source: Value, value: Value) -> tuple[int | None, ...]:
+    """For each axis of a reshaped value that of its source that has the same elements, if any."""
+    behind = {
+        math.prod(source.shape[axis:]): axis
+        for axis in reversed(range(source.rank))
+        if source.shape[axis] > 1
+    }
+    found = (behind.get(math.prod(value.shape[axis:])) for axis in range(value.rank))
+    return tuple(
+        before if before is not None and source.dims[before] == value.dims[axis] else None
+        for axis, before in enumerate(found)
+    )
+
+
+def _kept_axes(
+    operator: str, attributes: Attributes, source: Value, value: Value
+) -> tuple[int | None, ...]:
+    if operator == "transpose":
+        return attributes.integers("perm")
+    return kept_axes(source, value)
+
+
 class GraphBuilder:
     """Nodes in the order of emission; every value has a unique name and an inferred type.
 
@@ -93,8 +128,9 @@ class GraphBuilder:
         self._memory_bytes = 0
         self.run_time = RunTimeSizes()
         self._is_padded = False  # whether any value is, or is computed of sizes
-        self._known: dict[str, dict[int, str]] = {}  # value -> axis -> what its padding is
-        self._filled: dict[tuple[str, int, str], Value] = {}
+        self._known: dict[tuple[str, int], tuple[Axis, str]] = {}  # (value, axis) -> its padding
+        self._filled: dict[tuple[str, int, Axis, str], Value] = {}
+        self._moves: dict[str, Move] = {}
         self._computed: dict[Symbol, Value] = {}
         self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
@@ -251,12 +287,42 @@ class GraphBuilder:
 
     def filled(self, value: Value, axis: int, content: str) -> Value:
         """The value with its padding along an axis replaced: zero, one, lowest or highest."""
-        if is_whole(value.dims[axis]) or self._known.get(value.name, {}).get(axis) == content:
+        dims = value.dims[axis]
+        if is_whole(dims) or self._known.get((value.name, axis)) == (dims, content):
             return value
-        key = (value.name, axis, content)
+        key = (value.name, axis, dims, content)
         if key not in self._filled:
-            self._filled[key] = self._fill(value, axis, content)
+            self._filled[key] = self._filled_before(value, axis, content)
         return self._filled[key]
+
+    def _filled_before(self, value: Value, axis: int, content: str) -> Value:
+        """The value filled, where it was only moved as what it was before: that made it, and may
+        fill it on its way."""
+        move = self._moves.get(value.name)
+        source = None if move is None else move.axes[axis]
+        if move is None or source is None or move.source.dims[source] != value.dims[axis]:
+            return self._fill(value, axis, content)
+        return move.again(self.filled(move.source, source, content))
+
+    def moved(
+        self,
+        value: Value,
+        source: Value,
+        axes: Sequence[int | None],
+        again: Callable[[Value], Value],
+    ) -> Value:
+        """The value, which is a source moved: `axes` are those of the source that stay in one piece
+        as axes of the value, and `again` moves another source in this way."""
+        self._moves[value.name] = Move(source, tuple(axes), again)
+        for axis, before in enumerate(axes):
+            found = None if before is None else self._known.get((source.name, before))
+            if found is not None:
+                self._known[value.name, axis] = found
+        return value
+
+    def fills(self, value: Value, axis: int, content: str) -> None:
+        """Say what the padding of an axis holds."""
+        self._known[value.name, axis] = value.dims[axis], content
 
     def _fill(self, value: Value, axis: int, content: str) -> Value:
         result, inner = value, value.shape[axis]
@@ -276,9 +342,13 @@ class GraphBuilder:
                     "inner": inner,
                 },
             )
-        known = self._known.get(value.name, {})
-        self._known[result.name] = {axis: content} if known.get(axis) else {**known, axis: content}
-        return self.with_dims(result, value.padded)
+        result = self.with_dims(result, value.padded)
+        for other in range(value.rank):
+            before = self._known.get((value.name, other))
+            if before is not None:
+                self._known[result.name, other] = before
+        self.fills(result, axis, content)
+        return result
 
     def cut(self, value: Value, axis: int, extent: int) -> Value:
         """The first `extent` elements of an axis, of which no other are there."""
@@ -306,10 +376,11 @@ class GraphBuilder:
             self.run_time.require_equal(size % number, 0, f"node {self.source!r}")
         data = self.readable(value)
         wanted = tuple(map(extent_of, dims))
-        viewed = (
-            data if wanted == data.shape else self._append("reshape", (data,), {"shape": wanted})
-        )
-        return self.with_dims(viewed, dims)
+        if wanted == data.shape:
+            return self.with_dims(data, dims)
+        viewed = self.with_dims(self._append("reshape", (data,), {"shape": wanted}), dims)
+        kept = kept_axes(data, viewed)
+        return self.moved(viewed, data, kept, lambda other: self.view(other, shape))
 
     def _emit_padded(
         self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]
@@ -343,9 +414,14 @@ class GraphBuilder:
         value = self._append(operator, prepared, attributes)
         for left, right in use.equal:
             self.run_time.require_equal(left, right, f"node {self.source!r}")
-        if use.known:
-            self._known[value.name] = dict(use.known)
-        return self.with_dims(value, result_dims)
+        value = self.with_dims(value, result_dims)
+        for axis, content in use.known.items():
+            self.fills(value, axis, content)
+        first = prepared[0]
+        if operator in _MOVES and first is not None:
+            axes = _kept_axes(operator, complete, first, value)
+            self.moved(value, first, axes, lambda data: self.emit(operator, data, **attributes))
+        return value
 
     def _prepared(self, value: Value, position: int, use: PaddedUse) -> Value:
         """An operand as its rule wants it: axes cut off, padding filled."""

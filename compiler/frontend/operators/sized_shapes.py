@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -93,7 +94,23 @@ def sized_expand(
     expanded = plain if same else graph.emit("expand", plain, shape=extents)
     if same and plain.array is not None:
         expanded = graph.emit("identity", plain)  # padding makes it no constant any more
-    return graph.with_dims(expanded, tuple(axes))
+    result = graph.with_dims(expanded, tuple(axes))
+    if same:
+        return result
+    skipped = rank - data.rank
+    kept = (
+        axis - skipped if axis >= skipped and given[axis] == axes[axis] else None
+        for axis in range(rank)
+    )
+    again = partial(_expanded, shape=extents, axes=tuple(axes), graph=graph)
+    return graph.moved(result, readable, tuple(kept), again)
+
+
+def _expanded(
+    data: Value, shape: tuple[int, ...], axes: tuple[Axis, ...], graph: GraphBuilder
+) -> Value:
+    plain = graph.with_dims(data, None)
+    return graph.with_dims(graph.emit("expand", plain, shape=shape), axes)
 
 
 def sized_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
