@@ -17,6 +17,7 @@ from compiler.frontend.padded_forms import form_of
 from compiler.frontend.run_time_sizes import MOST_SIZES, RunTimeSizes, symbols_text
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance
+from compiler.operators.evaluate_node import evaluate_node
 from compiler.operators.padding import PaddedUse, padding_of
 from compiler.operators.registry import complete_attributes, infer_type
 from compiler.operators.use import Attributes
@@ -36,8 +37,8 @@ class Value:
     """A tensor of the model being imported; `array` holds its contents when they are constant.
 
     A constant becomes part of the graph only when a node reads it, so constants that shape
-    computations use up (which may have zero extents) leave no trace. The same holds for integers
-    that are computed of run-time sizes: `sizes` has them, and `array` is None.
+    computations use up leave no trace; a tensor without elements is always constant. The same
+    holds for integers that are computed of run-time sizes: `sizes` has them, and `array` is None.
 
     `type` has the shape at the bounds of all symbols; where less than that may be there `padded`
     says what is (None: all of it).
@@ -144,7 +145,9 @@ class GraphBuilder:
             self.run_time.declare_axes(name, value.padded)
         self._inputs.append(value)
         self._types[name] = type
-        return value if type.size else self.constant(np.empty(type.shape, type.dtype.numpy))
+        if type.size:
+            return value
+        return self.with_dims(self.constant(np.empty(type.shape, type.dtype.numpy)), dims)
 
     def constant(self, array: Array, dtype: DType | None = None) -> Value:
         """A constant value; NumPy dtype as given, or converted to `dtype`."""
@@ -187,6 +190,7 @@ class GraphBuilder:
     def emit(self, operator: str, *inputs: Value | None, **attributes: Attribute) -> Value:
         """Append a node and return its output; trailing absent inputs are dropped.
 
+        No node reads or makes a tensor without elements: what it would make is known.
         Raises ShapeError or UnsupportedOperatorError when the operator's type rule refuses.
         """
         while inputs and inputs[-1] is None:
@@ -207,6 +211,10 @@ class GraphBuilder:
         )
         type = infer_type(node, [None if value is None else value.type for value in inputs])
         self.check_array(type.shape, type.dtype.bytes)
+        if not type.size:
+            return self.constant(np.empty(type.shape, type.dtype.numpy))
+        if any(value is not None and not value.type.size for value in inputs):
+            return self._of_empty(node, inputs)
         self.allowance.check_nodes("the model", len(self._nodes))
         for value in inputs:
             if value is not None:
@@ -215,6 +223,20 @@ class GraphBuilder:
         self._types[node.output] = type
         self._produced.add(node.output)
         return Value(node.output, type)
+
+    def _of_empty(self, node: Node, inputs: Sequence[Value | None]) -> Value:
+        """What a node makes of operands some of which have no elements.
+
+        A join is one of the others; all else that has elements is made of none: a sum of nothing.
+        """
+        if node.operator == "concat":
+            filled = [value for value in inputs if value is not None and value.type.size]
+            return self._append(node.operator, filled, dict(node.attributes))
+        arrays = tuple(None if value is None else value.array for value in inputs)
+        unknown = [v for v, array in zip(inputs, arrays, strict=True) if v and array is None]
+        if unknown:
+            raise ShapeError(f"{self.source}: {node.operator} of an operand without elements")
+        return self.constant(evaluate_node(node, arrays))
 
     # --- sizes that are known at run time -------------------------------------------------------
 
@@ -511,8 +533,6 @@ class GraphBuilder:
     def _use(self, value: Value) -> None:
         if value.array is None or value.name in self._constants:
             return
-        if 0 in value.shape:
-            raise ShapeError(f"{self.source}: an operand of shape {list(value.shape)} is empty")
         self._constants[value.name] = value.array
         self._types[value.name] = value.type
 
@@ -529,7 +549,7 @@ class GraphBuilder:
         """The graph with these output names and values; values get the model's names.
 
         Where sizes are known at run time only the graph has a signature and, if its nodes read any,
-        the input `SIZES`. Raises ShapeError when an output has no elements.
+        the input `SIZES`.
         """
         taken = {value.name for value in self._inputs}
         renamed: dict[str, str] = {}
@@ -539,7 +559,6 @@ class GraphBuilder:
         outputs += [(check.output, flags) for check, flags in self._checks]
         for name, value in outputs:
             self.source = f"output {name!r}"
-            self._require_nonempty(name, value)
             owned = value.name in self._produced or value.array is not None
             if value.name == name and name in taken:
                 continue
@@ -580,10 +599,6 @@ class GraphBuilder:
             self._inputs.append(Value(SIZES, type))
             self._types[SIZES] = type
         return signature
-
-    def _require_nonempty(self, name: str, value: Value) -> None:
-        if 0 in value.shape:
-            raise ShapeError(f"output {name!r} of shape {list(value.shape)} is empty")
 
     def _renamed(self, outputs: tuple[str, ...], renamed: dict[str, str]) -> Graph:
         nodes = tuple(

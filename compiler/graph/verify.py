@@ -6,6 +6,7 @@ from compiler.errors import TunefarmError, VerifyError
 from compiler.graph.infer_types import node_type, same_types
 from compiler.graph.ir import Graph
 from compiler.graph.printer import format_graph, format_node
+from compiler.operators.registry import MEMORY, operator
 from compiler.types.node import Node
 from compiler.types.verify_signature import signature_problem
 
@@ -15,10 +16,10 @@ def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
 
     Every value has one definition before its first use, every node's result has the type that its
     operator infers, constants are read-only, contiguous arrays of their declared type, nodes read
-    and make tensors with elements (inputs and constants that are outputs may have none), the graph
-    has at least one output, and a signature is one of its inputs and outputs. Types of nodes that
-    the graph shares with a `verified` one, with the same types all round them, are not inferred
-    again.
+    and make tensors with elements (inputs, and constants and views of them that are outputs, may
+    have none), the graph has at least one output, and a signature is one of its inputs and outputs.
+    Types of nodes that the graph shares with a `verified` one, with the same types all round them,
+    are not inferred again.
     """
     problem = (
         _values_problem(graph)
@@ -48,11 +49,9 @@ def _values_problem(graph: Graph) -> str:
             return f"constant {name} is not C-contiguous"
         if array.flags.writeable:
             return f"constant {name} is writeable"
-    computed = {name for node in graph.nodes for name in (*node.inputs, node.output) if name}
     for name, type in graph.types.items():
-        least = 1 if name in computed else 0
-        if min(type.shape, default=1) < least:
-            return f"{name} has an extent below {least}: {type}"
+        if min(type.shape, default=0) < 0:
+            return f"{name} has an extent below 0: {type}"
     return ""
 
 
@@ -82,7 +81,12 @@ def _type_problem(graph: Graph, node: Node) -> str:
         inferred = node_type(node, graph.types)
     except TunefarmError as error:
         return str(error)
-    return "" if inferred == declared else f"declared {declared}, but it is {inferred}"
+    if inferred != declared:
+        return f"declared {declared}, but it is {inferred}"
+    if operator(node.operator).pattern in MEMORY:
+        return ""
+    types = [graph.types[name] for name in (*node.inputs, node.output) if name]
+    return "" if all(type.size for type in types) else "a tensor has no elements"
 
 
 def _outputs_problem(graph: Graph) -> str:

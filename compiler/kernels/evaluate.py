@@ -191,6 +191,8 @@ def _accumulate(
     outer = [axis.name for axis in stage.axes]
     reduced = [axis.name for axis in stage.reduce_axes]
     names = outer + reduced
+    if not all(len(ranges[name]) for name in names):
+        return
     factors = product_factors(stage.body) if stage.combiner == "sum" else (stage.body,)
     largest = max(
         ([name for name in names if name in axes_of(factor)] for factor in factors),

@@ -215,6 +215,9 @@ def infer_type(node: Node, types: Sequence[TensorType | None]) -> TensorType:
         given = ", ".join("absent" if type is None else str(type) for type in types)
         raise ShapeError(f"{_where(node)}({given}): {error.message}", hint=error.hint) from None
     _check_extents(node, "the result", result)
+    windows = definition.pattern in (Pattern.REDUCTION, Pattern.CONTRACTION)
+    if windows and not result.size and all(type is None or type.size for type in types):
+        raise ShapeError(f"{_where(node)}: no element of {result} has anything to be made of")
     return result
 
 
@@ -319,10 +322,7 @@ def _check_arity(
 
 
 def _check_extents(node: Node, what: str, type: TensorType) -> None:
-    if min(type.shape, default=1) < 1:
-        raise ShapeError(
-            f"{_where(node)}: {what} has the type {type}",
-            hint="tensors without elements are not supported",
-        )
+    if min(type.shape, default=0) < 0:
+        raise ShapeError(f"{_where(node)}: {what} has the type {type}")
     if type.bytes >= MAXIMUM_BYTES:
         raise ShapeError(f"{_where(node)}: {what} would take {type.bytes} bytes ({type})")

@@ -219,8 +219,11 @@ class _Extractor:
         return tuple(outputs)
 
     def _copy(self, source: str, output: str, node: Node | None) -> None:
-        builder = KernelBuilder()
         type = self.types[source]
+        if not type.size:
+            self.calls.append(ViewCall(source, output))
+            return
+        builder = KernelBuilder()
         data = builder.input(type, source in self.constants)
         axes = [(f"i{position}", extent) for position, extent in enumerate(type.shape)]
         builder.stage("copy", axes, lambda *indices: data[indices])

@@ -84,7 +84,7 @@ def pack_constants(
     outputs = {
         name: number((storage[name].root, None, None))
         for name in program.outputs
-        if storage[name].root in program.constants
+        if storage[name].root in program.constants and program.types[name].bytes
     }
     total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
     (allowance or Allowance()).check_bytes("the packed constants of the model", total)

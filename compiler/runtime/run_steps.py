@@ -65,6 +65,8 @@ def run_steps(
         symbol, workspace = compiled[call.key].symbol, plan.workspaces[number]
         steps.append(CallStep(symbol, tuple(buffers), workspace, conditions(call)))
     for name, output in plan.copies:
+        if not program.types[name].bytes:
+            continue
         source = (
             Location(Place.CONSTANT, constants.outputs[name])
             if name in constants.outputs

@@ -45,6 +45,11 @@ def _pad(
         raise node.bad_shape(f"{len(pads)} pads do not fit {data.type}")
     if not any(pads):
         return data
+    if not data.type.size and mode == "constant":
+        ends = zip(data.shape, pads, pads[data.rank :], strict=False)
+        shape = tuple(extent + begin + end for extent, begin, end in ends)
+        value = graph.scalar(0, data.dtype) if fill is None else graph.reshape(fill, ())
+        return graph.emit("expand", value, shape=shape)
     if mode in ("reflect", "wrap") and min(pads) < 0:
         data, pads = _cropped(node, data, pads, graph)
     if mode != "constant" or fill is None:

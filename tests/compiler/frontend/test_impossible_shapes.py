@@ -42,28 +42,13 @@ def node(operator: str, inputs: str, output: str = "y", **attributes: str) -> on
 
 
 CASES = [
-    Refused("empty_input", [node("Relu", "x")], {"x": [1, 0, 4, 4]}, {}, "is empty"),
-    Refused("negative_input", [node("Relu", "x")], {"x": [-3, 4]}, {}, "negative extent"),
+    Refused("negative_input", [node("Relu", "x")], {"x": [-3, 4]}, {}, "a negative extent"),
     Refused(
         "window_larger_than_data",
         [node("Conv", "x w")],
         {"x": [1, 3, 2, 2]},
         {"w": ones(4, 3, 3, 3)},
         "a window of 3 does not fit into the padded extent 2",
-    ),
-    Refused(
-        "no_output_channels",
-        [node("Conv", "x w")],
-        {"x": [1, 3, 8, 8]},
-        {"w": np.ones((0, 3, 3, 3), np.float32)},
-        "input 1 has the type f32[0, 3, 3, 3]",
-    ),
-    Refused(
-        "empty_slice",
-        [node("Slice", "x a a", "s"), node("Relu", "s")],
-        {"x": [4, 4]},
-        {"a": integers(2)},
-        "of shape [0, 4] is empty",
     ),
     Refused("huge_input", [node("Relu", "x")], {"x": [1 << 31, 1 << 31]}, {}, "would take"),
     Refused(

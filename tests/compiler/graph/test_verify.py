@@ -54,7 +54,11 @@ def test_each_rule_is_checked() -> None:
         "but it is": replace(good, types={**good.types, "relu_1": TensorType(DType.F32, (3, 2))}),
         "no operator 'rely'": replace(good, nodes=(add, replace(relu, operator="rely"))),
         "no attribute": replace(good, nodes=(add, replace(relu, attributes={"slope": 1.0}))),
-        "extent below 1": replace(good, types={**good.types, "x0": TensorType(DType.F32, (0, 3))}),
+        "extent below 0": replace(
+            good,
+            inputs=(*good.inputs, "unread"),
+            types={**good.types, "unread": TensorType(DType.F32, (-1, 3))},
+        ),
     }
     for reason, graph in cases.items():
         with pytest.raises(VerifyError, match=reason) as caught:
@@ -70,3 +74,15 @@ def test_an_absent_optional_input_is_no_value() -> None:
     broken = replace(maker.graph(y), nodes=(Node("conv", (x, "", ""), y),))
     with pytest.raises(VerifyError, match="required but absent"):
         verify_graph(broken)
+
+
+def test_views_alone_may_be_of_nothing() -> None:
+    nothing = TensorType(DType.F32, (0, 3))
+    for operator, verdict in (("identity", ""), ("copy", "a tensor has no elements")):
+        node = Node(operator, ("x",), "y")
+        graph = Graph("g", ("x",), ("y",), (node,), {"x": nothing, "y": nothing}, {})
+        if not verdict:
+            verify_graph(graph)
+            continue
+        with pytest.raises(VerifyError, match=verdict):
+            verify_graph(graph)
