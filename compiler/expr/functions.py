@@ -127,6 +127,18 @@ UNARY: Mapping[str, Function] = {
         lambda m, x: m.convert("bitcast", x, DType.F32),
         result=DType.F32,
     ),
+    "bits64": Function(
+        frozenset((DType.F64,)),
+        lambda x: np.asarray(x).view(np.int64),
+        lambda m, x: m.convert("bitcast", x, DType.I64),
+        result=DType.I64,
+    ),
+    "of_bits64": Function(
+        frozenset((DType.I64,)),
+        lambda x: np.asarray(x).view(np.float64),
+        lambda m, x: m.convert("bitcast", x, DType.F64),
+        result=DType.F64,
+    ),
     "floor": Function(FLOATS, np.floor, intrinsic("llvm.floor")),
     "ceil": Function(FLOATS, np.ceil, intrinsic("llvm.ceil")),
     "round": Function(FLOATS, np.rint, intrinsic("llvm.rint")),

@@ -6,7 +6,18 @@ import math
 from dataclasses import dataclass
 
 from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import Expr, add, binary, cast, integer, mul, sub
+from compiler.expr.nodes import (
+    Expr,
+    add,
+    all_of,
+    binary,
+    cast,
+    const,
+    integer,
+    mul,
+    select,
+    sub,
+)
 from compiler.kernels.kernel import Tensor
 from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import (
@@ -84,6 +95,50 @@ def _pool_stage(use: Use, windows: Windows, combiner: str) -> Tensor:
 
 def _max_pool(attributes: Attributes, use: Use) -> Tensor:
     return _pool_stage(use, read_windows(attributes, attributes.integers("kernel")), "max")
+
+
+def _infer_max_places(attributes: Attributes, types: Types) -> TensorType:
+    data, largest = types.present(0), types.present(1)
+    attributes.flag("columns_first")
+    found = _infer_pool(NUMBERS)(attributes, types)
+    check(found == largest, f"{largest} is not what the pool of {data} makes, {found}")
+    check(data.size < 2**31, "places are beyond 31 bits")
+    return TensorType(DType.I64, found.shape)
+
+
+def _max_places(attributes: Attributes, use: Use) -> Tensor:
+    """The number of the element that is the largest of each window, the first one of several."""
+    data, largest = use.input(0), use.input(1)
+    windows = read_windows(attributes, attributes.integers("kernel"))
+    rank, extents = windows.rank, data.shape[2:]
+    order = range(rank) if not attributes.flag("columns_first") else range(rank - 1, -1, -1)
+    names = ["n", "c", *spatial_names(rank, "o")]
+    none = const(2**31 - 1, DType.I32)
+
+    def body(*indices: Expr) -> Expr:
+        outputs, taps = indices[2 : 2 + rank], indices[2 + rank :]
+        inside: list[Expr] = []
+        places: list[Expr] = []
+        for axis, extent in enumerate(extents):
+            step = mul(outputs[axis], integer(windows.strides[axis]))
+            place = add(step, mul(taps[axis], integer(windows.dilations[axis])))
+            place = sub(place, integer(windows.begins[axis]))
+            last = windows.reach(axis, use.shape[2 + axis]) - windows.begins[axis]
+            if windows.begins[axis] or last > extent:
+                inside.append(binary("ge", place, integer(0)))
+                inside.append(binary("lt", place, integer(extent)))
+                place = binary("max", binary("min", place, integer(extent - 1)), integer(0))
+            places.append(place)
+        number = add(mul(indices[0], integer(data.shape[1])), indices[1])
+        for axis in order:
+            number = add(mul(number, integer(extents[axis])), places[axis])
+        smaller = binary("lt", data[(*indices[:2], *places)], largest[indices[: 2 + rank]])
+        found = select(smaller, none, cast(DType.I32, number))
+        return select(all_of(*inside), found, none) if inside else found
+
+    axes = list(zip(names, use.shape, strict=True))
+    first = use.builder.stage("first", axes, body, reduce=windows.taps(), combiner="min")
+    return use.pointwise("max_places", lambda indices: cast(DType.I64, first[indices]))
 
 
 def _sum_pool(attributes: Attributes, use: Use) -> Tensor:
@@ -208,6 +263,14 @@ register(
         moves=True,
         outside=lambda attributes, dtype: float(neutral_element("max", dtype).value),
         blocked=_blocked_form(keeps_lane=True),
+    ),
+    OperatorDefinition(
+        "max_places",
+        Pattern.OPAQUE,
+        2,
+        _infer_max_places,
+        _max_places,
+        {**_ATTRIBUTES, "layout": "NCHW", "columns_first": False},
     ),
     OperatorDefinition(
         "sum_pool",

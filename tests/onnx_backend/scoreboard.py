@@ -53,6 +53,10 @@ RECORD = Path(__file__).with_name("passing_cases.txt")
 TIMEOUT_SECONDS = 300
 EXACT = ("test_cast", "test_quantizelinear", "test_dequantizelinear")
 """Cases of which every bit counts begin so."""
+RANDOM = ("test_bernoulli",)
+"""Cases whose outputs are random begin so: their types and shapes count."""
+NOISE = {"test_dft_inverse": 1e-6}
+"""Absolute tolerances of cases, by how they begin, whose expected zeros are not exact."""
 ROUNDINGS = {"float16": (0.0025, 0.001), "bfloat16": (0.02, 0.01)}
 """(relative, absolute) tolerance of 16-bit floats, as onnxruntime's tests have it.
 
@@ -152,9 +156,6 @@ def _inputs_to_fix(
     message: str, values: Mapping[str, Any], fixed: Mapping[str, Array]
 ) -> list[str]:
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    empty = [name for name, value in arrays.items() if value.size == 0]
-    if "has no elements" in message and not set(empty) <= set(fixed):
-        return empty
     if "at run time" not in message and "constant inputs only" not in message:
         return []
     found = _RUN_TIME_VALUE.search(message)
@@ -198,7 +199,11 @@ def run_case(case: TestCase, engine: Engine) -> Result:
             outputs, was_fixed = build_and_run(model, inputs, engine)
             fixed = fixed or was_fixed
             rounds = not case.name.startswith(EXACT)
-            difference = compare(outputs, expected, case.rtol, case.atol, rounds)
+            if case.name.startswith(RANDOM):
+                outputs = [np.zeros_like(array) for array in outputs]
+                expected = [np.zeros_like(array) for array in expected]
+            noise = [bound for begin, bound in NOISE.items() if case.name.startswith(begin)]
+            difference = compare(outputs, expected, case.rtol, max(case.atol, *noise), rounds)
             if difference:
                 return Result(case.name, case.kind, "WRONG", difference)
     except ImportModelError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -11,7 +11,6 @@ from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.structured_values import Entity
-from compiler.types.dtypes import DType
 
 Default: TypeAlias = int | float | bool
 
@@ -253,19 +252,3 @@ def identity(node: OnnxNode, graph: GraphBuilder) -> Entity:
     """Of sequences and optionals, too."""
     given = node.entity(0)
     return node.input(0) if given is None else given
-
-
-@converter("Dropout", 1, 6, 7, 10, 12, 13, 22)
-def dropout(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    """In inference the data itself, and a mask of ones."""
-    data = node.input(0)
-    if node.version >= 12 and node.optional(2) is not None:
-        if bool(node.constant(2, "the training mode").reshape(-1)[0]):
-            raise node.unsupported("training mode")
-    elif node.version < 7 and not node.integer("is_test", 0):
-        raise node.unsupported("training mode (is_test=0)")
-    if not node.wants(1):
-        return [data]
-    dtype = DType.BOOL if node.version >= 10 else data.dtype
-    ones = graph.scalar(1, dtype)
-    return [data, graph.emit("expand", ones, shape=data.shape)]

@@ -13,15 +13,17 @@ from compiler.frontend.onnx_node import OnnxNode
 
 
 @converter("BatchNormalization", 1, 6, 7, 9)
-def batch_normalization_of_inputs(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Inference only: the statistics are inputs."""
-    if node.version < 7 and not node.integer("is_test", 0):
-        raise node.unsupported("training mode (is_test=0)")
+def batch_normalization_of_inputs(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """The statistics are inputs, unless outputs for new ones (or `is_test` 0) say training.
+
+    Then the last two outputs are those of the data.
+    """
     if node.version < 9 and not node.integer("spatial", 1):
         raise node.unsupported("spatial=0")
-    if any(node.wants(position) for position in range(1, 5)):
-        raise node.unsupported("training mode")
-    return _batch_norm(node, graph, *_parameters(node, graph))
+    wanted = any(node.wants(position) for position in range(1, 5))
+    if wanted or (node.version < 7 and not node.integer("is_test", 0)):
+        return _trained(node, graph)
+    return [_batch_norm(node, graph, *_parameters(node, graph))]
 
 
 @converter("BatchNormalization", 14, 15)
@@ -30,11 +32,16 @@ def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
 
     Networks that standardise their weights are exported so.
     """
+    if node.integer("training_mode", 0):
+        return _trained(node, graph)[:3]
+    if node.wants(1) or node.wants(2):
+        raise node.unsupported("running statistics without training_mode")
+    return [_batch_norm(node, graph, *_parameters(node, graph))]
+
+
+def _trained(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """The result, the statistics as the data moves them, and those of the data."""
     scale, bias, mean, variance = _parameters(node, graph)
-    if not node.integer("training_mode", 0):
-        if node.wants(1) or node.wants(2):
-            raise node.unsupported("running statistics without training_mode")
-        return [_batch_norm(node, graph, scale, bias, mean, variance)]
     data, momentum = node.input(0), node.floating("momentum", 0.9)
     axes = tuple(axis for axis in range(data.rank) if axis != 1)
     of_data, spread = _moments(data, axes, graph)
@@ -46,9 +53,12 @@ def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
         return graph.emit("add", kept, added)
 
     moved = [running(*pair) for pair in zip((mean, variance), current, strict=True)]
-    statistics = (node.input(position) for position in (3, 4))
-    moved = [graph.cast(v, given.dtype) for v, given in zip(moved, statistics, strict=True)]
-    return [_batch_norm(node, graph, scale, bias, *current), *moved]
+    statistics = [node.input(position).dtype for position in (3, 4)]
+    outputs = [
+        graph.cast(value, dtype)
+        for value, dtype in zip((*moved, *current), statistics * 2, strict=True)
+    ]
+    return [_batch_norm(node, graph, scale, bias, *current), *outputs]
 
 
 def _parameters(node: OnnxNode, graph: GraphBuilder) -> list[Value]:

@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Sequence
+
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.sized_windows import counted, max_windows, refuse_same
-from compiler.frontend.operators.windows import overhanging_ends, pool_windows
+from compiler.frontend.operators.windows import overhanging_ends, pool_windows, window_attributes
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
-def max_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
-    if node.wants(1):
-        raise node.unsupported("the output Indices")
+def max_pool(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     data, found = max_windows(node, node.input(0), graph)
-    result = graph.emit(
-        "max_pool", data, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
+    windows = {**found.steps, "kernel": found.kernel, "pads": found.pads, "shape": found.shape}
+    largest = graph.emit("max_pool", data, **windows)
+    result = counted(largest, data, found, node, graph)
+    if not node.wants(1):
+        return [result]
+    columns_first = bool(node.integer("storage_order", 0))
+    places = graph.emit("max_places", data, largest, **windows, columns_first=columns_first)
+    return [result, places]
+
+
+@converter("MaxUnpool", 9, 11, 22)
+def max_unpool(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Zeros, but for the data where the places say.
+
+    They are numbers of elements of the shape that the windows cover; a larger shape that is asked
+    for has zeros behind that.
+    """
+    data, places = node.input(0), node.input(1)
+    found = window_attributes(node, node.integers("kernel_shape"))
+    rank = data.rank - 2
+    if places.shape != data.shape or len(found.kernel) != rank:
+        raise node.bad_shape(f"places {places.type} and data {data.type} do not fit")
+    covered = tuple(
+        found.reach(axis, count) - found.pads[axis] - found.pads[axis + rank]
+        for axis, count in enumerate(data.shape[2:])
     )
-    return counted(result, data, found, node, graph)
+    shape = (*data.shape[:2], *covered)
+    wanted = shape if node.optional(2) is None else node.constant_integers(2, "the output shape")
+    if min(covered) < 1 or len(wanted) != data.rank or any(map(operator.lt, wanted, shape)):
+        raise node.bad_shape(f"windows that cover {list(shape)} do not fit {list(wanted)}")
+    rows, count = math.prod(shape), data.type.size
+    zeros = graph.emit("expand", graph.scalar(0, data.dtype), shape=(rows, 1))
+    tuples, updates = graph.reshape(places, (count, 1)), graph.reshape(data, (count, 1))
+    flat = graph.emit("scatter_rows", zeros, tuples, updates, reduction="none", named=(rows,))
+    behind = map(operator.sub, wanted, shape)
+    pads = (*(0,) * data.rank, *behind)
+    result = graph.reshape(flat, shape)
+    if not any(pads):
+        return result
+    return graph.emit("pad", result, graph.scalar(0, data.dtype), pads=pads, mode="constant")
 
 
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)
@@ -45,11 +83,11 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
     return counted(result, data, found, node, graph)
 
 
-def _over_space(node: OnnxNode, operator: str, data: Value, graph: GraphBuilder) -> Value:
+def _over_space(node: OnnxNode, name: str, data: Value, graph: GraphBuilder) -> Value:
     """A reduction over the spatial axes, which stay."""
     if data.rank < 3:
         raise node.bad_shape(f"{data.type} has no spatial axes")
-    return graph.emit(operator, data, axes=tuple(range(2, data.rank)), keepdims=True)
+    return graph.emit(name, data, axes=tuple(range(2, data.rank)), keepdims=True)
 
 
 @converter("GlobalAveragePool", 1, 22)

@@ -37,9 +37,9 @@ register(
 CONVERTER = """
 from compiler.frontend.converter import converter
 
-@converter("Bernoulli", 15, 22)  # ONNX's own has no converter, and an attribute to give
+@converter("MaxRoiPool", 1, 22)  # ONNX's own has no converter, and an attribute to give
 def horner(node, graph):
-    return graph.emit("horner", node.input(0), repeat=node.integer("dtype"))
+    return graph.emit("horner", node.input(0), repeat=node.integers("pooled_shape")[0])
 """
 
 RUN = """
@@ -54,7 +54,7 @@ from compiler.plan.optimise import optimise
 assert compiler.__file__.startswith({root!r}), compiler.__file__
 values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 5]) for name in "xy"]
 nodes = [
-    helper.make_node("Bernoulli", ["x"], ["h"], dtype=2),
+    helper.make_node("MaxRoiPool", ["x", "x"], ["h"], pooled_shape=[2, 2]),
     helper.make_node("Relu", ["h"], ["y"]),
 ]
 graph = helper.make_graph(nodes, "g", values[:1], values[1:])

@@ -16,6 +16,7 @@ from tests.compiler.operators.pointwise_cases import pointwise_cases
 from tests.compiler.operators.quantised_cases import quantised_cases
 from tests.compiler.operators.recurrence_cases import recurrence_cases
 from tests.compiler.operators.reduction_cases import reduction_cases
+from tests.compiler.operators.sampling_cases import sampling_cases
 from tests.compiler.operators.window_cases import window_cases
 
 CASES = [
@@ -25,6 +26,7 @@ CASES = [
     *window_cases(),
     *quantised_cases(),
     *recurrence_cases(),
+    *sampling_cases(),
 ]
 
 

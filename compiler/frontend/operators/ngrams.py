@@ -1,0 +1,126 @@
+"""TfIdfVectorizer: how often n-grams of a pool occur in rows of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """N-grams of one length: their items [grams, length], and which outputs count them."""
+
+    items: npt.NDArray[np.int64]
+    outputs: Array
+
+    @property
+    def length(self) -> int:
+        return int(self.items.shape[1])
+
+
+@converter("TfIdfVectorizer", 9)
+def tfidf_vectorizer(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Each n-gram is compared at every place, with up to `max_skip_count` items left out between
+    two of its own: counts, whether there are any (IDF), or counts by weights (TFIDF)."""
+    if node.has("pool_strings"):
+        raise node.unsupported("a pool of strings")
+    data = node.input(0)
+    mode = node.choice("mode", "", ("TF", "IDF", "TFIDF"))
+    if data.rank > 2:
+        raise node.bad_shape(f"{data.type} is not one row or several")
+    rows = data.shape[0] if data.rank == 2 else 1
+    outputs = node.integers("ngram_indexes")
+    width = max(outputs, default=-1) + 1
+    if min(outputs, default=-1) < 0:
+        raise node.invalid("ngram_indexes must be a list of positions")
+    shape = (rows, width) if data.rank == 2 else (width,)
+    graph.check_array((rows, width), 4)
+    pools = _pools(node, outputs)
+    flat = graph.reshape(data, (rows, data.type.size // max(rows, 1)))
+    counts = [count for pool in pools if (count := _counts(node, flat, pool, graph)) is not None]
+    if not counts:
+        return graph.constant(np.zeros(shape, np.float32))
+    found = counts[0] if len(counts) == 1 else graph.concat(counts, 1)
+    used = [p for p in pools if p.length <= flat.shape[1]]
+    places = np.concatenate([pool.outputs for pool in used])
+    found = _placed(found, places, width, graph)
+    if mode == "IDF":
+        is_there = graph.emit("greater", found, graph.scalar(0.0, DType.F32))
+        found = graph.cast(is_there, DType.F32)
+    weights = node.floats("weights", ())
+    if weights and mode != "TF":
+        if len(weights) != len(outputs):
+            raise node.invalid(f"{len(weights)} weights for {len(outputs)} n-grams")
+        by_output = np.zeros(width, np.float32)
+        by_output[: min(width, len(weights))] = weights[:width]
+        found = graph.emit("mul", found, graph.constant(by_output))
+    return graph.reshape(found, shape)
+
+
+def _pools(node: OnnxNode, outputs: tuple[int, ...]) -> list[_Pool]:
+    """The n-grams of each length that is asked for."""
+    items, starts = node.integers("pool_int64s"), node.integers("ngram_counts")
+    shortest, longest = node.integer("min_gram_length"), node.integer("max_gram_length")
+    pools: list[_Pool] = []
+    first = 0
+    for length, (start, stop) in enumerate(
+        zip(starts, (*starts[1:], len(items)), strict=True), start=1
+    ):
+        if not 0 <= start <= stop <= len(items) or (stop - start) % length:
+            raise node.invalid(f"items {start} to {stop} are no n-grams of {length}")
+        count = (stop - start) // length
+        if first + count > len(outputs):
+            raise node.invalid(f"there are more n-grams than the {len(outputs)} ngram_indexes")
+        if count and shortest <= length <= longest:
+            own = np.array(items[start:stop], np.int64).reshape(count, length)
+            pools.append(_Pool(own, np.array(outputs[first : first + count])))
+        first += count
+    return pools
+
+
+def _counts(node: OnnxNode, data: Value, pool: _Pool, graph: GraphBuilder) -> Value | None:
+    """How often each n-gram of a pool is in each row; None where it does not fit."""
+    rows, extent = data.shape
+    skips = 1 if pool.length == 1 else node.integer("max_skip_count") + 1
+    totals: list[Value] = []
+    limits = np.iinfo(data.dtype.numpy)
+    never = ((pool.items < limits.min) | (pool.items > limits.max)).any(axis=1)
+    for distance in range(1, skips + 1):
+        places = extent - distance * (pool.length - 1)
+        if places < 1:
+            break
+        equal = [
+            graph.emit(
+                "equal",
+                graph.reshape(graph.part(data, 1, item * distance, places), (rows, places, 1)),
+                graph.constant(pool.items[:, item], data.dtype),
+            )
+            for item in range(pool.length)
+        ]
+        if never.any():
+            equal.append(graph.constant(np.logical_not(never)))
+        hits = graph.cast(graph.fold("and", equal), DType.F32)
+        totals.append(graph.emit("reduce_sum", hits, axes=(1,), keepdims=False))
+    return graph.fold("add", totals) if totals else None
+
+
+def _placed(counts: Value, places: Array, width: int, graph: GraphBuilder) -> Value:
+    """Counts of n-grams as outputs [rows, width]; several n-grams may share a place."""
+    if np.array_equal(places, np.arange(width)):
+        return counts
+    if len(set(places.tolist())) == len(places):
+        source = np.full(width, counts.shape[1], np.int64)
+        source[places] = np.arange(len(places))
+        zero = graph.constant(np.zeros((counts.shape[0], 1)), counts.dtype)
+        return graph.emit("gather", graph.concat([counts, zero], 1), graph.constant(source), axis=1)
+    spread = np.zeros((len(places), width), np.float32)
+    spread[np.arange(len(places)), places] = 1
+    return graph.emit("matmul", counts, graph.constant(spread))

@@ -1,0 +1,61 @@
+"""A cache of states with new ones written into it, from a place of each sequence on."""
+
+from __future__ import annotations
+
+from compiler.expr.nodes import Expr, all_of, binary, cast, integer, select, sub
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import REQUIRED, Positions
+from compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
+from compiler.operators.shape import register_move
+from compiler.operators.use import Attributes, Types, Use
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+
+
+def _infer(attributes: Attributes, types: Types) -> TensorType:
+    cache, update, starts = types.present(0), types.present(1), types.optional(2)
+    check_same_dtype(cache, update)
+    axis = attributes.axis("axis", len(cache.shape))
+    attributes.flag("circular")
+    fits = len(update.shape) == len(cache.shape) and all(
+        new <= old if at == axis else new == old
+        for at, (new, old) in enumerate(zip(update.shape, cache.shape, strict=True))
+    )
+    check(fits, f"the update {update} does not fit the cache {cache} along axis {axis}")
+    if starts is not None:
+        check(axis > 0, "axis 0 is that of the sequences")
+        check_dtype(starts, INDICES, "the places")
+        check(starts.shape == cache.shape[:1], f"{starts} is not one place per sequence")
+    return cache
+
+
+def _cache_update(attributes: Attributes, use: Use) -> Tensor:
+    cache, update, starts = use.input(0), use.input(1), use.optional(2)
+    axis, count = attributes.integer("axis"), update.shape[attributes.integer("axis")]
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        place = indices[axis]
+        if starts is not None:
+            place = sub(place, cast(DType.I64, starts[indices[0]]))
+            if attributes.flag("circular"):
+                place = binary("mod", place, integer(cache.shape[axis]))
+        is_new = all_of(binary("ge", place, integer(0)), binary("lt", place, integer(count)))
+        place = binary("max", binary("min", place, integer(count - 1)), integer(0))
+        new = update[(*indices[:axis], place, *indices[axis + 1 :])]
+        return select(is_new, new, cache[indices])
+
+    return use.pointwise("cache_update", body)
+
+
+register_move(
+    "cache_update",
+    _infer,
+    _cache_update,
+    inputs=(2, 3),
+    positions=Positions.LOOKED_UP,
+    axis=REQUIRED,
+    circular=False,
+)
+"""`cache_update(cache, update, starts)`: along `axis` the update from `starts[sequence]` on (0
+without them), else the cache. What lies behind the end is left out, or begins again (`circular`).
+"""

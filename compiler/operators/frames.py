@@ -1,0 +1,37 @@
+"""Windows of a fixed length that start at equal distances along an axis: frames of a signal."""
+
+from __future__ import annotations
+
+from compiler.expr.nodes import Expr, add, integer, mul
+from compiler.kernels.kernel import Tensor
+from compiler.operators.registry import REQUIRED
+from compiler.operators.rules import check
+from compiler.operators.shape import register_move
+from compiler.operators.use import Attributes, Types, Use
+from compiler.types.tensor_type import TensorType
+
+
+def _infer(attributes: Attributes, types: Types) -> TensorType:
+    data = types.present(0)
+    axis = attributes.axis("axis", len(data.shape))
+    count, length, step = (attributes.integer(name) for name in ("count", "length", "step"))
+    check(min(count, length, step) >= 1, f"{count} frames of {length} in steps of {step}")
+    last = (count - 1) * step + length
+    check(last <= data.shape[axis], f"frames reach to {last} of {data}")
+    return TensorType(data.dtype, (*data.shape[:axis], count, length, *data.shape[axis + 1 :]))
+
+
+def _frames(attributes: Attributes, use: Use) -> Tensor:
+    data, axis = use.input(0), attributes.integer("axis")
+    step = integer(attributes.integer("step"))
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        place = add(mul(indices[axis], step), indices[axis + 1])
+        return data[(*indices[:axis], place, *indices[axis + 2 :])]
+
+    return use.pointwise("frames", body)
+
+
+register_move(
+    "frames", _infer, _frames, axis=REQUIRED, count=REQUIRED, length=REQUIRED, step=REQUIRED
+)
