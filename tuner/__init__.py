@@ -9,6 +9,7 @@ What a call needs is imported when it is made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ def tune(
     minutes: float | None = None,
     threads: int | None = None,
     numerics: str | None = None,
+    targets: Sequence[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     config: str | None = None,
     seed: int | None = None,
@@ -40,7 +42,8 @@ def tune(
     """Tune a model's kernels into the database `db`, going on where an earlier run ended.
 
     `trials` and `minutes` bound the whole job, `numerics` names how exact the model is (int8 takes
-    its ranges from the data `calibration`; `choose` does what auto is), `config` is a preset or a
+    its ranges from the data `calibration`; `choose` does what auto is), `targets` are the CPUs of a
+    cluster's nodes, each tuned for on its own (`host` is this machine), `config` is a preset or a
     TOML file, `shapes` fixes symbolic dimensions by input name; what is None comes from the
     configuration. Ctrl-C ends it early with everything measured kept. Raises TunefarmError.
     """
@@ -56,6 +59,7 @@ def tune(
             "search.seed": seed,
             "compile.threads": threads,
             "compile.numerics": numerics,
+            "compile.targets": None if targets is None else tuple(targets),
             "measure.runner": runner,
             "measure.address": address,
             "database.url": None if db is None else fspath(db),
@@ -112,6 +116,7 @@ def build(
     db: str | PathLike[str] | None = None,
     threads: int | None = None,
     numerics: str | None = None,
+    targets: Sequence[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     max_error: float | None = None,
     point: int | None = None,
@@ -121,8 +126,9 @@ def build(
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.
 
-    With numerics "int8" the data `calibration` gives ranges, else the record; with "auto"
-    `max_error` or `point` ask for another point than was chosen.
+    Of several `targets` the best that this machine can run is loaded. With numerics "int8" the data
+    `calibration` gives ranges, else the record; with "auto" `max_error` or `point` ask for another
+    point than was chosen.
     Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
     """
     from configs.settings import load_settings
@@ -135,6 +141,7 @@ def build(
         {
             "compile.threads": threads,
             "compile.numerics": numerics,
+            "compile.targets": None if targets is None else tuple(targets),
             "database.url": None if db is None else fspath(db),
         },
     )

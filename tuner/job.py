@@ -21,11 +21,11 @@ from typing import TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
-from compiler.pipeline import kernels_of
+from compiler.runtime.check_target import can_run
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
-from compiler.target import Target
+from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.extents import Shapes
 from compiler.types.numerics import Numerics
@@ -38,6 +38,7 @@ from measure.compare import LogRatio
 from measure.farm.make_runner import check_runner
 from measure.farm.runner import Runner
 from measure.sandbox.import_model import import_model
+from measure.sandbox.node_kind import kind_of
 from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
 from tuner.building.lowered import LoweredModel
@@ -53,23 +54,29 @@ from tuner.confirm.latency import (
     outputs_near,
 )
 from tuner.confirm.placement import PlacementCheck
-from tuner.from_settings import limits_of, target_of
+from tuner.from_settings import limits_of, target_of, targets_of
 from tuner.interrupt import interruptible
 from tuner.model.cost_model import BoostedTrees, TrainingData
-from tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
-from tuner.records.trials import task_key, unusable
+from tuner.records.trials import unusable
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus, format_time
-from tuner.result import Outcome, TrialCounts, TuneResult
+from tuner.result import Outcome, TargetResult, TrialCounts, TuneResult
 from tuner.search.budget import Budget, End, Limits
 from tuner.search.heartbeat import heartbeat
-from tuner.search.make_tasks import distinct_kernels, make_tasks
-from tuner.search.measuring import off_the_slots, runner_of, runner_options, timing_options
+from tuner.search.make_tasks import make_tasks
+from tuner.search.measuring import (
+    capacities_of,
+    off_the_slots,
+    runner_of,
+    runner_options,
+    timing_options,
+)
 from tuner.search.patience import DatabasePatience
 from tuner.search.placements import model_placements
 from tuner.search.session import Overhead, SessionOptions, TuningSession, job_progress
 from tuner.search.standings import Estimate
 from tuner.search.strategy import check_strategy
+from tuner.search.task_sources import known_of_others, task_source
 from tuner.search.tasks import TuningTask
 from tuner.search.time_plan import TimePlan
 
@@ -117,25 +124,21 @@ def tune_lowered(
 ) -> TuneResult:
     """As `tune_model`, of a model that was imported; `model` is what it is called."""
     started = time.monotonic() if started is None else started
-    target = target_of(settings)
-    graph, numerics = lowered.graph, lowered.numerics
-    program = kernels_of(graph, target, limits=limits_of(settings), numerics=numerics)
-    kernels = distinct_kernels(program)
+    targets, graph = targets_of(settings), lowered.graph
     with Store.open(settings.database.url) as store:
         cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
-        like = task_key("", target, settings.compile.threads, settings.compile.numerics)
-        past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
-        found = {key: kernel for key, (kernel, _) in kernels.items()}
-        elsewhere = bests_elsewhere(store, found, like)
-        tasks = make_tasks(kernels, target, settings, cost_model, past, elsewhere)
+        numerics = lowered.numerics
+        sources = [task_source(store, graph, numerics, target, settings) for target in targets]
+        tasks = make_tasks(sources, settings, cost_model)
         job = Job(
             settings=settings,
-            target=target,
+            target=targets[0],
+            others=targets[1:],
             numerics=numerics,
             store=store,
             cost_model=cost_model,
             tasks=tasks,
-            background=background(past, tasks[0].extract.layout, like) if tasks else [],
+            background=known_of_others(sources, tasks[0].extract.layout, settings) if tasks else [],
             progress=Progress() if progress is None else progress,
             make_runner=runner_of if make_runner is None else make_runner,
             started=started,
@@ -143,20 +146,21 @@ def tune_lowered(
         store.patience = job.patience
         job.register(Path(model).name, graph)
         state: JobState = "failed"
-        latency: ModelLatency | None = None
-        report: BuildReport | None = None
+        results: list[TargetResult] = []
         try:
             with heartbeat(store, job.id):
                 job.prepare(graph)
                 end = job.search()
                 if end is not End.INTERRUPTED:
-                    latency, report = job.confirm(graph)
+                    results = [TargetResult(t.cpu, *job.confirm(graph, t)) for t in targets]
             state = "interrupted" if end is End.INTERRUPTED else "finished"
         except KeyboardInterrupt:
             end, state = End.INTERRUPTED, "interrupted"
         finally:
             store.finish_job(job.id, state, job_progress(job.statuses()))
         seconds = time.monotonic() - started
+        measured_here = (item for item in results if item.latency is not None)
+        shown = next(measured_here, results[0] if results else None)
         return TuneResult(
             model=os.fspath(model),
             database=store.name,
@@ -166,15 +170,19 @@ def tune_lowered(
             seconds=seconds,
             overhead=job.overhead,
             tasks=tuple(job.statuses(end)),
-            latency=latency,
-            build=report,
+            latency=None if shown is None else shown.latency,
+            build=None if shown is None else shown.build,
             known=job.known,
+            targets=tuple(results),
         )
 
 
 @dataclass(slots=True)
 class Job:
-    """One run of the tuner on one model: its parts, and the phases in order."""
+    """One run of the tuner on one model: its parts, and the phases in order.
+
+    `others` are targets beside the first, each with tasks of its own.
+    """
 
     settings: Settings
     target: Target
@@ -184,6 +192,7 @@ class Job:
     progress: Progress
     make_runner: MakeRunner
     started: float
+    others: tuple[Target, ...] = ()
     background: list[TrainingData] = field(default_factory=list)
     numerics: Numerics | None = None
     """Those that the settings name if None."""
@@ -199,7 +208,7 @@ class Job:
     patience: DatabasePatience = field(init=False)
     time: TimePlan = field(init=False)
     overhead: Overhead = field(default_factory=Overhead)
-    untuned: ExecutableSpec | None = None
+    untuned: dict[str, ExecutableSpec] = field(default_factory=dict)  # by the target's key
 
     def __post_init__(self) -> None:
         self.patience = DatabasePatience(self.progress)
@@ -217,7 +226,7 @@ class Job:
 
     def register(self, model_name: str, graph: Graph) -> None:
         """Record the job and its workloads, and take over what earlier runs measured."""
-        self.store.add([TargetRecord(self.target.key, self.target.to_json())])
+        self.store.add([TargetRecord(target.key, target.to_json()) for target in self.targets])
         self.store.add(
             WorkloadRecord(task.key.workload, task.kernel.name, task.kernel_json)
             for task in self.tasks
@@ -242,9 +251,24 @@ class Job:
         self.progress.message(f"{text}, {known} trials known from earlier runs" if known else text)
         if self.store.upgrade_note:
             self.progress.message(self.store.upgrade_note)
-        for task in self.tasks[:1]:
-            for note in unusable(self.store, task.key):
-                self.progress.message(note)
+        notes = [note for task in self.tasks[:1] for note in unusable(self.store, task.key)]
+        for note in notes:
+            self.progress.message(note)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All targets of the job."""
+        return self.target, *self.others
+
+    def tasks_for(self, target: Target) -> list[TuningTask]:
+        """The tasks of one of the targets."""
+        return [task for task in self.tasks if task.key.target == target.key]
+
+    def is_here(self, target: Target) -> bool:
+        """Whether whole models for the target can be measured on this machine."""
+        if self.others:
+            return kind_of(host_target(), self.targets) == target
+        return can_run(target)
 
     def _say_what_is_lost(self, model_hash: str) -> None:
         """Close the jobs whose processes are gone; say so of those that tuned this model."""
@@ -271,18 +295,22 @@ class Job:
     def prepare(self, graph: Graph) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""
         begin = time.monotonic()
-        self.untuned, _ = self._compile(graph, None)
+        for target in self.targets:
+            untuned, _ = self._compile(graph, None, target)
+            self.untuned[target.key] = untuned
+            tasks = self.tasks_for(target)
+            kernels = {task.key.workload: task.kernel for task in tasks}
+            placements = model_placements(untuned, kernels)
+            for task in tasks:
+                task.placements = placements[task.key.workload]
         self.time.build_seconds = time.monotonic() - begin
-        kernels = {task.key.workload: task.kernel for task in self.tasks}
-        placements = model_placements(self.untuned, kernels)
-        for task in self.tasks:
-            task.placements = placements[task.key.workload]
-        model = Executable(self.untuned)
-        inputs = aligned_inputs(model)
-        model.run(inputs)
-        begin = time.monotonic()
-        model.run(inputs)
-        self.time.run_seconds = time.monotonic() - begin
+        for target in filter(self.is_here, self.targets):
+            model = Executable(self.untuned[target.key])
+            inputs = aligned_inputs(model)
+            model.run(inputs)
+            begin = time.monotonic()
+            model.run(inputs)
+            self.time.run_seconds += time.monotonic() - begin
 
     def search(self) -> End:
         """Search, then confirm the best; returns why it ended. No runner is started for nothing."""
@@ -324,31 +352,41 @@ class Job:
                 self.placements = elsewhere.ratios
             return End.INTERRUPTED if interrupt.asked else end
 
-    def confirm(self, graph: Graph) -> tuple[ModelLatency, BuildReport]:
+    def confirm(
+        self, graph: Graph, target: Target | None = None
+    ) -> tuple[ModelLatency | None, BuildReport]:
         """Measure the whole model with the former and the new schedules, and keep the better set.
 
-        What the finalists settled is in the database only after this.
+        That of one target, of the first if None. What the finalists settled is in the database only
+        after this. A model for machines of another kind is not measured: what they settled stays.
         """
+        target = self.target if target is None else target
         self.progress.message("building the tuned model")
-        bests = [settled.best for settled in self.settled]
-        untuned = self.untuned
-        assert untuned is not None, "prepare comes first"
-        old, former = self._compile(graph, self._choose(only_confirmed=True))
-        new, report = self._compile(graph, self._choose(settled=bests))
-        self.progress.message("measuring it and the untuned one in turn")
-        changes = new.objects != old.objects
-        third = Executable(old) if changes and old.objects != untuned.objects else None
-        options = replace(COMPARISON, max_seconds=self.time.comparison_seconds)
-        latency = compare_models(
-            Executable(untuned), Executable(new), third, options, self._agree()
-        )
-        if changes and latency.is_slower:
-            self.progress.message("the new schedules make the model slower: the former ones stay")
-            bests = [settled.incumbent for settled in self.settled if self._still_applies(settled)]
-            report = former
+        own = [settled for settled in self.settled if settled.task.key.target == target.key]
+        bests = [settled.best for settled in own]
+        untuned = self.untuned[target.key]  # prepare comes first
+        new, report = self._compile(graph, self._choose(target, settled=bests), target)
+        latency = None
+        if self.is_here(target):
+            choose = self._choose(target, only_confirmed=True)
+            old, former = self._compile(graph, choose, target)
+            self.progress.message("measuring it and the untuned one in turn")
+            changes = new.objects != old.objects
+            third = Executable(old) if changes and old.objects != untuned.objects else None
+            options = replace(COMPARISON, max_seconds=self.time.comparison_seconds)
+            latency = compare_models(
+                Executable(untuned), Executable(new), third, options, self._agree(target)
+            )
+            if changes and latency.is_slower:
+                self.progress.message(
+                    "the new schedules make the model slower: the former ones stay"
+                )
+                bests = [settled.incumbent for settled in own if self._still_applies(settled)]
+                report = former
         self.store.add(bests)
-        refresh(self.tasks, self.store)
-        self.outcomes = {task.key: self._outcome(task) for task in self.tasks}
+        tasks = self.tasks_for(target)
+        refresh(tasks, self.store)
+        self.outcomes |= {task.key: self._outcome(task) for task in tasks}
         return latency, report
 
     def _outcome(self, task: TuningTask) -> Outcome:
@@ -362,16 +400,16 @@ class Job:
         return Outcome(ratios[0] if claim is None else math.exp(claim.mean), *ratios)
 
     def _compile(
-        self, graph: Graph, choose: ChooseSchedule | None
+        self, graph: Graph, choose: ChooseSchedule | None, target: Target
     ) -> tuple[ExecutableSpec, BuildReport]:
         """The model's code and how it was built; the constants before packing are not kept."""
-        built = compile_with(graph, choose, self.settings, self.target, numerics=self.numerics)
+        built = compile_with(graph, choose, self.settings, target, numerics=self.numerics)
         return built.spec, build_report(built.spec.kernels, built.kernels)
 
-    def _agree(self) -> Agree:
+    def _agree(self, target: Target) -> Agree:
         """How outputs of builds with other schedules are compared: models with narrow operands
         round inside."""
-        operands = (buffer for task in self.tasks for buffer in task.kernel.inputs)
+        operands = (buffer for task in self.tasks_for(target) for buffer in task.kernel.inputs)
         narrow = any(b.dtype.bytes < 4 and b.dtype is not DType.BOOL for b in operands)
         return outputs_near if narrow else outputs_agree
 
@@ -381,12 +419,16 @@ class Job:
         return found is None or found[0].schedule_hash == settled.incumbent.schedule_hash
 
     def _choose(
-        self, *, only_confirmed: bool = False, settled: Iterable[BestRecord] = ()
+        self,
+        target: Target,
+        *,
+        only_confirmed: bool = False,
+        settled: Iterable[BestRecord] = (),
     ) -> ChooseSchedule:
         compile = self.settings.compile
         return choose_from(
             self.store,
-            self.target,
+            target,
             compile.threads,
             compile.numerics,
             only_confirmed=only_confirmed,
@@ -408,6 +450,7 @@ class Job:
             progress=self.progress,
             background=self.background,
             seen=self.seen,
+            capacities=capacities_of(runner) if self.others else None,
         )
 
     def _end(self) -> End:

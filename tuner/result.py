@@ -15,6 +15,7 @@ from tuner.reports.report import (
     format_duration,
     format_ratio,
     format_seconds,
+    format_share,
     format_speed_up,
     task_to_json,
 )
@@ -62,9 +63,22 @@ class TrialCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetResult:
+    """What a job for several targets came to for one of them, by its CPU's name.
+
+    The whole model is measured on this machine: `latency` is None where it is of another kind.
+    """
+
+    cpu: str
+    latency: ModelLatency | None
+    build: BuildReport
+
+
+@dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What a job did. `latency` and `build` are None when it was interrupted; `known` are the
-    trials of earlier jobs."""
+    """What a job did. `latency` and `build` are None when it was interrupted, `latency` also where
+    this machine cannot tell; `known` are the trials of earlier jobs. Of several `targets` both are
+    those of the one that this machine is, or of the first."""
 
     model: str
     database: str
@@ -77,6 +91,7 @@ class TuneResult:
     build: BuildReport | None
     overhead: Overhead = field(default_factory=Overhead)  # of the search itself
     known: TrialCounts = field(default_factory=TrialCounts)
+    targets: tuple[TargetResult, ...] = ()
 
     @property
     def interrupted(self) -> bool:
@@ -94,6 +109,7 @@ class TuneResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values."""
+        several = len(self.targets) > 1
         return {
             "model": self.model,
             "database": self.database,
@@ -106,6 +122,7 @@ class TuneResult:
             "tasks": [task_to_json(task) for task in self.tasks],
             "latency": None if self.latency is None else asdict(self.latency),
             "build": None if self.build is None else self.build.to_json(),
+            **({"targets": [_target_to_json(item) for item in self.targets]} if several else {}),
         }
 
     def _search_to_json(self) -> dict[str, Any]:
@@ -134,6 +151,14 @@ class TuneResult:
         return [t for t in self.tasks if math.isfinite(t.default * t.claimed * t.confirmed)]
 
 
+def _target_to_json(item: TargetResult) -> dict[str, Any]:
+    return {
+        "cpu": item.cpu,
+        "latency": None if item.latency is None else asdict(item.latency),
+        "build": item.build.to_json(),
+    }
+
+
 def summary_lines(result: TuneResult, command: str) -> list[str]:
     """What a job did and what to do next, for people."""
     count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
@@ -159,6 +184,12 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
             lines.append(
                 f"with the former schedules it takes {format_seconds(latency.former)}: they stay"
             )
+    for item in result.targets if len(result.targets) > 1 else ():
+        told = "its kernels alone, this machine is of another kind"
+        if item.latency is not None:
+            told = "its kernels, and the whole model on this machine"
+        share = format_share(item.build.tuned_share)
+        lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {told}")
     lines += moved_lines(result.tasks)
     lines.append(f"next: {command}")
     return lines

@@ -21,7 +21,7 @@ class MeasureRole:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._target = Target.from_json(settings.target).key if settings.target else ""
-        self._problem = _other_kind(settings)
+        self._problem = other_kind(settings)
         self._runner = CandidateRunner(
             Path(settings.scratch), settings.threads, settings.cores, Turn(settings.turn)
         )
@@ -47,7 +47,7 @@ class MeasureRole:
         return f"a candidate for {target} came to a node that measures for {self._target}"
 
 
-def _other_kind(settings: WorkerSettings) -> str:
+def other_kind(settings: WorkerSettings) -> str:
     """Why this machine may not measure for its target, whatever it was taken for; "" if it may."""
     if not settings.kinds:
         return ""

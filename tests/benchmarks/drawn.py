@@ -43,7 +43,7 @@ from tuner.model.packed_space import PackedSpace
 from tuner.records.trials import record_to_apply, task_key, trial_record
 from tuner.reports.progress import make_progress
 from tuner.reports.report import format_ratio
-from tuner.search.make_tasks import distinct_kernels, make_tasks
+from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
 from tuner.search.measuring import runner_of, timing_options
 from tuner.search.placements import model_placements
 from tuner.search.tasks import Planned, plan
@@ -230,7 +230,7 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
         kernels: dict[str, tuple[FusedKernel, int]] = {
             drawing.key.workload: (drawing.kernel, 1),
         }
-        tasks = make_tasks(kernels, drawing.target, settings, model)
+        tasks = make_tasks([TaskSource(drawing.target, kernels)], settings, model)
         job = Job(
             settings=settings,
             target=drawing.target,

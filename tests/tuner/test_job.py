@@ -32,7 +32,7 @@ from tuner.job import Job
 from tuner.model.cost_model import BoostedTrees
 from tuner.reports.progress import Progress
 from tuner.search.budget import End
-from tuner.search.make_tasks import distinct_kernels, make_tasks
+from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
 from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask, plan
 
@@ -52,7 +52,7 @@ class Setting:
             target=host_target(),
             store=store,
             cost_model=cost_model,
-            tasks=make_tasks(kernels, host_target(), settings, cost_model),
+            tasks=make_tasks([TaskSource(host_target(), kernels)], settings, cost_model),
             progress=Progress(),
             make_runner=lambda *_: ReplayRunner({}),
             started=time.monotonic(),
@@ -118,7 +118,7 @@ def test_the_new_model_is_really_built_and_measured(
 
     monkeypatch.setattr(job_module, "compare_models", compare)
     latency, report = setting.job.confirm(setting.graph)
-    assert latency.tuned > 0 and latency.untuned > 0
+    assert latency is not None and latency.tuned > 0 and latency.untuned > 0
     assert latency.former is None  # nothing was tuned before: the untuned model is the former one
     used = {use.report.key: use.report for use in report.kernels}
     assert used[workload_key(setting.task.kernel)].schedule_source == "tuned"
@@ -134,14 +134,14 @@ def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) 
     newest = setting.best(setting.record(setting.task, other.schedule, 0.5e-6))
     setting.job.settled = [Settled(setting.task, newest, earlier, Estimate(0.0, 0.01))]
     latency, _ = setting.job.confirm(setting.graph)
-    assert latency.former is not None and latency.former > 0
+    assert latency is not None and latency.former is not None and latency.former > 0
 
 
 def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> None:
     setting.job.settled = []
     setting.store.add([setting.rival])
     latency, _ = setting.job.confirm(setting.graph)
-    assert latency.former is None
+    assert latency is not None and latency.former is None
     best = queries.best(setting.store, setting.task.key)
     assert best is not None and best[0].schedule_hash == setting.rival.schedule_hash
 

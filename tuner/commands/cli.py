@@ -72,6 +72,7 @@ def tune(
     ] = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    targets: TargetsOption = None,
     calibration: CalibrationOption = None,
     calibration_method: MethodOption = None,
     max_error: MaxErrorOption = None,
@@ -106,6 +107,7 @@ def tune(
         "database.url": db,
         "compile.threads": threads,
         "compile.numerics": numerics,
+        "compile.targets": target_names(targets),
         "search.total_trials": trials,
         "search.minutes": minutes,
         "search.seed": seed,
@@ -158,6 +160,8 @@ def _build_command(
         command += ["--threads", str(settings.compile.threads)]
     if settings.compile.numerics != "default":
         command += ["--numerics", settings.compile.numerics]
+    if settings.compile.targets:
+        command += ["--targets", ",".join(settings.compile.targets)]
     if config is not None:
         command += ["--config", config]
     for name, shape in shapes.items():

@@ -49,6 +49,7 @@ class TaskStatus:
     claimed: float = math.nan
     confirmed: float = math.nan
     placement: LogRatio | None = None
+    target: str = ""  # the CPU, in a job for several
 
     @property
     def latency(self) -> Latency:
@@ -166,6 +167,7 @@ def task_to_json(task: TaskStatus) -> dict[str, Any]:
     return {
         "kernel": task.kernel,
         "workload": task.key,
+        "target": task.target,
         "occurrences": task.occurrences,
         "trials": task.trials,
         "failures": task.failures,

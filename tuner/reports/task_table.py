@@ -62,7 +62,7 @@ class TaskTable:
         table = Table(header_style="bold")
         table.add_column("kernel", overflow="ellipsis", no_wrap=True, max_width=name)
         for column in columns:
-            justify: JustifyMethod = "left" if column.name == "key" else "right"
+            justify: JustifyMethod = "left" if column.name in ("key", "target") else "right"
             table.add_column(column.name, justify=justify, no_wrap=True, min_width=column.width)
         lines = self.confirmed  # what is printed once may take several
         table.add_column("", no_wrap=not lines, overflow="ellipsis", max_width=max(1, room - name))
@@ -77,7 +77,10 @@ class TaskTable:
         """All columns of figures."""
         tasks = [task for task, _ in rows]
         gains = [format_speed_up(task.default, task.latency.value) for task in tasks]
+        several = any(task.target for task in self.tasks)
+        target = [_Column("target", [task.target for task in tasks], 0)] if several else []
         columns = [
+            *target,
             _Column("key", [task.key[:KEY_CHARACTERS] for task in tasks], 7),
             _Column("times", [str(task.occurrences) for task in tasks], 6),
             _Column("trials", [str(task.trials) for task in tasks], 1),

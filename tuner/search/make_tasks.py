@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from compiler.kernels.kernel import FusedKernel, KernelProgram
 from compiler.kernels.serialize import kernel_to_json
+from compiler.schedule.space import ScheduleSpace
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from configs.settings import Settings
@@ -25,29 +27,58 @@ def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int
     return {key: (calls[0].kernel, len(calls)) for key, calls in program.kernel_calls().items()}
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """The kernels of a model for one target, and what is known of them beforehand.
+
+    `kernels` are by workload key, each with the number of its calls. After the default schedule,
+    first tried are the best ones that `elsewhere` has of the same kernel (by workload: for another
+    number of threads, say) and those of the nearest relatives in `past`, kernels tuned before.
+    """
+
+    target: Target
+    kernels: Mapping[str, tuple[FusedKernel, int]]
+    past: Sequence[PastKernel] = ()
+    elsewhere: Mapping[str, Sequence[Known]] = field(default_factory=dict)
+
+
 def make_tasks(
-    kernels: Mapping[str, tuple[FusedKernel, int]],
-    target: Target,
+    sources: Sequence[TaskSource], settings: Settings, model: CostModel
+) -> list[TuningTask]:
+    """A task per distinct kernel of each target; all share one cost model and layout of features.
+
+    Of several targets each task tells its own.
+    """
+    threads, numerics = settings.compile.threads, settings.compile.numerics
+    spaces = [
+        {
+            key: schedule_space(kernel, source.target, threads, numerics)
+            for key, (kernel, _) in source.kernels.items()
+        }
+        for source in sources
+    ]
+    known = [item.space for source in sources for item in source.past]
+    layout = FeatureLayout.of([*(space for of in spaces for space in of.values()), *known])
+    tasks = []
+    for source, own in zip(sources, spaces, strict=True):
+        name = source.target.cpu if len(sources) > 1 else ""
+        tasks += _tasks_of(source, own, layout, settings, model, name)
+    return tasks
+
+
+def _tasks_of(
+    source: TaskSource,
+    spaces: Mapping[str, ScheduleSpace],
+    layout: FeatureLayout,
     settings: Settings,
     model: CostModel,
-    past: Sequence[PastKernel] = (),
-    elsewhere: Mapping[str, Sequence[Known]] | None = None,
+    name: str,
 ) -> list[TuningTask]:
-    """A task per distinct kernel; all share one cost model and one layout of features.
-
-    After the default schedule, first tried are the best ones that `elsewhere` has of the same
-    kernel (by workload: for another number of threads, say) and those of the nearest relatives in
-    `past`, kernels tuned before.
-    """
-    search, threads = settings.search, settings.compile.threads
-    spaces = {
-        key: schedule_space(kernel, target, threads, settings.compile.numerics)
-        for key, (kernel, _) in kernels.items()
-    }
-    layout = FeatureLayout.of([*spaces.values(), *(item.space for item in past)])
-    known = bests(past)
+    """The tasks of one target, which is called `name` where there are several."""
+    search, threads, target = settings.search, settings.compile.threads, source.target
+    known = bests(source.past)
     tasks = []
-    for key, (kernel, occurrences) in kernels.items():
+    for key, (kernel, occurrences) in source.kernels.items():
         space = spaces[key]
         extract = FeatureExtractor(space, kernel, target, layout, threads)
         problem = SearchProblem(
@@ -59,7 +90,7 @@ def make_tasks(
             features=extract.of_rows,
         )
         default = plan(space, space.default())
-        own = nearest_bests(kernel, space, (elsewhere or {}).get(key, ()))
+        own = nearest_bests(kernel, space, source.elsewhere.get(key, ()))
         tasks.append(
             TuningTask(
                 kernel=kernel,
@@ -74,6 +105,7 @@ def make_tasks(
                 ),
                 progress=TaskProgress(occurrences),
                 default=default,
+                target=name,
             )
         )
     return tasks

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from compiler.target import Target
 from configs.settings import Settings
 from measure.farm.make_runner import create_runner
+from measure.farm.pipeline_runner import PipelineRunner
 from measure.farm.runner import Runner, RunnerOptions
 from measure.farm.slots import plan_slots
 from measure.machine import available_cores, on_cores
@@ -38,6 +39,11 @@ def runner_options(
         overlap=measure.overlap,
         tell=tell,
     )
+
+
+def capacities_of(runner: Runner) -> Mapping[str, int] | None:
+    """How much a runner can do for each target, by its key; None where it makes no difference."""
+    return runner.capacities if isinstance(runner, PipelineRunner) else None
 
 
 def timing_options(settings: Settings) -> dict[str, float | int]:

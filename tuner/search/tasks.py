@@ -45,7 +45,8 @@ class TuningTask:
     the space that works to what measures it again, `under_way` that of every schedule being
     measured to the candidates that wait for it. `confirmed_latency` is that of the record to
     apply, infinity when the search expects another schedule to beat it. `placements` are where the
-    model's calls have the kernel's buffers.
+    model's calls have the kernel's buffers. `target` is what the CPU is called, in a job for
+    several.
     """
 
     kernel: FusedKernel
@@ -57,6 +58,7 @@ class TuningTask:
     progress: TaskProgress
     default: Planned
     placements: tuple[Placement, ...] = ()
+    target: str = ""
     candidates: list[Candidate] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
@@ -246,6 +248,7 @@ class TuningTask:
             expected=expected if known else math.nan,
             low=interval[0] if known else math.nan,
             high=interval[1] if known else math.nan,
+            target=self.target,
         )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+
+import pytest
 
 from measure.farm.dispatch import BuildAction, Dispatcher, TimeAction
 from measure.farm.slots import SlotPlan
@@ -37,6 +40,36 @@ def test_next_candidate_is_built_while_one_is_timed() -> None:
     assert subject.build_done(build, BUILT) is None
     assert ids(subject.next_actions()) == [("TimeAction", "0"), ("BuildAction", "1")]
     assert subject.next_actions() == []
+
+
+@pytest.mark.parametrize("plans", [(SPLIT, SPLIT, HELPING), (SHARED, SPLIT, SHARED)])
+def test_requests_stay_on_nodes_of_their_kind(plans: tuple[SlotPlan, ...]) -> None:
+    kinds = ("a", "b", "a")
+    subject = Dispatcher(plans, kinds=kinds)
+    assert sum(subject.capacities.values()) == subject.capacity
+    for number in range(40):
+        subject.add(replace(request(number), target="ab"[number % 2]))
+    running: list[BuildAction | TimeAction] = []
+    done = 0
+    while done < 40:
+        running += subject.next_actions()
+        action = running.pop(0)
+        assert action.job.request.target == kinds[action.node]
+        if isinstance(action, BuildAction):
+            assert subject.build_done(action, BUILT) is None
+        else:
+            subject.time_done(action)
+            done += 1
+
+
+def test_what_waits_for_a_kind_that_is_gone_fails_and_the_others_go_on() -> None:
+    subject = Dispatcher((SPLIT, SPLIT), kinds=("a", "b"))
+    for number in range(4):
+        subject.add(replace(request(number), target="ab"[number % 2]))
+    subject.remove_slot(1, 0)
+    assert [result.request_id for result in subject.take_stranded()] == ["1", "3"]
+    assert ids(subject.next_actions()) == [("BuildAction", "0")]
+    assert subject.take_stranded() == []
 
 
 def test_failed_build_is_the_result() -> None:

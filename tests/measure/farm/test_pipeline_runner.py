@@ -79,6 +79,18 @@ def test_lost_worker_costs_another_try_not_the_result() -> None:
     assert backend.closed
 
 
+def test_a_request_for_a_target_that_no_node_has_is_refused() -> None:
+    backend = FakeBackend()
+    backend.plans = (*backend.plans, *backend.plans)
+    with PipelineRunner(backend, threads=1, kinds=("a", "b")) as runner:
+        assert set(runner.capacities) == {"a", "b"}
+        for target in ("", "c"):
+            with pytest.raises(MeasureError, match="no node has the target"):
+                runner.submit(MeasureRequest("0", {}, "key", [], 1, target=target))
+        runner.submit(MeasureRequest("1", {}, "key", [], 1, target="b"))
+        assert runner.results(timeout=30)[0].status is Status.OK
+
+
 def test_request_that_loses_every_worker_is_quarantined() -> None:
     backend = FakeBackend(losses={"1": 99})
     with PipelineRunner(backend, threads=1) as runner:

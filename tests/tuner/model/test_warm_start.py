@@ -42,7 +42,7 @@ from tuner.model.history import (
 from tuner.model.packed_space import PackedSpace
 from tuner.model.relatives import nearest_bests
 from tuner.records.trials import task_key, unusable
-from tuner.search.make_tasks import make_tasks
+from tuner.search.make_tasks import TaskSource, make_tasks
 
 KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
 UNKNOWN = matmul_kernel(80, 384, 96)
@@ -276,7 +276,7 @@ def test_the_best_for_other_threads_is_a_place_to_start_from(store: Store) -> No
     assert bests_elsewhere(store, {key.workload: KNOWN[0]}, key) == {}
     settings = load_settings(overrides={"compile.threads": 2}, environment={})
     kernels = {key.workload: (KNOWN[0], 1)}
-    (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), (), found)
+    (task,) = make_tasks([TaskSource(TARGET, kernels, (), found)], settings, BoostedTrees(0))
     first = [task.search.ask(1)[0] for _ in range(2)]
     assert first[0] == task.space.default()
     kept = {name: v for name, v in task.space.choices(first[1]).items() if name in best.choices}
@@ -290,7 +290,7 @@ def test_relatives_of_earlier_jobs_come_after_the_default(store: Store) -> None:
     past = read_history(store, like, TARGET)
     kernels = {workload_key(UNKNOWN): (UNKNOWN, 1)}
     settings = load_settings(environment={})
-    (task,) = make_tasks(kernels, TARGET, settings, BoostedTrees(0), past)
+    (task,) = make_tasks([TaskSource(TARGET, kernels, past)], settings, BoostedTrees(0))
     proposals = [task.search.ask(1)[0] for _ in range(3)]
     wanted = nearest_bests(UNKNOWN, task.space, bests(past))
     assert proposals == [task.space.default(), *wanted]

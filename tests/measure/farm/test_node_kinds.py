@@ -1,0 +1,134 @@
+"""A cluster whose nodes are of two kinds: each candidate on a node of its own, none elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from compiler.errors import MeasureError
+from compiler.target import Target, host_target
+from configs.settings import Settings, load_settings, load_target
+from db import queries
+from db.store import Store
+from measure.farm.make_runner import create_runner
+from measure.farm.runner import Runner, RunnerOptions
+from measure.measurement import MeasureResult, Status
+from tests.end_to_end.tiny_model import tiny_model
+from tests.measure.fault_kernels import COMPILE_FAULT, make_request
+from tests.measure.simulated_nodes import COMPILE_HERE, KIND, PROBE
+from tuner.job import tune_model
+from tuner.search.measuring import runner_options
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "avx512f" not in host_target().features, reason="x86-64-v3 is no lesser kind than this CPU"
+    ),
+]
+HOST = host_target()
+LESSER = Target.from_json(load_target("x86-64-v3").model_dump())
+
+
+@pytest.fixture(scope="module")
+def kind_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the second node says that it is."""
+    path = tmp_path_factory.mktemp("kinds") / "kind"
+    path.write_text("x86-64-v3")
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(repository: Path, kind_file: Path) -> Iterator[Any]:
+    """Two nodes of this machine's kind, and one that says it is an x86-64-v3."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(repository))
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made: Any = Cluster()
+        options = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
+        made.add_node(**options)
+        made.add_node(**options, env_vars={KIND: str(kind_file)})
+        made.wait_for_nodes()
+        yield made
+        if ray.is_initialized():
+            ray.shutdown()
+        made.shutdown()
+
+
+def join(cluster: Any, **options: Any) -> Runner:
+    values = {"compile": COMPILE_FAULT, "targets": (HOST, LESSER), "overlap": "never", **options}
+    return create_runner("ray", RunnerOptions(address=cluster.address, probe=PROBE, **values))
+
+
+def collect(runner: Runner, count: int) -> list[MeasureResult]:
+    results: list[MeasureResult] = []
+    deadline = time.monotonic() + 120
+    while len(results) < count:
+        assert time.monotonic() < deadline, f"{len(results)} of {count} results"
+        results += runner.results(timeout=1.0)
+    return results
+
+
+def test_one_job_tunes_for_both_kinds(cluster: Any, tmp_path: Path) -> None:
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    settings = load_settings(
+        "ci",
+        {
+            "compile.targets": ("x86-64-v3", "host"),
+            "measure.address": cluster.address,
+            "measure.overlap": "never",
+            "search.total_trials": 12,
+            "database.url": str(tmp_path / "tuning.db"),
+        },
+        environment={},
+    )
+
+    def runner_of(settings: Settings, target: Target, tell: Any) -> Runner:
+        options = runner_options(settings, target, tell)
+        return create_runner("ray", replace(options, probe=PROBE, compile=COMPILE_HERE))
+
+    result = tune_model(tmp_path / "tiny.onnx", settings, make_runner=runner_of)
+    assert {status.target for status in result.tasks} == {HOST.cpu, LESSER.cpu}
+    assert [(item.cpu, item.latency is None) for item in result.targets] == [
+        (HOST.cpu, False),
+        (LESSER.cpu, True),
+    ]
+    with Store.open(tmp_path / "tuning.db") as store:
+        for target in (HOST, LESSER):
+            keys = [key for key in queries.tasks(store) if key.target == target.key]
+            trials = [trial for key in keys for trial in queries.trials(store, key)]
+            assert trials and all(trial.status == "ok" for trial in trials)
+        assert len({key.target for key in queries.tasks(store)}) == 2
+
+
+def test_a_node_that_is_of_another_kind_times_nothing_and_a_target_without_one_is_refused(
+    cluster: Any, kind_file: Path
+) -> None:
+    """Its worker asks the CPU again: what the node was taken for does not count."""
+    fresh = make_request("none", options={"fresh_process": 1})
+    with join(cluster) as runner:
+        runner.submit(replace(fresh, request_id="before", target=LESSER.key))
+        assert collect(runner, 1)[0].status is Status.OK
+        kind_file.write_text("x86-64-v2")
+        runner.submit(replace(fresh, request_id="after", target=LESSER.key))
+        (result,) = collect(runner, 1)
+    assert result.status is Status.INFRASTRUCTURE
+    assert "x86-64-v2 is no node for x86-64-v3" in result.error
+    expected = rf"no node of the cluster is a {LESSER.key} \(there are: .*x86-64-v2"
+    with pytest.raises(MeasureError, match=expected):
+        join(cluster)
+
+
+@pytest.mark.parametrize("runner", ["local", "ray"])
+def test_one_machine_alone_does_not_measure_for_another_kind(runner: str) -> None:
+    expected = rf"cannot measure for x86-64-v3: it stands for {HOST.cpu} \(--address joins"
+    with pytest.raises(MeasureError, match=expected):
+        create_runner(runner, RunnerOptions(targets=(HOST, LESSER)))

@@ -1,0 +1,41 @@
+"""What the tasks of a job are made from: a model's kernels for each target, and what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compiler.graph.ir import Graph
+from compiler.pipeline import kernels_of
+from compiler.target import Target
+from compiler.types.numerics import Numerics
+from configs.settings import Settings
+from db.store import Store
+from tuner.from_settings import limits_of
+from tuner.model.cost_model import TrainingData
+from tuner.model.features import FeatureLayout
+from tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
+from tuner.records.trials import task_key
+from tuner.search.make_tasks import TaskSource, distinct_kernels
+
+
+def task_source(
+    store: Store, graph: Graph, numerics: Numerics, target: Target, settings: Settings
+) -> TaskSource:
+    """The kernels that a model has for a target, and what the database knows beforehand."""
+    program = kernels_of(graph, target, limits=limits_of(settings), numerics=numerics)
+    kernels = distinct_kernels(program)
+    like = task_key("", target, settings.compile.threads, settings.compile.numerics)
+    past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
+    found = {key: kernel for key, (kernel, _) in kernels.items()}
+    return TaskSource(target, kernels, past, bests_elsewhere(store, found, like))
+
+
+def known_of_others(
+    sources: Iterable[TaskSource], layout: FeatureLayout, settings: Settings
+) -> list[TrainingData]:
+    """What is known of other kernels, for the cost model to start from."""
+    found: list[TrainingData] = []
+    for source in sources:
+        like = task_key("", source.target, settings.compile.threads, settings.compile.numerics)
+        found += background(source.past, layout, like)
+    return found
