@@ -24,6 +24,7 @@ from compiler.frontend.structured_ports import (
     structured_output,
 )
 from compiler.graph.ir import Graph
+from compiler.graph.widen_places import widen_places
 from compiler.limits import Allowance, Limits
 from compiler.types.extents import Shapes
 from compiler.types.structure import Structure, StructuredPort
@@ -98,7 +99,7 @@ def _import(
         raise UnsupportedOperatorError(
             "the outputs of the model are empty sequences and optionals, and nothing is computed"
         )
-    finished = builder.finish(outputs)
+    finished = widen_places(builder.finish(outputs))
     if not structured and not structured_outputs:
         return finished
     return replace(finished, structure=Structure(structured, structured_outputs))

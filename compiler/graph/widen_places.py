@@ -1,0 +1,83 @@
+"""Inputs padded as far as what is made of them: a cache lies in one way before and after a step.
+
+    input past: f32[2, past:0..15, 8] in f32[2, 15, 8]
+    padded: f32[2, 16, 8] = pad(past, pads=(0, 0, 0, 0, 1, 0))
+    present: f32[2, 16, 8] = where(is_past, padded, new)
+
+becomes
+
+    input past: f32[2, past:0..15, 8] in f32[2, 16, 8]
+    present: f32[2, 16, 8] = where(is_past, past, new)
+
+What lies behind the true size may be anything, before the padding was appended and after. So the
+output `present` of one call can be the argument `past` of the next one as it is, see
+`compiler.runtime.sized_inputs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.graph.ir import Graph
+from compiler.types.dims import Axis
+from compiler.types.node import Node
+from compiler.types.signature import SizedPort
+from compiler.types.sizes import Size
+from compiler.types.tensor_type import TensorType
+
+
+def widen_places(graph: Graph) -> Graph:
+    """The graph with `pad` nodes taken into inputs that nothing but them reads."""
+    signature = graph.signature
+    if signature is None:
+        return graph
+    taken: dict[str, str] = {}  # results of pads that go, by the inputs that take their place
+    ports: dict[str, SizedPort] = {}
+    for port in signature.inputs:
+        readers = [node for node in graph.nodes if port.name in node.inputs]
+        results = {graph.types[node.output] for node in readers}
+        if len(results) != 1 or port.name in graph.outputs:
+            continue
+        wide = _widened(port, results.pop())
+        if wide is None or not all(_appends(node, port) for node in readers):
+            continue
+        ports[port.name] = wide
+        taken |= {node.output: port.name for node in readers}
+    if not taken or not taken.keys().isdisjoint(graph.outputs):
+        return graph
+    nodes = (
+        replace(node, inputs=tuple(taken.get(name, name) for name in node.inputs))
+        for node in graph.nodes
+        if node.output not in taken
+    )
+    types = {name: type for name, type in graph.types.items() if name not in taken}
+    types |= {name: port.type for name, port in ports.items()}
+    inputs = tuple(ports.get(port.name, port) for port in signature.inputs)
+    return replace(
+        graph, nodes=tuple(nodes), types=types, signature=replace(signature, inputs=inputs)
+    )
+
+
+def _widened(port: SizedPort, type: TensorType) -> SizedPort | None:
+    """The port in a place of this type; None unless that only has more behind open sizes."""
+    if len(type.shape) != len(port.shape) or type == port.type:
+        return None
+    padded: list[Axis] = []
+    for factors, extent in zip(port.padded, type.shape, strict=True):
+        ((true, before), *inner) = factors
+        if extent == port.type.shape[len(padded)]:
+            padded.append(factors)
+        elif inner or not isinstance(true, Size) or extent < before:
+            return None
+        else:
+            padded.append(((true, extent),))
+    return replace(port, padded=tuple(padded))
+
+
+def _appends(node: Node, port: SizedPort) -> bool:
+    """Whether a node does nothing but append padding to the port."""
+    if node.operator != "pad" or node.inputs[0] != port.name or port.name in node.inputs[1:]:
+        return False
+    pads = node.attributes["pads"]
+    rank = len(port.shape)
+    return isinstance(pads, tuple) and not any(pads[:rank])
