@@ -338,16 +338,21 @@ def zoo(
     form: Annotated[
         str, typer.Option(metavar="FORM", help="Of --quantised: qdq or qoperator.")
     ] = "qdq",
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="With sizes that are known at run time only.")
+    ] = False,
 ) -> None:
     """Write a well-known network with seeded random weights as an ONNX file."""
     check_files(writes=[output])
     import compiler
-    from compiler.frontend.zoo import write_model
+    from compiler.frontend.zoo import dynamic_shapes, write_model
 
     prepare = (lambda graph: compiler.build(graph).run) if quantised else None
-    write_model(name, Path(output), prepare=prepare, form=form)
+    write_model(name, Path(output), prepare=prepare, form=form, dynamic=dynamic)
     print(output)
-    print(f"next: {shlex.join(['tune', '--model', output, '--config', 'quick'])}")
+    shapes = dynamic_shapes(name).items() if dynamic else ()
+    bounds = [word for symbol, (text,) in shapes for word in ("--shape", f"{symbol}={text}")]
+    print(f"next: {shlex.join(['tune', '--model', output, *bounds, '--config', 'quick'])}")
 
 
 @app.command()

@@ -1,5 +1,5 @@
 """The zoo: well-known topologies as ONNX models with seeded random weights."""
 
-from compiler.frontend.zoo.models import build_model, model_names, write_model
+from compiler.frontend.zoo.models import build_model, dynamic_shapes, model_names, write_model
 
-__all__ = ["build_model", "model_names", "write_model"]
+__all__ = ["build_model", "dynamic_shapes", "model_names", "write_model"]

@@ -56,7 +56,7 @@ def _decoder(net: NetworkBuilder, size: Size, tokens: int, cached: int) -> None:
     shape = _Shape(size.batch, tokens, cached, heads, groups, size.channels(_HIDDEN))
     words = size.classes or _WORDS
     ids = net.input("input_ids", (size.batch, tokens), onnx.TensorProto.INT64)
-    mask = _attention_mask(net, shape) if cached else _causal_mask(net, tokens)
+    mask = _attention_mask(net, shape) if cached else _causal_mask(net, tokens, ids)
     rotary = _rotary_tables(net, shape)
     table = net.weights("embed_tokens.weight", (words, shape.features), 1, 1.0)
     data = Layer(net.node("Gather", [table, ids], "embed_tokens"), shape.features)
@@ -71,10 +71,16 @@ def _decoder(net: NetworkBuilder, size: Size, tokens: int, cached: int) -> None:
     net.output(logits.name, "logits", (size.batch, tokens, words))
 
 
-def _causal_mask(net: NetworkBuilder, tokens: int) -> str:
-    return net.constant(
+def _causal_mask(net: NetworkBuilder, tokens: int, ids: str) -> str:
+    mask = net.constant(
         "causal_mask", np.triu(np.full((1, 1, tokens, tokens), _MASKED, np.float32), 1)
     )
+    if not net.dynamic:
+        return mask
+    shape = net.node("Shape", [ids], "mask.shape", start=1)
+    ends = net.node("Concat", [shape, shape], "mask.ends", axis=0)
+    starts, axes = net.integers("mask.starts", 0, 0), net.integers("mask.axes", 2, 3)
+    return net.node("Slice", [mask, starts, ends, axes], "mask")
 
 
 def _attention_mask(net: NetworkBuilder, shape: _Shape) -> str:
@@ -127,7 +133,8 @@ def _attention(
     weights = net.node("Softmax", [masked], f"{name}.softmax", axis=-1)
     context = net.node("MatMul", [weights, values], f"{name}.context")
     context = net.node("Transpose", [context], f"{name}.context.tokens", perm=[0, 2, 1, 3])
-    joined = net.reshape(context, (shape.batch, shape.tokens, shape.features), f"{name}.joined")
+    whole = (shape.batch, shape.tokens, shape.features)
+    joined = net.reshape(context, whole, f"{name}.joined", (0, 0, shape.features))
     return dense(net, f"{name}.o", Layer(joined, shape.features), shape.features, bias=False)
 
 
@@ -135,7 +142,7 @@ def _heads(net: NetworkBuilder, name: str, data: Layer, shape: _Shape, heads: in
     """A projection as [batch, heads, tokens, head features]."""
     projected = dense(net, name, data, heads * _HEAD_FEATURES, bias=False)
     apart = (shape.batch, shape.tokens, heads, _HEAD_FEATURES)
-    split = net.reshape(projected.name, apart, f"{name}.split")
+    split = net.reshape(projected.name, apart, f"{name}.split", (0, 0, *apart[2:]))
     return net.node("Transpose", [split], f"{name}.heads", perm=[0, 2, 1, 3])
 
 
@@ -172,11 +179,11 @@ def _of_each_head(net: NetworkBuilder, name: str, cache: str, shape: _Shape) -> 
         return cache
     wide = net.node("Unsqueeze", [cache, net.integers(f"{name}.axes", 2)], f"{name}.wide")
     spread = (shape.batch, shape.groups, repeats, positions, _HEAD_FEATURES)
+    spread = (1, 1, repeats, 1, 1) if net.dynamic else spread
     spread_to = net.integers(f"{name}.spread_to", *spread)
     repeated = net.node("Expand", [wide, spread_to], f"{name}.repeated")
-    return net.reshape(
-        repeated, (shape.batch, shape.heads, positions, _HEAD_FEATURES), f"{name}.heads"
-    )
+    heads = (shape.batch, shape.heads, positions, _HEAD_FEATURES)
+    return net.reshape(repeated, heads, f"{name}.heads", (0, shape.heads, -1, _HEAD_FEATURES))
 
 
 def _perceptron(net: NetworkBuilder, name: str, data: Layer, hidden: int) -> Layer:

@@ -22,8 +22,9 @@ def encoder(net: NetworkBuilder, size: Size) -> None:
     heads = max(1, round(12 * size.width))
     features = heads * _HEAD_FEATURES
     shape = (size.batch, tokens, features)
-    net.constant("split_heads", np.array([size.batch, tokens, heads, _HEAD_FEATURES], np.int64))
-    net.constant("join_heads", np.array(shape, np.int64))
+    outer = (0, 0) if net.dynamic else (size.batch, tokens)
+    net.constant("split_heads", np.array([*outer, heads, _HEAD_FEATURES], np.int64))
+    net.constant("join_heads", np.array([*outer, features], np.int64))
     net.constant("scale", np.array(1 / math.sqrt(_HEAD_FEATURES), np.float32))
     net.constant("first", np.array(0, np.int64))
     layer = Layer(net.input("input", shape), features)

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from compiler.errors import SettingsError
+from compiler.frontend.symbol_names import usual_bounds
 from compiler.frontend.zoo.convnext_pico import convnext_pico
 from compiler.frontend.zoo.crnn import crnn
 from compiler.frontend.zoo.decoder import decoder_prefill, decoder_step
@@ -57,6 +58,66 @@ _FAMILIES = {"decoder_prefill": "decoder", "decoder_step": "decoder"}
 """Models that share their weights."""
 
 
+_PAST, _PRESENT = "past_sequence_length", "past_sequence_length + 1"
+_IMAGES: dict[str, tuple[str, ...]] = {"input": ("batch",), "logits": ("batch",)}
+_DYNAMIC: dict[str, dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        (
+            "resnet18",
+            "resnet34",
+            "resnet50",
+            "mobilenet_v2",
+            "squeezenet1_1",
+            "vgg11",
+            "efficientnet_b0",
+            "convnext_pico",
+            "mlp",
+        ),
+        _IMAGES,
+    ),
+    "unet": {
+        "input": ("batch", "", "height", "width"),
+        "logits": ("batch", "", "height", "width"),
+    },
+    "encoder": {
+        "input": ("batch", "sequence"),
+        "hidden": ("batch", "sequence"),
+        "pooled": ("batch",),
+    },
+    "decoder_prefill": {
+        "input_ids": ("batch", "sequence"),
+        "position_ids": ("batch", "sequence"),
+        "logits": ("batch", "sequence"),
+        "present": ("batch", "", "sequence"),
+    },
+    "decoder_step": {
+        "input_ids": ("batch",),
+        "position_ids": ("batch",),
+        "attention_mask": ("batch", _PRESENT),
+        "past_key_values": ("batch", "", _PAST),
+        "logits": ("batch",),
+        "present": ("batch", "", _PRESENT),
+    },
+}
+"""Axes that are known at run time only in a model's dynamic form, by input and output; of several
+with a dot in their names, by what is before it."""
+
+
+def dynamic_names() -> tuple[str, ...]:
+    """The names of models that have a dynamic form."""
+    return tuple(_DYNAMIC)
+
+
+def dynamic_shapes(name: str) -> dict[str, tuple[str]]:
+    """Usual bounds of what is known at run time only in a model's dynamic form, by symbol."""
+    names = [symbol for axes in _DYNAMIC.get(name, {}).values() for symbol in axes if symbol]
+    shapes: dict[str, tuple[str]] = {}
+    for symbol in filter(str.isidentifier, names):
+        low, high = usual_bounds(symbol) or (1, 8)
+        shapes[symbol] = (f"{low}..{high}",)
+    return shapes
+
+
 def model_names() -> tuple[str, ...]:
     """The names of the zoo's models."""
     return tuple(_MODELS)
@@ -75,8 +136,16 @@ def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.M
             f"there is no model {name!r} in the zoo (there are: {known})",
             hint=f"did you mean {' or '.join(nearest)}?" if nearest else "",
         )
-    net = NetworkBuilder(name, seed, _FAMILIES.get(name, name))
-    topology(net, size or Size())
+    size = size or Size()
+    if size.dynamic and name not in _DYNAMIC:
+        raise SettingsError(
+            f"{name} has no form whose sizes are known at run time only",
+            hint=f"these have: {', '.join(_DYNAMIC)}",
+        )
+    net = NetworkBuilder(name, seed, _FAMILIES.get(name, name), size.dynamic)
+    topology(net, size)
+    if size.dynamic:
+        net.name_axes(_DYNAMIC[name])
     return net.model()
 
 
@@ -86,16 +155,20 @@ def write_model(
     seed: int = 0,
     prepare: Prepare | None = None,
     form: str = FORMS[0],
+    dynamic: bool = False,
 ) -> Path:
     """Write a model of the zoo to an ONNX file, replacing the file as a whole.
 
-    It is quantised, in this form, if `prepare` is there to find the ranges of its values. Raises
-    SettingsError for an unknown name or form and for a file that cannot be written.
+    Batch, tokens and images of a `dynamic` one are known at run time only. It is quantised, in this
+    form, if `prepare` is there to find the ranges of its values. Raises SettingsError for an
+    unknown name or form and for a file that cannot be written.
     """
     output = Path(output)
     if form not in FORMS:
         raise SettingsError(f"there is no form {form!r} of quantised models: {', '.join(FORMS)}")
-    model = build_model(name, seed=seed)
+    if dynamic and prepare is not None:
+        raise SettingsError("quantised models have no form whose sizes are known at run time only")
+    model = build_model(name, seed=seed, size=Size(dynamic=dynamic))
     if prepare is not None:
         model = quantised(model, prepare, seed)
         model = with_qoperators(model) if form == "qoperator" else model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -30,6 +30,7 @@ class Size:
     classes: int | None = None
     tokens: int | None = None
     layers: int | None = None
+    dynamic: bool = False  # batch, tokens and image are known at run time only
 
     def channels(self, published: int) -> int:
         """The number of channels under the width factor, a multiple of 4."""
@@ -54,8 +55,9 @@ class NetworkBuilder:
     and `family` draw the same ones.
     """
 
-    def __init__(self, name: str, seed: int, family: str = "") -> None:
+    def __init__(self, name: str, seed: int, family: str = "", dynamic: bool = False) -> None:
         self.name = name
+        self.dynamic = dynamic
         self._random = np.random.default_rng([seed, *(family or name).encode()])
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
@@ -214,8 +216,11 @@ class NetworkBuilder:
         output = self.node("Concat", [part.name for part in parts], axis=1)
         return Layer(output, sum(part.channels for part in parts))
 
-    def reshape(self, value: str, shape: Sequence[int], name: str) -> str:
-        """To a shape that is a constant."""
+    def reshape(
+        self, value: str, shape: Sequence[int], name: str, dynamic: Sequence[int] = ()
+    ) -> str:
+        """To a shape that is a constant: `dynamic` where sizes are known at run time only."""
+        shape = dynamic if self.dynamic and dynamic else shape
         return self.node("Reshape", [value, self.integers(f"{name}.shape", *shape)], name)
 
     def global_average_pool(self, data: Layer) -> Layer:
@@ -230,6 +235,14 @@ class NetworkBuilder:
         bias = self.uniform(f"{name}.bias", features, -0.1, 0.1)
         output = self.node("Gemm", [data.name, weight, bias], name, transB=1)
         return Layer(output, features)
+
+    def name_axes(self, symbols: Mapping[str, Sequence[str]]) -> None:
+        """Name axes of inputs and outputs that are known at run time only; "": as it is."""
+        for info in (*self._inputs, *self._outputs):
+            names = symbols.get(info.name) or symbols.get(info.name.split(".")[0], ())
+            for dimension, name in zip(info.type.tensor_type.shape.dim, names, strict=False):
+                if name:
+                    dimension.dim_param = name
 
     def model(self) -> onnx.ModelProto:
         """The finished model, checked."""
