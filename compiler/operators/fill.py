@@ -13,6 +13,7 @@ from typing import Final
 
 from compiler.expr.nodes import Expr, binary, const, integer, select
 from compiler.kernels.kernel import Tensor
+from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from compiler.operators.rules import check
 from compiler.operators.use import Attributes, Types, Use
@@ -68,6 +69,15 @@ def _fill(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("filled", body)
 
 
+def _blocked(node: BlockedUse) -> BlockedForm | None:
+    """Along other axes than the channels', which keep their places; lanes stay what they are."""
+    data, lane = node.types.present(0), node.lanes[0]
+    if len(data.shape) != 4 or node.attributes["axis"] == 1 or lane is None:
+        return None
+    fills_zero = lane == 0 and node.attributes["value"] == "zero"
+    return BlockedForm(BLOCKED, 0.0) if fills_zero or node.is_whole(data) else None
+
+
 register(
     OperatorDefinition(
         "fill",
@@ -78,6 +88,7 @@ register(
         {"axis": REQUIRED, "number": REQUIRED, "value": "zero", "extent": 0, "inner": 1},
         cheap=True,
         looked_up=1,
+        blocked=BlockedRule(_blocked),
     )
 )
 """`fill(x, sizes)`: x where the index of `axis` is below `sizes[number]`, else `value`.

@@ -140,10 +140,10 @@ class _Planner:
         reads_blocked = any(name in plan.forms for name in node.inputs)
         if node.output in self.rejected or not (reads_blocked or (rule and rule.starts)):
             return ""
-        names = [name for name in (*node.inputs, node.output) if name]
-        if any(self._type(name).dtype not in _BLOCKED_TYPES for name in names):
+        data = [name for at, name in enumerate(node.inputs) if name and at != definition.looked_up]
+        if any(self._type(name).dtype not in _BLOCKED_TYPES for name in (*data, node.output)):
             return ""
-        if definition.pattern is Pattern.ELEMENTWISE:
+        if definition.pattern is Pattern.ELEMENTWISE and rule is None:
             return BLOCKED if self._elementwise(node) else ""
         if rule is None:
             return ""

@@ -299,3 +299,13 @@ def test_conversions_of_constants_are_folded() -> None:
     result = dead_code.run(fold_constants.run(simplify.run(blocked(graph))))
     assert conversions(result) == ["to_blocked", "from_blocked"]
     assert_same_meaning(graph, result)
+
+
+@pytest.mark.parametrize(("axis", "inside"), [(0, True), (2, True), (3, True), (1, False)])
+def test_filled_pixels_stay_blocked_and_filled_channels_do_not(axis: int, inside: bool) -> None:
+    maker = GraphMaker()
+    sizes = maker.constant(np.array([1], np.int64))
+    data = conv(maker, maker.input(2, 16, 5, 6), 16)
+    filled = maker.node("fill", data, sizes, axis=axis, number=0)
+    graph = blocked(maker.graph(conv(maker, conv(maker, filled, 16), 16)))
+    assert len(conversions(graph)) == (2 if inside else 4)
