@@ -18,16 +18,23 @@ from compiler.frontend.structured_values import Entity
 Computed: TypeAlias = Callable[[OnnxNode, GraphBuilder], OnnxNode | Value | Sequence[Value]]
 
 _COMPUTED: dict[str, tuple[frozenset[int], Computed]] = {}
+_PADDED: set[str] = set()
 
 
-def computed(*operators: str, at: Sequence[int]) -> Callable[[Computed], Computed]:
-    """Register a function for nodes of ONNX's operators with a computed operand `at` a position."""
+def computed(
+    *operators: str, at: Sequence[int], padded: bool = False
+) -> Callable[[Computed], Computed]:
+    """Register a function for nodes of ONNX's operators with a computed operand `at` a position.
+
+    With `padded` it knows of operands some of whose sizes are known at run time only.
+    """
 
     def register(function: Computed) -> Computed:
         for operator in operators:
             if operator in _COMPUTED:
                 raise ValueError(f"{operator} has two functions for computed operands")
             _COMPUTED[operator] = (frozenset(at), function)
+            _PADDED.update((operator,) if padded else ())
         return function
 
     return register
@@ -36,13 +43,14 @@ def computed(*operators: str, at: Sequence[int]) -> Callable[[Computed], Compute
 def find_computed(domain: str, operator: str, inputs: Sequence[Entity | None]) -> Computed | None:
     """The function for a node with these operands.
 
-    None where all that matter are constants or computed of run-time sizes, and where one is padded.
+    None where all that matter are constants or computed of run-time sizes, and where one is padded
+    of which the function knows nothing.
     """
     if domain or operator not in _COMPUTED:
         return None
     positions, function = _COMPUTED[operator]
     values = [value for value in inputs if isinstance(value, Value)]
-    if any(value.padded is not None for value in values):
+    if operator not in _PADDED and any(value.padded is not None for value in values):
         return None
     operands = [inputs[position] for position in positions if position < len(inputs)]
     given = [value for value in operands if isinstance(value, Value)]

@@ -258,6 +258,15 @@ class GraphBuilder:
         if output:
             self.run_time.declare(ResultSource(symbol, f"%size:{symbol.name}", 0))
 
+    def unused_symbol(self, hint: str) -> str:
+        """A name like `hint` that no computed symbol has."""
+        taken = {symbol.name for symbol in self._computed}
+        name, count = hint, 1
+        while name in taken:
+            count += 1
+            name = f"{hint}_{count}"
+        return name
+
     def size(self, size: Dimension, dtype: DType = DType.I64) -> Value:
         """A size as a scalar that nodes can read."""
         if isinstance(size, int):

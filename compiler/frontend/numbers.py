@@ -164,6 +164,7 @@ Operand: TypeAlias = Numbers | int | float
 
 def vector(value: Value, graph: GraphBuilder, dtype: DType = DType.I64) -> Numbers:
     """A value of any rank as a vector of numbers of a type."""
+    value = graph.readable(value)
     return Numbers(graph.reshape(value, (value.type.size,)), graph).cast(dtype)
 
 

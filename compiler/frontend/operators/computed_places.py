@@ -14,18 +14,23 @@ from compiler.frontend.computed import computed
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, integers, vector
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import taken
 from compiler.frontend.settle import declared, require
 from compiler.types.dtypes import DType
+from compiler.types.sizes import Size, Symbol
 
 _FAR = 2**40
 """Farther than any extent, and so near that sums of it do not overflow."""
 
 
-@computed("Slice", at=(1, 2, 3, 4))
+@computed("Slice", at=(1, 2, 3, 4), padded=True)
 def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Of a shape that is not declared, as much as the axes have at most, with a computed size."""
     data = node.input(0)
     at = next(position for position in (2, 1, 4, 3) if node.is_computed(position))
     meaning = f"the list of {('starts', 'ends', 'axes', 'steps')[at - 1]}"
+    if (node.declared_shape() is None or data.padded is not None) and not node.is_computed(3):
+        return _counted_slice(node, graph)
     wanted = declared(node, at, meaning)
     starts, ends = (vector(node.input(position), graph) for position in (1, 2))
     count = starts.shape[0]
@@ -46,6 +51,35 @@ def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
     for axis in axes.candidates:
         places = integers(range(wanted[axis]), graph) * steps.part(axis, 1) + first.part(axis, 1)
         result = _read(result, axis, places, data.shape[axis], graph)
+    return result
+
+
+def _counted_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Parts of axes whose sizes are computed: the rest of each axis is padding."""
+    result = node.input(0)
+    starts, ends = (vector(node.input(position), graph) for position in (1, 2))
+    count = starts.shape[0]
+    steps = vector(node.input(4), graph) if node.optional(4) else starts.like([1] * count)
+    listed = node.constant_integers(3, "the list of axes") if node.optional(3) else range(count)
+    node.axes(listed, result.rank)
+    axes = [node.axis(axis, result.rank) for axis in listed]
+    if {ends.shape[0], steps.shape[0], len(axes)} != {count}:
+        raise node.bad_shape("starts, ends, axes and steps differ in length")
+    true = graph.size_vector([result.true_shape[axis] for axis in axes])
+    first, counts, steps = _bounds(starts, ends, steps, Numbers(true, graph))
+    if node.is_computed(4):
+        require(node, graph, 4, counts >= 0, "no step may be 0")
+    counts = counts.at_least(0)
+    for entry, axis in enumerate(axes):
+        extent = result.shape[axis]
+        if len(result.dims[axis]) > 1:
+            raise graph.refusal("a part of an axis with padding inside", [result])
+        size = Symbol.of(graph.unused_symbol(f"{node.outputs[0]}_{axis}"), 0, extent)
+        if isinstance(size, Size) and size.symbol is not None:
+            graph.computed_symbol(size.symbol, counts.part(entry, 1).reshape().value)
+        places = integers(range(extent), graph) * steps.part(entry, 1) + first.part(entry, 1)
+        places = places.at_least(0).at_most(extent - 1)
+        result = taken(result, axis, places.value, ((size, extent),), graph)
     return result
 
 

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.errors import ImportModelError
+import compiler
+from compiler.errors import ImportModelError, InputError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
@@ -348,3 +349,51 @@ def test_operand_of_which_nothing_is_declared_is_refused() -> None:
     with pytest.raises(ImportModelError, match=r"the shape .*computed at run time") as raised:
         import_model_proto(model([node("Reshape", ["x", "shape"], ["y"])], inputs, {"y": None}))
     assert "declare the shape" in raised.value.hint
+
+
+def test_slice_of_a_size_that_only_the_run_says() -> None:
+    inputs = {
+        "x": random(7, 6, 5),
+        "starts": integers(1, 0),
+        "ends": integers(5, 6),
+        "steps": integers(2, 2),
+    }
+    nodes = [
+        node("Constant", [], ["axes"], value_ints=[1, 0]),
+        node("Slice", ["x", "starts", "ends", "axes", "steps"], ["part"]),
+        node("ReduceSum", ["part"], ["y"], keepdims=0),
+    ]
+    proto = model(nodes, inputs, {"part": None, "y": None})
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    executable = compiler.build(import_model_proto(proto))
+    for starts, ends, steps in (
+        ((1, 0), (5, 6), (2, 2)),
+        ((-3, 2), (2**62, -1), (1, 3)),
+        ((5, 6), (0, -(2**63)), (-2, -1)),
+        ((0, 0), (1, 1), (1, 1)),
+    ):
+        given = {
+            **inputs,
+            "starts": integers(*starts),
+            "ends": integers(*ends),
+            "steps": integers(*steps),
+        }
+        results = executable.run(given)
+        for name, wanted in zip(("part", "y"), session.run(None, given), strict=True):
+            np.testing.assert_allclose(results[name], wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="no step may be 0"):
+        executable.run({**inputs, "steps": integers(0, 1)})
+
+
+def test_run_with_an_operand_that_does_not_fit_names_it_and_what_was_built() -> None:
+    inputs = {"x": random(*SHAPE), "axes": integers(1)}
+    proto = model([node("ReduceSum", ["x", "axes"], ["y"])], inputs, {"y": [3, 1, 5]})
+    executable = compiler.build(import_model_proto(proto))
+    np.testing.assert_allclose(
+        executable.run(inputs)["y"], inputs["x"].sum(1, keepdims=True), rtol=1e-5
+    )
+    reason = r"input 'axes' is \[2\]: the list of axes must be \[1\] for ReduceSum node"
+    with pytest.raises(InputError, match=reason):
+        executable.run({**inputs, "axes": integers(2)})
