@@ -47,6 +47,8 @@ class MeasureRequest:
 
     `target` is the key of the target that it is built for and timed on; "": the runner's only one.
 
+    `sizes` are the run-time sizes of its model that it is checked and timed at; none: the greatest.
+
     `placements`: where the buffers lie while it is timed, by `measure.placement`. None: one after
     the other; one: for all schedules; as many as schedules: each has its own.
     """
@@ -61,6 +63,7 @@ class MeasureRequest:
     seed: int = 0
     placements: tuple[list[int], ...] = ()
     target: str = ""
+    sizes: tuple[int, ...] = ()
 
     @property
     def schedules(self) -> list[list[Any]]:

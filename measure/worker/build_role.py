@@ -32,13 +32,13 @@ class BuildRole:
 
     def answer(self, message: Message) -> Message:
         fields = message.fields["request"]
-        tuples = {name: tuple(fields[name]) for name in ("rivals", "placements")}
+        tuples = {name: tuple(fields[name]) for name in ("rivals", "placements", "sizes")}
         request = MeasureRequest(**{**fields, **tuples})
         os.sched_setaffinity(0, message.fields["cores"])
         result = build_candidate(request, self._target, self._compile_once, self._turn)
         if result.status is Status.OK:
             kernel = kernel_from_json(request.kernel)
-            ensure_reference(kernel, request.workload_key, self._scratch)
+            ensure_reference(kernel, request.workload_key, self._scratch, request.sizes)
         reply = {
             "status": str(result.status),
             "error": result.error,

@@ -66,8 +66,11 @@ def tolerance(expected: Floats, dtype: DType, rounding: Rounding) -> tuple[float
 class OutputCheck:
     """What an output is to be, with what depends on that alone computed once."""
 
-    def __init__(self, expected: Array, rounding: Rounding) -> None:
-        """`expected` of a kernel that rounds so."""
+    def __init__(
+        self, expected: Array, rounding: Rounding, needed: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """`expected` of a kernel that rounds so; of its elements only the `needed` ones count."""
+        self._needed = needed
         dtype = DType.from_numpy(expected.dtype)
         self._expected = expected
         self._is_float = dtype.is_float
@@ -85,6 +88,8 @@ class OutputCheck:
 
     def mismatch(self, got: Array) -> Mismatch | None:
         """The worst element of `got`, or None when all are right. Shapes and types are equal."""
+        if self._needed is not None:
+            got = np.where(self._needed, got, self._expected)
         if self._is_float:
             return self._compare_floats(_computed(got))
         if got.dtype == np.bool_:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ from compiler.expr.functions import BINARY, UNARY, Function
 from compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
 from compiler.expr.walk import Operands, children, postorder
 from compiler.kernels.kernel import Buffer, FusedKernel
+from compiler.kernels.kernel_sizes import size_vectors
 from compiler.kernels.stage import Stage
 from compiler.types.conversions import converted
 from compiler.types.dtypes import DType
@@ -37,8 +39,12 @@ class _Uses:
     narrow: bool = False  # that sum is in a wider type: where products saturate it has to show
 
 
-def make_inputs(kernel: FusedKernel, seed: int, key: str = "") -> dict[str, Array]:
+def make_inputs(
+    kernel: FusedKernel, seed: int, key: str = "", sizes: Sequence[int] = ()
+) -> dict[str, Array]:
     """The kernel's inputs in logical layout, by name.
+
+    Of a model with run-time sizes it is measured at `sizes`, by default the greatest.
 
     The same kernel, seed and key give the same bytes everywhere. Constants do not depend on the
     seed: a wrong kernel shows with other activations just as well, and large weights are packed
@@ -50,7 +56,7 @@ def make_inputs(kernel: FusedKernel, seed: int, key: str = "") -> dict[str, Arra
     for number, buffer in enumerate(kernel.inputs):
         rng = np.random.default_rng([salt, number, 0 if buffer.constant else 1 + seed])
         result[buffer.name] = _draw(buffer, uses[buffer.name], rng)
-    return result
+    return result | size_vectors(kernel, sizes)
 
 
 def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:

@@ -37,6 +37,7 @@ class MeasureRole:
             TimingOptions.of(fields["options"]),
             fields["seed"],
             fields["placements"],
+            tuple(fields["sizes"]),
         )
         return Message({**asdict(outcome.result), "retire": outcome.retire})
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,29 +40,34 @@ class Reference:
     rounding: Rounding
 
 
-def ensure_reference(kernel: FusedKernel, key: str, scratch: Path) -> Reference:
+def ensure_reference(
+    kernel: FusedKernel, key: str, scratch: Path, sizes: Sequence[int] = ()
+) -> Reference:
     """The reference of the kernel with this workload key, computed unless `scratch` has it.
+
+    Of a model with run-time sizes at these `sizes`, see `make_inputs`.
 
     Two processes may ask at once: one computes, the other waits. A directory appears under its
     final name only when it is complete.
     """
     if not key.isalnum():
         raise MeasureError(f"workload key {key!r} is no file name")
-    folder = scratch / key
+    name = "-".join((key, *map(str, sizes)))
+    folder = scratch / name
     if not folder.is_dir():
         scratch.mkdir(parents=True, exist_ok=True)
-        with _locked(scratch / f"{key}.lock"):
+        with _locked(scratch / f"{name}.lock"):
             if not folder.is_dir():
-                _compute(kernel, key, folder)
+                _compute(kernel, key, folder, sizes)
     return _open(kernel, folder)
 
 
-def _compute(kernel: FusedKernel, key: str, folder: Path) -> None:
+def _compute(kernel: FusedKernel, key: str, folder: Path, sizes: Sequence[int]) -> None:
     from compiler.kernels.evaluate import evaluate_kernel
 
     part = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=folder.parent))
     for seed in SEEDS:
-        inputs = make_inputs(kernel, seed, key)
+        inputs = make_inputs(kernel, seed, key, sizes)
         for buffer in kernel.inputs:
             path = part / _input_file(buffer.constant, seed, buffer.name)
             if not path.exists():

@@ -86,13 +86,15 @@ class CandidateRunner:
         options: TimingOptions,
         seed: int = 0,
         placements: Sequence[object] = (),
+        sizes: tuple[int, ...] = (),
     ) -> RunOutcome:
         """Check every candidate with every reference case, time them, and check them once more.
 
         They are timed in turn, in random order (`seed`), with their buffers where `placements` say.
         All but the first stay loaded for the next requests, which need not check them in full.
         """
-        workload = self._workload(kernel, key)
+        workload = self._workload(kernel, key, sizes)
+        key = "-".join((key, *map(str, sizes)))  # by which what was checked is kept
         calls: list[BoundCall] = []
         try:
             for number, candidate in enumerate(candidates):
@@ -228,8 +230,9 @@ class CandidateRunner:
 
         return run_noted
 
-    def _workload(self, kernel: Any, key: str) -> Workload:
-        """The workload of this key, from the cache of the most recent ones."""
+    def _workload(self, kernel: Any, name: str, sizes: tuple[int, ...]) -> Workload:
+        """The workload of this key at these sizes, from the cache of the most recent ones."""
+        key = "-".join((name, *map(str, sizes)))
         workload = self._workloads.pop(key, None)
         if workload is None:
             while sum(kept.nbytes for kept in self._workloads.values()) > _CACHE_BYTES:
@@ -237,7 +240,7 @@ class CandidateRunner:
                 self._kept.drop_workload(old)
                 gone.close()
             built = kernel_from_json(kernel)
-            reference = ensure_reference(built, key, self._scratch)
+            reference = ensure_reference(built, name, self._scratch, sizes)
             workload = Workload(built, reference)
         self._workloads[key] = workload
         return workload

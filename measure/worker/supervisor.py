@@ -97,6 +97,7 @@ class Supervisor:
             "seed": request.seed,
             "placements": request.placements,
             "target": request.target,
+            "sizes": request.sizes,
             "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
         }
         if options.fresh_process:

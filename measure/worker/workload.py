@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.kernel_sizes import needed_elements
 from compiler.loops.constant_layout import ConstantLayout
 from compiler.target import host_target
 from compiler.types.tensor_type import Array
@@ -134,8 +135,10 @@ class Workload:
         """What is wrong with the output of a case, if anything."""
         check = self._checks.get(case)
         if check is None:
-            expected = self.reference.cases[case].expected
-            check = self._checks[case] = OutputCheck(expected, self.reference.rounding)
+            found = self.reference.cases[case]
+            needed = needed_elements(self.kernel, found.inputs)
+            check = OutputCheck(found.expected, self.reference.rounding, needed)
+            self._checks[case] = check
         return check.mismatch(output)
 
     def _constant(self, name: str, layout: ConstantLayout | None) -> tuple[Array, GuardedBuffer]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -276,8 +276,8 @@ def _latencies(
     inputs = aligned_inputs(models[0])
     arena = _arena(max(model.spec.arena_bytes for model in models), options.seed)
     outputs = {
-        name: aligned_empty(type.shape, type.dtype.numpy)
-        for name, type in models[0].outputs.items()
+        name: aligned_empty(shape, dtype)
+        for name, (shape, dtype) in _output_forms(models[0], inputs).items()
     }
     expected: dict[str, Array] = {}
     programs: list[Program] = []
@@ -292,6 +292,15 @@ def _latencies(
     return interleaved_latencies(programs, options)
 
 
+def _output_forms(
+    model: Executable, inputs: Mapping[str, Array]
+) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shapes and element types of a model's outputs for these inputs."""
+    if model.signature is None:
+        return {name: (type.shape, type.dtype.numpy) for name, type in model.outputs.items()}
+    return {name: (array.shape, array.dtype) for name, array in model.run(inputs).items()}
+
+
 def _arena(size: int, number: int) -> Array:
     """Memory for an arena; each number has it begin at another cache line of a page."""
     memory = aligned_empty((size + PAGE,), np.dtype(np.uint8))
@@ -300,8 +309,8 @@ def _arena(size: int, number: int) -> Array:
 
 
 def aligned_inputs(executable: Executable, seed: int = 0) -> dict[str, Array]:
-    """`seeded_inputs` in memory that starts at cache lines."""
+    """`seeded_inputs` in memory that starts at cache lines; of run-time sizes those between."""
     inputs = executable.empty_inputs()
-    for name, array in seeded_inputs(executable.inputs, seed).items():
+    for name, array in seeded_inputs(executable.inputs_at(), seed).items():
         np.copyto(inputs[name], array)
     return inputs

@@ -1,0 +1,77 @@
+"""Sizes that a kernel reads: which of its inputs hold them, how large they may be, what they limit.
+
+Of a model with run-time sizes some kernels have an input of i64 that says how far tensors are
+filled: in the kernel's limits, and in selects by `index < sizes[k]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.expr.affine import Ranges, expr_range
+from compiler.expr.nodes import Binary, Const, Load
+from compiler.expr.walk import postorder
+from compiler.kernels.kernel import FusedKernel
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
+
+
+def greatest_sizes(kernel: FusedKernel) -> dict[str, dict[int, int]]:
+    """By the name of an input that holds sizes: the greatest value of each element that is read.
+
+    That is how far a tensor is padded along the axis that the element limits.
+    """
+    found: dict[str, dict[int, int]] = {}
+
+    def note(name: str, number: int, size: int) -> None:
+        known = found.setdefault(name, {})
+        known[number] = max(known.get(number, 0), size)
+
+    for limit in kernel.limits:
+        note(limit.sizes, limit.number, limit.extent)
+    names = {b.name for b in kernel.inputs if b.dtype is DType.I64 and len(b.shape) == 1}
+    for stage in kernel.stages if names else ():
+        axes = (*stage.axes, *stage.reduce_axes)
+        ranges: Ranges = {axis.name: (0, axis.extent - 1) for axis in axes}
+        for node in postorder(stage.body):
+            match node:
+                case Binary(
+                    op="lt", left=left, right=Load(buffer=name, indices=(Const(value=number),))
+                ) if name in names:
+                    note(name, int(number), expr_range(left, ranges)[1] + 1)
+    return found
+
+
+def size_vectors(
+    kernel: FusedKernel, sizes: Sequence[int] = ()
+) -> dict[str, npt.NDArray[np.int64]]:
+    """What the inputs that hold sizes are to contain: `sizes`, or else the greatest there are.
+
+    `sizes` are those of the model; inputs with another number of elements hold others.
+    """
+    vectors = {}
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    for name, greatest in greatest_sizes(kernel).items():
+        vector = np.full(shapes[name], max(1, *greatest.values()), np.int64)
+        for number, size in greatest.items():
+            vector[number] = size
+        vectors[name] = np.minimum(vector, sizes) if vector.shape == (len(sizes),) else vector
+    return vectors
+
+
+def needed_elements(
+    kernel: FusedKernel, inputs: Mapping[str, Array]
+) -> npt.NDArray[np.bool_] | None:
+    """Which elements of the output matter for these sizes (by input); None: all of them."""
+    if not kernel.limits:
+        return None
+    place = np.arange(math.prod(kernel.output.shape)).reshape(kernel.output.shape)
+    needed = np.ones(kernel.output.shape, np.bool_)
+    for limit in kernel.limits:
+        size = inputs[limit.sizes][limit.number]
+        needed &= place // limit.stride % limit.extent < size
+    return needed

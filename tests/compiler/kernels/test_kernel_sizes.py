@@ -1,0 +1,84 @@
+"""What kernels are told of run-time sizes: how large they may be, and what they limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.expr.nodes import binary, const, integer, select
+from compiler.kernels.evaluate import evaluate_kernel
+from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from compiler.kernels.kernel_sizes import greatest_sizes, needed_elements, size_vectors
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+from measure.worker.check_output import OutputCheck
+from measure.worker.inputs import make_inputs
+from measure.worker.rounding import rounding_of
+
+ROWS, LENGTH = 3, 20
+
+
+def filled_sums() -> FusedKernel:
+    """Rows' sums of as many elements as sizes[2] says; only sizes[0] rows matter."""
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.F32, (ROWS, LENGTH)))
+    sizes = builder.input(TensorType(DType.I64, (4,)))
+    builder.stage(
+        "sum",
+        [("i", ROWS)],
+        lambda i, r: select(binary("lt", r, sizes[(integer(2),)]), x[i, r], const(0.0, DType.F32)),
+        reduce=[("r", LENGTH)],
+        combiner="sum",
+    )
+    limits = (Limit(1, ROWS, sizes.name, 0),)
+    return FusedKernel("sums", tuple(builder.inputs), tuple(builder.stages), "sum", limits)
+
+
+def test_sizes_are_at_most_what_tensors_are_padded_to() -> None:
+    kernel = filled_sums()
+    name = kernel.inputs[1].name
+    assert greatest_sizes(kernel) == {name: {0: ROWS, 2: LENGTH}}
+    np.testing.assert_array_equal(size_vectors(kernel)[name], [ROWS, LENGTH, LENGTH, LENGTH])
+    np.testing.assert_array_equal(size_vectors(kernel, (2, 9, 7, 9))[name], [2, 9, 7, 9])
+    np.testing.assert_array_equal(size_vectors(kernel, (2, 9))[name], [3, 20, 20, 20])
+
+
+@pytest.mark.parametrize("sizes", [(), (2, 1, 5, 1)])
+def test_a_kernel_is_measured_at_these_sizes(sizes: tuple[int, ...]) -> None:
+    kernel = filled_sums()
+    inputs = make_inputs(kernel, 0, "key", sizes)
+    x = inputs[kernel.inputs[0].name]
+    found: Any = evaluate_kernel(kernel, inputs)
+    np.testing.assert_allclose(found, x[:, : sizes[2] if sizes else LENGTH].sum(1), rtol=1e-5)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 5))
+def test_elements_matter_that_keep_within_the_limits(
+    outer: int, extent: int, inner: int, size: int
+) -> None:
+    builder = KernelBuilder()
+    sizes = builder.input(TensorType(DType.I64, (1,)))
+    shape = (outer * extent, inner)
+    builder.stage("place", [("i", shape[0]), ("j", inner)], lambda i, j: sizes[(integer(0),)])
+    limits = (Limit(inner, extent, sizes.name, 0),)
+    kernel = FusedKernel("k", tuple(builder.inputs), tuple(builder.stages), "place", limits)
+    needed = needed_elements(kernel, {sizes.name: np.array([size])})
+    assert needed is not None and needed.shape == shape
+    expected = np.arange(outer * extent) % extent < size
+    np.testing.assert_array_equal(needed, np.repeat(expected[:, None], inner, 1))
+
+
+def test_what_lies_behind_the_limits_may_be_anything() -> None:
+    kernel = filled_sums()
+    inputs = make_inputs(kernel, 0, "key", (2, 1, 5, 1))
+    expected = evaluate_kernel(kernel, inputs)
+    check = OutputCheck(expected, rounding_of(kernel), needed_elements(kernel, inputs))
+    found = expected.copy()
+    found[2] = np.nan
+    assert check.mismatch(found) is None
+    found[1] = np.nan
+    assert check.mismatch(found) is not None
