@@ -78,6 +78,7 @@ ORDERS = {
         "result",
         "job",
         "tune_precisions",
+        "tune_sizes",
         "__init__",
         "commands",
     ),

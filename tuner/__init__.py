@@ -49,7 +49,7 @@ def tune(
     """
     from configs.settings import load_settings
     from tuner.calibration.options import PrecisionOptions
-    from tuner.tune_precisions import tune_with
+    from tuner.tune_sizes import tune_sizes
 
     settings = load_settings(
         config,
@@ -66,7 +66,7 @@ def tune(
         },
     )
     options = PrecisionOptions(None if calibration is None else fspath(calibration))
-    return tune_with(model, settings, options, shapes=shapes, progress=progress)
+    return tune_sizes(model, settings, options, shapes=shapes, progress=progress)
 
 
 def choose(

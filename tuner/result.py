@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from tuner.reports.report import (
 )
 from tuner.search.budget import End
 from tuner.search.session import Overhead
+
+_BAR = 32  # characters of the longest bar of a drawing
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,18 @@ class TargetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeResult:
+    """What a job for several sizes of a model's inputs came to for one of them."""
+
+    sizes: str
+    latency: ModelLatency | None
+
+
+@dataclass(frozen=True, slots=True)
 class TuneResult:
     """What a job did. `latency` and `build` are None when it was interrupted, `latency` also where
     this machine cannot tell; `known` are the trials of earlier jobs. Of several `targets` both are
-    those of the one that this machine is, or of the first."""
+    those of the one that this machine is, or of the first; of several `sizes`, of the last."""
 
     model: str
     database: str
@@ -92,6 +102,7 @@ class TuneResult:
     overhead: Overhead = field(default_factory=Overhead)  # of the search itself
     known: TrialCounts = field(default_factory=TrialCounts)
     targets: tuple[TargetResult, ...] = ()
+    sizes: tuple[SizeResult, ...] = ()
 
     @property
     def interrupted(self) -> bool:
@@ -123,6 +134,7 @@ class TuneResult:
             "latency": None if self.latency is None else asdict(self.latency),
             "build": None if self.build is None else self.build.to_json(),
             **({"targets": [_target_to_json(item) for item in self.targets]} if several else {}),
+            **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
         }
 
     def _search_to_json(self) -> dict[str, Any]:
@@ -159,6 +171,26 @@ def _target_to_json(item: TargetResult) -> dict[str, Any]:
     }
 
 
+def _size_to_json(item: SizeResult) -> dict[str, Any]:
+    latency = None if item.latency is None else asdict(item.latency)
+    return {"sizes": item.sizes, "latency": latency}
+
+
+def size_lines(sizes: Sequence[SizeResult]) -> list[str]:
+    """The model's latency against its sizes, drawn: a bar for what the tuned model takes, and dots
+    up to what the untuned one does."""
+    known = [(item.sizes, item.latency) for item in sizes if item.latency is not None]
+    longest = max((max(found.tuned, found.untuned) for _, found in known), default=1.0)
+    width = max((len(name) for name, _ in known), default=0)
+    lines = []
+    for name, found in known:
+        bar = "█" * max(1, round(_BAR * found.tuned / longest))
+        rest = "·" * (round(_BAR * found.untuned / longest) - len(bar))
+        figures = f"{format_seconds(found.tuned)}, untuned {format_seconds(found.untuned)}"
+        lines.append(f"{name:{width}}  {bar + rest:{_BAR}}  {figures}")
+    return lines
+
+
 def summary_lines(result: TuneResult, command: str) -> list[str]:
     """What a job did and what to do next, for people."""
     count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
@@ -167,7 +199,9 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
         f"the search itself took {100 * result.overhead.total / result.seconds:.1f} % of that"
     ]
     latency = result.latency
-    if latency is not None:
+    if result.sizes:
+        lines += size_lines(result.sizes)
+    elif latency is not None:
         claimed, confirmed = result.claimed_seconds, result.confirmed_seconds
         if confirmed > 0:
             lines.append(

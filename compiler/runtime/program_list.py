@@ -52,7 +52,11 @@ def _ports(program: ExecutableSpec) -> list[list[tuple[str, str, int]]]:
     def port(name: str, type: TensorType) -> tuple[str, str, int]:
         return name, str(type.dtype), len(type.shape)
 
-    return [[port(*item) for item in ports] for ports in (program.inputs, program.outputs)]
+    signature = program.signature
+    if signature is None:
+        return [[port(*item) for item in ports] for ports in (program.inputs, program.outputs)]
+    sized = (signature.inputs, signature.outputs)
+    return [[(item.name, str(item.dtype), len(item.shape)) for item in ports] for ports in sized]
 
 
 def programs_here(

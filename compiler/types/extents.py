@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from compiler.errors import ShapeError
@@ -20,18 +21,26 @@ class Extent:
     """A size that is known at run time: `name:low..high`, or `name:value|value|…`.
 
     Without a name it is that which the model declares, without bounds those that are usual for the
-    name. With values `low` and `high` are the least and the greatest.
+    name. With values `low` and `high` are the least and the greatest. Values may be bounds too
+    (`seq:1..64|65..512`): those are `buckets`, from the lowest on, and there are no `values` then.
     """
 
     name: str = ""
     low: int | None = None
     high: int | None = None
     values: tuple[int, ...] = ()
+    buckets: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Values and buckets as bounds; none where there is one pair of bounds alone."""
+        return tuple((value, value) for value in self.values) or self.buckets
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
             return self.name
-        sizes = "|".join(map(str, self.values)) if self.values else f"{self.low}..{self.high}"
+        parts = self.parts or ((self.low, self.high),)
+        sizes = "|".join(str(low) if low == high else f"{low}..{high}" for low, high in parts)
         return f"{self.name}:{sizes}" if self.name else sizes
 
 
@@ -82,9 +91,23 @@ def _parsed(text: str) -> int | Extent:
         if len(values) == 1:
             return extent_of(values[0])
         return _checked(Extent(name, values[0], values[-1], values))
+    if re.fullmatch(r"\d+(\.\.\d+)?(\|\d+(\.\.\d+)?)+", sizes):
+        return _checked(_with_buckets(name, sizes, text))
     if found is None or sizes or not name or text.endswith(":"):
         raise ShapeError(f"{text!r} is no extent", hint=HINT)
     return Extent(name)
+
+
+def _with_buckets(name: str, sizes: str, text: str) -> Extent:
+    """An extent of several bounds, which must not overlap."""
+    ends = [tuple(map(int, part.split(".."))) for part in sizes.split("|")]
+    buckets = tuple(sorted((end[0], end[-1]) for end in ends))
+    backwards = any(low > high for low, high in buckets)
+    if backwards or any(low <= before for (_, before), (low, _) in pairwise(buckets)):
+        raise ShapeError(
+            f"the bounds in {text!r} overlap or hold no extent", hint="as in seq:1..64|65..512"
+        )
+    return Extent(name, buckets[0][0], buckets[-1][1], buckets=buckets)
 
 
 def _checked(extent: Extent) -> int | Extent:

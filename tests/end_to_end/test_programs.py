@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 import compiler
+from compiler.errors import InputError
 from compiler.kernels.serialize import kernel_to_json
 from compiler.pipeline import kernels_of
 from compiler.runtime import artefact
@@ -124,6 +125,34 @@ def test_values_of_a_symbol_make_a_program_each(
     assert len(told.splitlines()) == 1
 
 
+def test_buckets_of_bounds_make_a_program_each(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build("--untuned", "--shape", "batch=1|2..4|5..9") == 0
+    assert f"for {HOST.cpu}, batch=5..9" in capsys.readouterr().out
+    loaded = compiler.load("tiny.tuned")
+    session = onnxruntime.InferenceSession("tiny.onnx")
+    rng = np.random.default_rng(0)
+    for rows in (5, 1, 3, 9, 2, 4):
+        x = rng.standard_normal((rows, 3, 12, 12), np.float32)
+        (expected,) = session.run(["y"], {"x": x})
+        np.testing.assert_allclose(loaded.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(InputError, match=r"\(batch\): the model was built for 1, 2\.\.4, 5\.\.9"):
+        loaded.run({"x": np.zeros((10, 3, 12, 12), np.float32)})
+
+
+def test_each_bucket_is_tuned_and_their_latencies_are_drawn(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--model", "tiny.onnx", "--shape", "batch=1|2..4", "--trials", "8"]
+    assert tune(*command, "--runner", "local", "--config", "ci", "--json", "job.json") == 0
+    told = capsys.readouterr().out
+    assert "batch=1     █" in told and "batch=2..4  █" in told
+    sizes = json.loads(Path("job.json").read_text())["sizes"]
+    assert [item["sizes"] for item in sizes] == ["batch=1", "batch=2..4"]
+    assert build("--shape", "batch=1|2..4", "--require-tuned", "0.01") == 0
+
+
 def test_targets_and_values_go_together(folder: Path) -> None:
     named = ",".join(ABLE)
     assert build("--untuned", "--targets", named, "--shape", "batch=1|2", "--fallback") == 0
@@ -143,6 +172,7 @@ def test_targets_and_values_go_together(folder: Path) -> None:
         (("--targets", "x86-64-v2,armv8-neon", "--emit", LIBRARY), "one kind of machine, not for"),
         (("--shape", "batch=1|2", "--emit", LIBRARY), "one size of each input"),
         (("--cc", "missing-gcc", "--emit", LIBRARY), "there is no C compiler 'missing-gcc'"),
+        (("--shape", "batch=1..4|3..9"), "the bounds in '1..4|3..9' overlap"),
         (("--shape", "x=1|2|3|4|5|6|7|8|9,1|2|3|4|5|6|7|8|9,12,12"), "81 programs, and 64 is"),
     ],
 )

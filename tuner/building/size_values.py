@@ -1,6 +1,7 @@
-"""Sizes that are given as values: `--shape x=batch:1|4|16,3,224,224` is a program for each.
+"""Sizes that are given as values or buckets: `--shape x=batch:1|4|16,3,224,224` is a program for
+each, `seq:1..64|65..512` one for each of the bounds.
 
-The model is imported once for each combination of values. What the inputs' shapes then differ in
+The model is imported once for each combination of them. What the inputs' shapes then differ in
 says, as guards, which arguments each program is for.
 """
 
@@ -25,10 +26,18 @@ MOST_PROGRAMS = 64
 
 @dataclass(frozen=True, slots=True)
 class ProgramSizes:
-    """Shapes without values, for one program, and the values of the symbols that had several."""
+    """Shapes without values, for one program, and the bounds of the symbols that had several."""
 
     shapes: Shapes
-    values: Mapping[str, int]
+    bounds: Mapping[str, tuple[int, int]]
+
+    def __str__(self) -> str:
+        """What tells the program from others, as guards print it; "" if nothing does."""
+        texts = (
+            f"{symbol}={low}" if low == high else f"{symbol}={low}..{high}"
+            for symbol, (low, high) in self.bounds.items()
+        )
+        return ", ".join(texts)
 
 
 def programs_of(shapes: Shapes) -> tuple[ProgramSizes, ...]:
@@ -36,9 +45,9 @@ def programs_of(shapes: Shapes) -> tuple[ProgramSizes, ...]:
 
     Raises SettingsError for too many combinations, and for a symbol with two lists of values.
     """
-    lists: dict[str, tuple[int, ...]] = {}
+    lists: dict[str, tuple[tuple[int, int], ...]] = {}
     for symbol, extent in _with_values(shapes):
-        if lists.setdefault(symbol, extent.values) != extent.values:
+        if lists.setdefault(symbol, extent.parts) != extent.parts:
             raise SettingsError(f"the symbol {symbol!r} is given two lists of values")
     count = prod(map(len, lists.values()))
     if count > MOST_PROGRAMS:
@@ -59,15 +68,18 @@ def _with_values(shapes: Shapes) -> Iterator[tuple[str, Extent]]:
     for name, shape in shapes.items():
         for axis, given in enumerate(shape):
             extent = extent_of(given)
-            if isinstance(extent, Extent) and extent.values:
+            if isinstance(extent, Extent) and extent.parts:
                 yield _symbol(extent, name, axis, len(shape)), extent
 
 
-def _fixed(shape: Sequence[Given], name: str, chosen: Mapping[str, int]) -> Iterator[int | Extent]:
+def _fixed(
+    shape: Sequence[Given], name: str, chosen: Mapping[str, tuple[int, int]]
+) -> Iterator[int | Extent]:
     for axis, given in enumerate(shape):
         extent = extent_of(given)
-        if isinstance(extent, Extent) and extent.values:
-            yield chosen[_symbol(extent, name, axis, len(shape))]
+        if isinstance(extent, Extent) and extent.parts:
+            low, high = chosen[_symbol(extent, name, axis, len(shape))]
+            yield low if low == high else Extent(extent.name, low, high)
         else:
             yield extent
 
@@ -84,9 +96,10 @@ def guards_of(
 ) -> list[tuple[SizeGuard, ...]]:
     """What tells the programs apart: the axes of inputs in which the graphs differ."""
     from compiler.runtime.guards import SizeGuard
+    from compiler.types.signature import SIZES
 
     guards: list[list[SizeGuard]] = [[] for _ in graphs]
-    for name in graphs[0].inputs:
+    for name in (name for name in graphs[0].inputs if name != SIZES):
         for axis in range(len(graphs[0].types[name].shape)):
             bounds = [_bounds(graph, name, axis) for graph in graphs]
             if len(set(bounds)) == 1:
@@ -110,8 +123,8 @@ def _bounds(graph: Graph, name: str, axis: int) -> tuple[int, int]:
 
 
 def _label(bounds: Sequence[tuple[int, int]], programs: Sequence[ProgramSizes]) -> str:
-    """The symbol whose values these are; "" if there is none."""
-    for symbol in programs[0].values:
-        if [(p.values[symbol], p.values[symbol]) for p in programs] == list(bounds):
+    """The symbol whose bounds these are; "" if there is none."""
+    for symbol in programs[0].bounds:
+        if [program.bounds[symbol] for program in programs] == list(bounds):
             return symbol
     return ""

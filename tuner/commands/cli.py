@@ -130,10 +130,10 @@ def tune(
         from tuner.reports.progress import make_progress
         from tuner.reports.task_table import TaskTable
         from tuner.result import summary_lines
-        from tuner.tune_precisions import tune_with
+        from tuner.tune_sizes import tune_sizes
 
         tell_of_tiles(settings)
-    result = tune_with(
+    result = tune_sizes(
         model, settings, precision, shapes=shapes, progress=make_progress(), started=started
     )
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))

@@ -1,0 +1,47 @@
+"""Jobs for several sizes: how they share trials and minutes, and how latencies are drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.settings import load_settings
+from tests.tuner.test_job import latency_of_model
+from tuner import tune_sizes as module
+from tuner.calibration.options import PrecisionOptions
+from tuner.result import SizeResult, TuneResult, size_lines
+from tuner.search.budget import End
+from tuner.tune_sizes import tune_sizes
+
+
+def result(measured: int, end: End = End.TOTAL_TRIALS) -> TuneResult:
+    return TuneResult("m", "db", "job", end, measured, 1.0, (), None, None)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_trials_are_shared_out_and_an_interrupt_ends_all(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = load_settings(overrides={"search.total_trials": 30}, environment={})
+    asked: list[tuple[object, int | None]] = []
+
+    def tune(model: object, part: object, options: object, **rest: object) -> TuneResult:
+        search = getattr(part, "search")  # noqa: B009
+        asked.append((rest["shapes"], search.total_trials))
+        end = End.INTERRUPTED if interrupted and len(asked) == 2 else End.TOTAL_TRIALS
+        return result(4, end)
+
+    monkeypatch.setattr(module, "tune_with", tune)
+    shapes = {"batch": ("1|4|16",)}
+    found = tune_sizes("m.onnx", settings, PrecisionOptions(), shapes=shapes)
+    expected = [({"batch": (1,)}, 10), ({"batch": (4,)}, 13), ({"batch": (16,)}, 22)]
+    assert asked == (expected[:2] if interrupted else expected)
+    assert found.measured == 4 * len(asked) and found.interrupted == interrupted
+    assert [item.sizes for item in found.sizes] == ["batch=1", "batch=4", "batch=16"][: len(asked)]
+
+
+def test_latencies_are_drawn_against_sizes() -> None:
+    latency = latency_of_model(is_slower=False)
+    drawn = size_lines([SizeResult("seq=1", None), SizeResult("seq=1..64", latency)])
+    assert drawn == [f"seq=1..64  {'█' * 32}  2 s, untuned 1 s"]

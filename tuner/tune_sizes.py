@@ -1,0 +1,93 @@
+"""Jobs for several sizes: `--shape x=batch:1|4|16,…` and buckets of bounds, `seq:1..64|65..512`.
+
+A build has a program for each, whose kernels differ in their extents, or in what they are padded
+to. So each is tuned for itself, one after the other, into one database: kernels that do not depend
+on the size are known when the next one begins. Trials and minutes are shared out evenly; what one
+leaves over is for those after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compiler.types.extents import Shapes
+from configs.settings import Settings
+from tuner.building.size_values import programs_of
+from tuner.calibration.options import PrecisionOptions
+from tuner.job import MakeRunner
+from tuner.reports.progress import Progress
+from tuner.result import SizeResult, TuneResult
+from tuner.tune_precisions import Model, tune_with
+
+
+def tune_sizes(
+    model: Model,
+    settings: Settings,
+    options: PrecisionOptions,
+    *,
+    shapes: Shapes | None = None,
+    progress: Progress | None = None,
+    make_runner: MakeRunner | None = None,
+    started: float | None = None,
+) -> TuneResult:
+    """As `tune_with`, for each program that `shapes` asks for. Raises TunefarmError as it does."""
+    started = time.monotonic() if started is None else started
+    programs = programs_of(shapes or {})
+    if len(programs) == 1:
+        return tune_with(
+            model,
+            settings,
+            options,
+            shapes=shapes,
+            progress=progress,
+            make_runner=make_runner,
+            started=started,
+        )
+    results: list[TuneResult] = []
+    told: list[SizeResult] = []
+    for number, item in enumerate(programs):
+        if progress is not None:
+            progress.message(f"{item} ({number + 1} of {len(programs)})")
+        measured = sum(result.measured for result in results)
+        elapsed = time.monotonic() - started
+        result = tune_with(
+            model,
+            _part(settings, len(programs) - number, measured, elapsed),
+            options,
+            shapes=item.shapes,
+            progress=progress,
+            make_runner=make_runner,
+        )
+        results.append(result)
+        told.append(SizeResult(str(item), result.latency))
+        if result.interrupted:
+            break
+    return _joined(results, told, time.monotonic() - started)
+
+
+def _part(settings: Settings, left: int, measured: int, elapsed: float) -> Settings:
+    """The settings of the next of so many jobs that are left."""
+    search = settings.search
+    changes: dict[str, object] = {}
+    if search.total_trials is not None:
+        changes["total_trials"] = max(1, (search.total_trials - measured) // left)
+    if search.minutes is not None:
+        changes["minutes"] = max(0.01, (search.minutes - elapsed / 60.0) / left)
+    return settings.model_copy(update={"search": search.model_copy(update=changes)})
+
+
+def _joined(
+    results: Sequence[TuneResult], sizes: Sequence[SizeResult], seconds: float
+) -> TuneResult:
+    """One result of all: of a kernel that several sizes have, what the last one says."""
+    tasks = {(task.key, task.target): task for result in results for task in result.tasks}
+    return replace(
+        results[-1],
+        measured=sum(result.measured for result in results),
+        seconds=seconds,
+        tasks=tuple(tasks.values()),
+        known=results[0].known,
+        sizes=tuple(sizes),
+    )
