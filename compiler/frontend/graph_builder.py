@@ -390,18 +390,14 @@ class GraphBuilder:
         cut = ((min(true, extent) if isinstance(true, int) else true, extent),)
         return self.with_dims(part, (*value.dims[:axis], cut, *value.dims[axis + 1 :]))
 
-    def view(self, value: Value, shape: Sequence[Dimension]) -> Value:
-        """The value under another true shape."""
+    def view(self, value: Value, shape: Sequence[Dimension]) -> Value | None:
+        """The value under another true shape; None where its elements would have to be moved."""
         numbers = known(shape)
         if value.padded is None and numbers is not None:
             return self.reshape(value, numbers)
         found = reshaped(value.dims, shape)
         if found is None:
-            raise self.refusal(
-                f"[{', '.join(map(str, value.true_shape))}] under the shape "
-                f"[{', '.join(map(str, shape))}] would have to be moved",
-                [value],
-            )
+            return None
         dims, divisible = found
         for size, number in divisible:
             self.run_time.require_equal(size % number, 0, f"node {self.source!r}")
@@ -411,7 +407,12 @@ class GraphBuilder:
             return self.with_dims(data, dims)
         viewed = self.with_dims(self._append("reshape", (data,), {"shape": wanted}), dims)
         kept = kept_axes(data, viewed)
-        return self.moved(viewed, data, kept, lambda other: self.view(other, shape))
+        return self.moved(viewed, data, kept, lambda other: self._viewed_again(other, shape))
+
+    def _viewed_again(self, value: Value, shape: Sequence[Dimension]) -> Value:
+        viewed = self.view(value, shape)
+        assert viewed is not None  # another value of the same axes was
+        return viewed
 
     def _emit_padded(
         self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]

@@ -118,8 +118,10 @@ def reshaped(dims: Dims, shape: Sequence[Dimension]) -> tuple[Dims, list[Factor]
     result: list[Axis] = []
     divisible: list[Factor] = []
     for position, size in enumerate(shape):
-        taken: list[Factor] = []
-        need = size
+        together = _product_of_first(left, size)
+        taken: list[Factor] = left[:together]
+        left = left[together:]
+        need = 1 if together else size
         while need != 1:
             if not left:
                 return None
@@ -143,6 +145,16 @@ def reshaped(dims: Dims, shape: Sequence[Dimension]) -> tuple[Dims, list[Factor]
     if any(factor != (1, 1) for factor in left):
         return None
     return tuple(result), divisible
+
+
+def _product_of_first(factors: Sequence[Factor], size: Dimension) -> int:
+    """How many of the first factors make up a size; 0 where no number of them does."""
+    product: Dimension = 1
+    for count, (true, _) in enumerate(factors, start=1):
+        product = product * true
+        if product == size and size != 1:
+            return count
+    return 0
 
 
 def _floored(factor: Factor, need: Dimension, behind: Sequence[Dimension]) -> int | None:

@@ -200,12 +200,36 @@ def product_of(dimensions: Iterable[Dimension]) -> Dimension:
 
 
 def divide(left: Dimension, right: Dimension) -> Dimension:
-    """The quotient, rounded down; `ShapeError` where the divisor may be less than 1."""
+    """The quotient, rounded down; `ShapeError` where the divisor may be less than 1.
+
+    What divides leaves the fraction, and fractions of fractions become one, so that sizes that
+    windows leave one after the other are equal however they are written: (s // 5 - 2) // 2 and
+    (s - 10) // 10.
+    """
     if isinstance(left, int) and isinstance(right, int):
         return left // right
     _check_divisor(left, right)
     exact = _exact_quotient(_terms(left), _terms(right))
-    return exact if exact is not None else _function("//", left, right)
+    if exact is not None:
+        return exact
+    return _divided(left, right) if isinstance(right, int) else _function("//", left, right)
+
+
+def _divided(left: Dimension, number: int) -> Dimension:
+    terms = _terms(left)
+    constant = terms.get((), 0)
+    outside = {atoms: f // number for atoms, f in terms.items() if atoms and f % number == 0}
+    inside = {atoms: f for atoms, f in terms.items() if atoms and f % number}
+    if len(inside) == 1:
+        ((atoms, factor),) = inside.items()
+        fraction = atoms[0] if len(atoms) == 1 and factor == 1 else None
+        if isinstance(fraction, Function) and fraction.name == "//":
+            numerator, by = fraction.operands
+            if isinstance(by, int):
+                return Size._of(outside) + divide(numerator + constant * by, by * number)
+    outside[()] = constant // number
+    inside[()] = constant % number
+    return Size._of(outside) + _function("//", Size._of(inside), number)
 
 
 def remainder(left: Dimension, right: Dimension) -> Dimension:

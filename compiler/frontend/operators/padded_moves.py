@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.operators.rearranged import compacted
 from compiler.frontend.padded_forms import PaddedForm, padded_form
 from compiler.operators.shape import PAD_MODES
 from compiler.operators.use import Attributes
@@ -54,11 +55,11 @@ def window(
     value: Value, axis: int, start: Dimension, count: Dimension, graph: GraphBuilder, step: int = 1
 ) -> Value:
     """`count` elements of an axis from `start` on, `step` apart."""
-    extent, most = value.shape[axis], bounds_of(count)[1]
     if start == 0 and step == 1 and count == size_of(value.dims[axis]):
         return value
     if len(value.dims[axis]) > 1:
-        raise graph.refusal("a part of an axis with padding inside", [value])
+        value = compacted(value, graph)
+    extent, most = value.shape[axis], bounds_of(count)[1]
     if most == 0:
         raise graph.refusal("a part without elements", [value])
     dims: Axis = ((count, most),)
@@ -80,8 +81,7 @@ def _concat(
     axis, parts = attributes.integer("axis"), [value for value in operands if value is not None]
     if all(is_whole(part.dims[axis]) for part in parts):
         return None
-    if any(len(part.dims[axis]) > 1 for part in parts):
-        raise graph.refusal("a concatenation along an axis with padding inside", parts)
+    parts = [part if len(part.dims[axis]) == 1 else compacted(part, graph) for part in parts]
     total: Dimension = 0
     ends = [total := total + size_of(part.dims[axis]) for part in parts]
     if all(is_whole(part.dims[axis]) for part in parts[:-1]):
@@ -148,7 +148,7 @@ def pad_axis(
 ) -> Value:
     """An axis with so many elements more before and behind it, or fewer."""
     if len(data.dims[axis]) > 1:
-        raise graph.refusal("padding of an axis with padding inside", [data])
+        data = compacted(data, graph)
     size = size_of(data.dims[axis])
     begin, total = pads[0], size + pads[0] + pads[1]
     low, extent = bounds_of(total)
@@ -186,10 +186,12 @@ def _gathering(operator: str) -> PaddedForm:
         assert data is not None
         assert picks is not None
         axis = attributes.integer("axis")
-        if is_whole(data.dims[axis]) or (picks.array is not None and picks.array.min() >= 0):
+        if is_whole(data.dims[axis]):
             return None
         if len(data.dims[axis]) > 1:
-            raise graph.refusal("positions in an axis with padding inside", [data])
+            data = compacted(data, graph)
+        if picks.array is not None and picks.array.min() >= 0:
+            return graph.emit(operator, as_whole(data, axis, graph), picks, axis=axis)
         size = graph.size(size_of(data.dims[axis]), picks.dtype)
         negative = graph.emit("less", picks, graph.scalar(0, picks.dtype))
         places = graph.emit("where", negative, graph.emit("add", picks, size), picks)

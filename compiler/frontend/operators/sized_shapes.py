@@ -10,6 +10,7 @@ import numpy as np
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.padded_moves import window, with_axis
+from compiler.frontend.operators.rearranged import rearranged
 from compiler.types.dims import ONE, Axis, extent_of, joined, size_of
 from compiler.types.sizes import (
     Dimension,
@@ -55,18 +56,18 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
                 [data],
             )
         shape[free[0]] = left
-    return graph.view(data, shape)
+    viewed = graph.view(data, shape)
+    return rearranged(data, shape, graph) if viewed is None else viewed
 
 
 def _quotient_by_axes(given: Sequence[Dimension], shape: Sequence[Dimension]) -> Dimension | None:
     """What is left of the given sizes without those that the shape has, too."""
-    rest = list(given)
+    rest, divisors = list(given), [size for size in shape if size != -1]
     for size in shape:
-        if size != -1 and size != 1:
-            if size not in rest:
-                return None
+        if size in rest:
             rest.remove(size)
-    return product_of(rest)
+            divisors.remove(size)
+    return quotient(product_of(rest), product_of(divisors))
 
 
 def sized_expand(

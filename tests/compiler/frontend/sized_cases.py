@@ -112,6 +112,46 @@ def _two(nodes: list[onnx.NodeProto], second: tuple[int | str, ...], **constants
 
 
 CASES: dict[str, Case] = {
+    "reshape to another order of sizes": on_shapes(
+        [
+            _node("Gather", "shape order", "turned", axis=0),
+            _node("Reshape", "x turned"),
+        ],
+        order=integers(1, 2, 0),
+    ),
+    "reshape that takes rows apart": on_shapes(
+        [
+            _node("Gather", "shape order", "turned", axis=0),
+            _node("Concat", "turned rest", "wanted", axis=0),
+            _node("Reshape", "x wanted"),
+        ],
+        order=integers(0, 2),
+        rest=integers(-1),
+    ),
+    "part of all elements in a row": on_shapes(
+        [
+            _node("Reshape", "x flat", "rows"),
+            _node("Slice", "rows first last"),
+        ],
+        flat=integers(-1),
+        first=integers(5),
+        last=integers(17),
+    ),
+    "elements picked of all in a row": on_shapes(
+        [
+            _node("Reshape", "x flat", "rows"),
+            _node("Gather", "rows picks", axis=0),
+        ],
+        flat=integers(-1),
+        picks=integers(7, 0, -1, 17),
+    ),
+    "all elements in a row, twice": on_shapes(
+        [
+            _node("Reshape", "x flat", "rows"),
+            _node("Concat", "rows rows", axis=0),
+        ],
+        flat=integers(-1),
+    ),
     "relu": on_rows("Relu"),
     "add_bias": on_rows("Add", "bias", constants={"bias": floats(6)}),
     "mul_same": _two([_node("Mul", "x z")], ("b", "s", 6)),

@@ -82,6 +82,8 @@ def test_equal_expressions_are_equal() -> None:
     assert BATCH * LENGTH * 64 // (LENGTH * 4) == 16 * BATCH
     assert remainder(12 * BATCH, 4) == 0
     assert smaller(LENGTH, 600) == LENGTH
+    assert ((LENGTH // 5) - 2) // 2 == (LENGTH - 10) // 10
+    assert (4 * BATCH + LENGTH + 7) // 4 == BATCH + (LENGTH + 3) // 4 + 1
     assert Symbol.of("fixed", 3, 3) == 3
     assert product_of((2, BATCH, 3)) == 6 * BATCH
 
