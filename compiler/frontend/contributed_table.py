@@ -44,7 +44,8 @@ _MULTI = (
 )
 _GROUPED = (
     "query:T key:T? value:T? past_key:T? past_value:T? seqlens_k:M total_sequence_length:M "
-    "cos_cache:T? sin_cache:T? position_ids:L? attention_bias:T? head_sink:T?"
+    "cos_cache:T? sin_cache:T? position_ids:L? attention_bias:T? head_sink:T? k_scale:F? "
+    "v_scale:F? q_norm_weight:T? k_norm_weight:T?"
 )
 _EMBED = (
     "input_ids:M segment_ids:M? word_embedding:T position_embedding:T segment_embedding:T? "
@@ -71,6 +72,13 @@ MICROSOFT: Mapping[str, Form] = {
         "auto_pad:string dilations:ints group:int kernel_shape:ints output_padding:ints "
         "strides:ints",
         (1, 1),
+    ),
+    "DecoderMaskedMultiHeadAttention": (
+        "query:T key:T? value:T? mask_index:M? attention_bias:T? past_key:T? past_value:T? "
+        "past_sequence_length:M? beam_width:M? cache_indirection:M? bias:T?",
+        "num_heads:int! scale:float mask_filter_value:float past_present_share_buffer:int "
+        "output_qk:int",
+        (1, 4),
     ),
     "DynamicQuantizeLSTM": (
         "X:F W:B R:B B:F? sequence_lens:M? initial_h:F? initial_c:F? P:F? W_scale:F "
@@ -118,13 +126,13 @@ MICROSOFT: Mapping[str, Form] = {
         "rotary_interleaved:int local_window_size:int smooth_softmax:int qk_output:int "
         "k_quant_type:string v_quant_type:string kv_cache_bit_width:int sliding_window_cache:int "
         "qk_norm_epsilon:float",
-        (1, 3),
+        (1, 4),
     ),
     "MatMulInteger16": ("A:H B:H", "", (1, 1)),
     "MultiHeadAttention": (
         _MULTI,
         "num_heads:int! scale:float mask_filter_value:float unidirectional:int",
-        (1, 3),
+        (1, 4),
     ),
     "NhwcConv": ("X:T W:T B:T?", f"{_WINDOWS} group:int", (1, 1)),
     "NhwcMaxPool": ("x:B", f"{_WINDOWS} ceil_mode:int", (1, 1)),

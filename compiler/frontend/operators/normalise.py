@@ -86,7 +86,7 @@ def _moments(value: Value, axes: tuple[int, ...], graph: GraphBuilder) -> tuple[
     return mean, graph.emit("reduce_mean", squares, axes=axes, keepdims=True)
 
 
-def _statistics(
+def statistics(
     value: Value, axes: tuple[int, ...], epsilon: float, graph: GraphBuilder
 ) -> tuple[Value, Value]:
     """The mean and 1 / sqrt(variance + epsilon) over the axes, which stay."""
@@ -110,7 +110,7 @@ def layer_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     if not (node.wants(1) or node.wants(2)):
         return [result]
     axes = tuple(range(axis, data.rank))
-    return [result, *_statistics(data, axes, epsilon, graph)]
+    return [result, *statistics(data, axes, epsilon, graph)]
 
 
 @converter("RMSNormalization", 23)

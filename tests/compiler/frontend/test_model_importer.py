@@ -176,10 +176,15 @@ def test_one_version_has_one_converter() -> None:
         converter("Relu", 14)(lambda node, graph: node.input(0))
 
 
+ADDED = {("LayerNormalization", 1), ("SimplifiedLayerNormalization", 1)}
+
+
 def test_converters_name_versions_that_exist() -> None:
     own = [found for found in converted_operators() if found[0] != "com.microsoft"]
     for domain, operator in own:  # onnx knows nothing of onnxruntime's
         for version in covered_versions(domain, operator):
+            if (operator, version) in ADDED:  # by onnxruntime
+                continue
             schema = onnx.defs.get_schema(operator, version, domain)
             assert schema.since_version == version, operator
 

@@ -1,0 +1,234 @@
+"""GroupQueryAttention of onnxruntime's own operators: heads share keys and values, in a cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.frontend.converter import converter
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.contributed_attention import (
+    Scores,
+    attended,
+    joined_heads,
+    repeated_heads,
+    split_heads,
+)
+from compiler.frontend.operators.fused import DOMAIN
+from compiler.types.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the new tokens go: `past` [batch] is the number of those before them, i64.
+
+    `known` is that number where it is known when the model is built, and the same for all.
+    """
+
+    past: Value
+    known: int | None
+
+
+@converter("GroupQueryAttention", 1, domain=DOMAIN)
+def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
+    """Outputs: the result, and the caches with the new keys and values.
+
+    A cache of fixed length is written at the places that `seqlens_k` says. It stays as long as it
+    is unless the total length, where that is a constant, goes beyond it.
+    """
+    _refuse(node)
+    heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
+    query, key, value = _operands(node, heads, groups, graph)
+    past = node.optional(3), node.optional(4)
+    if any(item is not None and 0 in item.shape for item in past):
+        past = None, None
+    places = _places(node, query, past[0], graph)
+    if node.integer("do_rotary", 0):
+        query, key = (_rotated(node, item, places, graph) for item in (query, key))
+    keys = _cached(node, past[0], key, places, graph)
+    values = _cached(node, past[1], value, places, graph)
+    all_keys, all_values = (repeated_heads(item, heads, graph) for item in (keys, values))
+    how = _scores(node, query, keys.shape[2], places, graph)
+    result = joined_heads(attended(query, all_keys, all_values, how, graph), graph)
+    return [result, keys, values]
+
+
+def _refuse(node: OnnxNode) -> None:
+    kinds = {node.string(f"{name}_quant_type", "NONE") for name in "kv"}
+    if kinds != {"NONE"} or node.integer("kv_cache_bit_width", 0):
+        raise node.unsupported("a quantised cache")
+    if node.integer("qk_output", 0) or node.wants(3):
+        raise node.unsupported("the scores as an output")
+    if node.integer("sliding_window_cache", 0):
+        raise node.unsupported("a cache of a sliding window")
+    if any(node.optional(position) is not None for position in range(12, len(node.inputs))):
+        raise node.unsupported("scales of a cache, or norms of queries and keys,")
+
+
+def _operands(
+    node: OnnxNode, heads: int, groups: int, graph: GraphBuilder
+) -> tuple[Value, Value, Value]:
+    """Query, key and value as [batch, heads, tokens, features]; they may be packed side by side."""
+    query, key, value = node.input(0), node.optional(1), node.optional(2)
+    if query.rank != 3 or heads < 1 or groups < 1 or heads % groups:
+        raise node.bad_shape(f"{query.type} are no queries of {heads} heads in {groups} groups")
+    if key is None or value is None:
+        width = query.shape[-1] // (heads + 2 * groups)
+        counts = (heads, groups, groups)
+        starts = (0, heads * width, (heads + groups) * width)
+        parts = [
+            graph.part(query, 2, start, count * width)
+            for start, count in zip(starts, counts, strict=True)
+        ]
+    else:
+        parts = [query, key, value]
+    first, second, third = (
+        split_heads(part, count, graph)
+        for part, count in zip(parts, (heads, groups, groups), strict=True)
+    )
+    return first, second, third
+
+
+def _places(node: OnnxNode, query: Value, cache: Value | None, graph: GraphBuilder) -> _Places:
+    """Without tokens before them the new ones start at 0; else `seqlens_k` is the last one's."""
+    batch, tokens = query.shape[0], query.shape[2]
+    total, last = node.input(6), node.input(5)
+    first = total.array is not None and int(total.array.reshape(-1)[0]) == tokens
+    if cache is None or first:
+        return _Places(graph.constant(np.zeros(batch, np.int64)), 0)
+    if last.array is not None:
+        numbers = last.array.reshape(-1).astype(np.int64) + 1 - tokens
+        same = len(set(numbers.tolist())) == 1
+        return _Places(graph.constant(numbers), int(numbers[0]) if same else None)
+    ends = graph.cast(graph.reshape(last, (batch,)), DType.I64)
+    before = graph.emit("sub", ends, graph.scalar(tokens - 1, DType.I64))
+    if tokens > 1 and total.array is None:  # whether it is the first run is known then
+        is_first = graph.emit("equal", graph.reshape(total, ()), graph.scalar(tokens, total.dtype))
+        before = graph.emit("where", is_first, graph.scalar(0, DType.I64), before)
+    return _Places(before, None)
+
+
+def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder) -> Value:
+    batch, tokens = value.shape[0], value.shape[2]
+    tables = [node.input(position) for position in (7, 8)]
+    positions = node.optional(9)
+    if positions is None:
+        steps = graph.constant(np.arange(tokens, dtype=np.int64).reshape(1, tokens))
+        positions = graph.emit("add", graph.reshape(places.past, (batch, 1)), steps)
+    pairs = tables[0].shape[-1]
+    rows = [
+        graph.reshape(graph.emit("gather", table, positions, axis=0), (batch, 1, tokens, pairs))
+        for table in tables
+    ]
+    interleaved = bool(node.integer("rotary_interleaved", 0))
+    return graph.emit("rotary", value, *rows, width=2 * pairs, interleaved=interleaved)
+
+
+def _cached(
+    node: OnnxNode, cache: Value | None, now: Value, places: _Places, graph: GraphBuilder
+) -> Value:
+    """The cache with the new tokens in their places."""
+    if cache is None:
+        return now
+    batch, groups, tokens, width = now.shape
+    total, room = node.input(6).array, cache.shape[2]
+    length = room if total is None else max(room, int(total.reshape(-1)[0]))
+    if places.known == room and length == room + tokens:
+        return graph.concat([cache, now], 2)
+    if length > room:
+        shape = (batch, groups, length - room, width)
+        cache = graph.concat(
+            [cache, graph.emit("expand", graph.scalar(0, cache.dtype), shape=shape)], 2
+        )
+    index = graph.constant(np.arange(length, dtype=np.int64).reshape(1, length))
+    place = graph.emit("sub", index, graph.reshape(places.past, (batch, 1)))  # among the new ones
+    is_new = graph.emit("greater_equal", place, graph.scalar(0, DType.I64))
+    if tokens > 1:
+        ends = graph.emit("less", place, graph.scalar(tokens, DType.I64))
+        is_new = graph.emit("and", is_new, ends)
+        within = graph.emit("clip", place, min=0, max=tokens - 1)
+        now = _taken(now, within, graph)
+    else:
+        is_new = graph.emit("equal", place, graph.scalar(0, DType.I64))
+    where = graph.reshape(is_new, (batch, 1, length, 1))
+    return graph.emit("where", where, now, cache)
+
+
+def _taken(now: Value, within: Value, graph: GraphBuilder) -> Value:
+    """The new tokens at these places of each row: [batch, heads, length, features]."""
+    batch, length = within.shape
+    if batch == 1:
+        return graph.emit("gather", now, graph.reshape(within, (length,)), axis=2)
+    tokens_first = graph.transpose(now, (0, 2, 1, 3))
+    picked = graph.emit(
+        "gather_nd", tokens_first, graph.reshape(within, (batch, length, 1)), batch_dims=1
+    )
+    return graph.transpose(picked, (0, 2, 1, 3))
+
+
+def _scores(
+    node: OnnxNode, query: Value, keys: int, places: _Places, graph: GraphBuilder
+) -> Scores:
+    batch, tokens = query.shape[0], query.shape[2]
+    window = node.integer("local_window_size", -1)
+    bias = node.optional(10)
+    kept = (
+        []
+        if _sees_all(node, tokens, keys, places, window)
+        else [*_visible(batch, tokens, keys, places, window, graph)]
+    )
+    sink = node.optional(11)
+    if sink is not None:
+        sink = graph.reshape(sink, (sink.type.size, 1, 1))
+    elif node.integer("smooth_softmax", 0) > 0:
+        sink = graph.scalar(0.0, query.dtype)
+    return Scores(
+        node.floating("scale", 0.0) or 1.0 / math.sqrt(query.shape[-1]),
+        () if bias is None else (_fitted(bias, keys, graph),),
+        tuple(kept),
+        node.floating("softcap", 0.0),
+        sink,
+    )
+
+
+def _fitted(bias: Value, keys: int, graph: GraphBuilder) -> Value:
+    """A bias of fewer keys than the cache has room for: what is behind is masked anyway."""
+    missing = keys - bias.shape[-1]
+    if missing <= 0:
+        return bias
+    shape = (*bias.shape[:-1], missing)
+    zeros = graph.emit("expand", graph.scalar(0, bias.dtype), shape=shape)
+    return graph.concat([bias, zeros], bias.rank - 1)
+
+
+def _sees_all(node: OnnxNode, tokens: int, keys: int, places: _Places, window: int) -> bool:
+    """Whether no score is masked: one query at the end of all keys, or nothing is causal."""
+    if not node.integer("causal", 1) and places.known is not None:
+        return places.known + tokens == keys and window <= 0
+    return tokens == 1 and places.known == keys - 1 and (window <= 0 or window >= keys)
+
+
+def _visible(
+    batch: int, tokens: int, keys: int, places: _Places, window: int, graph: GraphBuilder
+) -> list[Value]:
+    """Where keys are not behind their queries, nor too far before them."""
+    key = np.arange(keys, dtype=np.int64)
+    step = np.arange(tokens, dtype=np.int64)[:, None]
+    if places.known is not None:
+        position = places.known + step
+        allowed = key <= position
+        if window > 0:
+            allowed &= key > position - window
+        graph.check_array((tokens, keys), 1)
+        return [graph.constant(allowed)]
+    offset = graph.constant((key - step).reshape(1, 1, tokens, keys))  # of a query that is first
+    past = graph.reshape(places.past, (batch, 1, 1, 1))
+    found = [graph.emit("less_equal", offset, past)]
+    if window > 0:
+        edge = graph.emit("sub", past, graph.scalar(window, DType.I64))
+        found.append(graph.emit("greater", offset, edge))
+    return found

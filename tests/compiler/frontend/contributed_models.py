@@ -1,0 +1,84 @@
+"""One node of onnxruntime's own operators as a model, and what onnxruntime makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from compiler import build
+from compiler.frontend.import_onnx import import_model_proto
+
+Values = npt.NDArray[Any]
+Feeds = Mapping[str, Values | None]
+
+
+def model_of(
+    operator: str,
+    feeds: Feeds,
+    outputs: Sequence[str] = ("y",),
+    constants: Sequence[str] = (),
+    *,
+    domain: str = "com.microsoft",
+    opset: int = 17,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one node; an input that is None is absent, `constants` are initializers."""
+    names = [name if value is not None else "" for name, value in feeds.items()]
+    while names and not names[-1]:
+        names.pop()
+    node = helper.make_node(operator, names, outputs, "it", domain=domain, **attributes)
+    given = {name: value for name, value in feeds.items() if value is not None}
+    inputs = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
+        for name, value in given.items()
+        if name not in constants
+    ]
+    graph = helper.make_graph(
+        [node],
+        "case",
+        inputs,
+        [helper.make_value_info(name, onnx.TypeProto()) for name in outputs if name],
+        [numpy_helper.from_array(given[name], name) for name in constants],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> list[Values]:
+    """The outputs as onnxruntime computes them, without optimising."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = {item.name for item in session.get_inputs()}
+    given = {name: value for name, value in feeds.items() if name in names}
+    return [np.asarray(value) for value in session.run(None, given)]
+
+
+def by_us(model: onnx.ModelProto, feeds: Feeds) -> list[Values]:
+    """The outputs of the compiled model."""
+    executable = build(import_model_proto(model))
+    names = executable.inputs
+    given = {name: value for name, value in feeds.items() if name in names}
+    return list(executable.run(given).values())
+
+
+def assert_same(
+    model: onnx.ModelProto, feeds: Feeds, rtol: float = 2e-4, atol: float = 2e-5
+) -> None:
+    """We compute what onnxruntime computes, in the same types."""
+    found, expected = by_us(model, feeds), by_onnxruntime(model, feeds)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)

@@ -1,0 +1,141 @@
+"""onnxruntime's own variants of ONNX's operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from compiler.errors import UnsupportedOperatorError
+from compiler.frontend.import_onnx import import_model_proto
+from tests.compiler.frontend.contributed_models import (
+    Values,
+    assert_same,
+    by_onnxruntime,
+    by_us,
+    model_of,
+)
+from tests.compiler.frontend.test_fused import X, floats
+
+_RNG = np.random.default_rng(0)
+
+
+def number(value: float, kind: str = "float32") -> Values:
+    return np.array(value, kind)
+
+
+def whole(*values: int) -> Values:
+    return np.array(values, np.int64)
+
+
+def drawn(low: int, high: int, kind: str, *shape: int) -> Values:
+    return _RNG.integers(low, high, shape).astype(kind)
+
+
+_QCONV = {
+    "x": drawn(0, 255, "uint8", 1, 7, 8, 4),
+    "xs": number(0.02),
+    "xz": number(100, "uint8"),
+    "w": drawn(0, 255, "uint8", 6, 4, 3, 3),
+    "ws": number(0.01),
+    "wz": number(120, "uint8"),
+    "ys": number(0.3),
+    "yz": number(90, "uint8"),
+    "b": drawn(-100, 100, "int32", 6),
+}
+_TABLE = {"t": drawn(0, 255, "uint8", 11, 32), "i": drawn(0, 11, "int32", 2, 3)}
+_WINDOW = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}
+
+# operator, inputs, names of those that are constants, attributes
+CASES: dict[str, tuple[str, dict[str, Values], tuple[str, ...], dict[str, Any]]] = {
+    "expand": ("ExpandDims", {"x": X, "a": number(-1, "int32")}, ("a",), {}),
+    "triangle": ("Trilu", {"x": X, "k": whole(1).reshape(())}, ("k",), {"upper": 0}),
+    "range": ("Range", {"a": number(1), "b": number(9)}, ("a", "b"), {}),
+    "pad": (
+        "Pad",
+        {"x": X, "p": whole(0, 1, 2, 0, 1, 3), "v": number(0.5).reshape(1)},
+        ("p", "v"),
+        {},
+    ),
+    "reflect": ("Pad", {"x": X, "p": whole(0, 1, 2, 0, 1, 3)}, ("p",), {"mode": "reflect"}),
+    "gather": ("GatherND", {"x": X, "i": drawn(0, 2, "int32", 4, 2)}, (), {}),
+    "unfold": ("UnfoldTensor", {"x": floats(2, 9, 5)}, (), {"dim": 1, "size": 3, "step": 2}),
+    "grid": (
+        "GridSample",
+        {"x": floats(2, 3, 5, 6), "g": (floats(2, 4, 3, 2) / 2).clip(-1.2, 1.2)},
+        (),
+        {"mode": "bilinear", "padding_mode": "reflection"},
+    ),
+    "distance": ("CDist", {"a": floats(5, 7), "b": floats(6, 7)}, (), {"metric": "euclidean"}),
+    "pool": ("NhwcMaxPool", {"x": drawn(-99, 99, "int8", 1, 7, 8, 3)}, (), _WINDOW),
+    "conv": ("QLinearConv", _QCONV, tuple(_QCONV)[1:], {"channels_last": 1}),
+    "transposed": (
+        "ConvTransposeWithDynamicPads",
+        {"x": floats(1, 3, 5, 5), "w": floats(3, 4, 3, 3), "p": whole(1, 1, 0, 1)},
+        ("w", "p"),
+        {"strides": [2, 2]},
+    ),
+    "table of 4 bits": (
+        "GatherBlockQuantized",
+        {**_TABLE, "s": np.abs(floats(11, 4)), "z": drawn(0, 255, "uint8", 11, 2)},
+        ("t", "s", "z"),
+        {"block_size": 16, "quantize_axis": 1},
+    ),
+    "table of 8 bits": (
+        "GatherBlockQuantized",
+        {**_TABLE, "s": np.abs(floats(11, 2))},
+        ("t", "s"),
+        {"block_size": 16, "quantize_axis": 1, "bits": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
+    operator, feeds, constants, attributes = CASES[case]
+    assert_same(model_of(operator, feeds, constants=constants, **attributes), feeds)
+
+
+def test_recurrence_on_integers_is_that_of_the_floats_they_stand_for() -> None:
+    """onnxruntime rounds what it feeds to them: we are nearer to the floats, and near to it."""
+    hidden, directions = 6, 2
+    scale = np.full(directions, 0.01, np.float32)
+    feeds = {
+        "x": floats(5, 2, 4),
+        "w": drawn(-60, 60, "int8", directions, 4, 4 * hidden),
+        "r": drawn(-60, 60, "int8", directions, hidden, 4 * hidden),
+        "b": floats(directions, 8 * hidden),
+        **dict.fromkeys(("lengths", "h", "c", "p")),
+        "ws": scale,
+        "wz": np.array([3, -2], np.int8),
+        "rs": scale,
+        "rz": np.zeros(directions, np.int8),
+    }
+    constants = ("w", "r", "b", "ws", "wz", "rs", "rz")
+    given: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional"}
+    model = model_of("DynamicQuantizeLSTM", feeds, ("y", "h2", "c2"), constants, **given)
+    for ours, theirs in zip(by_us(model, feeds), by_onnxruntime(model, feeds), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("domain", "operator", "reason"),
+    [
+        ("com.microsoft", "BeamSearch", "search for tokens round decoders"),
+        ("com.microsoft", "PackedAttention", "for graphics processors alone"),
+        ("com.microsoft", "EPContext", "another compiler's code"),
+        ("com.microsoft.nchwc", "Conv", "for the vectors of one machine: save the model at level"),
+        ("ai.onnx.contrib", "BertTokenizer", r"register_function\('ai.onnx.contrib::BertTokenizer"),
+    ],
+)
+def test_what_cannot_be_imported_says_why(domain: str, operator: str, reason: str) -> None:
+    node = helper.make_node(operator, ["x"], ["y"], domain=domain)
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 3))
+    result = helper.make_value_info("y", onnx.TypeProto())
+    graph = helper.make_graph([node], "g", [value], [result])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    with pytest.raises(UnsupportedOperatorError, match=reason):
+        import_model_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))

@@ -1,0 +1,189 @@
+"""GroupQueryAttention: prompts, tokens and parts of texts, with caches that grow or do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from compiler import build
+from compiler.errors import UnsupportedOperatorError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.plan.optimise import optimise
+from tests.compiler.frontend.contributed_models import Values, by_onnxruntime, by_us, model_of
+
+HEADS, GROUPS, WIDTH = 6, 2, 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """New tokens after `past` ones, in a cache with room for `room` (0: there is none)."""
+
+    batch: int
+    tokens: int
+    past: int
+    room: int
+
+    @property
+    def total(self) -> int:
+        return self.past + self.tokens
+
+    def feeds(self, seed: int = 0, packed: bool = False, tables: bool = False) -> dict[str, Any]:
+        rng = np.random.default_rng(seed)
+
+        def floats(*shape: int) -> Values:
+            return rng.standard_normal(shape).astype(np.float32)
+
+        rows = (self.batch, self.tokens)
+        cache = (self.batch, GROUPS, self.room, WIDTH)
+        return {
+            "q": floats(*rows, (HEADS + 2 * GROUPS * packed) * WIDTH),
+            "k": None if packed else floats(*rows, GROUPS * WIDTH),
+            "v": None if packed else floats(*rows, GROUPS * WIDTH),
+            "pk": floats(*cache) if self.room else None,
+            "pv": floats(*cache) if self.room else None,
+            "last": np.full(self.batch, self.total - 1, np.int32),
+            "total": np.array(self.total, np.int32),
+            "cos": floats(64, WIDTH // 2) if tables else None,
+            "sin": floats(64, WIDTH // 2) if tables else None,
+        }
+
+
+CASES = {
+    "prompt": Case(2, 5, 0, 0),
+    "prompt into room": Case(2, 5, 0, 12),
+    "token": Case(2, 1, 7, 12),
+    "last token": Case(2, 1, 11, 12),
+    "part of a text": Case(1, 3, 5, 12),
+}
+
+
+def assert_same(
+    case: Case, feeds: dict[str, Any], constants: tuple[str, ...] = (), **attributes: Any
+) -> None:
+    """Results agree, and of the caches what is in use."""
+    given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, **attributes}
+    model = model_of("GroupQueryAttention", feeds, ("y", "k2", "v2"), constants, **given_)
+    found, expected = by_us(model, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(found[0], expected[0], rtol=2e-4, atol=3e-5)
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        assert ours.shape == theirs.shape
+        used = [slice(0, int(last) + 1) for last in feeds["last"]]
+        for row, part in enumerate(used):
+            np.testing.assert_allclose(ours[row, :, part], theirs[row, :, part], rtol=1e-5)
+
+
+@settings(
+    max_examples=15, deadline=None, derandomize=True, phases=[Phase.generate]
+)  # each example is a build: shrinking one takes minutes
+@given(st.data())
+def test_gives_what_onnxruntime_gives(data: st.DataObject) -> None:
+    case = CASES[data.draw(st.sampled_from(list(CASES)))]
+    rotary = data.draw(st.integers(0, 1))
+    feeds = case.feeds(data.draw(st.integers(0, 99)), data.draw(st.booleans()), bool(rotary))
+    attributes: dict[str, Any] = {"do_rotary": rotary}
+    if rotary:
+        attributes["rotary_interleaved"] = data.draw(st.integers(0, 1))
+    match data.draw(st.sampled_from(["", "window", "softcap", "sink", "scale", "bias"])):
+        case "window":
+            attributes["local_window_size"] = data.draw(st.integers(1, 6))
+        case "softcap":
+            attributes["softcap"] = 5.0
+        case "sink":
+            attributes["smooth_softmax"] = 1
+        case "scale":
+            attributes["scale"] = 0.11
+        case "bias":
+            rng = np.random.default_rng(1)
+            bias = rng.standard_normal((case.batch, 1, case.tokens, case.total))
+            feeds |= {"at": None, "bias": bias.astype(np.float32)}
+    constants = data.draw(st.sampled_from([(), ("total",), ("total", "last")]))
+    assert_same(case, feeds, constants, **attributes)
+
+
+@pytest.mark.parametrize("case", [Case(2, 1, 7, 7), Case(1, 3, 5, 5)])
+@pytest.mark.parametrize("constants", [("total",), ("total", "last")])
+def test_cache_without_room_grows(case: Case, constants: tuple[str, ...]) -> None:
+    assert_same(case, case.feeds(tables=True), constants, do_rotary=1)
+
+
+def test_rows_may_be_of_different_lengths() -> None:
+    case = CASES["token"]
+    feeds = case.feeds(tables=True) | {"last": np.array([7, 4], np.int32)}
+    assert_same(case, feeds, do_rotary=1)
+
+
+def test_token_may_be_turned_for_a_position_of_its_own() -> None:
+    case = CASES["token"]
+    feeds = case.feeds(tables=True) | {"at": np.array([[9], [3]], np.int64)}
+    assert_same(case, feeds, do_rotary=1)
+
+
+def test_parts_of_several_texts_go_behind_what_each_has() -> None:
+    """onnxruntime takes one such text at a time: so do we, and compare."""
+    both, one = Case(2, 3, 5, 12), Case(1, 3, 5, 12)
+    feeds = both.feeds(tables=True) | {"last": np.array([7, 4], np.int32)}
+    given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": 1}
+    outputs = ("y", "k2", "v2")
+    found = by_us(model_of("GroupQueryAttention", feeds, outputs, **given_), feeds)
+    for row in range(2):
+        names = ("q", "k", "v", "pk", "pv", "last")
+        single = feeds | {name: feeds[name][row : row + 1] for name in names}
+        single["total"] = single["last"][0] + np.int32(1)
+        model = model_of("GroupQueryAttention", one.feeds(tables=True), outputs, **given_)
+        expected = by_us(model, single)
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours[row : row + 1], theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_decoding_step_by_step_gives_what_the_whole_prompt_gives() -> None:
+    """One executable, whose caches go in where they came out."""
+    rng = np.random.default_rng(0)
+    steps, room = 6, 8
+    shapes = {"q": HEADS * WIDTH, "k": GROUPS * WIDTH, "v": GROUPS * WIDTH}
+    whole = {n: rng.standard_normal((1, steps, w)).astype(np.float32) for n, w in shapes.items()}
+    case = Case(1, 1, 0, room)
+    given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS}
+    outputs = ("y", "pk2", "pv2")
+    model = model_of("GroupQueryAttention", case.feeds(), outputs, **given_)
+    executable = build(import_model_proto(model))
+    caches = {name: np.full((1, GROUPS, room, WIDTH), 9, np.float32) for name in ("pk", "pv")}
+    rows = []
+    for step in range(steps):
+        now = {name: np.ascontiguousarray(v[:, step : step + 1]) for name, v in whole.items()}
+        sizes = {"last": np.array([step], np.int32), "total": np.array(step + 1, np.int32)}
+        found = executable.run({**now, **caches, **sizes})
+        caches = {name: found[f"{name}2"] for name in caches}
+        rows.append(found["y"])
+    prompt = {**Case(1, steps, 0, 0).feeds(), **whole}
+    expected = by_us(model_of("GroupQueryAttention", prompt, outputs, **given_), prompt)[0]
+    np.testing.assert_allclose(np.concatenate(rows, axis=1), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["prompt", "token", "part of a text"])
+def test_becomes_the_one_operator(name: str) -> None:
+    model = model_of(
+        "GroupQueryAttention", CASES[name].feeds(), num_heads=HEADS, kv_num_heads=GROUPS
+    )
+    operators = [node.operator for node in optimise(import_model_proto(model), 16).nodes]
+    assert operators.count("attention") == 1
+    assert "softmax" not in operators
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"k_quant_type": "PER_TENSOR"}, "a quantised cache"),
+        ({"qk_output": 1}, "the scores as an output"),
+        ({"sliding_window_cache": 1}, "a cache of a sliding window"),
+    ],
+)
+def test_what_is_not_known_is_refused(attributes: dict[str, Any], reason: str) -> None:
+    feeds = CASES["prompt"].feeds()
+    given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, **attributes}
+    with pytest.raises(UnsupportedOperatorError, match=reason):
+        import_model_proto(model_of("GroupQueryAttention", feeds, **given_))
