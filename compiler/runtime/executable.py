@@ -115,6 +115,16 @@ class Executable:
             return self.inputs
         return types_at(self.signature.inputs, choose_sizes(self.signature, sizes or {}))
 
+    def outputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
+        """The types of the outputs at the sizes of `inputs_at`, but for those that a run computes.
+
+        Raises `InputError` as that does.
+        """
+        if self.signature is None or self._sized is None:
+            return self.outputs
+        known = [port.declared for port in self._sized.outputs if not port.late]
+        return types_at(known, choose_sizes(self.signature, sizes or {}))
+
     @property
     def kernels(self) -> tuple[KernelReport, ...]:
         return self.spec.kernels

@@ -48,7 +48,7 @@ def ours(executable: Executable, inputs: Arrays) -> Bound:
     """A build of ours."""
     outputs = {
         name: aligned_empty(type.shape, type.dtype.numpy)
-        for name, type in executable.outputs.items()
+        for name, type in executable.outputs_at().items()
     }
     return Bound("ours", executable.bind(dict(inputs), outputs).run, outputs)
 

@@ -28,7 +28,8 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ENTRY_SYMBOL
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.confirm.latency import pinned, seeded_inputs
+from tuner.confirm.drawn_inputs import seeded_inputs
+from tuner.confirm.latency import pinned
 
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 

@@ -46,7 +46,7 @@ from tuner.calibration.data import Samples
 from tuner.calibration.ranges import METHODS, Method
 from tuner.calibration.solo import too_sensitive
 from tuner.commands.accuracy import error_of
-from tuner.confirm.latency import seeded_inputs
+from tuner.confirm.drawn_inputs import seeded_inputs
 
 FIRST_CALIBRATED = 100_000
 """The seed of the first input that ranges are of."""

@@ -23,7 +23,7 @@ from tests.end_to_end.tiny_model import external_model, tiny_model, unsupported_
 from tuner.commands.accuracy import error_of
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
-from tuner.confirm.latency import seeded_inputs
+from tuner.confirm.drawn_inputs import seeded_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,7 +19,8 @@ from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from compiler.types.tensor_type import Array
-from tuner.confirm.latency import outputs_agree, seeded_inputs
+from tuner.confirm.drawn_inputs import seeded_inputs
+from tuner.confirm.latency import outputs_agree
 
 SMALL = {
     "resnet18": Size(image=64, width=0.25, classes=10),

@@ -81,6 +81,16 @@ def lower_model(
     return LoweredModel(lowered, replace(planned, name=numerics), chosen, note)
 
 
+def refuse_open_sizes(graph: Graph) -> None:
+    """Raise `SettingsError` for a model whose values have padding, of which ranges say nothing."""
+    if graph.signature is not None:
+        raise SettingsError(
+            f"precisions of {graph.name} cannot be chosen by its data: it has sizes that are known "
+            "at run time only",
+            hint="fix them with --shape, or choose --numerics bf16 or f16",
+        )
+
+
 def calibrated(
     graph: Graph, settings: Settings, options: PrecisionOptions, target: Target
 ) -> PrecisionChoice:
@@ -91,6 +101,7 @@ def calibrated(
 
     Raises SettingsError for data that does not fit and for a model without contractions.
     """
+    refuse_open_sizes(graph)
     prepared = prepare(graph)
     assert options.calibration is not None
     types = {name: prepared.types[name] for name in prepared.inputs}

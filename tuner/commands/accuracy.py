@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
+from compiler.types.tensor_type import Array
 from tuner.commands.engines import Inputs, Run
-from tuner.confirm.latency import seeded_inputs
 
 MOST_INPUTS = 50
 MOST_SECONDS = 3.0
@@ -42,11 +41,11 @@ class References:
     cases: tuple[tuple[Inputs, Outputs], ...]
 
     @staticmethod
-    def of(run: Run, types: Mapping[str, TensorType]) -> References:
-        """What `run` gives for a few inputs of these types, as many as there is time for."""
+    def of(run: Run, draw: Callable[[int], Inputs]) -> References:
+        """What `run` gives for a few inputs, drawn by number, as many as there is time for."""
         end, cases = time.monotonic() + MOST_SECONDS, []
         for seed in range(MOST_INPUTS):
-            inputs = seeded_inputs(types, seed)
+            inputs = draw(seed)
             cases.append((inputs, _copied(run(inputs))))
             if time.monotonic() > end:
                 break

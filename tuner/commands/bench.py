@@ -29,6 +29,7 @@ from tuner.commands.engines import (
     is_quantised,
     onnxruntime_session,
 )
+from tuner.confirm.drawn_inputs import drawn_inputs
 from tuner.confirm.latency import (
     LONGEST_SPIN,
     LatencyOptions,
@@ -193,7 +194,7 @@ def _accuracies(
     engines: Sequence[Engine], reference: Engine, ours: Executable
 ) -> list[Accuracy | None]:
     """How far each engine is from the reference, None for that itself."""
-    references = References.of(reference.run, ours.inputs)
+    references = References.of(reference.run, partial(drawn_inputs, ours))
     found = [None if engine is reference else references.compare(engine.run) for engine in engines]
     if found[0] is not None and not found[0].is_finite:
         raise MeasureError(

@@ -32,6 +32,7 @@ from tuner.commands.options import (
     UntunedOption,
     UsageError,
     named_values,
+    numbers_of,
     shapes_of,
     target_names,
 )
@@ -278,17 +279,29 @@ def run(
         bool, typer.Option("--fallback", help="Run the variant for other CPUs.")
     ] = False,
     threads: ThreadsOption = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=2,128",
+            help="Where sizes are open, those of a random input, or of a symbol: batch=2 "
+            "(repeatable) [default: the middle of the bounds].",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
     json: JsonOption = None,
 ) -> None:
     """Run a built model and time it."""
+    shapes = numbers_of(shape)
     files = named_values(input, "--input", "NAME=FILE.npy")
     check_files(writes=[output, json], reads=[artefact, *files.values()])
     import compiler
     from tuner.commands.run_model import run_model, run_parts, write_outputs
 
     executable = compiler.load(artefact, threads, fallback=fallback)
-    outputs, result = run_model(executable, files, repeat=repeat, seed=seed, profile=profile)
+    outputs, result = run_model(
+        executable, files, shapes=shapes, repeat=repeat, seed=seed, profile=profile
+    )
     if output is not None:
         write_outputs(outputs, output)
     show(json, result.to_json(), *run_parts(result))

@@ -103,3 +103,14 @@ def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int | str, ...]]:
             raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
         shapes[name] = tuple(item if isinstance(item, int) else str(item) for item in given)
     return shapes
+
+
+def numbers_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
+    """`--shape` options of a run: extents by the name of an input, or one by that of a symbol."""
+    shapes = {}
+    for name, text in named_values(values, "--shape", "NAME=2,128").items():
+        extents = text.split(",")
+        if not all(extent.strip().isdecimal() for extent in extents):
+            raise UsageError(f"--shape {name}={text}: a run has numbers, as in {name}=2,128")
+        shapes[name] = tuple(map(int, extents))
+    return shapes

@@ -16,12 +16,13 @@ from compiler.errors import InputError
 from compiler.runtime.executable import Executable
 from compiler.runtime.guards import sizes_text
 from compiler.runtime.profile import KernelTime, Profile
-from compiler.runtime.sized_programs import SizedPrograms
-from compiler.types.tensor_type import Array
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
 from configs.files import replacing
 from configs.regular_file import open_regular
 from measure.worker.stability import relative_mad
-from tuner.confirm.latency import seeded_inputs
+from tuner.commands.chosen_sizes import program_of, sizes_of
+from tuner.confirm.drawn_inputs import drawn_inputs
 from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 _PROFILE_REPEAT = 20
@@ -37,7 +38,7 @@ class RunResult:
     samples: tuple[float, ...]
     outputs: Mapping[str, str]  # name -> type
     profile: Profile | None = None
-    sizes: str = ""  # which it is for, where the model has programs for several
+    sizes: str = ""  # those of the inputs, where the model is for several
 
     @property
     def latency(self) -> float:
@@ -64,21 +65,25 @@ def run_model(
     executable: Executable,
     files: Mapping[str, str],
     *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     repeat: int | None = None,
     seed: int = 0,
     profile: bool = False,
 ) -> tuple[dict[str, Array], RunResult]:
     """Run `repeat` times after one warm-up; inputs come from .npy files, the rest is random.
 
-    With `profile` every kernel is timed as often. `repeat` defaults to 1, then to 20. Raises
-    InputError for a file that cannot be read or does not fit.
+    Open sizes are those of the files and of `shapes`, which has extents by input, or one by the
+    name of a symbol; the others are in the middle of their bounds. With `profile` every kernel is
+    timed as often. `repeat` defaults to 1, then to 20. Raises InputError for a file that cannot be
+    read or does not fit, and for sizes that the model was not built for.
     """
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
     read = {name: read_array(path) for name, path in files.items()}
-    if isinstance(executable, SizedPrograms):
-        executable = executable.program_for_shapes({name: a.shape for name, a in read.items()})
+    known = {name: array.shape for name, array in read.items()}
+    executable = program_of(executable, known, shapes or {})
+    chosen = sizes_of(executable, known, shapes or {})
     given = {name: _stored(executable, name, array) for name, array in read.items()}
-    inputs = {**seeded_inputs(executable.inputs, seed), **given}
+    inputs = {**drawn_inputs(executable, seed, chosen), **given}
     outputs = executable.run(inputs)
     samples = []
     for _ in range(repeat):
@@ -86,8 +91,11 @@ def run_model(
         outputs = executable.run(inputs)
         samples.append(time.perf_counter() - start)
     types = {name: str(type) for name, type in executable.outputs.items()}
+    if executable.signature is not None:
+        types = {name: _type_text(array) for name, array in outputs.items()}
     spec, threads = executable.spec, executable.threads
-    sizes = sizes_text(spec.guards)
+    sizes = ", ".join(f"{name}={size}" for name, size in chosen.items())
+    sizes = sizes or sizes_text(spec.guards)
     result = RunResult(spec.name, spec.target.cpu, threads, tuple(samples), types, sizes=sizes)
     if profile:
         result = replace(result, profile=executable.profile(inputs, repeat))
@@ -173,6 +181,10 @@ def _stored(executable: Executable, name: str, array: Array) -> Array:
     if type is None or array.dtype.kind != "V" or array.dtype.itemsize != type.dtype.bytes:
         return array
     return array.view(type.dtype.numpy)
+
+
+def _type_text(array: Array) -> str:
+    return str(TensorType(DType.from_numpy(array.dtype), array.shape))
 
 
 def read_array(path: str) -> Array:

@@ -7,13 +7,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,12 +21,12 @@ from compiler.errors import MeasureError
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ALIGNMENT
-from compiler.types.conversions import converted
 from compiler.types.dtypes import WIDE_FLOATS, DType
-from compiler.types.tensor_type import Array, TensorType
+from compiler.types.tensor_type import Array
 from measure.compare import Comparison
 from measure.machine import available_cores, on_cores
 from measure.worker.stability import relative_mad
+from tuner.confirm.drawn_inputs import drawn_inputs
 from tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare
 
 SLOWER = 0.01  # by how much a model must lose to be refused
@@ -62,19 +62,6 @@ COMPARISON = LatencyOptions(
     rounds=240, min_sample_seconds=0.0025, max_seconds=4.0, settle=False, least=LEAST_PAIRS + 3
 )
 """Of whole models: as many short rounds as there is time for."""
-
-
-def seeded_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, Array]:
-    """Random inputs: normal floats, integers 0 and 1 (valid as indices), random bools."""
-    rng = np.random.default_rng(seed)
-    inputs: dict[str, Array] = {}
-    for name, type in types.items():
-        if type.dtype.is_float:
-            drawn: Array = rng.standard_normal(type.shape)
-        else:
-            drawn = rng.integers(0, 2, type.shape)
-        inputs[name] = converted(drawn, type.dtype)
-    return inputs
 
 
 @contextmanager
@@ -276,8 +263,8 @@ def _latencies(
     inputs = aligned_inputs(models[0])
     arena = _arena(max(model.spec.arena_bytes for model in models), options.seed)
     outputs = {
-        name: aligned_empty(shape, dtype)
-        for name, (shape, dtype) in _output_forms(models[0], inputs).items()
+        name: aligned_empty(type.shape, type.dtype.numpy)
+        for name, type in models[0].outputs_at().items()
     }
     expected: dict[str, Array] = {}
     programs: list[Program] = []
@@ -292,15 +279,6 @@ def _latencies(
     return interleaved_latencies(programs, options)
 
 
-def _output_forms(
-    model: Executable, inputs: Mapping[str, Array]
-) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shapes and element types of a model's outputs for these inputs."""
-    if model.signature is None:
-        return {name: (type.shape, type.dtype.numpy) for name, type in model.outputs.items()}
-    return {name: (array.shape, array.dtype) for name, array in model.run(inputs).items()}
-
-
 def _arena(size: int, number: int) -> Array:
     """Memory for an arena; each number has it begin at another cache line of a page."""
     memory = aligned_empty((size + PAGE,), np.dtype(np.uint8))
@@ -309,8 +287,8 @@ def _arena(size: int, number: int) -> Array:
 
 
 def aligned_inputs(executable: Executable, seed: int = 0) -> dict[str, Array]:
-    """`seeded_inputs` in memory that starts at cache lines; of run-time sizes those between."""
+    """`drawn_inputs` in memory that starts at cache lines."""
     inputs = executable.empty_inputs()
-    for name, array in seeded_inputs(executable.inputs_at(), seed).items():
+    for name, array in drawn_inputs(executable, seed).items():
         np.copyto(inputs[name], array)
     return inputs

@@ -10,7 +10,7 @@ from tuner.calibration.data import Samples, Split, read_samples
 from tuner.calibration.metric import Metric
 from tuner.calibration.options import PrecisionOptions
 from tuner.calibration.solo import SOLO_SAMPLES
-from tuner.confirm.latency import seeded_inputs
+from tuner.confirm.drawn_inputs import seeded_inputs
 from tuner.precision.effects import Effects
 from tuner.precision.model import PlannedModel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
 from tuner.commands.accuracy import MOST_INPUTS, References, error_of
 from tuner.commands.engines import Inputs
+from tuner.confirm.drawn_inputs import seeded_inputs
 
 TYPES = {"x": TensorType(DType.F32, (2, 5))}
 
@@ -39,7 +41,7 @@ def test_what_is_finite_in_the_reference_alone_is_infinitely_far(wrong: float) -
 
 
 def test_runs_that_differ_in_the_best_class_do_not_classify_alike() -> None:
-    references = References.of(scores, TYPES)
+    references = References.of(scores, partial(seeded_inputs, TYPES))
     assert len(references.cases) == MOST_INPUTS
     same = references.compare(lambda inputs: {"y": np.multiply(inputs["x"], 3)})
     assert same.top1 == 1.0 and same.error == pytest.approx(2.0)
@@ -47,5 +49,5 @@ def test_runs_that_differ_in_the_best_class_do_not_classify_alike() -> None:
 
 
 def test_outputs_that_are_no_scores_have_no_classes() -> None:
-    references = References.of(lambda inputs: {"y": inputs["x"][0]}, TYPES)
+    references = References.of(lambda inputs: {"y": inputs["x"][0]}, partial(seeded_inputs, TYPES))
     assert references.compare(lambda inputs: {"y": inputs["x"][0]}).top1 is None

@@ -12,6 +12,7 @@ import pytest
 
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+from tuner.confirm.drawn_inputs import seeded_inputs
 from tuner.confirm.latency import (
     LatencyOptions,
     interleaved_latencies,
@@ -19,7 +20,6 @@ from tuner.confirm.latency import (
     outputs_agree,
     outputs_near,
     pinned,
-    seeded_inputs,
     wait_until_idle,
 )
 from tuner.confirm.verdict import Meeting

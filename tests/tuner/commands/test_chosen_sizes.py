@@ -1,0 +1,79 @@
+"""The sizes of a run: those of files and options, the others in the middle of their bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import compiler
+from compiler.errors import InputError, SettingsError
+from compiler.runtime.executable import Executable
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
+from tuner.building.lowered import refuse_open_sizes
+from tuner.commands.chosen_sizes import sizes_of
+from tuner.commands.run_model import run_model
+from tuner.confirm.drawn_inputs import drawn_inputs
+
+
+@pytest.fixture(scope="module")
+def rows() -> Executable:
+    return compiler.build(rows_graph())
+
+
+def test_sizes_come_from_files_then_options_then_the_middle(rows: Executable) -> None:
+    assert sizes_of(rows, {}, {}) == {"batch": 3, "length": 4}
+    assert sizes_of(rows, {}, {"length": (0,)}) == {"length": 0, "batch": 3}
+    assert sizes_of(rows, {}, {"x": (1, 2, 5)}) == {"batch": 1, "length": 2}
+    assert sizes_of(rows, {"x": (4, 7, 5)}, {}) == {"batch": 4, "length": 7}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch": (5,)}, "batch = 5 is out of its bounds, 1 to 4"),
+        ({"bach": (2,)}, r"no size 'bach'.*did you mean 'batch'"),
+        ({"y": (2, 3)}, "no input 'y', and a size of that name is one number"),
+        ({"x": (2, 3, 6)}, r"cannot have the shape \[2, 3, 6\].*which is f32\[2, 3, 5\] where"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    rows: Executable, given: dict[str, tuple[int, ...]], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        sizes_of(rows, {}, given)
+
+
+def test_fixed_shapes_can_only_be_said_again() -> None:
+    maker = GraphMaker()
+    fixed = compiler.build(maker.graph(maker.node("relu", maker.input(2, 3))))
+    assert sizes_of(fixed, {}, {"x0": (2, 3)}) == {}
+    with pytest.raises(InputError, match=r"built for f32\[2, 3\]"):
+        sizes_of(fixed, {}, {"x0": (1, 3)})
+    with pytest.raises(InputError, match="no input 'batch'"):
+        sizes_of(fixed, {}, {"batch": (1,)})
+
+
+def test_run_says_the_sizes_and_types_that_it_ran_at(rows: Executable, tmp_path: Path) -> None:
+    outputs, result = run_model(rows, {}, shapes={"length": (2,)})
+    assert [array.shape for array in outputs.values()] == [(3, 2, 5), (3, 5)]
+    assert list(result.outputs.values()) == ["f32[3, 2, 5]", "f32[3, 5]"]
+    assert result.sizes == "length=2, batch=3"
+    np.save(tmp_path / "x.npy", np.ones((4, 1, 5), np.float32))
+    outputs, result = run_model(rows, {"x": str(tmp_path / "x.npy")}, profile=True, repeat=1)
+    np.testing.assert_array_equal(list(outputs.values())[1], np.ones((4, 5)))
+
+
+def test_drawn_arguments_say_the_sizes_that_they_are_asked_for() -> None:
+    model = compiler.build(taken_graph())
+    inputs = drawn_inputs(model, 0, {"count": 4})
+    assert inputs["count"][1] == 4
+    assert [array.shape for array in model.run(inputs).values()] == [(), (4,)]
+    assert drawn_inputs(compiler.build(cache_graph()))["past"].shape == (2, 15, 4)
+
+
+def test_precisions_are_not_chosen_by_data_where_sizes_are_open() -> None:
+    with pytest.raises(SettingsError, match=r"known at run time only \(fix them with --shape"):
+        refuse_open_sizes(rows_graph())

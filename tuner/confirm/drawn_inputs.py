@@ -1,0 +1,38 @@
+"""Random arguments for a built model: of its types, or at chosen sizes where those are open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.runtime.executable import Executable
+from compiler.types.chosen_sizes import choose_sizes, put_sizes
+from compiler.types.conversions import converted
+from compiler.types.tensor_type import Array, TensorType
+
+
+def seeded_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, Array]:
+    """Random inputs: normal floats, integers 0 and 1 (valid as indices), random bools."""
+    rng = np.random.default_rng(seed)
+    inputs: dict[str, Array] = {}
+    for name, type in types.items():
+        if type.dtype.is_float:
+            drawn: Array = rng.standard_normal(type.shape)
+        else:
+            drawn = rng.integers(0, 2, type.shape)
+        inputs[name] = converted(drawn, type.dtype)
+    return inputs
+
+
+def drawn_inputs(
+    executable: Executable, seed: int = 0, sizes: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """`seeded_inputs` where symbols have these sizes, the others one in the middle of their bounds.
+
+    Elements that say sizes do so. Raises `InputError` for sizes that do not fit.
+    """
+    inputs = seeded_inputs(executable.inputs_at(sizes), seed)
+    if executable.signature is not None:
+        put_sizes(executable.signature, choose_sizes(executable.signature, sizes or {}), inputs)
+    return inputs
