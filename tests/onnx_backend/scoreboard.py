@@ -203,7 +203,7 @@ def run_case(case: TestCase, engine: Engine) -> Result:
                 outputs = [np.zeros_like(array) for array in outputs]
                 expected = [np.zeros_like(array) for array in expected]
             noise = [bound for begin, bound in NOISE.items() if case.name.startswith(begin)]
-            difference = compare(outputs, expected, case.rtol, max(case.atol, *noise), rounds)
+            difference = compare(outputs, expected, case.rtol, max([case.atol, *noise]), rounds)
             if difference:
                 return Result(case.name, case.kind, "WRONG", difference)
     except ImportModelError as error:
