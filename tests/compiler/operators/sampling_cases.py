@@ -220,6 +220,24 @@ def _maximum(data: Values, pads: tuple[int, ...], columns_first: bool) -> Case:
     )
 
 
+def _steps() -> Iterator[Case]:
+    rng = np.random.default_rng(3)
+    data = rng.standard_normal((13, 3)).astype(np.float32)
+    data[::4, 1] = np.nan
+    features = rng.integers(0, 3, 9).astype(np.int32)
+    thresholds = rng.standard_normal(9).astype(np.float32)
+    children = rng.integers(0, 9, 18).astype(np.int32)
+    nan_first = rng.integers(0, 2, 9).astype(bool)
+    nodes = rng.integers(0, 9, (4, 13)).astype(np.int32)
+    values = data[np.arange(13), features[nodes]]
+    at_most, missing = values <= thresholds[nodes], np.isnan(values)
+    tables = [features, thresholds, children]
+    plain = children[2 * nodes + 1 - at_most]
+    special = children[2 * nodes + 1 - (at_most | (missing & nan_first[nodes]))]
+    yield case("", "tree_step", [nodes, data, *tables], lambda: plain)
+    yield case("nan", "tree_step", [nodes, data, *tables, nan_first], lambda: special)
+
+
 def sampling_cases() -> list[Case]:
     """All of them."""
-    return [*_sampling(), *_summed(), *_bits(), *_moved(), *_maxima()]
+    return [*_steps(), *_sampling(), *_summed(), *_bits(), *_moved(), *_maxima()]

@@ -1,0 +1,317 @@
+"""Operators of ai.onnx.ml, against onnxruntime: trees, linear models, preparation of features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+
+import compiler
+from compiler.errors import ImportModelError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import outputs_of
+
+DOMAIN = "ai.onnx.ml"
+Evaluate = Callable[[Any, Mapping[str, Array]], list[Any]]
+ROWS, WIDTH = 37, 5
+
+
+def _model(
+    operator: str, inputs: Mapping[str, Array], outputs: int, version: int, **attributes: Any
+) -> Any:
+    names = [f"y{number}" for number in range(outputs)]
+    node = helper.make_node(operator, list(inputs), names, domain=DOMAIN, **attributes)
+    values = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in inputs.items()
+    ]
+    results = [helper.make_empty_tensor_value_info(name) for name in names]
+    graph = helper.make_graph([node], "ml", values, results)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, version)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def _expected(model: Any, inputs: Mapping[str, Array]) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, dict(inputs)))
+
+
+def _check(
+    operator: str,
+    inputs: Mapping[str, Array],
+    outputs: int = 1,
+    version: int = 3,
+    evaluate: Evaluate = outputs_of,
+    tolerance: float = 2e-5,
+    **attributes: Any,
+) -> None:
+    model = _model(operator, inputs, outputs, version, **attributes)
+    found = evaluate(import_model_proto(model), inputs)
+    for own, wanted in zip(found, _expected(model, inputs), strict=True):
+        assert own.dtype == wanted.dtype
+        wanted = wanted.reshape(own.shape)
+        np.testing.assert_allclose(own, wanted, rtol=2e-4, atol=tolerance)
+
+
+def _compiled(graph: Any, inputs: Mapping[str, Array]) -> list[Any]:
+    return list(compiler.build(graph).run(dict(inputs)).values())
+
+
+def _data(dtype: str = "float32", seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    return np.round(rng.standard_normal((ROWS, WIDTH)) * 2, 1).astype(dtype)
+
+
+# --- trees --------------------------------------------------------------------------------------
+
+
+def _forest(
+    trees: int,
+    depth: int,
+    modes: tuple[str, ...],
+    votes: str,
+    targets: int,
+    low: float,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Random trees in the old form, whose nodes end at random depths."""
+    rng = np.random.default_rng(seed)
+    lists: dict[str, list[Any]] = {
+        name: []
+        for name in "treeids nodeids featureids values modes truenodeids falsenodeids "
+        "missing_value_tracks_true".split()
+    }
+    leaves: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", "ids", "weights")}
+
+    def grow(tree: int, level: int) -> int:
+        own = lists["treeids"].count(tree)
+        is_leaf = level == depth or (level > 0 and rng.random() < 0.2)
+        place = len(lists["treeids"])
+        row = (
+            tree,
+            own,
+            0 if is_leaf else int(rng.integers(WIDTH)),
+            0.0 if is_leaf else float(np.round(rng.standard_normal(), 1)),
+            "LEAF" if is_leaf else str(rng.choice(modes)),
+            0,
+            0,
+            int(rng.integers(2)),
+        )
+        for items, value in zip(lists.values(), row, strict=True):
+            items.append(value)
+        if is_leaf:
+            target = int(rng.integers(targets))
+            vote = (tree, own, target, float(rng.uniform(low, 1)))
+            for items, value in zip(leaves.values(), vote, strict=True):
+                items.append(value)
+            return own
+        lists["truenodeids"][place] = grow(tree, level + 1)
+        lists["falsenodeids"][place] = grow(tree, level + 1)
+        return own
+
+    for tree in range(trees):
+        grow(tree, 0)
+    nodes = {f"nodes_{name}": items for name, items in lists.items()}
+    return nodes | {f"{votes}_{name}": items for name, items in leaves.items()}
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_tree_regressors_agree_with_onnxruntime(aggregate: str) -> None:
+    forest = _forest(7, 5, ("BRANCH_LEQ", "BRANCH_LT"), "target", 1, -1)
+    given: dict[str, Any] = {"n_targets": 1, "aggregate_function": aggregate, "base_values": [0.5]}
+    _check("TreeEnsembleRegressor", {"x": _data()}, evaluate=_compiled, **forest, **given)
+
+
+@pytest.mark.parametrize("mode", ["LEQ", "LT", "GTE", "GT", "EQ", "NEQ"])
+def test_nodes_compare_as_their_modes_say_and_nan_is_what_is_missing(mode: str) -> None:
+    data = _data()
+    data[::5, ::2] = np.nan
+    forest = _forest(4, 4, (f"BRANCH_{mode}",), "target", 3, -1, seed=1)
+    _check("TreeEnsembleRegressor", {"x": data}, n_targets=3, **forest)
+
+
+def test_doubles_and_integers_walk_trees() -> None:
+    forest = _forest(4, 4, ("BRANCH_LEQ", "BRANCH_GT"), "target", 2, -1)
+    _check("TreeEnsembleRegressor", {"x": _data("float64")}, n_targets=2, **forest)
+    for dtype in ("int64", "int32"):
+        inputs, floats = ({"x": _data(dtype).astype(kind)} for kind in (dtype, "float32"))
+        found, wanted = (
+            outputs_of(import_model_proto(model), given)
+            for given in (inputs, floats)
+            for model in [_model("TreeEnsembleRegressor", given, 1, 3, n_targets=2, **forest)]
+        )
+        np.testing.assert_array_equal(found[0], wanted[0])
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+@pytest.mark.parametrize("low", [0.0, -1.0])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_tree_classifiers_agree_with_onnxruntime(classes: int, low: float, transform: str) -> None:
+    targets = 1 if classes == 2 else classes
+    # so many trees that each class has votes for each row: onnxruntime skips those without
+    forest = _forest(60, 4, ("BRANCH_LEQ",), "class", targets, low)
+    labels = [3, 5, 9, 11][:classes]
+    given: dict[str, Any] = {"classlabels_int64s": labels, "post_transform": transform}
+    _check("TreeEnsembleClassifier", {"x": _data()}, 2, **forest, **given)
+
+
+def test_trees_that_go_round_are_refused() -> None:
+    forest = _forest(1, 2, ("BRANCH_LEQ",), "target", 1, 0)
+    forest["nodes_truenodeids"] = [0] * len(forest["nodes_treeids"])
+    model = _model("TreeEnsembleRegressor", {"x": _data()}, 1, 3, n_targets=1, **forest)
+    with pytest.raises(ImportModelError, match="round in a circle"):
+        import_model_proto(model)
+
+
+# --- linear models and support vectors ----------------------------------------------------------
+
+
+def _numbers(*shape: int, seed: int = 3) -> list[float]:
+    found = np.random.default_rng(seed).uniform(-1, 1, shape).reshape(-1)
+    return [float(value) for value in found]
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_linear_models_agree_with_onnxruntime(classes: int, transform: str) -> None:
+    rows = 1 if classes == 2 else classes
+    given: dict[str, Any] = {
+        "coefficients": _numbers(rows, WIDTH),
+        "intercepts": _numbers(rows, seed=4),
+    }
+    labels = list(range(2, 2 + classes))
+    _check(
+        "LinearClassifier",
+        {"x": _data()},
+        2,
+        1,
+        classlabels_ints=labels,
+        post_transform=transform,
+        **given,
+    )
+    _check("LinearRegressor", {"x": _data()}, 1, 1, targets=rows, **given)
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_support_vectors_agree_with_onnxruntime(classes: int, kernel: str) -> None:
+    own = [4, 3, 5][:classes]
+    given: dict[str, Any] = {"kernel_type": kernel, "kernel_params": [0.3, 0.1, 2.0]}
+    given["support_vectors"] = _numbers(sum(own), WIDTH)
+    pairs = classes * (classes - 1) // 2
+    of_classes: dict[str, Any] = {
+        "coefficients": _numbers(sum(own), classes - 1, seed=5),
+        "rho": _numbers(pairs),
+    }
+    labels = list(range(classes))
+    _check(
+        "SVMClassifier",
+        {"x": _data()},
+        2,
+        1,
+        classlabels_ints=labels,
+        vectors_per_class=own,
+        **given,
+        **of_classes,
+    )
+    _check(
+        "SVMRegressor",
+        {"x": _data()},
+        1,
+        1,
+        coefficients=_numbers(sum(own)),
+        rho=[0.2],
+        n_supports=sum(own),
+        **given,
+    )
+
+
+def test_two_classes_of_support_vectors_have_probabilities() -> None:
+    _check(
+        "SVMClassifier",
+        {"x": _data()},
+        2,
+        1,
+        classlabels_ints=[0, 1],
+        vectors_per_class=[3, 2],
+        support_vectors=_numbers(5, WIDTH),
+        coefficients=_numbers(5),
+        rho=[0.2],
+        prob_a=[-1.5],
+        prob_b=[0.25],
+        tolerance=5e-3,  # onnxruntime iterates until it is as near
+        kernel_type="RBF",
+        kernel_params=[0.3, 0.0, 0.0],
+    )
+
+
+# --- features -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+def test_preparations_agree_with_onnxruntime(dtype: str) -> None:
+    data = {"x": _data(dtype)}
+    _check("Scaler", data, offset=_numbers(WIDTH), scale=_numbers(WIDTH, seed=5))
+    for norm in ("L1", "L2", "MAX"):
+        _check("Normalizer", {"x": np.abs(data["x"]) + np.array(1, dtype)}, norm=norm)
+    picks = {**data, "i": np.array([[4, 0, 4]], np.int64)}
+    _check("ArrayFeatureExtractor", picks)
+    if dtype == "float32":
+        _check("Binarizer", data, threshold=0.3)
+        _check("FeatureVectorizer", {"x": data["x"], "z": data["x"]}, inputdimensions=[5, 5])
+    if dtype in ("float32", "int64"):
+        kind = "float" if dtype == "float32" else "int64"
+        given: dict[str, Any] = {
+            f"imputed_value_{kind}s": [1, 2, 3, 4, 5] if kind == "int64" else _numbers(5),
+            f"replaced_value_{kind}": data["x"][0, 0].item(),
+        }
+        _check("Imputer", data, **given)
+
+
+@pytest.mark.parametrize("keys", [5, 300])
+def test_labels_are_looked_up(keys: int) -> None:
+    rng = np.random.default_rng(0)
+    listed = rng.permutation(1000)[:keys].tolist()
+    data = {"x": rng.integers(0, 1000, (ROWS, 3)).astype(np.int64)}
+    data["x"][0] = listed[0], listed[-1], -5
+    given: dict[str, Any] = {
+        "keys_int64s": listed,
+        "values_floats": _numbers(keys),
+        "default_float": 0.5,
+    }
+    _check("LabelEncoder", data, version=2, **given)
+    _check("OneHotEncoder", {"x": data["x"][:, :1]}, version=1, cats_int64s=listed[:5], zeros=1)
+
+
+def test_a_key_that_is_nan_is_what_any_nan_is() -> None:
+    """As ONNX has it; onnxruntime finds none."""
+    data = {"x": np.array([1.5, np.nan, 2.5, 0], np.float32)}
+    given: dict[str, Any] = {"keys_floats": [1.5, float("nan"), 0.0], "values_int64s": [4, 5, 6]}
+    model = _model("LabelEncoder", data, 1, 2, default_int64=-7, **given)
+    (found,) = outputs_of(import_model_proto(model), data)
+    np.testing.assert_array_equal(found, [4, 5, -7, 6])
+
+
+def test_labels_that_are_strings_are_refused_where_they_are_wanted() -> None:
+    given: dict[str, Any] = {
+        "coefficients": _numbers(3, WIDTH),
+        "classlabels_strings": ["a", "b", "c"],
+    }
+    model = _model("LinearClassifier", {"x": _data()}, 2, 1, **given)
+    with pytest.raises(ImportModelError, match="labels that are strings"):
+        import_model_proto(model)
+    model.graph.node[0].output[0] = ""
+    del model.graph.output[0]
+    (scores,) = outputs_of(import_model_proto(model), {"x": _data()})
+    assert scores.shape == (ROWS, 3)
