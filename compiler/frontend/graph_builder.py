@@ -128,7 +128,7 @@ class GraphBuilder:
         self._memory: WeakValueDictionary[int, Array] = WeakValueDictionary()
         self._memory_bytes = 0
         self.run_time = RunTimeSizes()
-        self._is_padded = False  # whether any value is, or is computed of sizes
+        self.is_padded = False  # whether any value is, or is computed of sizes
         self._known: dict[tuple[str, int], tuple[Axis, str]] = {}  # (value, axis) -> its padding
         self._filled: dict[tuple[str, int, Axis, str], Value] = {}
         self._moves: dict[str, Move] = {}
@@ -195,7 +195,7 @@ class GraphBuilder:
         """
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
-        if self._is_padded:
+        if self.is_padded:
             return self._emit_padded(operator, inputs, attributes)
         return self._append(operator, inputs, attributes)
 
@@ -246,7 +246,7 @@ class GraphBuilder:
             return value if value.padded is None else replace(value, padded=None)
         if tuple(map(extent_of, dims)) != value.shape:
             raise ValueError(f"{self.source}: axes {dims} are none of {value.type}")
-        self._is_padded = True
+        self.is_padded = True
         return replace(value, padded=dims)
 
     def computed_symbol(self, symbol: Symbol, count: Value, *, output: bool = True) -> None:
@@ -289,7 +289,7 @@ class GraphBuilder:
         numbers = known(sizes.reshape(-1).tolist())
         if numbers is not None:
             return self.constant(np.array(numbers, dtype.numpy).reshape(sizes.shape))
-        self._is_padded = True
+        self.is_padded = True
         type = TensorType(dtype, sizes.shape)
         return Value(self._fresh("sizes"), type, sizes=sizes)
 

@@ -177,7 +177,7 @@ class ModelImporter:
         if evaluated is not None:
             return evaluated
         converted = self._onnx_node(inputs, step, signature.since_version)
-        if any(isinstance(value, Value) and value.sizes is not None for value in inputs):
+        if self._builder.is_padded:
             sizes = evaluate_sizes(converted, self._builder)
             if sizes is not None:
                 return sizes

@@ -26,6 +26,8 @@ _INTEGERS = (DType.I64, DType.I32)
 
 def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> list[Value] | None:
     """A node's outputs where they are computed of sizes; None where that takes nodes."""
+    if not any(isinstance(value, Value) and value.sizes is not None for value in node.inputs):
+        return None
     evaluation = _EVALUATIONS.get(node.operator)
     operands = [contents_of(value) for value in node.inputs if value is not None]
     arrays = [array for array in operands if array is not None]

@@ -114,7 +114,22 @@ def reshaped(dims: Dims, shape: Sequence[Dimension]) -> tuple[Dims, list[Factor]
 
     None where the elements do not lie as the new shape has them.
     """
-    left = list(joined(factor for axis in dims for factor in axis))
+    factors = [factor for axis in dims for factor in axis]
+    return _reshaped(_runs(factors), shape) or _reshaped(list(joined(factors)), shape)
+
+
+def _runs(factors: Iterable[Factor]) -> list[Factor]:
+    """The factors, neighbours without padding as one."""
+    result: list[Factor] = []
+    for true, extent in factors:
+        if result and true == extent and result[-1][0] == result[-1][1]:
+            extent *= result.pop()[1]
+            true = extent
+        result.append((true, extent))
+    return result
+
+
+def _reshaped(left: list[Factor], shape: Sequence[Dimension]) -> tuple[Dims, list[Factor]] | None:
     result: list[Axis] = []
     divisible: list[Factor] = []
     for position, size in enumerate(shape):

@@ -7,6 +7,7 @@ import math
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import pad_axis
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -22,6 +23,8 @@ def pad_by_attributes(node: OnnxNode, graph: GraphBuilder) -> Value:
 def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
     """`axes` names the axes that `pads` is for; negative pads crop."""
     data = node.input(0)
+    if node.input(1).sizes is not None:
+        return _sized_pad(node, data, graph)
     given = node.constant_integers(1, "the list of pads")
     axes: tuple[int, ...] = tuple(range(data.rank))
     if node.optional(3) is not None:
@@ -35,6 +38,23 @@ def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
         pads[axis] = given[position]
         pads[data.rank + axis] = given[len(axes) + position]
     return _pad(node, data, tuple(pads), node.optional(2), graph)
+
+
+def _sized_pad(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
+    """Pads of which some are known at run time only."""
+    mode = node.choice("mode", "constant", _MODES)
+    pads, axes = node.sizes(1, "the list of pads"), tuple(range(data.rank))
+    if node.optional(3) is not None:
+        listed = node.constant_integers(3, "the list of axes")
+        axes = tuple(node.axis(axis, data.rank) for axis in listed)
+    if len(pads) != 2 * len(axes):
+        raise node.bad_shape(f"{len(pads)} pads do not fit {len(axes)} axes")
+    fill = node.optional(2)
+    content = graph.scalar(0, data.dtype) if fill is None else fill
+    for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        if begin != 0 or end != 0:
+            data = pad_axis(data, axis, (begin, end), mode, content, graph)
+    return data
 
 
 def _pad(

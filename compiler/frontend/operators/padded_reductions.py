@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.padded_forms import padded_form
+from compiler.frontend.operators.padded_moves import as_whole
+from compiler.frontend.padded_forms import PaddedForm, padded_form
 from compiler.operators.use import Attributes
 from compiler.types.dims import is_whole, size_of
 from compiler.types.sizes import product_of
@@ -102,12 +103,21 @@ def _mean_variance_norm(
     return graph.cast(graph.emit("div", deviation, spread), data.dtype)
 
 
-@padded_form("arg_max", "arg_min")
-def _extreme(
-    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
-) -> Value | None:
-    """The last of equal elements is none of the padding, even where all are the least number."""
-    data, axis = _data(operands), attributes.integer("axis")
-    if not attributes.flag("select_last_index") or not _is_padded(data, (axis,)):
-        return None
-    raise graph.refusal("the last of equal elements along an axis is not supported", [data])
+def _extreme(operator: str, content: str) -> PaddedForm:
+    def form(
+        graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+    ) -> Value | None:
+        """The last of equal elements is no padding, even where all are the least number."""
+        data, axis = _data(operands), attributes.integer("axis")
+        if not attributes.flag("select_last_index") or not _is_padded(data, (axis,)):
+            return None
+        filled = as_whole(graph.filled(data, axis, content), axis, graph)
+        keep = attributes.flag("keepdims")
+        found = graph.emit(operator, filled, axis=axis, keepdims=keep, select_last_index=True)
+        return graph.emit("min", found, graph.size(size_of(data.dims[axis]) - 1))
+
+    return form
+
+
+padded_form("arg_max")(_extreme("arg_max", "lowest"))
+padded_form("arg_min")(_extreme("arg_min", "highest"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import as_whole, with_axis
 from compiler.operators.activation import RECURRENT
+from compiler.types.dims import is_whole, size_of
 from compiler.types.tensor_type import Attribute
 
 _ALPHAS = {
@@ -104,6 +106,7 @@ class _Importer:
     node: OnnxNode
     graph: GraphBuilder
     x: Value
+    lengths: Value | None
 
     @property
     def kind(self) -> Kind:
@@ -197,12 +200,14 @@ class _Importer:
 
     def bounds(self, backward: Sequence[bool]) -> tuple[Value | None, Value | None]:
         """[direction, batch]: the first step that counts, and the one after the last."""
-        lengths, graph, steps = self.node.optional(4), self.graph, self.x.shape[0]
+        lengths, graph, steps = self.lengths, self.graph, self.x.shape[0]
         if lengths is None or not _may_end(lengths, steps):
             return None, None
         row = graph.reshape(lengths, (1, self.x.shape[1]))
         whole = graph.constant(np.full(row.shape, steps, row.dtype.numpy))
         none = graph.constant(np.zeros(row.shape, row.dtype.numpy))
+        if row.padded is not None:
+            whole, none = graph.with_dims(whole, row.dims), graph.with_dims(none, row.dims)
         late = graph.emit("sub", whole, row) if any(backward) else none
         first = [late if back else none for back in backward]
         last = [whole if back else row for back in backward]
@@ -318,7 +323,10 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
         raise node.bad_shape("X, W and R must have three axes")
     if batch_first:
         x = graph.transpose(x, (1, 0, 2))
-    importer = _Importer(node, graph, x)
+    steps, lengths = x.dims[0], node.optional(4)
+    if not is_whole(steps):
+        x, lengths = _ended(x, lengths, graph)
+    importer = _Importer(node, graph, x, lengths)
     backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[kind]
     importer.check_shapes(len(backward))
     functions = _functions(node, len(backward))
@@ -330,7 +338,18 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
             for number, back in enumerate(backward)
             for found in importer.run(functions[number], (number,), (back,), batch_first)
         ]
+    if not is_whole(steps):
+        made = [replace(item, sequence=with_axis(item.sequence, 0, steps, graph)) for item in made]
     return _outputs(made, batch_first, graph)
+
+
+def _ended(x: Value, lengths: Value | None, graph: GraphBuilder) -> tuple[Value, Value]:
+    """Data of as many steps as there may be, and where each of its sequences ends."""
+    count = size_of(x.dims[0])
+    if lengths is None:
+        lengths = graph.emit("expand", graph.size(count), shape=(x.shape[1],))
+        lengths = graph.with_dims(lengths, (x.dims[1],))
+    return as_whole(x, 0, graph), lengths
 
 
 def _outputs(made: list[Direction], batch_first: bool, graph: GraphBuilder) -> list[Value]:

@@ -15,7 +15,8 @@ def _hardmax(value: Value, axis: int, graph: GraphBuilder) -> Value:
     """One at the first maximum along the axis, zero elsewhere."""
     first = graph.emit("arg_max", value, axis=axis, keepdims=False, select_last_index=False)
     values = graph.constant(np.array([0, 1], value.dtype.numpy))
-    return graph.emit("one_hot", first, values, depth=value.shape[axis], axis=axis)
+    hot = graph.emit("one_hot", first, values, depth=value.shape[axis], axis=axis)
+    return graph.with_dims(hot, value.padded)
 
 
 def _normalised(operator: str, value: Value, axis: int, graph: GraphBuilder) -> Value:

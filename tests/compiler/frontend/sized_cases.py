@@ -68,9 +68,9 @@ def on_rows(
     operator: str, *more: str, constants: dict[str, Array] | None = None, **attributes: Any
 ) -> Case:
     """An operator on x [batch, seq, 6]."""
-    node = helper.make_node(operator, ["x", *more], ["y"], **attributes)
+    single = helper.make_node(operator, ["x", *more], ["y"], **attributes)
     sizes = [{"b": 1, "s": 3}, {"b": 2, "s": 7}, {"b": 3, "s": 4}]
-    return Case([node], {"x": ("b", "s", 6)}, {"b": "1..3", "s": "2..7"}, sizes, constants or {})
+    return Case([single], {"x": ("b", "s", 6)}, {"b": "1..3", "s": "2..7"}, sizes, constants or {})
 
 
 def on_image(
@@ -78,10 +78,10 @@ def on_image(
 ) -> Case:
     """An operator on x [batch, 4, height, width]."""
     opset = attributes.pop("opset", 18)
-    node = helper.make_node(operator, ["x", *more], ["y"], **attributes)
+    single = helper.make_node(operator, ["x", *more], ["y"], **attributes)
     sizes = [{"b": 1, "h": 5, "w": 9}, {"b": 2, "h": 8, "w": 6}, {"b": 1, "h": 11, "w": 11}]
     bounds = {"b": "1..2", "h": "5..11", "w": "5..12"}
-    return Case([node], {"x": ("b", 4, "h", "w")}, bounds, sizes, constants or {}, opset=opset)
+    return Case([single], {"x": ("b", 4, "h", "w")}, bounds, sizes, constants or {}, opset=opset)
 
 
 def on_shapes(nodes: list[onnx.NodeProto], **constants: Array) -> Case:
@@ -93,11 +93,13 @@ def on_shapes(nodes: list[onnx.NodeProto], **constants: Array) -> Case:
     )
 
 
-def _node(operator: str, inputs: str, output: str = "y", **attributes: Any) -> onnx.NodeProto:
+def node(operator: str, inputs: str, output: str = "y", **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(operator, inputs.split(), output.split(), **attributes)
 
 
-def _two(nodes: list[onnx.NodeProto], second: tuple[int | str, ...], **constants: Array) -> Case:
+def with_second(
+    nodes: list[onnx.NodeProto], second: tuple[int | str, ...], **constants: Array
+) -> Case:
     """Nodes on x [batch, seq, 6] and another input z."""
     sizes = [{"b": 1, "s": 3, "p": 0}, {"b": 2, "s": 7, "p": 5}, {"b": 3, "s": 4, "p": 2}]
     bounds = {"b": "1..3", "s": "2..7", "p": "0..5"}
@@ -114,24 +116,24 @@ def _two(nodes: list[onnx.NodeProto], second: tuple[int | str, ...], **constants
 CASES: dict[str, Case] = {
     "reshape to another order of sizes": on_shapes(
         [
-            _node("Gather", "shape order", "turned", axis=0),
-            _node("Reshape", "x turned"),
+            node("Gather", "shape order", "turned", axis=0),
+            node("Reshape", "x turned"),
         ],
         order=integers(1, 2, 0),
     ),
     "reshape that takes rows apart": on_shapes(
         [
-            _node("Gather", "shape order", "turned", axis=0),
-            _node("Concat", "turned rest", "wanted", axis=0),
-            _node("Reshape", "x wanted"),
+            node("Gather", "shape order", "turned", axis=0),
+            node("Concat", "turned rest", "wanted", axis=0),
+            node("Reshape", "x wanted"),
         ],
         order=integers(0, 2),
         rest=integers(-1),
     ),
     "part of all elements in a row": on_shapes(
         [
-            _node("Reshape", "x flat", "rows"),
-            _node("Slice", "rows first last"),
+            node("Reshape", "x flat", "rows"),
+            node("Slice", "rows first last"),
         ],
         flat=integers(-1),
         first=integers(5),
@@ -139,26 +141,26 @@ CASES: dict[str, Case] = {
     ),
     "elements picked of all in a row": on_shapes(
         [
-            _node("Reshape", "x flat", "rows"),
-            _node("Gather", "rows picks", axis=0),
+            node("Reshape", "x flat", "rows"),
+            node("Gather", "rows picks", axis=0),
         ],
         flat=integers(-1),
         picks=integers(7, 0, -1, 17),
     ),
     "all elements in a row, twice": on_shapes(
         [
-            _node("Reshape", "x flat", "rows"),
-            _node("Concat", "rows rows", axis=0),
+            node("Reshape", "x flat", "rows"),
+            node("Concat", "rows rows", axis=0),
         ],
         flat=integers(-1),
     ),
     "relu": on_rows("Relu"),
     "add_bias": on_rows("Add", "bias", constants={"bias": floats(6)}),
-    "mul_same": _two([_node("Mul", "x z")], ("b", "s", 6)),
-    "where": _two([_node("Less", "x z", "c"), _node("Where", "c x z")], ("b", 1, 6)),
+    "mul_same": with_second([node("Mul", "x z")], ("b", "s", 6)),
+    "where": with_second([node("Less", "x z", "c"), node("Where", "c x z")], ("b", 1, 6)),
     "matmul": on_rows("MatMul", "w", constants={"w": floats(6, 5)}),
-    "matmul_turned": _two([_node("MatMul", "x z")], ("b", 6, "s")),
-    "matmul_inner": _two([_node("MatMul", "z x")], ("b", 4, "s")),
+    "matmul_turned": with_second([node("MatMul", "x z")], ("b", 6, "s")),
+    "matmul_inner": with_second([node("MatMul", "z x")], ("b", 4, "s")),
     "sum_rows": on_rows("ReduceSum", "axes", constants={"axes": integers(1)}, keepdims=0),
     "sum_all": on_rows("ReduceSum"),
     "mean_rows": on_rows("ReduceMean", "axes", constants={"axes": integers(1)}),
@@ -182,7 +184,7 @@ CASES: dict[str, Case] = {
     "transpose": on_rows("Transpose", perm=[1, 2, 0]),
     "flatten": on_rows("Flatten", axis=2),
     "flatten_softmax": Case(
-        [_node("Flatten", "x", "f", axis=2), _node("Softmax", "f", axis=0)],
+        [node("Flatten", "x", "f", axis=2), node("Softmax", "f", axis=0)],
         {"x": ("b", "s", 6)},
         {"b": "1..3", "s": "2..7"},
         [{"b": 2, "s": 7}, {"b": 3, "s": 2}],
@@ -217,19 +219,19 @@ CASES: dict[str, Case] = {
         constants={"a": integers(-1), "e": integers(-99), "at": integers(1), "st": integers(-1)},
     ),
     "split": Case(
-        [_node("Split", "x", "y v", axis=1, num_outputs=2)],
+        [node("Split", "x", "y v", axis=1, num_outputs=2)],
         {"x": ("b", "s", 6)},
         {"b": "1..3", "s": "2..7"},
         [{"b": 2, "s": 7}, {"b": 3, "s": 4}],
         outputs=("y", "v"),
     ),
-    "concat_rows": _two([_node("Concat", "z x", axis=1)], ("b", "p", 6)),
+    "concat_rows": with_second([node("Concat", "z x", axis=1)], ("b", "p", 6)),
     "concat_constant": on_shapes(
         [
-            _node("Slice", "shape zero one", "bs"),
-            _node("Concat", "bs rest", "wide", axis=0),
-            _node("Expand", "first wide", "f"),
-            _node("Concat", "f x", axis=1),
+            node("Slice", "shape zero one", "bs"),
+            node("Concat", "bs rest", "wide", axis=0),
+            node("Expand", "first wide", "f"),
+            node("Concat", "f x", axis=1),
         ],
         zero=integers(0),
         one=integers(1),
@@ -242,10 +244,10 @@ CASES: dict[str, Case] = {
     "pad_edge": on_rows("Pad", "p", constants={"p": integers(0, 1, 0, 0, 3, 0)}, mode="edge"),
     "positions": on_shapes(
         [
-            _node("Gather", "shape one", "s"),
-            _node("Range", "zero s step", "r"),
-            _node("Gather", "table r", "p"),
-            _node("Add", "x p"),
+            node("Gather", "shape one", "s"),
+            node("Range", "zero s step", "r"),
+            node("Gather", "table r", "p"),
+            node("Add", "x p"),
         ],
         zero=np.array(0),
         one=np.array(1),
@@ -253,20 +255,20 @@ CASES: dict[str, Case] = {
         table=floats(9, 6),
     ),
     "fill_of_shape": on_shapes(
-        [_node("ConstantOfShape", "shape", "c"), _node("Add", "x c")],
+        [node("ConstantOfShape", "shape", "c"), node("Add", "x c")],
     ),
-    "reshape_merge": on_shapes([_node("Reshape", "x to")], to=integers(-1, 6)),
-    "reshape_zero": on_shapes([_node("Reshape", "x to")], to=integers(0, 0, 2, -1)),
-    "reshape_all": on_shapes([_node("Reshape", "x to")], to=integers(-1)),
+    "reshape_merge": on_shapes([node("Reshape", "x to")], to=integers(-1, 6)),
+    "reshape_zero": on_shapes([node("Reshape", "x to")], to=integers(0, 0, 2, -1)),
+    "reshape_all": on_shapes([node("Reshape", "x to")], to=integers(-1)),
     "size_as_data": on_shapes(
         [
-            _node("Gather", "shape one", "s"),
-            _node("Cast", "s", "f", to=1),
-            _node("Div", "x f"),
+            node("Gather", "shape one", "s"),
+            node("Cast", "s", "f", to=1),
+            node("Div", "x f"),
         ],
         one=np.array(1),
     ),
-    "shape_as_output": on_shapes([_node("Mul", "shape two")], two=integers(2)),
+    "shape_as_output": on_shapes([node("Mul", "shape two")], two=integers(2)),
     "conv": on_image("Conv", "w", constants={"w": floats(3, 4, 3, 3)}, pads=[1, 1, 1, 1]),
     "conv_stride": on_image(
         "Conv", "w", constants={"w": floats(3, 4, 3, 3)}, strides=[2, 2], pads=[1, 1, 1, 1]

@@ -10,6 +10,7 @@ from onnx.helper import make_node as node
 from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 from tests.compiler.frontend.sized_cases import CASES
+from tests.compiler.frontend.sized_model_cases import MORE_CASES
 from tests.compiler.frontend.sized_models import check_sizes
 
 
@@ -17,9 +18,12 @@ def floats(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", CASES)
+ALL_CASES = CASES | MORE_CASES
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
 def test_operators_give_what_is_there(name: str) -> None:
-    case = CASES[name]
+    case = ALL_CASES[name]
     check_sizes(case.proto, case.shapes, case.calls())
 
 
