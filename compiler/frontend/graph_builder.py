@@ -526,6 +526,10 @@ class GraphBuilder:
         flags = self.cast(self.reshape(wrong, (wrong.type.size,)), DType.I64)
         self._checks.append((Check(f"%check:{len(self._checks)}", operand, reason), flags))
 
+    def is_input(self, value: Value) -> bool:
+        """Whether a value is an input of the model, as it is given."""
+        return any(value.name == one.name for one in self._inputs)
+
     def origin(self, value: Value) -> str:
         """The model's name of a value; of the input that it is computed from, if that is one."""
         producers = {node.output: node for node in self._nodes}

@@ -14,7 +14,7 @@ import compiler.frontend.operators  # noqa: F401  # registers converters, and th
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse
-from compiler.frontend.model_inputs import input_types, named_dimensions
+from compiler.frontend.model_inputs import input_types, named_dimensions, result_dimensions
 from compiler.frontend.name_scope import NameScope
 from compiler.frontend.read_model import check_text, read_model, read_opsets
 from compiler.frontend.shape_hints import graph_hints
@@ -27,6 +27,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.widen_places import widen_places
 from compiler.limits import Allowance, Limits
 from compiler.types.extents import Shapes
+from compiler.types.sizes import Dimension
 from compiler.types.structure import Structure, StructuredPort
 from compiler.types.tensor_type import Array
 
@@ -91,8 +92,11 @@ def _import(
     importer = ModelImporter(builder, model.functions, base_dir)
     _define_constants(constants, inputs, builder, scope)
     runtime = [info for info in inputs if info.name not in constants]
+    results = result_dimensions([*graph.output, *graph.value_info], runtime, shapes)
+    shapes = {name: shape for name, shape in shapes.items() if name not in results}
     structured, named = _define_inputs(runtime, shapes, builder, scope)
-    importer.convert_nodes(graph.node, Frame(scope, opsets, hints=graph_hints(graph, named)))
+    hints = graph_hints(graph, {**named, **results})
+    importer.convert_nodes(graph.node, Frame(scope, opsets, hints=hints))
     importer.problems.raise_if_any()
     outputs, structured_outputs = _outputs(graph, scope)
     if not outputs:
@@ -110,7 +114,7 @@ def _define_inputs(
     shapes: Shapes,
     builder: GraphBuilder,
     scope: NameScope,
-) -> tuple[tuple[StructuredPort, ...], dict[str, int]]:
+) -> tuple[tuple[StructuredPort, ...], dict[str, Dimension]]:
     """Define tensors, and the sequences and optionals that are made of them, which are returned.
 
     So are the sizes of dimensions with names.

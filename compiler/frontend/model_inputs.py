@@ -14,7 +14,7 @@ from compiler.frontend.element_types import dtype_of
 from compiler.frontend.symbol_names import expression_names, expression_size, usual_bounds
 from compiler.limits import Allowance
 from compiler.types import extents
-from compiler.types.dims import Dims
+from compiler.types.dims import Dims, true_shape
 from compiler.types.extents import Extent, Shapes
 from compiler.types.sizes import Dimension, Symbol, bounds_of, known
 from compiler.types.tensor_type import TensorType
@@ -63,17 +63,37 @@ def input_types(
 
 def named_dimensions(
     inputs: Sequence[ValueInfoProto], types: Mapping[str, InputType]
-) -> dict[str, int]:
-    """The sizes that inputs whose shapes are known give to dimensions with names."""
-    found: dict[str, int] = {}
+) -> dict[str, Dimension]:
+    """The sizes that inputs give to dimensions with names."""
+    found: dict[str, Dimension] = {}
     for info in inputs:
-        if types[info.name].dims is not None:
-            continue
-        dimensions = _declared(info)[1] or ()
-        for dimension, extent in zip(dimensions, types[info.name].type.shape, strict=False):
+        item, dimensions = types[info.name], _declared(info)[1] or ()
+        shape = item.type.shape if item.dims is None else true_shape(item.dims)
+        for dimension, size in zip(dimensions, shape, strict=False):
             if isinstance(dimension, str) and dimension != "?":
-                found[dimension] = extent
+                found[dimension] = size
     return found
+
+
+def result_dimensions(
+    infos: Iterable[ValueInfoProto], inputs: Iterable[ValueInfoProto], shapes: Shapes
+) -> dict[str, Dimension]:
+    """What `shapes` says of dimensions that results (`infos`) name, and no input does."""
+    of_inputs = {dimension for info in inputs for dimension in _names(info)}
+    named = {dimension for info in infos for dimension in _names(info)} - of_inputs
+    found: dict[str, Dimension] = {}
+    for name, shape in shapes.items():
+        if name in named and len(shape) == 1:
+            extent = extents.extent_of(shape[0])
+            found[name] = extent if isinstance(extent, int) else _size(extents.named(extent, name))
+    return found
+
+
+def _names(info: ValueInfoProto) -> list[str]:
+    """The input and its named dimensions."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        return [info.name]
+    return [info.name, *(item.dim_param for item in info.type.tensor_type.shape.dim)]
 
 
 class _Symbols:

@@ -12,7 +12,7 @@ from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorErr
 from compiler.frontend.graph_builder import Value
 from compiler.frontend.run_time_sizes import sizes_text
 from compiler.frontend.structured_values import Entity, OptionalValue, SequenceValue
-from compiler.types.sizes import Dimension
+from compiler.types.sizes import Dimension, known
 from compiler.types.tensor_type import Array
 
 AttributeValue: TypeAlias = (
@@ -47,7 +47,7 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue]
     names: tuple[str, ...] = ()
-    declared: tuple[tuple[int, ...] | None, ...] = ()
+    declared: tuple[tuple[Dimension, ...] | None, ...] = ()
 
     def input(self, position: int) -> Value:
         """Input `position`, which must be present."""
@@ -91,7 +91,12 @@ class OnnxNode:
         return replace(self, inputs=inputs)
 
     def declared_shape(self, output: int = 0) -> tuple[int, ...] | None:
-        """The shape that the model declares of an output, or lets one conclude; else None."""
+        """The shape of numbers that the model declares of an output, or lets one conclude."""
+        sizes = self.declared_sizes(output)
+        return None if sizes is None else known(sizes)
+
+    def declared_sizes(self, output: int = 0) -> tuple[Dimension, ...] | None:
+        """As `declared_shape`, of which some may be known at run time only."""
         return self.declared[output] if output < len(self.declared) else None
 
     def present_inputs(self) -> tuple[Value, ...]:

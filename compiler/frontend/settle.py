@@ -11,6 +11,9 @@ from compiler.frontend.converter import find_converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, integers, vector
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.run_time_sizes import object_array
+from compiler.types.signature import ValueSource
+from compiler.types.sizes import Dimension, Size
 
 _MAX_CODE = 2**62
 _MAX_CHOICES = 64
@@ -46,6 +49,52 @@ def settled(
         f"{meaning} must be {_text(wanted)}",
     )
     return graph.constant(np.asarray(wanted, value.dtype.numpy).reshape(value.shape))
+
+
+def sized(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    position: int,
+    wanted: Sequence[Dimension],
+    meaning: str,
+    *,
+    inferred: bool = False,
+) -> Value:
+    """The operand at a position as sizes that are known at run time only.
+
+    A symbol that nothing else says is read from its element; the other elements are checked, of
+    which one may be -1 if that stands for an `inferred` size.
+    """
+    value = node.input(position)
+    if value.type.size != len(wanted):
+        raise node.bad_shape(f"{meaning} has {value.type.size} elements for {_listed(wanted)}")
+    given = vector(value, graph)
+    others: list[Dimension] = []
+    for number, size in enumerate(wanted):
+        symbol = size.symbol if isinstance(size, Size) else None
+        element = given.part(number, 1)
+        if symbol is None or any(symbol == source.symbol for source in graph.run_time.sources):
+            others.append(size)
+            continue
+        others.append(-1)
+        if graph.is_input(value):
+            graph.run_time.declare(ValueSource(symbol, value.name, number))
+            continue
+        graph.computed_symbol(symbol, element.reshape().value)
+        inside = (element >= symbol.low) & (given.like([symbol.high]) >= element)
+        bounds = f"{symbol.low} to {symbol.high}"
+        require(node, graph, position, inside, f"element {number} of {meaning} must be {bounds}")
+    free = Numbers(graph.constant(np.array([size == -1 for size in others])), graph)
+    right = given.equals(Numbers(graph.size_vector(others), graph)) | free
+    if inferred:
+        left = given.equals(-1)
+        right = (right | left) & (left.cast(given.dtype).sum(0) < 2)
+    require(node, graph, position, right, f"{meaning} must be {_listed(wanted)}")
+    return graph.integers_of(object_array(wanted).reshape(value.shape), value.dtype)
+
+
+def _listed(sizes: Sequence[Dimension]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"
 
 
 def declared(node: OnnxNode, position: int, meaning: str, output: int = 0) -> tuple[int, ...]:

@@ -12,7 +12,9 @@ from typing import TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-Shape: TypeAlias = tuple[int, ...]
+from compiler.types.sizes import Dimension, bounds_of
+
+Shape: TypeAlias = tuple[Dimension, ...]
 Hints: TypeAlias = Mapping[str, Shape]
 
 _FIRST = frozenset(
@@ -31,26 +33,28 @@ _BROADCASTING = frozenset(
 
 
 def declared_shapes(
-    infos: Iterable[ValueInfoProto], symbols: Mapping[str, int] | None = None
+    infos: Iterable[ValueInfoProto], symbols: Mapping[str, Dimension] | None = None
 ) -> dict[str, Shape]:
     """The shapes that are declared in full, where `symbols` are the sizes of named dimensions."""
+    named = symbols or {}
     found: dict[str, Shape] = {}
     for info in infos:
         tensor = info.type.tensor_type
         if info.type.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
             continue
-        extents = [
+        sizes = [
             dimension.dim_value
             if dimension.WhichOneof("value") == "dim_value"
-            else (symbols or {}).get(dimension.dim_param, -1)
+            else named.get(dimension.dim_param)
             for dimension in tensor.shape.dim
         ]
-        if min(extents, default=0) >= 0:
-            found[info.name] = tuple(extents)
+        known = tuple(size for size in sizes if size is not None and bounds_of(size)[0] >= 0)
+        if len(known) == len(sizes):
+            found[info.name] = known
     return found
 
 
-def graph_hints(graph: GraphProto, symbols: Mapping[str, int] | None = None) -> Hints:
+def graph_hints(graph: GraphProto, symbols: Mapping[str, Dimension] | None = None) -> Hints:
     """What a graph declares, and what follows of its other values."""
     declared = declared_shapes((*graph.value_info, *graph.output), symbols)
     inputs = declared_shapes(graph.input, symbols)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
@@ -11,15 +12,26 @@ from compiler.frontend.computed import computed
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, vector
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.settle import declared, fitting, require, settled
+from compiler.frontend.settle import declared, fitting, require, settled, sized
 from compiler.operators.rules import broadcast_shapes
 from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, bounds_of, known
 
 
-@computed("Reshape", at=(1,))
+def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:
+    """Whether a declared shape has sizes that are known at run time only."""
+    return sizes is not None and known(sizes) is None
+
+
+@computed("Reshape", at=(1,), padded=True)
 def reshape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Each entry is the extent, 0 where the data has it, too, or -1, that once."""
+    sizes = node.declared_sizes()
+    if _is_sized(sizes):
+        return node.with_constants({1: sized(node, graph, 1, sizes, "the shape", inferred=True)})
     data, wanted = node.input(0), declared(node, 1, "the shape")
+    if data.padded is not None:
+        raise node.not_settled(1, "the shape")
     given = vector(node.input(1), graph)
     if given.shape != (len(wanted),):
         raise node.bad_shape(
@@ -38,11 +50,15 @@ def reshape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     return node.with_constants({1: graph.integers(wanted)})
 
 
-@computed("Expand", at=(1,))
+@computed("Expand", at=(1,), padded=True)
 def expand(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Each entry is the result's extent, or 1 where the data has that."""
     data, given = node.input(0), vector(node.input(1), graph)
-    count = given.shape[0]
+    count, sizes = given.shape[0], node.declared_sizes()
+    if _is_sized(sizes):
+        return node.with_constants({1: sized(node, graph, 1, sizes[-count:], "the shape")})
+    if data.padded is not None:
+        raise node.not_settled(1, "the shape")
     wanted = node.declared_shape()
     if wanted is None and 1 not in data.shape and count <= data.rank:
         wanted = data.shape
@@ -79,6 +95,9 @@ def tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
 
 @computed("ConstantOfShape", at=(0,))
 def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    sizes = node.declared_sizes()
+    if _is_sized(sizes):
+        return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
     wanted = declared(node, 0, "the shape")
     return node.with_constants({0: settled(node, graph, 0, wanted, "the shape")})
 
@@ -170,16 +189,22 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape("start, limit and delta must be scalars")
     at = next(position for position in (1, 0, 2) if node.is_computed(position))
     meaning = f"the {('start', 'limit', 'delta')[at]}"
-    (count,) = declared(node, at, meaning)
-    dtype = operands[0].dtype
+    dtype, sizes = operands[0].dtype, node.declared_sizes()
     start, limit, delta = (Numbers(graph.reshape(value, ()), graph) for value in operands)
-    right = _steps(start, limit, delta).equals(count)
-    require(node, graph, at, right, f"{meaning} must give {count} elements")
+    steps = _steps(start, limit, delta)
+    if _is_sized(sizes):
+        counted = node.with_constants({at: steps.cast(DType.I64).value})
+        sized(counted, graph, at, sizes, "the number of elements")
+        count = bounds_of(sizes[0])[1]
+    else:
+        (count,) = declared(node, at, meaning)
+        require(node, graph, at, steps.equals(count), f"{meaning} must give {count} elements")
     graph.check_array((count,), dtype.bytes)
     if count == 0:
         return graph.constant(np.empty(0, dtype.numpy))
     places = Numbers(graph.constant(np.arange(count).astype(dtype.numpy)), graph)
-    return (places * delta + start).value
+    result = (places * delta + start).value
+    return graph.with_dims(result, (((sizes[0], count),),)) if _is_sized(sizes) else result
 
 
 def _steps(start: Numbers, limit: Numbers, delta: Numbers) -> Numbers:

@@ -17,7 +17,7 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.graph.verify import verify_graph
 from compiler.types.tensor_type import Array
-from tests.compiler.frontend.onnx_models import integers, outputs_of
+from tests.compiler.frontend.onnx_models import INT64, integers, outputs_of
 
 node = helper.make_node
 SHAPE = (3, 4, 5)
@@ -34,7 +34,7 @@ def floats(values: Sequence[float]) -> Array:
 def model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Array],
-    outputs: Mapping[str, Sequence[int] | None],
+    outputs: Mapping[str, Sequence[int | str] | None],
     opset: int = 18,
     dtype: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
@@ -397,3 +397,66 @@ def test_run_with_an_operand_that_does_not_fit_names_it_and_what_was_built() -> 
     reason = r"input 'axes' is \[2\]: the list of axes must be \[1\] for ReduceSum node"
     with pytest.raises(InputError, match=reason):
         executable.run({**inputs, "axes": integers(2)})
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_shapes_of_results_with_bounds(given: bool) -> None:
+    """An operand that is an input says the symbol itself; of another the graph computes it."""
+    inputs: dict[str, Array] = {"x": random(1, 4), "shape": integers(3, 4)}
+    nodes = [
+        node("Identity" if given else "Abs", ["shape"], ["asked"]),
+        node("Expand", ["x", "shape" if given else "asked"], ["wide"]),
+        node("ReduceSum", ["wide"], ["y"], keepdims=0),
+    ]
+    proto = model(nodes, inputs, {"wide": ["n", 4], "y": None})
+    executable = compiler.build(import_model_proto(proto, {"n": ["2..5"]}))
+    for count in (2, 3, 5):
+        results = executable.run({**inputs, "shape": integers(count, 4)})
+        wanted = np.broadcast_to(inputs["x"], (count, 4))
+        np.testing.assert_array_equal(results["wide"], wanted)
+        np.testing.assert_allclose(results["y"], wanted.sum(), rtol=1e-5)
+    for shape in ((6, 4), (1, 4), (3, 5)):
+        with pytest.raises(InputError, match="shape"):
+            executable.run({**inputs, "shape": integers(*shape)})
+
+
+def test_range_and_filled_shape_with_bounds() -> None:
+    inputs: dict[str, Array] = {
+        "start": np.array(2, np.int64),
+        "limit": np.array(5, np.int64),
+        "delta": np.array(1, np.int64),
+    }
+    nodes = [node("Range", list(inputs), ["r"]), node("ReduceMax", ["r"], ["y"], keepdims=0)]
+    proto = model(nodes, inputs, {"r": ["n"], "y": None}, dtype=INT64)
+    executable = compiler.build(import_model_proto(proto, {"n": ["1..7"]}))
+    for start, limit, delta in ((2, 5, 1), (0, 7, 1), (9, 2, -3)):
+        values = {"start": start, "limit": limit, "delta": delta}
+        results = executable.run({name: np.array(v, np.int64) for name, v in values.items()})
+        np.testing.assert_array_equal(results["r"], np.arange(start, limit, delta))
+        assert results["y"] == max(range(start, limit, delta))
+    with pytest.raises(InputError, match="1 to 7"):
+        executable.run({**inputs, "limit": np.array(99, np.int64)})
+
+    inputs = {"shape": integers(2, 3)}
+    proto = model([node("ConstantOfShape", ["shape"], ["y"])], inputs, {"y": [2, "m"]})
+    executable = compiler.build(import_model_proto(proto, {"m": ["1..4"]}))
+    for count in (1, 4):
+        assert executable.run({"shape": integers(2, count)})["y"].shape == (2, count)
+
+
+def test_computed_shape_of_a_view_of_open_sizes() -> None:
+    arrays: dict[str, Array] = {"x": random(2, 6), "shape": integers(2, 2, 3)}
+    proto = model(
+        [node("Reshape", ["x", "shape"], ["r"]), node("Relu", ["r"], ["y"])],
+        arrays,
+        {"y": ["batch", 2, 3]},
+    )
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    executable = compiler.build(import_model_proto(proto, {"batch": ["1..4"]}))
+    for batch in (1, 3):
+        x = random(batch, 6)
+        for first in (batch, -1):
+            y = executable.run({"x": x, "shape": integers(first, 2, 3)})["y"]
+            np.testing.assert_array_equal(y, np.maximum(x, 0).reshape(batch, 2, 3))
+    with pytest.raises(InputError, match="the shape must be"):
+        executable.run({"x": random(2, 6), "shape": integers(3, 2, 3)})
