@@ -8,6 +8,7 @@ from compiler.errors import ShapeError
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.data_dependent import compress_computed
 from compiler.types.dims import is_whole, size_of
 from compiler.types.dtypes import DType
 from compiler.types.sizes import bounds_of
@@ -85,15 +86,16 @@ def one_hot(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("Compress", 9, 11, 28)
 def compress(node: OnnxNode, graph: GraphBuilder) -> Value:
     """A constant condition is a gather; without an axis the data is flat."""
-    data = node.input(0)
-    condition = node.constant(1, "the condition")
-    if condition.ndim != 1:
-        raise node.bad_shape("the condition must be a vector")
-    axis = 0
+    data, axis = node.input(0), 0
     if node.has("axis"):
         axis = node.axis(node.integer("axis"), data.rank)
     else:
         data = graph.reshape(data, (data.type.size,))
+    if node.input(1).array is None:
+        return compress_computed(node, graph, data, axis)
+    condition = node.constant(1, "the condition")
+    if condition.ndim != 1:
+        raise node.bad_shape("the condition must be a vector")
     chosen = np.flatnonzero(condition).astype(np.int64)
     if len(condition) > data.shape[axis]:
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")

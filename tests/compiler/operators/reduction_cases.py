@@ -251,6 +251,29 @@ def _attentions() -> Iterator[Case]:
         yield case(f"{dtype}-turned", "attention", lying, turned, tight, **perms)
 
 
+def _pairs() -> Iterator[Case]:
+    """Counts over pairs, row by row."""
+
+    def equal_before(row: Values, i: int) -> int:
+        return int((row[:i] == row[i]).sum())
+
+    counts: dict[str, Callable[[Values, int], int]] = {
+        "rank_ascending": lambda row, i: int((row < row[i]).sum()) + equal_before(row, i),
+        "rank_descending": lambda row, i: int((row > row[i]).sum()) + equal_before(row, i),
+        "count_less": lambda row, i: int((row < row[i]).sum()),
+        "count_equal_before": equal_before,
+    }
+    for name, count in counts.items():
+        for dtype in ("float32", "int8", "uint64", "bool"):
+            x = array(3, (2, 37), dtype)
+            x[:, 20:] = x[:, :17]
+
+            def ranks(x: Values = x, count: Callable[..., int] = count) -> Values:
+                return np.array([[count(row, i) for i in range(37)] for row in x])
+
+            yield case(dtype, name, [x], ranks)
+
+
 def reduction_cases() -> list[Case]:
     """All cases of this file."""
     return [
@@ -264,4 +287,5 @@ def reduction_cases() -> list[Case]:
         *_plane_norms(),
         *_other_norms(),
         *_channel_norms(),
+        *_pairs(),
     ]

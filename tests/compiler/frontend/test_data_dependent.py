@@ -1,0 +1,132 @@
+"""Results as large as their data says: NonZero, Compress, Unique, TopK, and what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pytest
+from onnx import parser
+
+import compiler
+from compiler.errors import ShapeError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.types.extents import Shapes
+
+Values = npt.NDArray[np.generic]
+RNG = np.random.default_rng(8)
+FEW = [
+    RNG.integers(0, 3, (3, 5)).astype(np.float32),
+    np.zeros((3, 5), np.float32),
+    np.ones((3, 5), np.float32),
+    RNG.permutation(15).reshape(3, 5).astype(np.float32),
+]
+CONDITIONS = [np.array(c) for c in ([True] * 4, [False] * 4, [True, False, False, True])]
+
+
+def check(text: str, calls: Sequence[Mapping[str, Values]], shapes: Shapes | None = None) -> None:
+    """Outputs of machine code are onnxruntime's, with their shapes, for all of these arguments."""
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>{text}')
+    executable = compiler.build(import_model_proto(proto, shapes))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    names = [output.name for output in session.get_outputs()]
+    for inputs in calls:
+        ours = executable.run(dict(inputs))
+        for name, wanted in zip(names, session.run(names, dict(inputs)), strict=True):
+            assert ours[name].shape == wanted.shape
+            np.testing.assert_array_equal(ours[name], wanted, err_msg=name)
+
+
+def test_nonzero() -> None:
+    check("g (float[3,5] x) => (int64[2,n] y) { y = NonZero(x) }", [{"x": x} for x in FEW])
+
+
+@pytest.mark.parametrize("axis", ["", "<axis=1>"])
+def test_compress(axis: str) -> None:
+    shape = "float[3,m]" if axis else "float[m]"
+    check(
+        f"g (float[3,5] x, bool[4] c) => ({shape} y) {{ y = Compress{axis}(x, c) }}",
+        [{"x": FEW[3], "c": condition} for condition in CONDITIONS],
+    )
+
+
+@pytest.mark.parametrize("sorts", [0, 1])
+@pytest.mark.parametrize("axis", ["", ", axis=0", ", axis=-1"])
+def test_unique(sorts: int, axis: str) -> None:
+    shape = "n,m" if axis else "n"
+    check(
+        f"g (float[3,5] x) => (float[{shape}] y, int64[k] i, int64[l] v, int64[k] c)"
+        f"{{ y, i, v, c = Unique<sorted={sorts}{axis}>(x) }}",
+        [{"x": x} for x in FEW],
+    )
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_top_k_of_a_computed_number(largest: int, axis: int) -> None:
+    check(
+        "g (float[3,5] x, int64[1] k) => (float[a,b] y, int64[a,b] i)"
+        f"{{ y, i = TopK<largest={largest}, axis={axis}>(x, k) }}",
+        [{"x": x, "k": np.array([k])} for x in FEW for k in (1, 3)],
+    )
+
+
+def test_top_k_of_a_known_number_has_a_known_shape() -> None:
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[3,5] x) => (float[3,2] y, int64[3,2] i)'
+        "{ k = Constant<value_ints=[2]>() y, i = TopK(x, k) }"
+    )
+    graph = import_model_proto(proto)
+    assert graph.signature is None
+    x = FEW[3].copy()
+    x[0, 2] = np.inf
+    found = compiler.build(graph).run({"x": x})["i"]
+    np.testing.assert_array_equal(found, np.argsort(-x, 1, kind="stable")[:, :2])
+
+
+def test_not_a_number_is_one_more_number_behind_all_others() -> None:
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[5] x) => (float[5] y, int64[5] i)'
+        "{ k = Constant<value_ints=[5]>() y, i = TopK<largest=0>(x, k) }"
+    )
+    x = np.array([np.nan, 1, np.nan, -np.inf, 0], np.float32)
+    found = compiler.build(import_model_proto(proto)).run({"x": x})
+    np.testing.assert_array_equal(found["i"], [3, 4, 1, 0, 2])
+
+
+def test_padding_of_such_a_result_is_no_part_of_what_follows() -> None:
+    check(
+        "g (float[3,5] x) => (float[n] y, float s, float[n] m) {"
+        "  i = NonZero(x) t = Transpose(i) y = GatherND(x, t)"
+        "  s = ReduceSum<keepdims=0>(y) z = Softmax(y) m = Mul(z, y) }",
+        [{"x": np.full((3, 5), 2, np.float32)}, {"x": FEW[1]}, {"x": np.eye(3, 5, 1, np.float32)}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "nodes"),
+    [
+        ("int64[2,n] y", "y = NonZero(x)"),
+        ("float[n] y", "y, i, v, c = Unique(x)"),
+        ("int64[m] v", "y, i, v, c = Unique<axis=0>(x)"),
+        ("float[b,2] y", "k = Constant<value_ints=[2]>() y, i = TopK(x, k)"),
+    ],
+)
+def test_data_whose_own_size_is_known_at_run_time(output: str, nodes: str) -> None:
+    check(
+        f"g (float[b,5] x) => ({output}) {{ {nodes} }}",
+        [{"x": RNG.integers(0, 3, (rows, 5)).astype(np.float32)} for rows in (1, 3, 6)],
+        {"x": ("b:1..6", 5)},
+    )
+
+
+def test_positions_between_which_padding_lies_are_refused() -> None:
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[3,b] x) => (float[n] y){ y = Unique(x) }'
+    )
+    with pytest.raises(ShapeError, match="padding inside"):
+        import_model_proto(proto, {"x": (3, "b:1..6")})
