@@ -111,8 +111,11 @@ def one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
 
 @computed("TopK", at=(1,))
 def top_k(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """Where no shape is declared there may be as many results as elements, see the converter."""
     axis = node.axis(node.integer("axis", -1), node.input(0).rank)
-    shape = node.declared_shape(0) or declared(node, 1, "the number k", 1)
+    shape = node.declared_shape(0) or node.declared_shape(1)
+    if shape is None:
+        return node
     return node.with_constants({1: settled(node, graph, 1, (shape[axis],), "the number k")})
 
 
