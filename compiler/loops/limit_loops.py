@@ -45,6 +45,10 @@ from compiler.loops.size_conditions import (
 )
 from compiler.types.dtypes import DType
 
+SIZES = (1, 2, 3, 4, 6, 8, 11, 15, 20, 27)
+"""Rows of tiles that are smaller than the whole: each is at most a third more than the one before,
+which is what the last tile of rows may compute in vain."""
+
 Facts = dict[Key, Condition]
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 
@@ -290,15 +294,15 @@ class _Limiter:
         if len(found) != 1 or names & others:
             return None
         ((factor, count),) = found
-        whole = any(factor * count == abs(step) for _, step in condition.terms)
-        return (frozenset(names), factor, count) if whole and count > 1 else None
+        moves = any(step > 0 for _, step in condition.terms)
+        return (frozenset(names), factor, count) if moves and count > 1 else None
 
 
 def _tiles(
     tile: Allocate, condition: Condition, variables: frozenset[str], factor: int, count: int
 ) -> Body:
-    """The tile for as many rows as matter: all, or the least power of two that has them."""
-    sizes = [1 << power for power in range(count.bit_length()) if 1 << power < count]
+    """The tile for as many rows as matter: the least of some sizes that has them."""
+    sizes = [size for size in SIZES if size < count]
     made: list[Stmt] = []
     for least, size in reversed(list(pairwise([0, *sizes, count]))):
         more = replace(condition, constant=condition.constant + factor * least).to_expr()
