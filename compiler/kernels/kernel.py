@@ -62,14 +62,17 @@ class FusedKernel:
     def output(self) -> Stage:
         return self.stages[-1]
 
-    def limited_within(self, position: int) -> bool:
-        """A limit ends the output's axis at this position, and again for each point outside."""
+    def limited_at(self, position: int) -> bool:
+        """A limit ends the output's axis at this position."""
         after = math.prod(self.output.shape[position + 1 :])
         whole = after * self.output.shape[position]
-        outside = math.prod(self.output.shape[:position])
-        return outside > 1 and any(
+        return any(
             after <= limit.stride and limit.stride * limit.extent <= whole for limit in self.limits
         )
+
+    def limited_within(self, position: int) -> bool:
+        """A limit ends the output's axis at this position, and again for each point outside."""
+        return math.prod(self.output.shape[:position]) > 1 and self.limited_at(position)
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:

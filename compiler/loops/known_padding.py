@@ -33,6 +33,8 @@ class Padding:
 
     def condition(self, load: Load, ranges: Ranges) -> Condition | None:
         """The condition beyond which this load gives the value."""
+        if not self.factor:
+            return self.outer
         form = affine(load.indices[self.dimension], ranges)
         return self.outer.with_form(self.outer.form.plus(form, self.factor))
 

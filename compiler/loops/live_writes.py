@@ -205,8 +205,11 @@ class LiveWrites:
         statement, ranges = place.statement, place.ranges
         if statement.buffer == self.nest.output.name:
             return self._output_conditions(statement, ranges)
-        found = []
+        found: list[Condition | None] = []
         for need in self._needs_of(place.buffers[statement.buffer]):
+            if not need.factor:
+                found.append(need.outer)
+                continue
             form = affine(statement.indices[need.dimension], ranges)
             found.append(need.outer.with_form(need.outer.form.plus(form, need.factor)))
         return [condition for condition in found if condition is not None]

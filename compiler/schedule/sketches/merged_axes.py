@@ -13,15 +13,26 @@ from compiler.schedule.steps.merge_axes import MergeAxes
 from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
 from compiler.schedule.steps.step import Step
 
+LONG_ROW = 4  # vectors that are worth a loop of their own
 MOST_POSITIONS = 256  # after which a pattern of divided positions repeats
 
 
-def merge_all(kernel: FusedKernel) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:
-    """Merge as many adjacent output axes as the kernel allows, from the right."""
+def merge_all(
+    kernel: FusedKernel, row: int | None = None
+) -> tuple[FusedKernel, tuple[MergeAxes, ...]]:
+    """Merge as many adjacent output axes as the kernel allows, from the right.
+
+    But for axes that end at run time outside of `row` points, if that is given: rounds of which
+    there may be few are no loop for threads to share, unless those are of another one too.
+    """
     merges: list[MergeAxes] = []
     position = len(kernel.output.axes) - 2
     while position >= 0:
         axes = kernel.output.axes
+        long = row is not None and axes[position + 1].extent >= row
+        if long and kernel.limited_at(position):
+            position -= 1
+            continue
         step = MergeAxes(axes[position].name, axes[position + 1].name)
         try:
             kernel = merge_axes(kernel, step.first, step.second)
@@ -60,7 +71,9 @@ def flatten_short_rows(
     steps: list[FlattenAxes] = []
     while len(kernel.stages) == 1 and not kernel.output.reduce_axes and len(kernel.output.axes) > 1:
         first, second = kernel.output.axes[-2:]
-        if kernel.limited_within(len(kernel.output.axes) - 1):
+        end = len(kernel.output.axes) - 1
+        shared = threads > 1 and second.extent >= LONG_ROW * lanes
+        if kernel.limited_within(end) or (shared and kernel.limited_at(end - 1)):
             break
         flat = flatten_axes(kernel, first.name, second.name)
         is_short = second.extent <= lanes and not _is_looked_up(kernel)

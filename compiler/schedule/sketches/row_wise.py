@@ -23,6 +23,7 @@ from compiler.schedule.nest_shape import Counts, Loop, NestShape
 from compiler.schedule.sketches.borders import borders, tile_cuts
 from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.merged_axes import (
+    LONG_ROW,
     flatten_short_rows,
     merge_all,
     merge_reductions,
@@ -79,7 +80,8 @@ PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 
 def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch for this kernel; always one."""
-    merged, output_merges = merge_all(kernel)
+    row = LONG_ROW * vector_lanes(kernel, target) if threads > 1 else None
+    merged, output_merges = merge_all(kernel, row)
     merged, reduce_merges = merge_reductions(merged)
     lanes = vector_lanes(merged, target)
     merged, flattened = flatten_short_rows(merged, lanes, threads)

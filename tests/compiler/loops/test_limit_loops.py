@@ -1,0 +1,250 @@
+"""Loops end at run-time sizes: as few rounds as matter, whatever the loops are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.errors import VerifyError
+from compiler.expr.nodes import Expr, Load, binary, const, integer, mul, select, sub, unary
+from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from compiler.llvm.compile_kernel import emit_loops
+from compiler.loops.interpret import interpret
+from compiler.loops.ir import Body, For, LoopKind, LoopNest, Memory, Store
+from compiler.loops.printer import format_loops
+from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.spaces import default_schedule, naive_schedule
+from compiler.schedule.steps.cache_write import CacheWrite
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.fuse import Fuse
+from compiler.schedule.steps.merge_axes import MergeAxes
+from compiler.schedule.steps.parallelize import Parallelize
+from compiler.schedule.steps.reorder import Reorder
+from compiler.schedule.steps.tile import Tile
+from compiler.schedule.steps.unroll import Unroll
+from compiler.target import Target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import TensorType
+from configs.settings import load_target
+
+BATCH, ROWS, COLUMNS = 3, 29, 5
+SIZES = "in1"
+
+
+def limited(hint: str, body: Callable[..., Expr]) -> FusedKernel:
+    """y[b, i, j] of x[b, i, j], of which rows and batch end at sizes."""
+    builder = KernelBuilder()
+    data = builder.input(TensorType(DType.F32, (BATCH, ROWS, COLUMNS)))
+    sizes = builder.input(TensorType(DType.I64, (2,)))
+    axes = [("b", BATCH), ("i", ROWS), ("j", COLUMNS)]
+    builder.stage(hint, axes, lambda *indices: body(data, sizes, *indices))
+    limits = (Limit(COLUMNS, ROWS, SIZES, 1), Limit(COLUMNS * ROWS, BATCH, SIZES, 0))
+    return FusedKernel(hint, tuple(builder.inputs), tuple(builder.stages), hint, limits)
+
+
+def pointwise() -> FusedKernel:
+    return limited("exp", lambda data, sizes, *indices: unary("exp", data[indices]))
+
+
+def written(nest: LoopNest, inputs: dict[str, Any]) -> Any:
+    """Which elements of the result the nest writes."""
+    laid = {memory.name: inputs[memory.name].reshape(memory.shape) for memory in nest.inputs}
+    return ~np.isnan(interpret(nest, laid)).reshape(BATCH, ROWS, COLUMNS)
+
+
+def inputs_of(kernel: FusedKernel, batch: int, rows: int) -> dict[str, Any]:
+    shape = kernel.inputs[0].shape
+    return {"in0": np.ones(shape, np.float32), SIZES: np.array([batch, rows])}
+
+
+def needed(batch: int, rows: int) -> Any:
+    mask = np.zeros((BATCH, ROWS, COLUMNS), np.bool_)
+    mask[:batch, :rows] = True
+    return mask
+
+
+SCHEDULES = {
+    "naive": (),
+    "tiled": (Tile("exp", "i", 4),),
+    "shifted": (Tile("exp", "i", 4, "shift"),),
+    "masked": (Tile("exp", "i", 4, "mask"),),
+    "fused": (Fuse("exp", ("b", "i"), "p"), Parallelize("exp", "p")),
+    "fused tiles": (
+        Tile("exp", "i", 4, "shift"),
+        Fuse("exp", ("b", "i.o"), "p"),
+        Parallelize("exp", "p"),
+    ),
+    "merged": (MergeAxes("i", "j"), Tile("exp", "i_j", 8)),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("batch", "rows"), [(1, 1), (2, 17), (3, 29), (1, 28), (0, 4), (2, 0)])
+def test_all_that_is_needed_is_written(name: str, batch: int, rows: int) -> None:
+    kernel = pointwise()
+    nest = lower(kernel, Schedule(SCHEDULES[name]))
+    verify_loops(nest)
+    done = written(nest, inputs_of(kernel, batch, rows))
+    mask = needed(batch, rows)
+    assert done[mask].all()
+
+
+@pytest.mark.parametrize("name", ["naive", "fused"])
+def test_loops_of_single_steps_write_nothing_else(name: str) -> None:
+    kernel = pointwise()
+    nest = lower(kernel, Schedule(SCHEDULES[name]))
+    done = written(nest, inputs_of(kernel, 2, 17))
+    np.testing.assert_array_equal(done, needed(2, 17))
+
+
+@pytest.mark.parametrize("name", ["tiled", "shifted"])
+def test_no_tile_beyond_the_size_is_begun(name: str) -> None:
+    kernel = pointwise()
+    nest = lower(kernel, Schedule(SCHEDULES[name]))
+    done = written(nest, inputs_of(kernel, 2, 17))
+    assert not done[2:].any()
+    assert not done[:, 20:].any()
+
+
+def test_merging_axes_across_a_limit_is_refused() -> None:
+    with pytest.raises(Exception, match="i ends at run time"):
+        lower(pointwise(), Schedule((MergeAxes("b", "i"),)))
+
+
+def test_a_kernel_without_sizes_stays_as_it_is() -> None:
+    kernel = replace(pointwise(), limits=())
+    assert "min(" not in format_loops(lower(kernel, naive_schedule()))
+
+
+def test_a_sum_ends_where_its_terms_are_filled() -> None:
+    builder = KernelBuilder()
+    data = builder.input(TensorType(DType.F32, (ROWS,)))
+    sizes = builder.input(TensorType(DType.I64, (2,)))
+
+    def term(k: Expr) -> Expr:
+        inside = binary("lt", k, sizes[(integer(1),)])
+        return select(inside, data[(k,)], const(0, DType.F32))
+
+    builder.stage("sum", [("i", 1)], lambda i, k: term(k), reduce=[("k", ROWS)], combiner="sum")
+    kernel = FusedKernel("sum", tuple(builder.inputs), tuple(builder.stages), "sum")
+    nest = lower(kernel, naive_schedule())
+    assert "for k in 0..min(29, in1[1])" in format_loops(nest)
+    assert "select" not in format_loops(nest)
+    values = np.arange(ROWS, dtype=np.float32)
+    values[17:] = np.nan
+    result: Any = interpret(nest, {"in0": values, SIZES: np.array([0, 17])})
+    np.testing.assert_array_equal(result, [sum(range(17))])
+
+
+def test_what_is_0_behind_an_exponential_ends_sums_of_it() -> None:
+    """exp(select(k < n, x, -inf) - c) is 0 from n on, and its buffer is not filled there."""
+    builder = KernelBuilder()
+    data = builder.input(TensorType(DType.F32, (ROWS,)))
+    sizes = builder.input(TensorType(DType.I64, (2,)))
+
+    def weight(k: Expr) -> Expr:
+        inside = binary("lt", k, sizes[(integer(1),)])
+        masked = select(inside, data[(k,)], const(-np.inf, DType.F32))
+        return unary("exp", sub(masked, const(1, DType.F32)))
+
+    weights = builder.stage("weights", [("k", ROWS)], weight)
+    builder.stage(
+        "sum",
+        [("i", 1)],
+        lambda i, k: mul(weights[(k,)], weights[(k,)]),
+        reduce=[("k", ROWS)],
+        combiner="sum",
+    )
+    kernel = FusedKernel("sum", tuple(builder.inputs), tuple(builder.stages), "sum")
+    nest = lower(kernel, naive_schedule())
+    assert format_loops(nest).count("for k in 0..min(29, in1[1])") == 2
+    values = np.full(ROWS, np.nan, np.float32)
+    values[:3] = 1
+    result: Any = interpret(nest, {"in0": values, SIZES: np.array([0, 3])})
+    np.testing.assert_allclose(result, [3])
+
+
+def tiles() -> tuple[FusedKernel, Schedule]:
+    """Products in register tiles of seven rows."""
+    builder = KernelBuilder()
+    data = builder.input(TensorType(DType.F32, (ROWS, 4)))
+    sizes = builder.input(TensorType(DType.I64, (2,)))
+    weights = builder.input(TensorType(DType.F32, (4, 8)))
+    builder.stage(
+        "y",
+        [("i", ROWS), ("j", 8)],
+        lambda i, j, k: mul(data[(i, k)], weights[(k, j)]),
+        reduce=[("k", 4)],
+        combiner="sum",
+    )
+    assert sizes.name == SIZES
+    kernel = FusedKernel(
+        "y", tuple(builder.inputs), tuple(builder.stages), "y", (Limit(8, ROWS, SIZES, 1),)
+    )
+    steps = (
+        CacheWrite("y", "y.sum"),
+        Tile("y", "i", 7),
+        Reorder("y", ("i.o", "i.i", "j")),
+        Unroll("y", "i.i"),
+        ComputeAt("y.sum", "y", "i.o", "register"),
+        Reorder("y.sum", ("k", "i", "j")),
+        Unroll("y.sum", "i"),
+    )
+    return kernel, Schedule(steps)
+
+
+@pytest.mark.parametrize(("rows", "computed"), [(1, 1), (5, 6), (7, 7), (9, 9), (12, 13), (29, 29)])
+def test_the_last_tile_has_few_more_rows_than_matter(rows: int, computed: int) -> None:
+    kernel, schedule = tiles()
+    nest = lower(kernel, schedule)
+    verify_loops(nest)
+    rng = np.random.default_rng(0)
+    inputs = {
+        "in0": rng.standard_normal((ROWS, 4)).astype(np.float32),
+        "in2": rng.standard_normal((4, 8)).astype(np.float32),
+        SIZES: np.array([0, rows]),
+    }
+    result: Any = interpret(nest, inputs)
+    assert (~np.isnan(result)).all(axis=1).sum() == computed
+    np.testing.assert_allclose(result[:rows], (inputs["in0"] @ inputs["in2"])[:rows], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "armv8-neon"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_other_targets_have_code_for_limits(name: str, threads: int) -> None:
+    target = Target.from_json(load_target(name).model_dump())
+    for kernel in (pointwise(), tiles()[0]):
+        schedule = default_schedule(kernel, target, threads)
+        nest = lower(kernel, schedule)
+        assert "in1[1]" in format_loops(nest)
+        assert emit_loops(nest, schedule, target, "kernel").compile(target).object_code
+
+
+def _nest(kind: LoopKind, limit: Expr) -> LoopNest:
+    memory = Memory("y", DType.F32, (8,))
+    index = Load(DType.I64, "n", (integer(0),))
+    body: Body = (Store("y", (binary("min", index, integer(7)),), const(0, DType.F32)),)
+    loop = For("i", 0, 8, kind, body, limit=limit)
+    return LoopNest("nest", (Memory("n", DType.I64, (1,)),), memory, (loop,))
+
+
+def test_a_vectorised_loop_with_a_limit_is_refused() -> None:
+    size = Load(DType.I64, "n", (integer(0),))
+    with pytest.raises(VerifyError, match="the vector for loop i has a limit"):
+        verify_loops(_nest(LoopKind.VECTORISED, size))
+
+
+def test_a_limit_of_another_type_is_refused() -> None:
+    with pytest.raises(VerifyError, match="the limit of loop i has the type f32"):
+        verify_loops(_nest(LoopKind.SERIAL, const(3, DType.F32)))
+
+
+def test_a_limit_that_reads_an_unknown_buffer_is_refused() -> None:
+    with pytest.raises(VerifyError, match="m"):
+        verify_loops(_nest(LoopKind.SERIAL, Load(DType.I64, "m", (integer(0),))))

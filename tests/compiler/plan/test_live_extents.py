@@ -1,0 +1,156 @@
+"""Kernels are limited to what their readers need, from the outputs' true sizes backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from compiler.graph.ir import Graph
+from compiler.kernels.kernel import KernelCall, KernelProgram
+from compiler.operators.registry import infer_type
+from compiler.pipeline import kernels_of
+from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.live_extents import limit_kernels
+from compiler.types.dtypes import DType
+from compiler.types.node import Node
+from compiler.types.signature import SIZES, AxisSource, Signature, SizedPort
+from compiler.types.sizes import Dimension, Size, Symbol
+from compiler.types.tensor_type import Attribute, TensorType
+
+BATCH, ROWS, FEATURES = 4, 64, 48
+B, S = Symbol("batch", 1, BATCH), Symbol("rows", 1, ROWS)
+BATCHES, LENGTH = (Symbol.of(s.name, s.low, s.high) for s in (B, S))
+assert isinstance(BATCHES, Size) and isinstance(LENGTH, Size)
+SHAPE: tuple[tuple[Dimension, int], ...] = ((BATCHES, BATCH), (LENGTH, ROWS), (FEATURES, FEATURES))
+
+OF_ROWS = (FEATURES, ROWS, 1)
+OF_BATCH = (FEATURES * ROWS, BATCH, 0)
+
+
+class Model:
+    """A graph over x[batch, rows, features] under construction."""
+
+    def __init__(self) -> None:
+        self.types = {
+            "x": TensorType(DType.F32, (BATCH, ROWS, FEATURES)),
+            "w": TensorType(DType.F32, (FEATURES, FEATURES)),
+            SIZES: TensorType(DType.I64, (2,)),
+        }
+        self.nodes: list[Node] = []
+
+    def apply(self, operator: str, *operands: str, **attributes: Attribute) -> str:
+        name = f"v{len(self.nodes)}"
+        node = Node(operator, operands, name, MappingProxyType(attributes), source=name)
+        self.types[name] = infer_type(node, tuple(self.types[item] for item in operands))
+        self.nodes.append(node)
+        return name
+
+    def program(self, **outputs: Sequence[tuple[Dimension, int]]) -> KernelProgram:
+        """The limited kernels of the graph; by output its true and padded extents."""
+        ports = tuple(_port(name, axes) for name, axes in outputs.items())
+        signature = Signature(
+            (_port("x", SHAPE),),
+            ports,
+            (AxisSource(B, "x", 0), AxisSource(S, "x", 1)),
+            (BATCHES, LENGTH),
+        )
+        rng = np.random.default_rng(0)
+        weights = rng.standard_normal((FEATURES, FEATURES)).astype(np.float32)
+        graph = Graph(
+            "model",
+            ("x", SIZES),
+            tuple(outputs),
+            tuple(self.nodes),
+            self.types,
+            {"w": weights},
+            signature,
+        )
+        return limit_kernels(extract_kernels(graph), graph.outputs, signature)
+
+
+def _port(name: str, axes: Sequence[tuple[Dimension, int]]) -> SizedPort:
+    return SizedPort(name, DType.F32, tuple(true for true, _ in axes), tuple((a,) for a in axes))
+
+
+def limits(program: KernelProgram, name: str) -> set[tuple[int, int, int]]:
+    """Stride, extent and number of a kernel's limits, by its output."""
+    (call,) = (c for c in program.calls if isinstance(c, KernelCall) and c.output == name)
+    return {(limit.stride, limit.extent, limit.number) for limit in call.kernel.limits}
+
+
+def test_an_output_is_needed_up_to_its_true_sizes() -> None:
+    model = Model()
+    last = model.apply("matmul", "x", "w")
+    program = model.program(**{last: SHAPE})
+    assert limits(program, last) == {OF_ROWS, OF_BATCH}
+    (call,) = program.calls
+    assert isinstance(call, KernelCall) and call.inputs[-1] == SIZES
+
+
+def test_a_producer_is_needed_where_its_readers_read_it() -> None:
+    model = Model()
+    first = model.apply("matmul", "x", "w")
+    turned = model.apply("transpose", first, perm=(2, 0, 1))
+    last = model.apply("softmax", turned, axis=0)
+    axes = ((FEATURES, FEATURES), (BATCHES, BATCH), (LENGTH, ROWS))
+    program = model.program(**{last: axes})
+    assert limits(program, last) == {(1, ROWS, 1), (ROWS, BATCH, 0)}
+    assert limits(program, first) == {OF_ROWS, OF_BATCH}
+
+
+def test_rows_of_several_batches_as_one_axis_stay_apart() -> None:
+    model = Model()
+    first = model.apply("matmul", "x", "w")
+    rows = model.apply("reshape", first, shape=(BATCH * ROWS, FEATURES))
+    second = model.apply("matmul", rows, "w")
+    last = model.apply("reshape", second, shape=(BATCH, ROWS, FEATURES))
+    program = model.program(**{last: SHAPE})
+    made = next(c.output for c in program.calls if isinstance(c, KernelCall) and c.output != first)
+    assert limits(program, made) == limits(program, first) == {OF_ROWS, OF_BATCH}
+
+
+def test_what_is_filled_is_not_needed_where_it_is() -> None:
+    model = Model()
+    first = model.apply("matmul", "x", "w")
+    filled = model.apply("fill", first, SIZES, axis=1, number=1, value="zero")
+    last = model.apply("reduce_sum", filled, axes=(1,), keepdims=0)
+    pooled = ((BATCHES, BATCH), (FEATURES, FEATURES))
+    program = model.program(**{first: SHAPE, last: pooled})
+    assert limits(program, last) == {(FEATURES, BATCH, 0)}
+    assert limits(program, first) == {OF_ROWS, OF_BATCH}
+
+
+def test_a_row_that_is_always_there_takes_no_limit_away() -> None:
+    model = Model()
+    first = model.apply("matmul", "x", "w")
+    token = model.apply(
+        "slice", first, starts=(0, 0, 0), steps=(1, 1, 1), shape=(BATCH, 1, FEATURES)
+    )
+    small = ((BATCHES, BATCH), (1, 1), (FEATURES, FEATURES))
+    program = model.program(**{first: SHAPE, token: small})
+    assert limits(program, first) == {OF_ROWS, OF_BATCH}
+
+
+def test_a_reader_of_everything_takes_limits_away() -> None:
+    model = Model()
+    first = model.apply("matmul", "x", "w")
+    total = model.apply("reduce_sum", first, axes=(1,), keepdims=0)
+    program = model.program(**{first: SHAPE, total: ((BATCHES, BATCH), (FEATURES, FEATURES))})
+    assert limits(program, first) == {OF_BATCH}
+
+
+def test_a_graph_of_fixed_sizes_has_no_limits() -> None:
+    model = Model()
+    last = model.apply("matmul", "x", "w")
+    graph = Graph(
+        "model",
+        ("x", "w"),
+        (last,),
+        tuple(model.nodes),
+        {name: type for name, type in model.types.items() if name != SIZES},
+        {},
+    )
+    (call,) = kernels_of(graph).calls
+    assert isinstance(call, KernelCall) and not call.kernel.limits

@@ -1,0 +1,63 @@
+"""Kernels that stop at sizes known at run time give what they give without, as far as it matters.
+
+Every kernel runs between guard pages, with results and workspace that are NaN before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from compiler.kernels.verify import verify_kernel
+from compiler.loops.verify import verify_loops
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.spaces import schedule_space
+from compiler.types.dtypes import DType
+from tests.compiler.schedule.drawn_limits import filled_rows, limits
+from tests.compiler.schedule.guarded_run import run_guarded
+from tests.compiler.schedule.test_generated_code import (
+    FAMILIES,
+    SMALLEST_PARALLEL,
+    TARGETS,
+    assert_agrees,
+)
+
+EXAMPLES = {"attentions": 6, "filled_rows": 30, "products": 8, "normalisations": 6}
+STRATEGIES = {name: strategy for name, (strategy, _) in FAMILIES.items()}
+STRATEGIES["filled_rows"] = filled_rows
+
+
+@pytest.mark.parametrize("family", STRATEGIES)
+def test_limited_kernels_compute_what_is_needed(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, least in SMALLEST_PARALLEL:
+        monkeypatch.setattr(module, least, 1)  # kernels this small would not run in parallel
+
+    @settings(
+        max_examples=EXAMPLES.get(family, 4),
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)), "target")]
+        threads = data.draw(st.sampled_from([1, 2]), "threads")
+        for case in data.draw(STRATEGIES[family](target.lanes(DType.F32)), "cases"):
+            kernel, inputs, needed = data.draw(limits(case), "limits")
+            verify_kernel(kernel)
+            space = schedule_space(kernel, target, threads)
+            candidate = space.candidate(data.draw(st.integers(0, space.size - 1), "candidate"))
+            schedule = space.schedule(candidate)
+            note(f"{candidate.sketch}: {space.choices(candidate)}")
+            verify_loops(lower(kernel, schedule))
+            outcome = run_guarded(kernel, schedule, inputs, target, threads)
+            assert not outcome.problem
+            actual = np.where(needed, outcome.output, case.expected)
+            assert_agrees(kernel, schedule, actual, case.expected)
+
+    check()
