@@ -87,6 +87,8 @@ class RunTimeSizes:
         """How the graph is called; None where nothing depends on a symbol or is to be checked."""
         if not self.sources and not checks:
             return None
+        for _, _, dims in outputs:
+            self._number_true_sizes(dims)
         return Signature(
             tuple(_port(*port) for port in inputs),
             tuple(_port(*port) for port in outputs),
@@ -95,6 +97,13 @@ class RunTimeSizes:
             tuple(self._equalities.values()),
             checks,
         )
+
+    def _number_true_sizes(self, dims: Dims) -> None:
+        """Ask for the true sizes of an output, up to which kernels run, if they are known then."""
+        for factors in dims:
+            for size, _ in factors:
+                if isinstance(size, Size) and not any(map(self.is_result, size.symbols)):
+                    self.number(size)
 
 
 def _port(name: str, type: TensorType, dims: Dims) -> SizedPort:
