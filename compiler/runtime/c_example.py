@@ -5,9 +5,9 @@ from __future__ import annotations
 from compiler.runtime.c_interface import C_TYPES, CInterface, CPort
 from compiler.types.dtypes import DType
 
-_SHOWN = 8  # elements of an output
+SHOWN = 8  # elements of an output
 
-_ALLOCATE = """\
+ALLOCATE = """\
 /* Memory that the model reads and writes in place. */
 static void *allocate(size_t bytes)
 {
@@ -72,7 +72,7 @@ def example_text(interface: CInterface) -> str:
     freed = "\n".join(f"    free({variable});" for variable, _ in variables)
     filled = "\n".join(_fill(interface, port, i) for i, port in enumerate(inputs))
     shown = "\n".join(_show(interface, port, i) for i, port in enumerate(outputs))
-    helpers = _ALLOCATE + (_READ_FILE if inputs else "") + _WRITE_FILE
+    helpers = ALLOCATE + (_READ_FILE if inputs else "") + _WRITE_FILE
     return f"""/* Runs the model on raw files, elements in the machine's order and nothing else:
 
        ./{name}_example {" ".join(files)}
@@ -128,10 +128,10 @@ def _fill(interface: CInterface, port: CPort, number: int) -> str:
         read_file(argv[{number + 1}], input_{number}, {size});
     else
         for (size_t i = 0; i < {count}; i++)
-            input_{number}[i] = {_pattern(port)};"""
+            input_{number}[i] = {pattern_of(port)};"""
 
 
-def _pattern(port: CPort) -> str:
+def pattern_of(port: CPort) -> str:
     """A value for element i; integers that may be indices stay 0."""
     dtype = port.type.dtype
     if port.c_type in ("float", "double"):
@@ -144,19 +144,19 @@ def _pattern(port: CPort) -> str:
 def _show(interface: CInterface, port: CPort, number: int) -> str:
     size = interface.size_macro(port, "BYTES")
     count = interface.size_macro(port, "COUNT")
-    form, cast = _format(port.type.dtype)
+    form, cast = format_of(port.type.dtype)
     return f"""
     if (files == INPUTS + OUTPUTS) {{
         write_file(argv[INPUTS + {number + 1}], output_{number}, {size});
     }} else {{
         printf("{port.member} (%zu elements):", {count});
-        for (size_t i = 0; i < {count} && i < {_SHOWN}; i++)
+        for (size_t i = 0; i < {count} && i < {SHOWN}; i++)
             printf(" {form}", ({cast})output_{number}[i]);
         printf("\\n");
     }}"""
 
 
-def _format(dtype: DType) -> tuple[str, str]:
+def format_of(dtype: DType) -> tuple[str, str]:
     """How printf shows an element, and the type that it is converted to."""
     if C_TYPES[dtype] in ("float", "double"):
         return "%.9g", "double"

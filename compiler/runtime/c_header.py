@@ -89,8 +89,7 @@ def header_text(interface: CInterface, targets: Sequence[Target], command: str) 
             *(_member(port, "output", "") for port in interface.outputs),
         ]
     )
-    introduction = _introduction(interface, targets, command)
-    return introduction + _TEMPLATE.format(
+    return introduction(interface, targets, command) + _TEMPLATE.format(
         name=interface.name,
         macro=interface.macro,
         alignment=ALIGNMENT,
@@ -119,7 +118,8 @@ def _errors(interface: CInterface) -> dict[str, str]:
     }
 
 
-def _introduction(interface: CInterface, targets: Sequence[Target], command: str) -> str:
+def introduction(interface: CInterface, targets: Sequence[Target], command: str) -> str:
+    """The comment that the header begins with; the arguments are those of `header_text`."""
     lines = [
         f"{in_comment(interface.title)}, compiled to machine code by tunefarm: to run, it needs",
         *_needs(interface.called),

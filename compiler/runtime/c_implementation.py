@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from compiler.runtime.c_functions import FunctionsCode, functions_code
 from compiler.runtime.c_interface import CInterface, CPort
 from compiler.runtime.c_programs import CONSTANTS_SYMBOL, ProgramCode, program_code
+from compiler.runtime.c_sized_functions import DECLARATIONS, sized_functions
 from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, aligned
 
 _POOL = """\
@@ -49,18 +50,23 @@ _SERIAL = """\
 static const struct runtime runtime = {NULL, 1, 0};
 """
 
-_COPYING = """\
+_ALIGNED = """\
 static int is_aligned(const void *pointer)
 {
     return (uintptr_t)pointer % ALIGNMENT == 0;
 }
+"""
 
+_COPYING = (
+    _ALIGNED
+    + """
 /* Bytes of a copy in the workspace. */
 static size_t room(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 """
+)
 
 
 def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec]) -> str:
@@ -68,6 +74,13 @@ def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec
     pool = interface.threads > 1
     code = program_code(programs)
     foreign = functions_code(interface, programs)
+    sized = interface.signature is not None
+    port_bytes = "" if sized else _port_bytes(interface)
+    functions = (
+        sized_functions(interface, programs[0], code, foreign)
+        if sized
+        else _functions(interface, programs, code, foreign)
+    )
     return f"""\
 #pragma GCC visibility push(default)
 #include "{interface.name}.h"
@@ -84,13 +97,19 @@ struct runtime {{
 }};
 
 {foreign.declarations}{code.declarations}
-static const size_t input_bytes[] = {{{_sizes(interface.inputs)}}};
-static const size_t output_bytes[] = {{{_sizes(interface.outputs)}}};
-
+{DECLARATIONS if sized else ""}\
+{port_bytes}
 {_POOL if pool else _SERIAL}
 {code.cpu_check}
-{_COPYING}
-{_functions(interface, programs, code, foreign)}"""
+{_ALIGNED if sized else _COPYING}
+{functions}"""
+
+
+def _port_bytes(interface: CInterface) -> str:
+    return f"""\
+static const size_t input_bytes[] = {{{_sizes(interface.inputs)}}};
+static const size_t output_bytes[] = {{{_sizes(interface.outputs)}}};
+"""
 
 
 def _functions(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.thread_pool import is_supported_on
 from compiler.types.dtypes import DType
+from compiler.types.signature import Signature, SizedPort
 from compiler.types.tensor_type import TensorType
 
 # Types that C has not are the bits of their elements.
@@ -90,6 +91,8 @@ class CInterface:
 
     `threads` is 1 where no kernel has a parallel loop or there is no pool for it, `title` is the
     model's name as it was given. `called` are symbols of functions that are not in the library.
+    With a `signature` ports are its ports, of the types that they are padded to, and `computed` are
+    the types of the outputs that are no ports.
     """
 
     name: str
@@ -98,6 +101,8 @@ class CInterface:
     outputs: tuple[CPort, ...]
     threads: int
     called: tuple[str, ...] = ()
+    signature: Signature | None = None
+    computed: tuple[tuple[str, TensorType], ...] = ()
 
     @property
     def macro(self) -> str:
@@ -107,7 +112,9 @@ class CInterface:
     @property
     def functions(self) -> tuple[str, ...]:
         """The symbols of the library."""
-        return tuple(f"{self.name}_{what}" for what in ("error", "run", "workspace_bytes"))
+        sizes = () if self.signature is None else ("sizes",)
+        names = ("error", "run", *sizes, "workspace_bytes")
+        return tuple(f"{self.name}_{what}" for what in names)
 
     def size_macro(self, port: CPort, what: str) -> str:
         """The macro with a port's size; `what` is BYTES or COUNT."""
@@ -118,8 +125,10 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
     """How `spec` looks from C; `name` is the model's name, by default the spec's."""
     title = spec.name if name is None else name
     taken: set[str] = set()
-    inputs = _ports(spec.inputs, "input", taken)
-    outputs = _ports(spec.outputs, "output", taken)
+    sized = spec.signature
+    inputs = _ports(_seen(spec.inputs, sized.inputs if sized else None), "input", taken)
+    outputs = _ports(_seen(spec.outputs, sized.outputs if sized else None), "output", taken)
+    seen = {port.name for port in outputs}
     parallel = any(kernel.parallel for kernel in spec.kernels)
     has_pool = parallel and is_supported_on(spec.target.triple)
     return CInterface(
@@ -129,7 +138,19 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
         outputs,
         spec.threads if has_pool else 1,
         tuple(dict.fromkeys(link.symbol for link in spec.functions)),
+        sized,
+        tuple((name, type) for name, type in spec.outputs if name not in seen),
     )
+
+
+def _seen(
+    values: Iterable[tuple[str, TensorType]], ports: Sequence[SizedPort] | None
+) -> Iterable[tuple[str, TensorType]]:
+    """The values that are ports."""
+    if ports is None:
+        return values
+    names = {port.name for port in ports}
+    return [value for value in values if value[0] in names]
 
 
 def model_title(name: str) -> str:

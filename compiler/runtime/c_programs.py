@@ -33,6 +33,11 @@ def check_programs(programs: Sequence[ExecutableSpec]) -> None:
             "a C library is for one size of each input",
             hint="build one for each size, or an artefact of all",
         )
+    if len(programs) > 1 and any(program.signature is not None for program in programs):
+        raise ExportError(
+            "a C library with sizes that are known at run time is for one CPU",
+            hint="build one for each, or an artefact of all",
+        )
     if len({program.functions for program in programs}) > 1:
         raise ExportError("the programs of a C library call the same functions")
     if len({program.threads for program in programs}) > 1:

@@ -27,10 +27,12 @@ from compiler.runtime.c_header import compile_command, header_text, object_comma
 from compiler.runtime.c_implementation import constants_text, implementation_text
 from compiler.runtime.c_interface import CInterface, c_interface, model_title
 from compiler.runtime.c_programs import ConstantLayout, check_programs, entry_symbol
+from compiler.runtime.c_sized_example import sized_example_text
+from compiler.runtime.c_sized_header import sized_header_text
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
 from compiler.runtime.thread_pool import pool_ir
 from compiler.runtime.toolchain import Toolchain, find_toolchain
-from compiler.target import baseline_target
+from compiler.target import Target, baseline_target
 from compiler.types.tensor_type import bytes_of
 
 # What code reaches its constants by is 32 bits wide.
@@ -95,8 +97,8 @@ def export_library(
     command = compile_command(interface.name, tools.command)
     targets = [program.target for program in programs]
     texts = {
-        header: header_text(interface, targets, command),
-        example: example_text(interface),
+        header: _header(interface, targets, command),
+        example: _example(interface),
     }
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -132,7 +134,7 @@ def export_object(
         interface.name, shlex.quote(target.name), interface.threads, tools.command
     )
     targets = [program.target for program in programs]
-    texts = {f"{interface.name}.h": header_text(interface, targets, command)}
+    texts = {f"{interface.name}.h": _header(interface, targets, command)}
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:
             work = Path(scratch)
@@ -142,6 +144,15 @@ def export_object(
             return _move(work, {"model": target, f"{interface.name}.h": header})
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _header(interface: CInterface, targets: Sequence[Target], command: str) -> str:
+    make = header_text if interface.signature is None else sized_header_text
+    return make(interface, targets, command)
+
+
+def _example(interface: CInterface) -> str:
+    return (example_text if interface.signature is None else sized_example_text)(interface)
 
 
 def _interface(programs: Sequence[ExecutableSpec], name: str | None) -> CInterface:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, product
+from typing import TypeAlias
 
 from compiler.errors import InputError
 from compiler.types.signature import (
@@ -17,11 +19,14 @@ from compiler.types.signature import (
 from compiler.types.sizes import Dimension, Size, Symbol, symbols_of, value_of
 from compiler.types.tensor_type import Array, TensorType
 
-Sizes = dict[str, int]
+Sizes: TypeAlias = dict[str, int]
+
+_NEAR, _TRIED = 64, 4096
+"""Sizes of a symbol, and combinations of them, that are looked at for one that fits."""
 
 
 def choose_sizes(signature: Signature, given: Mapping[str, int]) -> Sizes:
-    """A size for every symbol that arguments have: the given ones, else in the middle of bounds.
+    """A size for every symbol that arguments have: the given ones, else close to the middle.
 
     What must equal a size that is settled follows from it. Raises `InputError` for symbols that
     there are not, sizes out of bounds, and sizes that cannot be together.
@@ -31,29 +36,56 @@ def choose_sizes(signature: Signature, given: Mapping[str, int]) -> Sizes:
         for source in signature.sources
         if not isinstance(source, ResultSource)
     }
-    sizes: Sizes = {}
-    for name, size in given.items():
+    for name in given:
         _check_known(name, symbols)
-        sizes[name] = size
-    _follow(signature.equalities, sizes)
-    for name, symbol in symbols.items():
-        if name not in sizes:
-            sizes[name] = (symbol.low + symbol.high + 1) // 2
-            _follow(signature.equalities, sizes)
+    settled = dict(given)
+    _follow(signature.equalities, settled)
+    free = [symbol for name, symbol in symbols.items() if name not in settled]
+    refused: InputError | None = None
+    near = [islice(_from_the_middle(symbol), _NEAR) for symbol in free]
+    for values in islice(product(*near), _TRIED):
+        sizes = dict(settled)
+        for symbol, value in zip(free, values, strict=True):
+            if symbol.name not in sizes:  # it may have followed from those before
+                sizes[symbol.name] = value
+                _follow(signature.equalities, sizes)
+        problem = _problem(signature, symbols, sizes)
+        if problem is None:
+            return sizes
+        refused = refused or problem
+    assert refused is not None
+    raise refused
+
+
+def _problem(
+    signature: Signature, symbols: Mapping[str, Symbol], sizes: Mapping[str, int]
+) -> InputError | None:
+    """Why these sizes cannot be, if they cannot."""
     for name, symbol in symbols.items():
         if not symbol.low <= sizes[name] <= symbol.high:
-            raise InputError(
+            return InputError(
                 f"{name} = {sizes[name]} is out of its bounds, {symbol.low} to {symbol.high}"
             )
     for item in signature.equalities:
         if value_of(item.left, sizes) != value_of(item.right, sizes):
             chosen = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            raise InputError(
+            return InputError(
                 f"{item.left} and {item.right} must be equal, and are not where {chosen}: "
                 f"{item.reason}",
                 hint="give sizes that fit, for example --shape seq=128",
             )
-    return sizes
+    return None
+
+
+def _from_the_middle(symbol: Symbol) -> Iterator[int]:
+    """The sizes of a symbol, those in the middle of its bounds first."""
+    middle = (symbol.low + symbol.high + 1) // 2
+    yield middle
+    for distance in range(1, symbol.high - symbol.low + 1):
+        if middle + distance <= symbol.high:
+            yield middle + distance
+        if middle - distance >= symbol.low:
+            yield middle - distance
 
 
 def sizes_of_shapes(signature: Signature, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
