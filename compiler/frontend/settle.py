@@ -111,26 +111,27 @@ def chosen(
     choices: Sequence[tuple[int, ...]],
     rank: int,
     *,
+    position: int = 1,
     same: bool = False,
 ) -> OnnxNode | Value:
-    """The node with one of several lists of axes as its input 1, for tensors of a rank.
+    """The node with one of several lists of axes as an input, for tensors of a rank.
 
     One choice settles the node, as any does if all give the `same`; else each is computed, and the
     right one taken.
     """
-    given = vector(node.input(1), graph)
+    given = vector(node.input(position), graph)
     base = given.shape[0] + 1
     if not choices or len(choices) > _MAX_CHOICES or base**rank > _MAX_CODE:
-        raise node.not_settled(1, "the list of axes")
+        raise node.not_settled(position, "the list of axes")
     here = [axes_code(given, rank).equals(_code(axes, base)) for axes in choices]
     right = here[0]
     for other in here[1:]:
         right = right | other
     listed = " or ".join(str(list(axes)) for axes in choices)
-    require(node, graph, 1, right, f"the list of axes must be {listed}")
-    shape = node.input(1).shape
+    require(node, graph, position, right, f"the list of axes must be {listed}")
+    shape = node.input(position).shape
     constants = [graph.constant(np.asarray(axes, np.int64).reshape(shape)) for axes in choices]
-    nodes = [node.with_constants({1: axes}) for axes in constants]
+    nodes = [node.with_constants({position: axes}) for axes in constants]
     if same or len(nodes) == 1:
         return nodes[0]
     return selected(here, [converted(one, graph) for one in nodes])

@@ -134,6 +134,12 @@ def split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     return node.with_constants({1: settled(node, graph, 1, wanted, "the list of sizes")})
 
 
+@computed("MaxUnpool", at=(2,))
+def max_unpool(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    wanted = declared(node, 2, "the output shape")
+    return node.with_constants({2: settled(node, graph, 2, wanted, "the output shape")})
+
+
 @computed("CenterCropPad", at=(1,))
 def center_crop_pad(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     rank = node.input(0).rank

@@ -460,3 +460,33 @@ def test_computed_shape_of_a_view_of_open_sizes() -> None:
             np.testing.assert_array_equal(y, np.maximum(x, 0).reshape(batch, 2, 3))
     with pytest.raises(InputError, match="the shape must be"):
         executable.run({"x": random(2, 6), "shape": integers(3, 2, 3)})
+
+
+def test_axis_and_length_of_a_fourier_transform() -> None:
+    inputs: dict[str, Array] = {"x": random(2, 6, 6, 1), "axis": np.array(1, np.int64)}
+    nodes = [node("DFT", ["x", "", "axis"], ["y"])]
+    proto = model(nodes, inputs, {"y": [2, 6, 6, 2]}, opset=20)
+    runs = [{**inputs, "axis": np.array(axis, np.int64)} for axis in (1, 2, -2, -3)]
+    # axis 0 would fit, too, along which onnxruntime transforms nothing
+    refuses(compare(proto, *runs), {**inputs, "axis": np.array(3, np.int64)}, "axis", "[1] or [2]")
+    inputs = {"x": random(2, 6, 1), "length": np.array(4, np.int64)}
+    proto = model([node("DFT", ["x", "length"], ["y"])], inputs, {"y": [2, 4, 2]}, opset=20)
+    refuses(compare(proto, inputs), {**inputs, "length": np.array(5)}, "length", "must be 4")
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_frames_of_a_fourier_transform(onesided: int) -> None:
+    inputs: dict[str, Array] = {
+        "x": random(1, 30, 1),
+        "step": np.array(4, np.int64),
+        "length": np.array(8, np.int64),
+    }
+    nodes = [node("STFT", ["x", "step", "", "length"], ["y"], onesided=onesided)]
+    proto = model(nodes, inputs, {"y": [1, 6, 5 if onesided else 8, 2]}, opset=17)
+    runs = [inputs]
+    if onesided:
+        runs.append({**inputs, "length": np.array(9, np.int64)})
+    graph = compare(proto, *runs)
+    refuses(graph, {**inputs, "step": np.array(3, np.int64)}, "step", "6 frames")
+    refuses(graph, {**inputs, "step": np.array(-4, np.int64)}, "step", "6 frames")
+    refuses(graph, {**inputs, "length": np.array(10, np.int64)}, "length", "must be 8")
