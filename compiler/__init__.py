@@ -16,17 +16,17 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from compiler.foreign_functions import CFunction, register_function, unregister_function
-from compiler.types.extents import Shapes
 from compiler.version import VERSION
 
 if TYPE_CHECKING:
+    from compiler.foreign_functions import CFunction, register_function, unregister_function
     from compiler.graph.ir import Graph
     from compiler.kernels.kernel import FusedKernel
     from compiler.runtime.executable import Executable
     from compiler.schedule.choice import ScheduleChoice
     from compiler.stages import DumpAfter
     from compiler.target import Target
+    from compiler.types.extents import Shapes
     from compiler.types.numerics import Numerics
 
 
@@ -64,6 +64,17 @@ def load(
 
     return load_artefact(path, threads, fallback=fallback)
 
+
+def __getattr__(name: str) -> object:
+    """Names of `compiler.foreign_functions`, which needs NumPy: imported when asked for."""
+    if name not in _FOREIGN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import compiler.foreign_functions
+
+    return getattr(compiler.foreign_functions, name)
+
+
+_FOREIGN = ("CFunction", "register_function", "unregister_function")
 
 __all__ = [
     "VERSION",
