@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -43,6 +43,7 @@ from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
 from tuner.building.lowered import LoweredModel
 from tuner.building.report import BuildReport, build_report
+from tuner.building.size_plan import record_size_plan
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import (
     COMPARISON,
@@ -54,9 +55,11 @@ from tuner.confirm.latency import (
     outputs_near,
 )
 from tuner.confirm.placement import PlacementCheck
+from tuner.confirm.size_race import SizeRace, applied_schedules
 from tuner.from_settings import limits_of, target_of, targets_of
-from tuner.interrupt import interruptible
+from tuner.interrupt import Interrupt, interruptible
 from tuner.model.cost_model import BoostedTrees, TrainingData
+from tuner.records.size_ranges import SizePlan, SizePoint, points_of
 from tuner.records.trials import unusable
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus, format_time
@@ -174,6 +177,7 @@ def tune_lowered(
             build=None if shown is None else shown.build,
             known=job.known,
             targets=tuple(results),
+            size_plan=next(iter(job.size_plans.values()), None),
         )
 
 
@@ -197,6 +201,7 @@ class Job:
     numerics: Numerics | None = None
     """Those that the settings name if None."""
     id: str = ""
+    model_name: str = ""
     measured: int = 0
     seen: int = 0  # the last trial that the tasks know of
     settled: list[Settled] = field(default_factory=list)
@@ -209,6 +214,8 @@ class Job:
     time: TimePlan = field(init=False)
     overhead: Overhead = field(default_factory=Overhead)
     untuned: dict[str, ExecutableSpec] = field(default_factory=dict)  # by the target's key
+    points: list[SizePoint] = field(default_factory=list)  # of a model with run-time sizes
+    size_plans: dict[str, SizePlan] = field(default_factory=dict)  # by the target's key
 
     def __post_init__(self) -> None:
         self.patience = DatabasePatience(self.progress)
@@ -226,6 +233,7 @@ class Job:
 
     def register(self, model_name: str, graph: Graph) -> None:
         """Record the job and its workloads, and take over what earlier runs measured."""
+        self.model_name = model_name
         self.store.add([TargetRecord(target.key, target.to_json()) for target in self.targets])
         self.store.add(
             WorkloadRecord(task.key.workload, task.kernel.name, task.kernel_json)
@@ -295,6 +303,8 @@ class Job:
     def prepare(self, graph: Graph) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""
         begin = time.monotonic()
+        if graph.signature is not None:
+            self.points = points_of(graph.signature)
         for target in self.targets:
             untuned, _ = self._compile(graph, None, target)
             self.untuned[target.key] = untuned
@@ -344,6 +354,7 @@ class Job:
                         thorough=end is not End.TIME and self.time.left is not None,
                     )
                     elsewhere.run(finalists.settled, runner, timing, self.time.finalists_are_late)
+                    self._race_at_sizes(finalists.settled, runner, interrupt)
             finally:
                 self.progress.stop()
                 self.measured = session.measured + finalists.measured
@@ -351,6 +362,27 @@ class Job:
                 self.settled, self.claims = finalists.settled, finalists.claims
                 self.placements = elsewhere.ratios
             return End.INTERRUPTED if interrupt.asked else end
+
+    def _race_at_sizes(
+        self, settled: Sequence[Settled], runner: Runner, interrupt: Interrupt
+    ) -> None:
+        """Find which schedules serve which sizes, of a model that has a range of them."""
+        if len(self.points) < 2:
+            return
+        self.progress.message(f"measuring the fastest at {len(self.points)} sizes")
+        for target in self.targets:
+            race = SizeRace(self.points, job=self.id, seed=self.settings.search.seed)
+            interrupt.tell(race.stop)
+            tasks = self.tasks_for(target)
+            race.run(
+                tasks,
+                applied_schedules(self.store, tasks, settled),
+                runner,
+                timing_options(self.settings),
+                self.time.finalists_are_late,
+            )
+            if (plan := race.plan()) is not None:
+                self.size_plans[target.key] = plan
 
     def confirm(
         self, graph: Graph, target: Target | None = None
@@ -384,6 +416,8 @@ class Job:
                 bests = [settled.incumbent for settled in own if self._still_applies(settled)]
                 report = former
         self.store.add(bests)
+        if (plan := self.size_plans.get(target.key)) is not None:
+            record_size_plan(self.store, plan, self.model_name, graph, self.settings, target)
         tasks = self.tasks_for(target)
         refresh(tasks, self.store)
         self.outcomes |= {task.key: self._outcome(task) for task in tasks}

@@ -10,6 +10,7 @@ from typing import Any
 from tuner.building.report import BuildReport
 from tuner.confirm.latency import ModelLatency
 from tuner.confirm.placement import moved_lines
+from tuner.records.size_ranges import SizePlan
 from tuner.reports.report import (
     TaskStatus,
     format_duration,
@@ -103,6 +104,7 @@ class TuneResult:
     known: TrialCounts = field(default_factory=TrialCounts)
     targets: tuple[TargetResult, ...] = ()
     sizes: tuple[SizeResult, ...] = ()
+    size_plan: SizePlan | None = None  # of a model with a range of sizes
 
     @property
     def interrupted(self) -> bool:
@@ -135,6 +137,7 @@ class TuneResult:
             "build": None if self.build is None else self.build.to_json(),
             **({"targets": [_target_to_json(item) for item in self.targets]} if several else {}),
             **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
+            **({} if self.size_plan is None else {"size_plan": self.size_plan.to_json()}),
         }
 
     def _search_to_json(self) -> dict[str, Any]:
@@ -180,13 +183,26 @@ def size_lines(sizes: Sequence[SizeResult]) -> list[str]:
     """The model's latency against its sizes, drawn: a bar for what the tuned model takes, and dots
     up to what the untuned one does."""
     known = [(item.sizes, item.latency) for item in sizes if item.latency is not None]
-    longest = max((max(found.tuned, found.untuned) for _, found in known), default=1.0)
-    width = max((len(name) for name, _ in known), default=0)
+    return _drawn([(name, found.tuned, found.untuned) for name, found in known], "untuned")
+
+
+def plan_lines(plan: SizePlan) -> list[str]:
+    """Latencies against sizes, drawn, and how many ranges have schedules of their own."""
+    rows = [(name, own, one) for name, (own, one) in plan.seconds.items()]
+    own = sum(bool(item.schedules) for item in plan.ranges)
+    ranges = f"{own} of {len(plan.ranges)} ranges of sizes have schedules of their own"
+    return ["kernels that depend on the sizes:", *_drawn(rows, "with one schedule"), ranges]
+
+
+def _drawn(rows: Sequence[tuple[str, float, float]], other: str) -> list[str]:
+    """A line for each name and two latencies: a bar for the first, dots up to the `other`."""
+    longest = max((max(first, second) for _, first, second in rows), default=1.0)
+    width = max((len(name) for name, _, _ in rows), default=0)
     lines = []
-    for name, found in known:
-        bar = "█" * max(1, round(_BAR * found.tuned / longest))
-        rest = "·" * (round(_BAR * found.untuned / longest) - len(bar))
-        figures = f"{format_seconds(found.tuned)}, untuned {format_seconds(found.untuned)}"
+    for name, first, second in rows:
+        bar = "█" * max(1, round(_BAR * first / longest))
+        rest = "·" * (round(_BAR * second / longest) - len(bar))
+        figures = f"{format_seconds(first)}, {other} {format_seconds(second)}"
         lines.append(f"{name:{width}}  {bar + rest:{_BAR}}  {figures}")
     return lines
 
@@ -218,6 +234,8 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
             lines.append(
                 f"with the former schedules it takes {format_seconds(latency.former)}: they stay"
             )
+    if result.size_plan is not None:
+        lines += plan_lines(result.size_plan)
     for item in result.targets if len(result.targets) > 1 else ():
         told = "its kernels alone, this machine is of another kind"
         if item.latency is not None:

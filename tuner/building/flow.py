@@ -50,6 +50,8 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
             result = _compiled(
                 request, target, cache, lambda: graph.result() or _read(request), store
             )
+    if result.programs:
+        return result  # listed already
     if result.digest and request.listed and not request.untuned:
         result = replace(result, not_listed=record_build(request, target, result))
     if cache is not None:
@@ -57,12 +59,12 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
     return result
 
 
-def _several(request: BuildRequest, store: Store | None) -> BuildResult:
+def _several(request: BuildRequest, store: Store | None, graph: Graph | None = None) -> BuildResult:
     """A build of several programs, listed once for each of their targets."""
     from tuner.building.record import record_programs
     from tuner.building.several import build_several
 
-    result = build_several(request, store)
+    result = build_several(request, store, graph)
     if not result.digest or not request.listed or request.untuned:
         return result
     return replace(result, not_listed=record_programs(request, result))
@@ -95,7 +97,10 @@ def _put_together(
 ) -> BuildResult | None:
     """The artefact of the same kernels with the same schedules; None if there is none."""
     from tuner.building.apply_best import Records
+    from tuner.building.size_plan import size_plan
 
+    if size_plan(store, model.model_hash, request.settings, target) is not None:
+        return None
     records = Records(store, request.settings, target)
     found = cache.artefact(model, records.chosen(model.kernels))
     if found is None:
@@ -124,8 +129,14 @@ def _compiled(
     from tuner.building.fallback_targets import fallback_targets
     from tuner.building.lowered import keep_choice, lower_model
     from tuner.building.overflow import overflow_note
+    from tuner.building.size_plan import size_plan
 
     settings, output, graph = request.settings, request.output, read()
+    is_sized = request.form == ARTEFACT and graph.signature is not None
+    if is_sized and request.dump_after is None:
+        plan = size_plan(store, structural_hash(graph), settings, target)
+        if plan is not None:
+            return _several(request, store, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target)
     built = compile_with(

@@ -32,6 +32,7 @@ from tuner.building.request import (
     BuildResult,
     built_artefact,
 )
+from tuner.building.size_plan import range_programs, size_plan
 from tuner.building.size_values import guards_of, programs_of
 from tuner.from_settings import limits_of, targets_of
 
@@ -48,20 +49,24 @@ class _Program:
     report: BuildReport
 
 
-def build_several(request: BuildRequest, store: Store | None) -> BuildResult:
+def build_several(
+    request: BuildRequest, store: Store | None, graph: Graph | None = None
+) -> BuildResult:
     """Build every program of the request and write them in its form.
 
-    Raises TunefarmError, also for targets of which one can never be chosen.
+    `graph` is the model, if it was read before and is asked for at one size. Raises TunefarmError,
+    also for targets of which one can never be chosen.
     """
     targets = targets_of(request.settings)
     check_reachable(targets)
     others = _fallbacks(targets) if request.fallback else ()
     sizes, limits = programs_of(request.shapes), limits_of(request.settings)
-    graphs = [import_model(request.model, item.shapes, limits) for item in sizes]
+    graphs = [graph or import_model(request.model, item.shapes, limits) for item in sizes]
     built = [
-        _build(request, graph, guards, target, target in others, store)
-        for graph, guards in zip(graphs, guards_of(graphs, sizes), strict=True)
+        program
+        for each, guards in zip(graphs, guards_of(graphs, sizes), strict=True)
         for target in (*targets, *others)
+        for program in _build(request, each, guards, target, target in others, store)
     ]
     order = [(target, False) for target in targets] + [(target, True) for target in others]
     built.sort(key=lambda item: order.index((item.spec.target, item.spec.fallback)))
@@ -86,29 +91,38 @@ def _build(
     target: Target,
     fallback: bool,
     store: Store | None,
-) -> _Program:
-    """One program with the best records of its target."""
+) -> list[_Program]:
+    """The programs of a graph for a target, with its best records: one for each range of sizes."""
     settings = request.settings
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target)
-    built = compile_with(
-        lowered.graph,
-        records.choose,
-        settings,
-        target,
-        fallback=fallback,
-        numerics=lowered.numerics,
-        guards=guards,
-    )
-    kernels = built.spec.kernels
-    told = [lowered.note, overflow_note(graph, built, settings)]
-    report = build_report(kernels, built.kernels, (*filter(None, told), *records.notes(kernels)))
-    if not fallback:
-        require_share(report, request.require_tuned)
+    plan = None
+    if request.form == ARTEFACT and not fallback:
+        plan = size_plan(store, structural_hash(graph), settings, target)
+    programs = []
+    for item in range_programs(plan, lowered.graph, guards, records.choose):
+        built = compile_with(
+            lowered.graph,
+            item.choose,
+            settings,
+            target,
+            fallback=fallback,
+            numerics=lowered.numerics,
+            guards=item.guards,
+        )
+        kernels = built.spec.kernels
+        told = [lowered.note, overflow_note(graph, built, settings)]
+        notes = (*filter(None, told), *records.notes(kernels))
+        report = build_report(kernels, built.kernels, notes)
+        if not fallback:
+            require_share(report, request.require_tuned)
+        programs.append(_Program(built.spec, report))
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
-        report = replace(report, notes=(*report.notes, *filter(None, [note])))
-    return _Program(built.spec, report)
+        first, *rest = programs
+        report = replace(first.report, notes=(*first.report.notes, *filter(None, [note])))
+        programs = [replace(first, report=report), *rest]
+    return programs
 
 
 def _told(program: _Program) -> ProgramReport:

@@ -1,0 +1,133 @@
+"""Kernels of a model with a range of sizes: which schedules serve which sizes, to the artefact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import compiler
+from compiler.frontend.zoo import build_model
+from compiler.frontend.zoo.network import Size
+from compiler.graph.serialize import structural_hash
+from compiler.kernels.kernel_sizes import greatest_sizes
+from compiler.pipeline import kernels_of
+from compiler.runtime.sized_programs import SizedPrograms
+from compiler.target import host_target
+from compiler.types.extents import Shapes
+from configs.settings import load_settings
+from db.store import Store
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.sandbox.import_model import import_model
+from tuner.building.flow import build
+from tuner.building.request import BuildRequest
+from tuner.building.size_plan import record_size_plan, size_plan
+from tuner.confirm.size_race import SizeRace
+from tuner.model.cost_model import BoostedTrees
+from tuner.records.size_ranges import points_of
+from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
+from tuner.search.tasks import TuningTask, plan
+
+SHAPES: Shapes = {"batch": (1,), "sequence": ("1..24",)}
+
+
+class FakeRunner:
+    """Answers at once: the first schedule is the fastest at the greatest size, the last one below.
+    Keeps what it was asked."""
+
+    capacity = 4
+
+    def __init__(self) -> None:
+        self.asked: list[MeasureRequest] = []
+        self._ready: list[MeasureResult] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._ready)
+
+    def submit(self, request: MeasureRequest) -> None:
+        self.asked.append(request)
+        last = len(request.rivals)
+        times = [
+            1e-6 * (1 + (n if max(request.sizes) == 24 else last - n)) for n in range(last + 1)
+        ]
+        rivals = tuple((seconds,) * 4 for seconds in times[1:])
+        ok = MeasureResult(request.request_id, Status.OK, (times[0],) * 4, rivals=rivals)
+        self._ready.append(ok)
+
+    def results(self, timeout: float | None = None) -> list[MeasureResult]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> FakeRunner:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+def known(task: TuningTask) -> TuningTask:
+    """The task with its default schedule and another one measured."""
+    task.known[task.default.hash] = 1e-6
+    for number in range(task.space.size):
+        other = plan(task.space, task.space.candidate(number))
+        if other.hash != task.default.hash:
+            task.plans[other.hash] = other
+            task.known[other.hash] = 2e-6
+            break
+    return task
+
+
+def test_what_serves_which_sizes_is_measured_recorded_and_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    size = Size(width=0.0625, tokens=13, layers=1, dynamic=True)
+    onnx.save(build_model("encoder", size=size), "encoder.onnx")
+    settings = load_settings(overrides={"database.url": "tuning.db"}, environment={})
+    graph, host = import_model("encoder.onnx", SHAPES), host_target()
+    assert graph.signature is not None
+    kernels = distinct_kernels(kernels_of(graph, host))
+    tasks = make_tasks([TaskSource(host, kernels)], settings, BoostedTrees(0))
+    race, runner = SizeRace(points_of(graph.signature), job="job", seed=0), FakeRunner()
+    race.run([known(task) for task in tasks], {}, runner, {}, lambda seconds: False)
+    sized = {task.key.workload for task in tasks if greatest_sizes(task.kernel)}
+    assert {request.workload_key for request in runner.asked} <= sized
+    assert {request.sizes for request in runner.asked} == {
+        point.sizes for point in points_of(graph.signature)
+    }
+    found = race.plan()
+    assert found is not None and [dict(item.bounds) for item in found.ranges] == [
+        {"sequence": (1, 13)},
+        {"sequence": (14, 24)},
+    ]
+    assert found.ranges[0].schedules and not found.ranges[1].schedules
+    with Store.open("tuning.db") as store:
+        assert size_plan(store, structural_hash(graph), settings, host) is None
+        record_size_plan(store, found, "encoder", graph, settings, host)
+        kept = size_plan(store, structural_hash(graph), settings, host)
+    assert kept is not None and kept.to_json() == json.loads(json.dumps(found.to_json()))
+    result = build(BuildRequest("encoder.onnx", "encoder.tuned", settings, SHAPES))
+    assert [item.sizes for item in result.programs] == ["sequence=1..13", "sequence=14..24"]
+    loaded = compiler.load("encoder.tuned")
+    assert isinstance(loaded, SizedPrograms)
+    session = onnxruntime.InferenceSession("encoder.onnx")
+    (name, type), *_ = loaded.inputs.items()
+    for length in (1, 13, 14, 24):
+        shape = (1, length, *type.shape[2:])
+        x = np.random.default_rng(length).standard_normal(shape).astype(np.float32)
+        for ours, expected in zip(
+            loaded.run({name: x}).values(),
+            session.run(list(loaded.outputs), {name: x}),
+            strict=True,
+        ):
+            np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_without_measurements_there_is_no_plan() -> None:
+    assert SizeRace([], job="job", seed=0).plan() is None

@@ -1,0 +1,121 @@
+"""Size plans in the database: what a job found for a model's range of sizes, and its programs."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import compiler
+from compiler.errors import ScheduleError
+from compiler.graph.ir import Graph
+from compiler.graph.serialize import structural_hash
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
+from compiler.runtime.guards import SizeGuard
+from compiler.runtime.kernel_report import TUNED
+from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from compiler.schedule.schedule import Schedule
+from compiler.target import Target
+from compiler.types.signature import AxisSource
+from configs.settings import Settings
+from db import queries
+from db.records import PlanRecord, TargetRecord
+from db.store import Store
+from tuner.records.size_ranges import SizePlan, SizeRange
+
+
+@dataclass(frozen=True, slots=True)
+class RangeProgram:
+    """A program of one range: its guards, and what chooses its schedules."""
+
+    guards: tuple[SizeGuard, ...]
+    choose: ChooseSchedule | None
+
+
+def record_size_plan(
+    store: Store, plan: SizePlan, name: str, graph: Graph, settings: Settings, target: Target
+) -> None:
+    """Keep what was found for a model. Raises DatabaseError."""
+    store.add([TargetRecord(target.key, target.to_json())])
+    store.add(
+        [
+            PlanRecord(
+                id=uuid.uuid4().hex,
+                model_name=name,
+                model_hash=structural_hash(graph),
+                target=target.key,
+                threads=settings.compile.threads,
+                numerics=_kind(settings),
+                compiler_version=compiler.VERSION,
+                plan=plan.to_json(),
+                created=time.time(),
+            )
+        ]
+    )
+
+
+def size_plan(
+    store: Store | None, model_hash: str, settings: Settings, target: Target
+) -> SizePlan | None:
+    """What was last found for a model under these settings; None if nothing, or nothing to gain."""
+    if store is None:
+        return None
+    threads = settings.compile.threads
+    found = queries.newest_plan(
+        store, model_hash, target.key, threads, _kind(settings), compiler.VERSION
+    )
+    if found is None:
+        return None
+    try:
+        plan = SizePlan.from_json(found.plan)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return plan if len(plan.ranges) > 1 else None
+
+
+def range_programs(
+    plan: SizePlan | None,
+    graph: Graph,
+    guards: Sequence[SizeGuard],
+    choose: ChooseSchedule | None,
+) -> list[RangeProgram]:
+    """The programs of a graph: one for each range of the plan, or the only one without a plan.
+
+    `guards` are those that all of them have, `choose` gives the schedules that are applied anyway.
+    """
+    if plan is None or graph.signature is None:
+        return [RangeProgram(tuple(guards), choose)]
+    axes = [source for source in graph.signature.sources if isinstance(source, AxisSource)]
+    found = []
+    for item in plan.ranges:
+        own = [
+            SizeGuard(axis.symbol.name, axis.input, axis.axis, *item.bounds[axis.symbol.name])
+            for axis in axes
+            if axis.symbol.name in item.bounds
+        ]
+        found.append(RangeProgram((*guards, *own), _choose_for(item, choose)))
+    return found
+
+
+def _choose_for(item: SizeRange, choose: ChooseSchedule | None) -> ChooseSchedule:
+    """Schedules of the range where it has its own, else those that are applied anyway."""
+
+    def chosen(kernel: FusedKernel) -> ScheduleChoice | None:
+        applied = None if choose is None else choose(kernel)
+        own = item.schedules.get(workload_key(kernel))
+        if own is None:
+            return applied
+        try:
+            schedule = Schedule.from_json(own)
+        except ScheduleError:
+            return applied
+        return ScheduleChoice(schedule, TUNED, None, None)
+
+    return chosen
+
+
+def _kind(settings: Settings) -> str:
+    """What size plans are recorded under: no choice of precisions has that name."""
+    return f"{settings.compile.numerics} by size"

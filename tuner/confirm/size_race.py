@@ -1,0 +1,154 @@
+"""Which schedules serve which sizes: the best of a search, side by side at representative sizes.
+
+A search measures at the greatest sizes. Kernels that end where their sizes say may have other
+schedules that are faster at less: those that were fast are timed at each point in turn, and few of
+them chosen that are within 5 % of the best everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from compiler.kernels.kernel_sizes import greatest_sizes
+from db import queries
+from db.store import Store
+from measure.farm.runner import Runner
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from tuner.confirm.finalists import POLL_SECONDS, Settled
+from tuner.records.size_ranges import SizePlan, SizePoint, SizeRange, cover, merged
+from tuner.search.tasks import TuningTask
+
+CONTENDERS = 6
+SAMPLES = 10
+REQUEST_SECONDS = 1.0  # of one request, building included, roughly
+
+
+class SizeRace:
+    """Times the fastest schedules of the tasks at each point; `stop` ends it early."""
+
+    def __init__(self, points: Sequence[SizePoint], *, job: str, seed: int) -> None:
+        self._points = points
+        self._job = job
+        self._seed = seed
+        self._stopped = False
+        self._number = 0
+        self._times: dict[tuple[str, int], dict[str, float]] = {}  # by workload and point
+        self._tasks: dict[str, tuple[TuningTask, list[str]]] = {}
+
+    def stop(self) -> None:
+        """Submit nothing more; safe to call from a signal handler."""
+        self._stopped = True
+
+    def run(
+        self,
+        tasks: Sequence[TuningTask],
+        applied: Mapping[str, str],
+        runner: Runner,
+        timing: Mapping[str, float | int],
+        out_of_time: Callable[[float], bool],
+    ) -> None:
+        """Measure, the costliest kernels first, while there is time.
+
+        `applied` are the hashes of the schedules that are applied, by workload; `out_of_time` tells
+        whether so many seconds from now is too late. What fails or scatters is left out.
+        """
+        sized = [task for task in tasks if greatest_sizes(task.kernel)]
+        sized.sort(key=_cost, reverse=True)
+        for task in sized:
+            names = contenders(task, applied.get(task.key.workload, task.default.hash))
+            if len(names) > 1:
+                self._tasks[task.key.workload] = task, names
+        waiting = iter([(key, place) for key in self._tasks for place in range(len(self._points))])
+        options = {**timing, "samples": SAMPLES}
+        pending: dict[str, tuple[str, int]] = {}
+        while not out_of_time(0.0):
+            while (
+                len(pending) < runner.capacity
+                and not (self._stopped or out_of_time(REQUEST_SECONDS))
+                and (following := next(waiting, None)) is not None
+            ):
+                request = self._request(*following, options)
+                pending[request.request_id] = following
+                runner.submit(request)
+            if not pending:
+                break
+            for result in runner.results(POLL_SECONDS):
+                where = pending.pop(result.request_id, None)
+                if where is not None and result.status is Status.OK:
+                    self._times[where] = _medians(result, self._tasks[where[0]][1])
+
+    def _request(
+        self, workload: str, place: int, options: Mapping[str, float | int]
+    ) -> MeasureRequest:
+        task, names = self._tasks[workload]
+        first, *others = (task.plans[name].schedule for name in names)
+        self._number += 1
+        return MeasureRequest(
+            request_id=f"{self._job[:16]}-sizes-{self._number}",
+            kernel=task.kernel_json,
+            workload_key=workload,
+            schedule=first,
+            threads=task.key.threads,
+            options=options,
+            rivals=tuple(others),
+            seed=self._seed + self._number,
+            placements=task.timed_at,
+            target=task.key.target,
+            sizes=self._points[place].sizes,
+        )
+
+    def plan(self) -> SizePlan | None:
+        """What the measurements come to; None where nothing was measured at every point."""
+        every = range(len(self._points))
+        known = [key for key in self._tasks if all((key, n) in self._times for n in every)]
+        if not known:
+            return None
+        schedules: list[dict[str, list[Any]]] = [{} for _ in every]
+        seconds = [[0.0, 0.0] for _ in every]
+        for key in known:
+            task, names = self._tasks[key]
+            times = [self._times[key, number] for number in every]
+            for number, name in enumerate(cover(times, names[0])):
+                calls = task.progress.occurrences
+                seconds[number][0] += calls * times[number][name]
+                seconds[number][1] += calls * times[number][names[0]]
+                if name != names[0]:
+                    schedules[number][key] = task.plans[name].schedule
+        ranges = [
+            SizeRange(point.bounds, own) for point, own in zip(self._points, schedules, strict=True)
+        ]
+        drawn = zip(self._points, seconds, strict=True)
+        return SizePlan(merged(ranges), {str(point): (a, b) for point, (a, b) in drawn})
+
+
+def applied_schedules(
+    store: Store, tasks: Sequence[TuningTask], settled: Sequence[Settled]
+) -> dict[str, str]:
+    """The hashes of the schedules that a build applies to the tasks' kernels, by workload."""
+    own = {item.task.key: item.best.schedule_hash for item in settled}
+    known = {task.key: queries.best(store, task.key) for task in tasks}
+    before = {key: found[0].schedule_hash for key, found in known.items() if found is not None}
+    found = before | own
+    return {task.key.workload: found[task.key] for task in tasks if task.key in found}
+
+
+def contenders(task: TuningTask, applied: str) -> list[str]:
+    """The hashes of the schedules that race: the applied one, the default one, the fastest."""
+    fastest = sorted(
+        (name for name in task.plans if math.isfinite(task.known.get(name, math.inf))),
+        key=lambda name: task.known[name],
+    )
+    wanted = dict.fromkeys((applied, task.default.hash, *fastest))
+    return [name for name in wanted if name in task.plans][:CONTENDERS]
+
+
+def _medians(result: MeasureResult, names: Sequence[str]) -> dict[str, float]:
+    samples = (result.samples, *result.rivals)
+    return {name: median(own) for name, own in zip(names, samples, strict=True)}
+
+
+def _cost(task: TuningTask) -> float:
+    return task.progress.cost if math.isfinite(task.progress.cost) else 0.0
