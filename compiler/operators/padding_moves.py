@@ -158,3 +158,42 @@ def _quantized(use: PaddedUse) -> Dims:
         for axis in range(len(use.operand(position))):
             use.require_whole(position, axis, "an axis of scales")
     return use.operand(0)
+
+
+@padding_rule("cache_update")
+def _cache_update(use: PaddedUse) -> Dims:
+    """All of the update is there: what comes behind it in the cache stays."""
+    cache, axis = use.operand(0), use.attributes.integer("axis")
+    use.require_whole(1, axis, "the axis of an update")
+    if use.attributes.flag("circular"):
+        use.require_whole(0, axis, "the axis of a cache that begins again")
+    others = {
+        other: use.same((0, other), (1, other)) for other in range(len(cache)) if other != axis
+    }
+    if 2 in use.present():
+        use.same((0, 0), (2, 0))
+    return tuple(others.get(other, cache[other]) for other in range(len(cache)))
+
+
+@padding_rule("choose")
+def _choose(use: PaddedUse) -> Dims:
+    return use.broadcast(1, 2)
+
+
+@padding_rule("tree_step")
+def _tree_step(use: PaddedUse) -> Dims:
+    """Of rows that are not there any node will do: the tables clamp what they are read at."""
+    for position in use.present()[2:]:
+        use.require_whole(position, 0, "a table of nodes")
+    use.require_whole(1, 1, "the axis of features")
+    return use.operand(0)[0], use.same((0, 1), (1, 0))
+
+
+@padding_rule("weight_product")
+def _weight_product(use: PaddedUse) -> Dims:
+    for position in use.present()[1:]:
+        for axis in range(2):
+            use.require_whole(position, axis, "an axis of the weights")
+    data = use.operand(0)
+    use.require_whole(0, len(data) - 1, "the axis that is summed")
+    return *data[:-1], use.operand(1)[1]
