@@ -44,7 +44,7 @@ def flags_of(axis: Axis, extent: int, graph: GraphBuilder) -> Value | None:
     if is_whole(axis):
         return None
     ones = graph.constant(np.ones(extent, np.bool_))
-    return all_there(graph.filled(graph.with_dims(ones, (axis,)), 0, "zero"), graph)
+    return all_there(graph.padded.filled(graph.with_dims(ones, (axis,)), 0, "zero"), graph)
 
 
 def compacted(flags: Value, graph: GraphBuilder) -> tuple[Value, Value]:

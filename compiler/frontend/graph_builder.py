@@ -3,108 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from compiler.errors import ShapeError
-from compiler.frontend.padded_forms import form_of
+from compiler.frontend.padded_values import PaddedValues
 from compiler.frontend.run_time_sizes import MOST_SIZES, RunTimeSizes, symbols_text
+from compiler.frontend.value import Sizes, Value
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance
 from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.padding import PaddedUse, padding_of
-from compiler.operators.registry import complete_attributes, infer_type
-from compiler.operators.use import Attributes
-from compiler.types.dims import Axis, Dims, extent_of, is_whole, reshaped, true_shape, whole_dims
+from compiler.operators.registry import infer_type
+from compiler.types.dims import Dims, extent_of, is_whole
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.signature import SIZES, Check, ResultSource, Signature
 from compiler.types.sizes import Dimension, Size, Symbol, known, symbols_of
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
-Sizes = npt.NDArray[np.object_]
-"""Integers some of which are known at run time only: `Dimension`s."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
-    """A tensor of the model being imported; `array` holds its contents when they are constant.
-
-    A constant becomes part of the graph only when a node reads it, so constants that shape
-    computations use up leave no trace; a tensor without elements is always constant. The same
-    holds for integers that are computed of run-time sizes: `sizes` has them, and `array` is None.
-
-    `type` has the shape at the bounds of all symbols; where less than that may be there `padded`
-    says what is (None: all of it).
-    """
-
-    name: str
-    type: TensorType
-    array: Array | None = None
-    padded: Dims | None = None
-    sizes: Sizes | None = None
-
-    @property
-    def dims(self) -> Dims:
-        """What is there of each axis: its factors, each a true size and an extent."""
-        return whole_dims(self.type.shape) if self.padded is None else self.padded
-
-    @property
-    def true_shape(self) -> tuple[Dimension, ...]:
-        """The shape without padding."""
-        return self.type.shape if self.padded is None else true_shape(self.padded)
-
-    @property
-    def dtype(self) -> DType:
-        return self.type.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def rank(self) -> int:
-        return len(self.type.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """How a value came of another one by operators that only move elements; see `moved`."""
-
-    source: Value
-    axes: tuple[int | None, ...]
-    again: Callable[[Value], Value]
-
-
-_MOVES = ("transpose", "reshape", "identity")
-
-
-def kept_axes(source: Value, value: Value) -> tuple[int | None, ...]:
-    """For each axis of a reshaped value that of its source that has the same elements, if any."""
-    behind = {
-        math.prod(source.shape[axis:]): axis
-        for axis in reversed(range(source.rank))
-        if source.shape[axis] > 1
-    }
-    found = (behind.get(math.prod(value.shape[axis:])) for axis in range(value.rank))
-    return tuple(
-        before if before is not None and source.dims[before] == value.dims[axis] else None
-        for axis, before in enumerate(found)
-    )
-
-
-def _kept_axes(
-    operator: str, attributes: Attributes, source: Value, value: Value
-) -> tuple[int | None, ...]:
-    if operator == "transpose":
-        return attributes.integers("perm")
-    return kept_axes(source, value)
+__all__ = ["GraphBuilder", "Sizes", "Value"]
 
 
 class GraphBuilder:
@@ -129,9 +51,7 @@ class GraphBuilder:
         self._memory_bytes = 0
         self.run_time = RunTimeSizes()
         self.is_padded = False  # whether any value is, or is computed of sizes
-        self._known: dict[tuple[str, int], tuple[Axis, str]] = {}  # (value, axis) -> its padding
-        self._filled: dict[tuple[str, int, Axis, str], Value] = {}
-        self._moves: dict[str, Move] = {}
+        self.padded = PaddedValues(self)
         self._computed: dict[Symbol, Value] = {}
         self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
@@ -196,12 +116,13 @@ class GraphBuilder:
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         if self.is_padded:
-            return self._emit_padded(operator, inputs, attributes)
-        return self._append(operator, inputs, attributes)
+            return self.padded.emit(operator, inputs, attributes)
+        return self.append(operator, inputs, attributes)
 
-    def _append(
+    def append(
         self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]
     ) -> Value:
+        """`emit` on operands as they are, whatever their padding holds."""
         node = Node(
             operator,
             tuple("" if value is None else value.name for value in inputs),
@@ -231,7 +152,7 @@ class GraphBuilder:
         """
         if node.operator == "concat":
             filled = [value for value in inputs if value is not None and value.type.size]
-            return self._append(node.operator, filled, dict(node.attributes))
+            return self.append(node.operator, filled, dict(node.attributes))
         arrays = tuple(None if value is None else value.array for value in inputs)
         unknown = [v for v, array in zip(inputs, arrays, strict=True) if v and array is None]
         if unknown:
@@ -271,7 +192,7 @@ class GraphBuilder:
         """A size as a scalar that nodes can read."""
         if isinstance(size, int):
             return self.scalar(size, dtype)
-        vector, number = self._vector_with(size)
+        vector, number = self.vector_with(size)
         return self.cast(self.reshape(self._slice_of(vector, number, 1), ()), dtype)
 
     def size_vector(self, sizes: Sequence[Dimension], dtype: DType = DType.I64) -> Value:
@@ -303,11 +224,11 @@ class GraphBuilder:
     def _slice_of(self, vector: Value, first: int, count: int) -> Value:
         if vector.shape == (count,):
             return vector
-        return self._append(
+        return self.append(
             "slice", (vector,), {"starts": (first,), "steps": (1,), "shape": (count,)}
         )
 
-    def _vector_with(self, size: Dimension) -> tuple[Value, int]:
+    def vector_with(self, size: Dimension) -> tuple[Value, int]:
         """An i64 vector and the place in it where it has the size."""
         if not any(symbol in self._computed for symbol in symbols_of(size)):
             return self._sizes, self.run_time.number(size)
@@ -315,155 +236,6 @@ class GraphBuilder:
         if symbol is None:
             raise ShapeError(f"the size {size} is computed of what is not known before the run")
         return self.reshape(self._computed[symbol], (1,)), 0
-
-    def filled(self, value: Value, axis: int, content: str) -> Value:
-        """The value with its padding along an axis replaced: zero, one, lowest or highest."""
-        dims = value.dims[axis]
-        if is_whole(dims) or self._known.get((value.name, axis)) == (dims, content):
-            return value
-        key = (value.name, axis, dims, content)
-        if key not in self._filled:
-            self._filled[key] = self._filled_before(value, axis, content)
-        return self._filled[key]
-
-    def _filled_before(self, value: Value, axis: int, content: str) -> Value:
-        """The value filled, where it was only moved as what it was before: that made it, and may
-        fill it on its way."""
-        move = self._moves.get(value.name)
-        source = None if move is None else move.axes[axis]
-        if move is None or source is None or move.source.dims[source] != value.dims[axis]:
-            return self._fill(value, axis, content)
-        return move.again(self.filled(move.source, source, content))
-
-    def moved(
-        self,
-        value: Value,
-        source: Value,
-        axes: Sequence[int | None],
-        again: Callable[[Value], Value],
-    ) -> Value:
-        """The value, which is a source moved: `axes` are those of the source that stay in one piece
-        as axes of the value, and `again` moves another source in this way."""
-        self._moves[value.name] = Move(source, tuple(axes), again)
-        for axis, before in enumerate(axes):
-            found = None if before is None else self._known.get((source.name, before))
-            if found is not None:
-                self._known[value.name, axis] = found
-        return value
-
-    def fills(self, value: Value, axis: int, content: str) -> None:
-        """Say what the padding of an axis holds."""
-        self._known[value.name, axis] = value.dims[axis], content
-
-    def _fill(self, value: Value, axis: int, content: str) -> Value:
-        result, inner = value, value.shape[axis]
-        for position, (true, extent) in enumerate(value.dims[axis]):
-            inner //= extent
-            if true == extent:
-                continue
-            vector, number = self._vector_with(true)
-            result = self._append(
-                "fill",
-                (result, vector),
-                {
-                    "axis": axis,
-                    "number": number,
-                    "value": content,
-                    "extent": extent if position else 0,
-                    "inner": inner,
-                },
-            )
-        result = self.with_dims(result, value.padded)
-        for other in range(value.rank):
-            before = self._known.get((value.name, other))
-            if before is not None:
-                self._known[result.name, other] = before
-        self.fills(result, axis, content)
-        return result
-
-    def cut(self, value: Value, axis: int, extent: int) -> Value:
-        """The first `extent` elements of an axis, of which no other are there."""
-        ((true, _),) = value.dims[axis]
-        shape = (*value.shape[:axis], extent, *value.shape[axis + 1 :])
-        zeros, ones = (0,) * value.rank, (1,) * value.rank
-        part = self._append("slice", (value,), {"starts": zeros, "steps": ones, "shape": shape})
-        cut = ((min(true, extent) if isinstance(true, int) else true, extent),)
-        return self.with_dims(part, (*value.dims[:axis], cut, *value.dims[axis + 1 :]))
-
-    def view(self, value: Value, shape: Sequence[Dimension]) -> Value | None:
-        """The value under another true shape; None where its elements would have to be moved."""
-        numbers = known(shape)
-        if value.padded is None and numbers is not None:
-            return self.reshape(value, numbers)
-        found = reshaped(value.dims, shape)
-        if found is None:
-            return None
-        dims, divisible = found
-        for size, number in divisible:
-            self.run_time.require_equal(size % number, 0, f"node {self.source!r}")
-        data = self.readable(value)
-        wanted = tuple(map(extent_of, dims))
-        if wanted == data.shape:
-            return self.with_dims(data, dims)
-        viewed = self.with_dims(self._append("reshape", (data,), {"shape": wanted}), dims)
-        kept = kept_axes(data, viewed)
-        return self.moved(viewed, data, kept, lambda other: self._viewed_again(other, shape))
-
-    def _viewed_again(self, value: Value, shape: Sequence[Dimension]) -> Value:
-        viewed = self.view(value, shape)
-        assert viewed is not None  # another value of the same axes was
-        return viewed
-
-    def _emit_padded(
-        self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]
-    ) -> Value:
-        """Emit what the operator's padding rule, or its form for padded operands, asks for."""
-        operands = [None if value is None else self.readable(value) for value in inputs]
-        if all(value is None or value.padded is None for value in operands):
-            return self._append(operator, operands, attributes)
-        complete = complete_attributes(Node(operator, (), "", attributes, self.source))
-        form = form_of(operator)
-        if form is not None:
-            result = form(self, operands, complete)
-            if result is not None:
-                return result
-        dims = [None if value is None else value.dims for value in operands]
-        rule = padding_of(operator)
-        if rule is None:
-            reason = f"{operator} is not supported on sizes that are known at run time only"
-            raise self.refusal(reason, operands)
-        dtypes = tuple(None if value is None else value.dtype for value in operands)
-        use = PaddedUse(complete, tuple(dims), dtypes)
-        try:
-            result_dims = rule(use)
-        except ShapeError as error:
-            reason = f"{operator}: {error.message}"
-            raise self.refusal(reason, operands, error.hint) from None
-        prepared = [
-            None if value is None else self._prepared(value, position, use)
-            for position, value in enumerate(operands)
-        ]
-        value = self._append(operator, prepared, attributes)
-        for left, right in use.equal:
-            self.run_time.require_equal(left, right, f"node {self.source!r}")
-        value = self.with_dims(value, result_dims)
-        for axis, content in use.known.items():
-            self.fills(value, axis, content)
-        first = prepared[0]
-        if operator in _MOVES and first is not None:
-            axes = _kept_axes(operator, complete, first, value)
-            self.moved(value, first, axes, lambda data: self.emit(operator, data, **attributes))
-        return value
-
-    def _prepared(self, value: Value, position: int, use: PaddedUse) -> Value:
-        """An operand as its rule wants it: axes cut off, padding filled."""
-        for axis in range(value.rank):
-            extent = use.extents.get((position, axis))
-            value = value if extent is None else self.cut(value, axis, extent)
-        for axis in range(value.rank):
-            content = use.fills.get((position, axis))
-            value = value if content is None else self.filled(value, axis, content)
-        return value
 
     def refusal(self, reason: str, values: Sequence[Value | None], hint: str = "") -> ShapeError:
         """The error for what cannot be done with values whose sizes are known at run time only."""

@@ -33,7 +33,7 @@ def nonzero(node: OnnxNode, graph: GraphBuilder) -> Value:
     is_zero = graph.emit("equal", data, zero)
     flags = graph.emit("not", is_zero)
     for axis in range(data.rank):
-        flags = graph.filled(flags, axis, "zero")
+        flags = graph.padded.filled(flags, axis, "zero")
     extent = data.type.size
     found, count = compacted(graph.reshape(all_there(flags, graph), (extent,)), graph)
     rows: list[Value] = []
@@ -58,7 +58,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
     if condition.shape[0] > data.shape[axis]:
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
     _require_one_factor(data, axis, graph)
-    flags = all_there(graph.filled(condition, 0, "zero"), graph)
+    flags = all_there(graph.padded.filled(condition, 0, "zero"), graph)
     found, count = compacted(flags, graph)
     whole_axis = graph.with_dims(
         data, (*data.dims[:axis], whole(data.shape[axis]), *data.dims[axis + 1 :])

@@ -99,7 +99,7 @@ def _concat(
     if result.shape[axis] != extent:  # the parts have one element each
         raise graph.refusal("a concatenation of parts that may be missing", parts)
     # What lies behind is 0, so that nobody has to copy the whole for it.
-    return graph.filled(with_axis(result, axis, ((total, extent),), graph), axis, "zero")
+    return graph.padded.filled(with_axis(result, axis, ((total, extent),), graph), axis, "zero")
 
 
 def _shifted(part: Value, axis: int, extent: int, start: Dimension, graph: GraphBuilder) -> Value:

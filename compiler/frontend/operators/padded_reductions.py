@@ -111,7 +111,7 @@ def _extreme(operator: str, content: str) -> PaddedForm:
         data, axis = _data(operands), attributes.integer("axis")
         if not attributes.flag("select_last_index") or not _is_padded(data, (axis,)):
             return None
-        filled = as_whole(graph.filled(data, axis, content), axis, graph)
+        filled = as_whole(graph.padded.filled(data, axis, content), axis, graph)
         keep = attributes.flag("keepdims")
         found = graph.emit(operator, filled, axis=axis, keepdims=keep, select_last_index=True)
         return graph.emit("min", found, graph.size(size_of(data.dims[axis]) - 1))

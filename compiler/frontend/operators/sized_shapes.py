@@ -56,7 +56,7 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
                 [data],
             )
         shape[free[0]] = left
-    viewed = graph.view(data, shape)
+    viewed = graph.padded.view(data, shape)
     return rearranged(data, shape, graph) if viewed is None else viewed
 
 
@@ -104,7 +104,7 @@ def sized_expand(
         for axis in range(rank)
     )
     again = partial(_expanded, shape=extents, axes=tuple(axes), graph=graph)
-    return graph.moved(result, readable, tuple(kept), again)
+    return graph.padded.moved(result, readable, tuple(kept), again)
 
 
 def _expanded(

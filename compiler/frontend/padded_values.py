@@ -1,0 +1,240 @@
+"""PaddedValues: what an importer does with values whose padding may hold anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from compiler.errors import ShapeError
+from compiler.frontend.padded_forms import form_of
+from compiler.frontend.value import Value
+from compiler.operators.padding import PaddedUse, padding_of
+from compiler.operators.registry import complete_attributes
+from compiler.operators.use import Attributes
+from compiler.types.dims import Axis, extent_of, is_whole, reshaped
+from compiler.types.node import Node
+from compiler.types.sizes import Dimension, known
+from compiler.types.tensor_type import Attribute
+
+if TYPE_CHECKING:
+    from compiler.frontend.graph_builder import GraphBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How a value came of another one by operators that only move elements; see `moved`."""
+
+    source: Value
+    axes: tuple[int | None, ...]
+    again: Callable[[Value], Value]
+
+
+_MOVES = ("transpose", "reshape", "identity")
+_OF_ZEROS = {**dict.fromkeys(("cast", "relu", "neg", "abs"), (0,)), "where": (1, 2)}
+"""Operators that make 0 of zeros in these operands."""
+
+
+def kept_axes(source: Value, value: Value) -> tuple[int | None, ...]:
+    """For each axis of a reshaped value that of its source that has the same elements, if any."""
+    behind = {
+        math.prod(source.shape[axis:]): axis
+        for axis in reversed(range(source.rank))
+        if source.shape[axis] > 1
+    }
+    found = (behind.get(math.prod(value.shape[axis:])) for axis in range(value.rank))
+    return tuple(
+        before if before is not None and source.dims[before] == value.dims[axis] else None
+        for axis, before in enumerate(found)
+    )
+
+
+def _kept_axes(
+    operator: str, attributes: Attributes, source: Value, value: Value
+) -> tuple[int | None, ...]:
+    if operator == "transpose":
+        return attributes.integers("perm")
+    return kept_axes(source, value)
+
+
+class PaddedValues:
+    """Emits nodes on padded operands, and remembers what the padding of values holds."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self._graph = graph
+        self._known: dict[tuple[str, int], tuple[Axis, str]] = {}  # (value, axis) -> its padding
+        self._filled: dict[tuple[str, int, Axis, str], Value] = {}
+        self._moves: dict[str, Move] = {}
+
+    def filled(self, value: Value, axis: int, content: str) -> Value:
+        """The value with its padding along an axis replaced: zero, one, lowest or highest."""
+        dims = value.dims[axis]
+        if is_whole(dims) or self._known.get((value.name, axis)) == (dims, content):
+            return value
+        key = (value.name, axis, dims, content)
+        if key not in self._filled:
+            self._filled[key] = self._filled_before(value, axis, content)
+        return self._filled[key]
+
+    def _filled_before(self, value: Value, axis: int, content: str) -> Value:
+        """The value filled, where it was only moved as what it was before: that made it, and may
+        fill it on its way."""
+        move = self._moves.get(value.name)
+        source = None if move is None else move.axes[axis]
+        if move is None or source is None or move.source.dims[source] != value.dims[axis]:
+            return self._fill(value, axis, content)
+        return move.again(self.filled(move.source, source, content))
+
+    def moved(
+        self,
+        value: Value,
+        source: Value,
+        axes: Sequence[int | None],
+        again: Callable[[Value], Value],
+    ) -> Value:
+        """The value, which is a source moved: `axes` are those of the source that stay in one piece
+        as axes of the value, and `again` moves another source in this way."""
+        self._moves[value.name] = Move(source, tuple(axes), again)
+        for axis, before in enumerate(axes):
+            found = None if before is None else self._known.get((source.name, before))
+            if found is not None:
+                self._known[value.name, axis] = found
+        return value
+
+    def fills(self, value: Value, axis: int, content: str) -> None:
+        """Say what the padding of an axis holds."""
+        self._known[value.name, axis] = value.dims[axis], content
+
+    def _fill(self, value: Value, axis: int, content: str) -> Value:
+        result, inner = value, value.shape[axis]
+        for position, (true, extent) in enumerate(value.dims[axis]):
+            inner //= extent
+            if true == extent:
+                continue
+            vector, number = self._graph.vector_with(true)
+            result = self._graph.append(
+                "fill",
+                (result, vector),
+                {
+                    "axis": axis,
+                    "number": number,
+                    "value": content,
+                    "extent": extent if position else 0,
+                    "inner": inner,
+                },
+            )
+        result = self._graph.with_dims(result, value.padded)
+        for other in range(value.rank):
+            before = self._known.get((value.name, other))
+            if before is not None:
+                self._known[result.name, other] = before
+        self.fills(result, axis, content)
+        return result
+
+    def cut(self, value: Value, axis: int, extent: int) -> Value:
+        """The first `extent` elements of an axis, of which no other are there."""
+        ((true, _),) = value.dims[axis]
+        shape = (*value.shape[:axis], extent, *value.shape[axis + 1 :])
+        zeros, ones = (0,) * value.rank, (1,) * value.rank
+        part = self._graph.append(
+            "slice", (value,), {"starts": zeros, "steps": ones, "shape": shape}
+        )
+        cut = ((min(true, extent) if isinstance(true, int) else true, extent),)
+        return self._graph.with_dims(part, (*value.dims[:axis], cut, *value.dims[axis + 1 :]))
+
+    def view(self, value: Value, shape: Sequence[Dimension]) -> Value | None:
+        """The value under another true shape; None where its elements would have to be moved."""
+        numbers = known(shape)
+        if value.padded is None and numbers is not None:
+            return self._graph.reshape(value, numbers)
+        found = reshaped(value.dims, shape)
+        if found is None:
+            return None
+        dims, divisible = found
+        for size, number in divisible:
+            self._graph.run_time.require_equal(size % number, 0, f"node {self._graph.source!r}")
+        data = self._graph.readable(value)
+        wanted = tuple(map(extent_of, dims))
+        if wanted == data.shape:
+            return self._graph.with_dims(data, dims)
+        viewed = self._graph.with_dims(
+            self._graph.append("reshape", (data,), {"shape": wanted}), dims
+        )
+        kept = kept_axes(data, viewed)
+        return self.moved(viewed, data, kept, lambda other: self._viewed_again(other, shape))
+
+    def _viewed_again(self, value: Value, shape: Sequence[Dimension]) -> Value:
+        viewed = self.view(value, shape)
+        assert viewed is not None  # another value of the same axes was
+        return viewed
+
+    def emit(
+        self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]
+    ) -> Value:
+        """Emit what the operator's padding rule, or its form for padded operands, asks for."""
+        operands = [None if value is None else self._graph.readable(value) for value in inputs]
+        if all(value is None or value.padded is None for value in operands):
+            return self._graph.append(operator, operands, attributes)
+        complete = complete_attributes(Node(operator, (), "", attributes, self._graph.source))
+        form = form_of(operator)
+        if form is not None:
+            result = form(self._graph, operands, complete)
+            if result is not None:
+                return result
+        dims = [None if value is None else value.dims for value in operands]
+        rule = padding_of(operator)
+        if rule is None:
+            reason = f"{operator} is not supported on sizes that are known at run time only"
+            raise self._graph.refusal(reason, operands)
+        dtypes = tuple(None if value is None else value.dtype for value in operands)
+        use = PaddedUse(complete, tuple(dims), dtypes)
+        try:
+            result_dims = rule(use)
+        except ShapeError as error:
+            reason = f"{operator}: {error.message}"
+            raise self._graph.refusal(reason, operands, error.hint) from None
+        prepared = [
+            None if value is None else self._prepared(value, position, use)
+            for position, value in enumerate(operands)
+        ]
+        value = self._graph.append(operator, prepared, attributes)
+        for left, right in use.equal:
+            self._graph.run_time.require_equal(left, right, f"node {self._graph.source!r}")
+        value = self._graph.with_dims(value, result_dims)
+        for axis, content in use.known.items():
+            self.fills(value, axis, content)
+        first = prepared[0]
+        if operator in _MOVES and first is not None:
+            axes = _kept_axes(operator, complete, first, value)
+            graph = self._graph
+            self.moved(value, first, axes, lambda data: graph.emit(operator, data, **attributes))
+        self._keep_zeros(operator, prepared, value)
+        return value
+
+    def _keep_zeros(self, operator: str, operands: Sequence[Value | None], value: Value) -> None:
+        """Padding stays 0 where the operator makes 0 of zeros."""
+        data = [operands[position] for position in _OF_ZEROS.get(operator, ())]
+        for axis, dims in enumerate(value.dims if data else ()):
+            if not is_whole(dims) and all(self._is_zero(item, axis, value) for item in data):
+                self.fills(value, axis, "zero")
+
+    def _is_zero(self, operand: Value | None, axis: int, value: Value) -> bool:
+        """Whether an operand is 0 in the padding of an axis of the result."""
+        if operand is None:
+            return False
+        if operand.array is not None:
+            return not operand.array.any()
+        own = axis - value.rank + operand.rank
+        found = self._known.get((operand.name, own))
+        return own >= 0 and found == (value.dims[axis], "zero")
+
+    def _prepared(self, value: Value, position: int, use: PaddedUse) -> Value:
+        """An operand as its rule wants it: axes cut off, padding filled."""
+        for axis in range(value.rank):
+            extent = use.extents.get((position, axis))
+            value = value if extent is None else self.cut(value, axis, extent)
+        for axis in range(value.rank):
+            content = use.fills.get((position, axis))
+            value = value if content is None else self.filled(value, axis, content)
+        return value

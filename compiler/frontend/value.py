@@ -1,0 +1,57 @@
+"""Value: a tensor of the model that is being imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.types.dims import Dims, true_shape, whole_dims
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension
+from compiler.types.tensor_type import Array, TensorType
+
+Sizes = npt.NDArray[np.object_]
+"""Integers some of which are known at run time only: `Dimension`s."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor of the model being imported; `array` holds its contents when they are constant.
+
+    A constant becomes part of the graph only when a node reads it, so constants that shape
+    computations use up leave no trace; a tensor without elements is always constant. The same
+    holds for integers that are computed of run-time sizes: `sizes` has them, and `array` is None.
+
+    `type` has the shape at the bounds of all symbols; where less than that may be there `padded`
+    says what is (None: all of it).
+    """
+
+    name: str
+    type: TensorType
+    array: Array | None = None
+    padded: Dims | None = None
+    sizes: Sizes | None = None
+
+    @property
+    def dims(self) -> Dims:
+        """What is there of each axis: its factors, each a true size and an extent."""
+        return whole_dims(self.type.shape) if self.padded is None else self.padded
+
+    @property
+    def true_shape(self) -> tuple[Dimension, ...]:
+        """The shape without padding."""
+        return self.type.shape if self.padded is None else true_shape(self.padded)
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
