@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from types import MappingProxyType
@@ -39,11 +39,14 @@ class GraphBuilder:
         self.name = name
         self.allowance = allowance
         self.source = ""  # the ONNX node being converted
+        self.by_onnxruntime = False  # its optimiser may have written the model
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
         self._produced: set[str] = set()
+        self._viewed: dict[str, Value] = {}  # by a view's name
+        self._again: dict[str, Callable[[tuple[int, ...]], Value | None]] = {}
         self._names: dict[str, str] = {}  # value name -> the model's name of it
         self._checks: list[tuple[Check, Value]] = []
         self._count = 0
@@ -257,7 +260,22 @@ class GraphBuilder:
             return self.constant(value.array.reshape(shape))
         if value.sizes is not None and math.prod(shape) == value.sizes.size:
             return self.integers_of(value.sizes.reshape(shape), value.dtype)
-        return self.emit("reshape", value, shape=shape)
+        again = self._again.get(value.name)
+        made = again(shape) if again is not None and value.padded is None else None
+        if made is not None:
+            return made
+        result = self.emit("reshape", value, shape=shape)
+        if value.padded is None:
+            self._viewed[result.name] = value
+        return result
+
+    def viewed(self, value: Value) -> Value | None:
+        """What a value is under another shape; None of one that is padded, or no view."""
+        return None if value.padded is not None else self._viewed.get(value.name)
+
+    def when_viewed(self, value: Value, make: Callable[[tuple[int, ...]], Value | None]) -> None:
+        """Have the value under another shape be what `make` gives for that, unless it is None."""
+        self._again[value.name] = make
 
     def transpose(self, value: Value, perm: tuple[int, ...]) -> Value:
         """The value with its axes in another order."""

@@ -85,6 +85,7 @@ def _import(
     _check_names("input", [info.name for info in graph.input])
     _check_names("output", [info.name for info in graph.output])
     builder = GraphBuilder(graph.name or "model", allowance)
+    builder.by_onnxruntime = "com.microsoft" in opsets
     scope = NameScope(builder, base_dir)
     scope.add_initializers(graph.initializer)
     initialized = {tensor.name for tensor in graph.initializer}

@@ -11,7 +11,7 @@ from compiler.frontend.converter import Converter, converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.conv import conv
-from compiler.frontend.operators.matmul import gemm, matmul_value
+from compiler.frontend.operators.matmul import gemm_value, matmul_value, of_joined_rows
 from compiler.types.dtypes import DType
 
 DOMAIN = "com.microsoft"
@@ -183,9 +183,11 @@ def _batch_first(value: Value, graph: GraphBuilder) -> Value:
 def fused_gemm(node: OnnxNode, graph: GraphBuilder) -> Value:
     names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
     given = [node.floating(name) for name in names if node.has(name)]
-    result = gemm(node, graph)
-    assert isinstance(result, Value)
-    return activated(node, result, given, graph)
+
+    def product(left: Value) -> Value:
+        return activated(node, gemm_value(node, left, graph), given, graph)
+
+    return of_joined_rows(node, graph, product)
 
 
 @converter("MatMulInteger16", 1, domain=DOMAIN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -35,8 +35,41 @@ def matmul(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("Gemm", 1, 6, 7, 9, 11, 13)
 def gemm(node: OnnxNode, graph: GraphBuilder) -> Value:
     """alpha A' B' + beta C; until opset 6 broadcasting C had to be asked for, which is implied."""
-    left, right, bias = node.input(0), node.input(1), node.optional(2)
-    if left.rank != 2 or right.rank != 2:
+    return of_joined_rows(node, graph, lambda left: gemm_value(node, left, graph))
+
+
+def of_joined_rows(node: OnnxNode, graph: GraphBuilder, product: Callable[[Value], Value]) -> Value:
+    """What `product` makes of a Gemm's left operand.
+
+    Between two reshapes, as onnxruntime writes products of more axes, it is made of the operand
+    with all its axes: what follows is fused with it then.
+    """
+    left, bias = node.input(0), node.optional(2)
+    if left.rank != 2:
+        raise node.bad_shape(f"{left.type} is no matrix")
+    result, whole, source = product(left), graph.viewed(left), graph.source
+    is_row = bias is None or bias.rank < 2 or bias.shape[0] == 1
+    if not graph.by_onnxruntime or whole is None or node.integer("transA", 0) or not is_row:
+        return result
+
+    def of_all_axes(shape: tuple[int, ...]) -> Value | None:
+        rows = shape[:-1]
+        fits = len(rows) > 1 and whole.shape[: len(rows)] == rows
+        if not fits or shape[-1] != result.shape[1]:
+            return None
+        reader, graph.source = graph.source, source
+        made = product(graph.reshape(whole, (*rows, left.shape[1])))
+        graph.source = reader
+        return made
+
+    graph.when_viewed(result, of_all_axes)
+    return result
+
+
+def gemm_value(node: OnnxNode, left: Value, graph: GraphBuilder) -> Value:
+    """The node's product with this left operand, which may have more axes than a matrix."""
+    right, bias = node.input(1), node.optional(2)
+    if right.rank != 2:
         raise node.bad_shape(f"{left.type} and {right.type} are not two matrices")
     alpha, beta = node.floating("alpha", 1.0), node.floating("beta", 1.0)
     if not left.dtype.is_float and (alpha != 1 or beta != 1):

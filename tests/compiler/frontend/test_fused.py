@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from compiler.frontend.import_onnx import import_model_proto
+from compiler.pipeline import kernels_of
 from tests.compiler.frontend.contributed_models import (
     Values,
     assert_same,
@@ -15,6 +17,8 @@ from tests.compiler.frontend.contributed_models import (
     by_us,
     model_of,
 )
+from tests.compiler.frontend.onnx_models import model as graph_of
+from tests.compiler.frontend.onnx_models import tensor
 
 _RNG = np.random.default_rng(0)
 
@@ -119,3 +123,40 @@ def test_channels_last_convolution_is_the_other_one_turned() -> None:
     (found,) = by_us(model_of("NhwcConv", last, **_AROUND), last)
     expected = by_onnxruntime(model_of("FusedConv", _IMAGE, **_AROUND), _IMAGE)[0]
     np.testing.assert_allclose(found.transpose(0, 3, 1, 2), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("operator", "given"), [("Gemm", {}), ("FusedGemm", {"activation": "Relu"})]
+)
+def test_product_between_two_reshapes_is_fused_with_what_follows(
+    operator: str, given: dict[str, Any]
+) -> None:
+    """As onnxruntime writes a product of three axes: in one kernel with its sums and gelu."""
+    domain = "com.microsoft" if operator == "FusedGemm" else ""
+    nodes = [
+        helper.make_node("Reshape", ["x", "matrix"], ["m"]),
+        helper.make_node(operator, ["m", "w", "b"], ["p"], domain=domain, transB=1, **given),
+        helper.make_node("Reshape", ["p", "whole"], ["q"]),
+        helper.make_node("Add", ["q", "r"], ["s"]),
+        helper.make_node("Gelu", ["s"], ["y"], domain="com.microsoft"),
+    ]
+    shapes = {"matrix": np.array([-1, 16]), "whole": np.array([2, 5, 8])}
+    constants = {"w": floats(8, 16), "b": floats(8), **shapes}
+    inputs = [tensor("x", (2, 5, 16)), tensor("r", (2, 5, 8))]
+    model = graph_of(nodes, inputs, ["y"], constants, domains={"com.microsoft": 1})
+    feeds = {"x": floats(2, 5, 16), "r": floats(2, 5, 8)}
+    assert_same(model, feeds)
+    assert len(kernels_of(import_model_proto(model)).calls) == 1
+
+
+def test_product_that_is_read_as_a_matrix_too_is_right() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "matrix"], ["m"]),
+        helper.make_node("Gemm", ["m", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "whole"], ["y"]),
+        helper.make_node("Transpose", ["p"], ["t"]),
+    ]
+    constants = {"w": floats(16, 8), "matrix": np.array([-1, 16]), "whole": np.array([2, 5, 8])}
+    inputs = [tensor("x", (2, 5, 16))]
+    model = graph_of(nodes, inputs, ["y", "t"], constants, domains={"com.microsoft": 1})
+    assert_same(model, {"x": floats(2, 5, 16)})
