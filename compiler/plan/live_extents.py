@@ -22,6 +22,7 @@ from compiler.kernels.kernel import (
     Limit,
     ViewCall,
 )
+from compiler.kernels.split_rows import split_rows
 from compiler.kernels.workload_key import workload_key
 from compiler.loops.ir import Allocate, Body, Dot, For, If, Let, LoopNest, Stmt, Store, Update
 from compiler.loops.live_writes import LiveWrites
@@ -30,6 +31,7 @@ from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.loops.size_conditions import Condition, terms_of
 from compiler.types.signature import SIZES, Signature, SizedPort
 from compiler.types.sizes import Dimension, Size, bounds_of
+from compiler.types.tensor_type import TensorType
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,13 +61,15 @@ def limit_kernels(
     needs = _needs(program, outputs, signature)
     known = {*program.inputs, *program.constants}
     calls: list[Call] = []
+    types = dict(program.types)
     for call in program.calls:
         if isinstance(call, KernelCall):
             usable = [limit for limit in sorted(needs.get(call.output, ())) if limit.sizes in known]
-            call = _limited(program, call, usable)
-        calls.append(call)
+            calls += _in_views(types, _limited(program, call, usable))
+        else:
+            calls.append(call)
         known.add(call.output)
-    return replace(program, calls=tuple(calls))
+    return replace(program, calls=tuple(calls), types=types)
 
 
 def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLimit]) -> KernelCall:
@@ -86,7 +90,38 @@ def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLim
             Limit(limit.stride, limit.extent, named[limit.sizes], limit.number) for limit in limits
         ),
     )
+    joined = {name for item in program.calls if isinstance(item, JoinCall) for name in item.inputs}
+    if call.output not in joined:
+        kernel = split_rows(kernel)
     return replace(call, kernel=kernel, key=workload_key(kernel), inputs=tuple(inputs))
+
+
+def _in_views(types: dict[str, TensorType], call: KernelCall) -> list[Call]:
+    """The call with views of its operands and of its result, where the kernel has others."""
+    before: list[Call] = []
+    inputs = []
+    for name, buffer in zip(call.inputs, call.kernel.inputs, strict=True):
+        if types[name] != buffer.type:
+            view = _fresh(types, name, buffer.type)
+            before.append(ViewCall(name, view))
+            name = view
+        inputs.append(name)
+    made = TensorType(call.kernel.output.dtype, call.kernel.output.shape)
+    if types[call.output] == made:
+        return [*before, replace(call, inputs=tuple(inputs))]
+    result = _fresh(types, call.output, made)
+    made_call = replace(call, inputs=tuple(inputs), output=result)
+    return [*before, made_call, ViewCall(result, call.output)]
+
+
+def _fresh(types: dict[str, TensorType], hint: str, type: TensorType) -> str:
+    """A new value of this type."""
+    name, count = f"{hint}_rows", 0
+    while name in types:
+        count += 1
+        name = f"{hint}_rows_{count}"
+    types[name] = type
+    return name
 
 
 # --- backwards through the calls ----------------------------------------------------------------

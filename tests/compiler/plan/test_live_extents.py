@@ -9,10 +9,12 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall, KernelProgram
+from compiler.kernels.verify_program import verify_program
 from compiler.operators.registry import infer_type
-from compiler.pipeline import kernels_of
+from compiler.pipeline import compile_model, kernels_of
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.live_extents import limit_kernels
+from compiler.runtime.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.signature import SIZES, AxisSource, Signature, SizedPort
@@ -47,8 +49,8 @@ class Model:
         self.nodes.append(node)
         return name
 
-    def program(self, **outputs: Sequence[tuple[Dimension, int]]) -> KernelProgram:
-        """The limited kernels of the graph; by output its true and padded extents."""
+    def graph(self, **outputs: Sequence[tuple[Dimension, int]]) -> Graph:
+        """The graph with a signature; by output its true and padded extents."""
         ports = tuple(_port(name, axes) for name, axes in outputs.items())
         signature = Signature(
             (_port("x", SHAPE),),
@@ -58,7 +60,8 @@ class Model:
         )
         rng = np.random.default_rng(0)
         weights = rng.standard_normal((FEATURES, FEATURES)).astype(np.float32)
-        graph = Graph(
+        weights.flags.writeable = False
+        return Graph(
             "model",
             ("x", SIZES),
             tuple(outputs),
@@ -67,7 +70,12 @@ class Model:
             {"w": weights},
             signature,
         )
-        return limit_kernels(extract_kernels(graph), graph.outputs, signature)
+
+    def program(self, **outputs: Sequence[tuple[Dimension, int]]) -> KernelProgram:
+        """The limited kernels of the graph."""
+        graph = self.graph(**outputs)
+        assert graph.signature is not None
+        return limit_kernels(extract_kernels(graph), graph.outputs, graph.signature)
 
 
 def _port(name: str, axes: Sequence[tuple[Dimension, int]]) -> SizedPort:
@@ -107,8 +115,28 @@ def test_rows_of_several_batches_as_one_axis_stay_apart() -> None:
     second = model.apply("matmul", rows, "w")
     last = model.apply("reshape", second, shape=(BATCH, ROWS, FEATURES))
     program = model.program(**{last: SHAPE})
-    made = next(c.output for c in program.calls if isinstance(c, KernelCall) and c.output != first)
-    assert limits(program, made) == limits(program, first) == {OF_ROWS, OF_BATCH}
+    verify_program(program)
+    made = next(c for c in program.calls if isinstance(c, KernelCall) and c.output != first)
+    assert limits(program, made.output) == limits(program, first) == {OF_ROWS, OF_BATCH}
+    assert made.kernel.output.shape == (BATCH, ROWS, FEATURES)
+
+
+def test_rows_of_several_batches_are_computed_up_to_their_true_sizes() -> None:
+    model = Model()
+    rows = model.apply("reshape", "x", shape=(BATCH * ROWS, FEATURES))
+    first = model.apply("matmul", rows, "w")
+    other = model.apply("relu", first)
+    second = model.apply("matmul", other, "w")
+    last = model.apply("reshape", model.apply("add", second, first), shape=(BATCH, ROWS, FEATURES))
+    graph = model.graph(**{last: SHAPE})
+    executable = Executable(compile_model(graph).spec)
+    rng = np.random.default_rng(1)
+    weights = graph.constants["w"].astype(np.float64)
+    for batch, length in ((1, 1), (3, 17), (BATCH, ROWS)):
+        x = rng.standard_normal((batch, length, FEATURES)).astype(np.float32)
+        products = x @ weights
+        want = np.maximum(products, 0) @ weights + products
+        np.testing.assert_allclose(executable.run({"x": x})[last], want, atol=1e-3)
 
 
 def test_what_is_filled_is_not_needed_where_it_is() -> None:

@@ -27,6 +27,8 @@ def limits(draw: st.DrawFn, case: Case) -> tuple[FusedKernel, dict[str, Array], 
         first = draw(st.integers(0, len(shape) - 1)) if shape else 0
         last = draw(st.integers(first + 1, len(shape))) if shape else 0
         extent, stride = prod(shape[first:last]), prod(shape[last:])
+        parts = [part for part in range(1, extent + 1) if extent % part == 0]
+        extent = draw(st.just(extent) | st.sampled_from(parts))
         sizes[number] = draw(st.integers(0, extent) | st.just(extent))
         found.append(Limit(stride, extent, name, number))
         needed &= np.arange(needed.size) // stride % extent < sizes[number]
