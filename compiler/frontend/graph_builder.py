@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import reduce
 from types import MappingProxyType
 from weakref import WeakValueDictionary
@@ -23,7 +23,7 @@ from compiler.types.dims import Dims, extent_of, is_whole
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.signature import SIZES, Check, ResultSource, Signature
-from compiler.types.sizes import Dimension, Size, Symbol, known, symbols_of
+from compiler.types.sizes import Atom, Dimension, Size, Symbol, known, symbols_of
 from compiler.types.tensor_type import Array, Attribute, TensorType
 
 __all__ = ["GraphBuilder", "Sizes", "Value"]
@@ -235,10 +235,30 @@ class GraphBuilder:
         """An i64 vector and the place in it where it has the size."""
         if not any(symbol in self._computed for symbol in symbols_of(size)):
             return self._sizes, self.run_time.number(size)
-        symbol = size.symbol if isinstance(size, Size) else None
-        if symbol is None:
-            raise ShapeError(f"the size {size} is computed of what is not known before the run")
-        return self.reshape(self._computed[symbol], (1,)), 0
+        return self.reshape(self._computed_size(size), (1,)), 0
+
+    def _computed_size(self, size: Dimension) -> Value:
+        """A size that depends on what the graph computes, as an i64 scalar."""
+        if not isinstance(size, Size):
+            return self.scalar(size, DType.I64)
+        terms: list[Value] = []
+        for atoms, factor in size.terms:
+            factors = [self._atom(atom) for atom in atoms]
+            if factor != 1 or not factors:
+                factors.append(self.scalar(factor, DType.I64))
+            terms.append(self.fold("mul", factors))
+        return self.fold("add", terms)
+
+    def _atom(self, atom: Atom) -> Value:
+        if isinstance(atom, Symbol):
+            known_symbol = self._computed.get(atom)
+            return self.size(Symbol.of(*astuple(atom))) if known_symbol is None else known_symbol
+        operator = {"//": "div", "%": "mod"}.get(atom.name, atom.name)  # divisors are positive
+        left, right = (self._computed_size(operand) for operand in atom.operands)
+        if operator != "div":
+            return self.emit(operator, left, right)
+        # Rounded down, where division of integers rounds towards 0.
+        return self.emit("div", self.emit("sub", left, self.emit("mod", left, right)), right)
 
     def refusal(self, reason: str, values: Sequence[Value | None], hint: str = "") -> ShapeError:
         """The error for what cannot be done with values whose sizes are known at run time only."""
@@ -359,6 +379,7 @@ class GraphBuilder:
         renamed: dict[str, str] = {}
         outputs = [(name, self.readable(value)) for name, value in outputs]
         ports = [(name, value.type, value.dims) for name, value in outputs]
+        self._require_late_equalities()
         outputs += self._result_sizes()
         outputs += [(check.output, flags) for check, flags in self._checks]
         for name, value in outputs:
@@ -384,6 +405,13 @@ class GraphBuilder:
             taken.add(wanted)
         graph = self._renamed(tuple(name for name, _ in outputs), renamed)
         return graph if signature is None else replace(graph, signature=signature)
+
+    def _require_late_equalities(self) -> None:
+        """What must be equal of sizes that the graph computes is checked by the graph."""
+        for item in self.run_time.late_equalities():
+            equal = self.emit("equal", *map(self._computed_size, (item.left, item.right)))
+            reason = f"which must be equal, as {item.reason} asks"
+            self.require(self.emit("not", equal), f"{item.left} and {item.right}", reason)
 
     def _result_sizes(self) -> list[tuple[str, Value]]:
         """The outputs that sizes are read from after the run."""

@@ -78,6 +78,13 @@ class RunTimeSizes:
         if left != right and (right, left) not in self._equalities:
             self._equalities.setdefault((left, right), Equality(left, right, reason))
 
+    def late_equalities(self) -> list[Equality]:
+        """Those of sizes that the graph computes."""
+        return [item for item in self._equalities.values() if self._is_late(item)]
+
+    def _is_late(self, item: Equality) -> bool:
+        return bool((symbols_of(item.left) | symbols_of(item.right)) & self._results)
+
     def signature(
         self,
         inputs: Sequence[tuple[str, TensorType, Dims]],
@@ -94,7 +101,7 @@ class RunTimeSizes:
             tuple(_port(*port) for port in outputs),
             tuple(self.sources),
             tuple(self.sizes),
-            tuple(self._equalities.values()),
+            tuple(item for item in self._equalities.values() if not self._is_late(item)),
             checks,
         )
 

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.import_onnx import import_model_proto
+from compiler.types.extents import Given
 from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
 
 
@@ -127,3 +128,90 @@ def test_repeated_and_unnamed_inputs() -> None:
     unnamed = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("", [2])], ["y"])
     with pytest.raises(ImportModelError, match="has no name"):
         import_model_proto(unnamed)
+
+
+def sum_of(*shapes: Sequence[int | str | None]) -> onnx.ModelProto:
+    names = [f"x{number}" for number in range(len(shapes))]
+    inputs = [tensor(name, shape) for name, shape in zip(names, shapes, strict=True)]
+    return model([helper.make_node("Sum", names, ["y"])], inputs, ["y"])
+
+
+def test_bounded_symbol_is_padded_to_its_upper_bound() -> None:
+    graph = import_model_proto(relu(["N", 3]), {"x": ("N:1..4", 3)})
+    assert graph.types["y"].shape == (4, 3)
+    assert graph.signature is not None
+    assert str(graph.signature.outputs[0]) == "f32[N:1..4, 3]"
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [{"N": ("1..4",)}, {"N": ((1, 4),)}, {"x0": ("1..4", 3)}, {"x0": ("N", 3), "N": ("1|2|4",)}],
+)
+def test_symbol_is_bounded_once_for_all_inputs(shapes: dict[str, tuple[Given, ...]]) -> None:
+    graph = import_model_proto(sum_of(["N", 3], ["N", 3]), shapes)
+    assert graph.types["x1"].shape == (4, 3)
+    assert graph.signature is not None
+    assert graph.signature.equalities == ()
+
+
+def test_a_known_name_without_bounds_has_usual_ones() -> None:
+    graph = import_model_proto(relu(["batch_size", 3]), {"x": ("batch_size", 3)})
+    assert graph.types["y"].shape == (8, 3)
+    with pytest.raises(ImportModelError, match="no usual ones"):
+        import_model_proto(relu(["things", 3]), {"x": ("things", 3)})
+
+
+def test_dimensions_that_are_computed_of_symbols_follow_them() -> None:
+    proto = sum_of(["past + 1", 3], ["past + 1", 3], ["past", 1])
+    with pytest.raises(ShapeError, match="never equal"):
+        import_model_proto(proto, {"past": ("1..4",)})
+    graph = import_model_proto(relu(["past + 1", "past"]), {"past": ("0..4",)})
+    assert graph.types["y"].shape == (5, 4)
+
+
+def test_sizes_of_different_symbols_are_compared_at_run_time() -> None:
+    graph = import_model_proto(sum_of(["N", 3], ["M", 3]), {"N": ("1..4",), "M": ("2..8",)})
+    assert graph.signature is not None
+    (equality,) = graph.signature.equalities
+    assert {str(equality.left), str(equality.right)} == {"N", "M"}
+    assert graph.types["y"].shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reason", "hint"),
+    [
+        ({"x0": ("M:1..4", 3)}, "names the symbol 'M' where the model has 'N'", "N"),
+        ({"x0": ("N:1..4", 3), "x1": ("N:1..5", 3)}, "'N' to 1..4 and to 1..5", ""),
+        ({"x0": ("N:1..4", 3), "x1": (2, 3)}, "'N' to 1..4 and to 2", ""),
+        ({"x0": ("1..4",)}, "has 2 dimensions", ""),
+        ({"x0": ("N:1..4", "1..3")}, "contradicts", ""),
+        ({"x": ("1..4",)}, "no input 'x'", "did you mean"),
+        ({"N": ("1..4", 3)}, "is a symbol and takes one extent", "--shape N=1..8"),
+        ({"N": ("4..1",)}, "hold no extent", "batch:1..8"),
+    ],
+)
+def test_bounds_that_do_not_fit(
+    shapes: dict[str, tuple[Given, ...]], reason: str, hint: str
+) -> None:
+    with pytest.raises(ImportModelError, match=reason) as caught:
+        import_model_proto(sum_of(["N", 3], ["N", 3]), shapes)
+    assert hint in caught.value.hint
+
+
+def test_a_size_where_a_constant_is_needed_names_node_symbol_and_what_to_fix() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("OneHot", ["i", "n", "v"], ["y"], name="picky"),
+    ]
+    constants = {
+        "zero": np.array(0),
+        "i": integers(0, 1),
+        "v": np.array([0, 1], np.float32),
+    }
+    proto = model(nodes, [tensor("x", ["batch", 3])], ["y"], constants)
+    with pytest.raises(ShapeError) as caught:
+        import_model_proto(proto, {"batch": ("1..4",)})
+    assert "picky" in str(caught.value)
+    assert "batch" in str(caught.value)
+    assert "--shape" in caught.value.hint
