@@ -275,14 +275,14 @@ def _combined(
 
     def term(tap: int) -> Expr:
         entry = (batch, integer(tap), place)
-        found = cast(DType.I64, positions[entry])
-        inside = binary("max", binary("min", found, integer(extent - 1)), integer(0))
-        value = element(inside)
+        found = positions[entry]
+        inside = binary("max", binary("min", found, _number(extent - 1)), _number(0))
+        value = element(cast(DType.I64, inside))
         if weights is not None:
             value = mul(value, weights[entry])
         if not attributes.flag("guarded"):
             return value
-        return select(binary("lt", found, integer(0)), const(0, value.dtype), value)
+        return select(binary("lt", found, _number(0)), const(0, value.dtype), value)
 
     terms = [term(tap) for tap in range(first, first + count)]
     return reduce(lambda left, right: binary(join, left, right), terms)
@@ -333,7 +333,7 @@ _SUMS: dict[str, Attribute | Required] = {
 register(
     OperatorDefinition(
         "sample_positions",
-        Pattern.INJECTIVE,
+        Pattern.OPAQUE,
         (1, 2),
         _infer_positions,
         _positions,
@@ -343,7 +343,7 @@ register(
     ),
     OperatorDefinition(
         "sample_weights",
-        Pattern.INJECTIVE,
+        Pattern.OPAQUE,
         1,
         _infer_weights,
         _weights,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, add, binary, cast, integer, mul, select, unary
+from compiler.expr.nodes import Expr, add, binary, cast, const, integer, mul, select, unary
 from compiler.kernels.kernel import Tensor
 from compiler.operators.registry import OperatorDefinition, Pattern, Positions, register
 from compiler.operators.rules import check, check_dtype, check_same_dtype
@@ -19,6 +19,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     check_same_dtype(data, thresholds)
     count = features.shape[0] if features.shape else 0
     check(len(data.shape) == 2, f"the data {data} is not [rows, features]")
+    check(count < 2**30, f"{count} nodes are too many")
     check(
         features.shape == thresholds.shape == (count,) and children.shape == (2 * count,),
         f"tables {features}, {thresholds} and {children} are not of the same nodes",
@@ -41,21 +42,23 @@ def _tree_step(attributes: Attributes, use: Use) -> Tensor:
 
     def body(indices: tuple[Expr, ...]) -> Expr:
         tree, row = indices
-        node = _inside(nodes[tree, row if nodes.shape[1] > 1 else integer(0)], count)
-        value = data[row, _inside(features[node], width)]
+        number = _inside(nodes[tree, row if nodes.shape[1] > 1 else integer(0)], count)
+        node = cast(DType.I64, number)
+        value = data[row, cast(DType.I64, _inside(features[node], width))]
         first = binary("le", value, thresholds[node])
         if special is not None:
             first = binary("or", first, binary("and", unary("isnan", value), special[node]))
-        side = select(first, integer(0), integer(1))
-        return children[(add(mul(node, integer(2)), side),)]
+        side = select(first, const(0, DType.I32), const(1, DType.I32))
+        chosen = add(mul(number, const(2, DType.I32)), side)
+        return children[(cast(DType.I64, chosen),)]
 
     return use.pointwise("tree_step", body)
 
 
 def _inside(number: Expr, extent: int) -> Expr:
     """A number that was read as a position of 0..extent-1, whatever it is."""
-    position = cast(DType.I64, number)
-    return binary("max", binary("min", position, integer(extent - 1)), integer(0))
+    inside = binary("min", number, const(extent - 1, DType.I32))
+    return binary("max", inside, const(0, DType.I32))
 
 
 register(

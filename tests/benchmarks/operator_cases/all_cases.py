@@ -12,11 +12,12 @@ from tests.benchmarks.operator_cases import (
     products,
     resizing,
     rows,
+    sampled,
 )
 from tests.benchmarks.operator_cases.case import OperatorCase
 
 _FILES = (
-    convolutions, pools, products, attentions, rows, elementwise, moving, resizing, indexed
+    convolutions, pools, products, attentions, rows, elementwise, moving, resizing, indexed, sampled
 )  # fmt: skip
 
 

@@ -100,8 +100,10 @@ class CaseBuilder:
         ]
         results = [onnx.ValueInfoProto(name=name) for name in outputs]
         graph = helper.make_graph(self._nodes, "case", inputs, results, self._initializers)
-        operators = helper.make_opsetid("", opset)
-        model = helper.make_model(graph, opset_imports=[operators], ir_version=IR_VERSION)
+        operators = [helper.make_opsetid("", opset)]
+        if any(node.domain for node in self._nodes):
+            operators.append(helper.make_opsetid("ai.onnx.ml", 3))
+        model = helper.make_model(graph, opset_imports=operators, ir_version=IR_VERSION)
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
