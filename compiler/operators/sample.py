@@ -112,11 +112,14 @@ def _coordinates(
 
 
 def _padded(attributes: Attributes, value: Expr, extent: int) -> Expr:
-    """A coordinate where padding moves it, and not so far outside that integers cannot say it."""
+    """A coordinate where padding moves it, and not so far outside that integers cannot say it.
+
+    The taps of a cubic one are moved to the border each, as in PyTorch and onnxruntime.
+    """
     padding, dtype = attributes.choice("padding", PADDINGS), value.dtype
     half = 0.0 if attributes.flag("align") else 0.5
     low, high = const(-half, dtype), const(extent - 1 + half, dtype)
-    if padding == "zeros":
+    if padding == "zeros" or (padding == "border" and attributes["mode"] == "cubic"):
         return _clamped(value, -_REACH, extent - 1 + _REACH)
     if padding == "edge":
         return _clamped(value, 0.0, extent - 1.0)

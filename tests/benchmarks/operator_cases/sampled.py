@@ -60,7 +60,9 @@ def _deformed(net: CaseBuilder) -> str:
 def _transform(
     rows: int, length: int, parts: int, **attributes: int
 ) -> Callable[[CaseBuilder], str]:
-    return lambda net: net.node("DFT", net.input(rows, length, parts), "", net.constant(np.array(1)), **attributes)
+    return lambda net: net.node(
+        "DFT", net.input(rows, length, parts), "", net.constant(np.array(1)), **attributes
+    )
 
 
 def _frames(net: CaseBuilder) -> str:

@@ -40,7 +40,7 @@ def _axis(
     low, high = (0.0, extent - 1.0) if align else (-0.5, extent - 0.5)
     if mode == "nearest":
         place = float(np.rint(place))
-    if padding == "edge" or (padding == "border" and not low <= place <= high):
+    if padding == "edge" or (padding == "border" and mode != "cubic" and not low <= place <= high):
         place = min(max(place, 0.0), extent - 1.0)
     elif padding == "reflection":
         place = _mirrored(place, extent, align)
@@ -92,7 +92,7 @@ def _sampling() -> Iterator[Case]:
         ((3, 2, 4), "linear", "reflection", False),
     ]
     for extents, mode, padding, align in drawn:
-        places = rng.uniform(-2.9, 5.9, (2, 13, len(extents))).astype(np.float32)
+        places = rng.uniform(-2.9, np.add(extents, 1.9), (2, 13, len(extents))).astype(np.float32)
         rows = math.prod(extents)
         given: dict[str, Attribute] = {
             "extents": extents,
