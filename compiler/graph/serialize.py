@@ -95,7 +95,7 @@ def canonical_form(graph: Graph) -> dict[str, Any]:
 
     Values are numbered in the order in which a walk from the outputs needs them, so neither names,
     sources nor the order of independent nodes matter. Nodes that no output needs are left out.
-    Constants count by type and contents.
+    Constants count by type and contents, and so does a signature, with its names.
     """
     producers = {node.output: node for node in graph.nodes}
     numbers: dict[str, int] = {"": -1}
@@ -119,7 +119,9 @@ def canonical_form(graph: Graph) -> dict[str, Any]:
             row = [node.operator, operands, attributes_to_json(node.attributes)]
         rows.append([_type_to_json(graph.types[name]), row])
         numbers[name] = len(numbers) - 1
+    sized = graph.signature
     return {
+        **({} if sized is None else {"signature": signature_to_json(sized)}),
         "inputs": [_type_to_json(graph.types[name]) for name in graph.inputs],
         "values": rows,
         "outputs": [numbers[name] for name in graph.outputs],

@@ -12,6 +12,7 @@ from compiler.runtime.artefact import save
 from compiler.target import baseline_target, host_target
 from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.runtime.sized_graphs import counted_graph, rows_graph
 
 
 def save_models(folder: Path) -> list[Path]:
@@ -23,6 +24,8 @@ def save_models(folder: Path) -> list[Path]:
     save(compile_model(_wide(), target=target, threads=2).spec, folder / "threads.tuned")
     save(compile_model(_types(), target=target).spec, folder / "types.tuned")
     save(compile_model(_copies(), target=target).spec, folder / "copies.tuned")
+    save(compile_model(rows_graph(), target=target).spec, folder / "sizes.tuned")
+    save(compile_model(counted_graph(), target=target).spec, folder / "computed sizes.tuned")
     return sorted(folder.glob("*.tuned"))
 
 

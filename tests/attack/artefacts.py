@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import ArtefactError
-from compiler.runtime import artefact, frame
+from compiler.runtime import artefact, frame, padded_place, sized_inputs, sized_outputs
 from compiler.runtime.executable import Executable
 from compiler.runtime.seal import json_text
 from compiler.types.dtypes import DType
@@ -131,11 +131,12 @@ def _run_guarded(path: Path, fallback: bool) -> str:
             buffers[-1].fill(content)
         return buffers[-1].array(type.dtype, type.shape)
 
-    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], _: int) -> tuple[Array, int]:
-        array = guarded(TensorType(DType.from_numpy(dtype), shape))
-        return array, buffers[-1].address
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], count: int) -> tuple[Array, int]:
+        place = guarded(TensorType(DType.U8, (max(1, count),)))
+        return np.ndarray(shape, dtype, place), buffers[-1].address
 
-    vars(frame).update(allocate=allocate, allocate_output=allocate)  # of this fork alone
+    for module in (frame, padded_place, sized_inputs, sized_outputs):  # of this fork alone
+        vars(module).update(allocate=allocate, allocate_output=allocate)
     spec = artefact.read(path, fallback=fallback)
     constants = tuple(
         guarded(TensorType(DType.from_numpy(array.dtype), array.shape), array)
@@ -145,7 +146,7 @@ def _run_guarded(path: Path, fallback: bool) -> str:
     rng = np.random.default_rng(7)
     inputs = {
         name: guarded(type, rng.integers(0, 2, type.shape).astype(type.dtype.numpy))
-        for name, type in spec.inputs
+        for name, type in executable.inputs_at().items()
     }
     outputs = executable.run(inputs)
     executable.profile(inputs, repeat=1)

@@ -35,7 +35,7 @@ def test_manifest_that_is_believed_is_found(
 ) -> None:
     monkeypatch.setattr(artefact, "seal", lambda *_: b"")  # which every entry holds
     monkeypatch.setattr(artefact, "verify_spec", lambda _: None)
-    found = [(seed, outcome) for seed, outcome in outcomes(attack, 120) if outcome.broke]
+    found = [(seed, outcome) for seed, outcome in outcomes(attack, 130) if outcome.broke]
     labels = {outcome.label for _, outcome in found}
     assert {"accepted", "crashed", "raised"} <= labels
     repros = [attack.minimise(seed, outcome) for seed, outcome in found]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from compiler.graph.printer import format_graph, format_node
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.runtime.sized_graphs import counted_graph, rows_graph
 
 GOLDEN = """\
 graph test
@@ -26,3 +27,11 @@ def test_node_names_its_source_and_absent_inputs() -> None:
     x = maker.input(1, 2, 5, 5)
     maker.node("conv", x, maker.weights(4, 2, 3, 3), "")
     assert format_node(maker.nodes[0]) == "conv_0 = conv(x0, c0, -)  (from onnx_conv_0)"
+
+
+def test_ports_print_as_callers_see_them() -> None:
+    text = format_graph(rows_graph())
+    assert "  input x: f32[batch:1..4, length:0..7, 5] in f32[4, 7, 5]\n" in text
+    assert "  input %sizes: i64[8] = [length, 1," in text
+    assert text.endswith("  output reduce_sum_2: f32[batch:1..4, 5] in f32[4, 5]\n")
+    assert "  output add_3: found at 0\n" in format_graph(counted_graph())

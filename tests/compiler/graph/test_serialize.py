@@ -15,9 +15,11 @@ from compiler.graph.serialize import (
     graph_to_json,
     structural_hash,
     structurally_equal,
+    structure_to_json,
 )
 from compiler.graph.verify import verify_graph
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.runtime.sized_graphs import rows_graph
 
 
 def example(prefix: str = "", weight: float = 1.0, alpha: float = 0.1) -> Graph:
@@ -84,3 +86,14 @@ def test_structure_depends_on_constants_attributes_and_sharing() -> None:
     once = maker.graph(maker.node("add", shared, shared))
     twice = maker.graph(maker.node("add", shared, maker.node("exp", x)))
     assert structural_hash(once) != structural_hash(twice)
+
+
+def test_signature_survives_the_round_trip_and_counts() -> None:
+    graph = rows_graph()
+    stored = json.loads(json.dumps(structure_to_json(graph)))
+    assert graph_from_structure(stored, graph.constants) == graph
+    assert graph.signature is not None
+    other = replace(graph, signature=replace(graph.signature, equalities=()))
+    assert structural_hash(other) == structural_hash(graph)
+    fixed = replace(graph, signature=None)
+    assert structural_hash(fixed) != structural_hash(graph)
