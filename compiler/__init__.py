@@ -12,7 +12,7 @@ when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from compiler.graph.ir import Graph
     from compiler.kernels.kernel import FusedKernel
     from compiler.runtime.executable import Executable
+    from compiler.runtime.ports import AnyArray
     from compiler.schedule.choice import ScheduleChoice
     from compiler.stages import DumpAfter
     from compiler.target import Target
     from compiler.types.extents import Shapes
     from compiler.types.numerics import Numerics
+    from compiler.types.tensor_type import Attribute
 
 
 def build(
@@ -56,6 +58,18 @@ def build(
     return Executable(compiled.spec)
 
 
+def try_function(
+    name: str,
+    inputs: Sequence[AnyArray | None],
+    attributes: Mapping[str, Attribute] | None = None,
+    seconds: float = 60.0,
+) -> tuple[AnyArray, ...]:
+    """Call a registered function in a process of its own, see `compiler.runtime.try_function`."""
+    from compiler.runtime.try_function import try_function as call
+
+    return call(name, inputs, attributes, seconds)
+
+
 def load(
     path: str | PathLike[str], threads: int | None = None, *, fallback: bool = False
 ) -> Executable:
@@ -82,5 +96,6 @@ __all__ = [
     "build",
     "load",
     "register_function",
+    "try_function",
     "unregister_function",
 ]

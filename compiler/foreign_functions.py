@@ -31,7 +31,8 @@ by several threads at once. A Python function is called with an array per input 
 during the call, None where absent) and the attributes by name; it returns an array, or one per
 output.
 
-Nothing calls a function while a model is built: its type rule alone says what it gives.
+Nothing calls a function while a model is built: its type rule alone says what it gives. One that
+crashes ends the process that runs it: `compiler.try_function` calls it in a process of its own.
 """
 
 from __future__ import annotations

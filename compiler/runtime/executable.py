@@ -81,7 +81,9 @@ class Executable:
         addresses = [address_of(constant) for constant in spec.constants]
         if any(address % ALIGNMENT for address in addresses):
             raise ArtefactError("a constant of the model is not aligned")
-        self._functions = FunctionTable(spec) if spec.functions else None
+        self._functions = None
+        if spec.functions:
+            self._functions = FunctionTable(spec.name, spec.functions, spec.steps)
         pointers = () if self._functions is None else self._functions.pointers
         self._constants = pointer_table([*addresses, *pointers])
         self._inputs = ports_of("input", spec.inputs)

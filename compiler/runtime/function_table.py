@@ -25,9 +25,9 @@ from compiler.foreign_functions import (
 )
 from compiler.runtime.executable_spec import (
     REPORT_BYTES,
-    ExecutableSpec,
     FunctionLink,
     FunctionStep,
+    RunStep,
 )
 from compiler.runtime.ports import AnyArray
 from compiler.types.tensor_type import TensorType
@@ -56,14 +56,16 @@ class FunctionTable:
     whose library or symbol is missing.
     """
 
-    def __init__(self, spec: ExecutableSpec) -> None:
-        self._model = spec.name
-        self._links, self._steps = spec.functions, spec.steps
+    def __init__(
+        self, model: str, functions: Sequence[FunctionLink], steps: Sequence[RunStep]
+    ) -> None:
+        self._model = model
+        self._links, self._steps = functions, steps
         self._raised = threading.local()
         self._alive: list[object] = []
         self._callables: list[Any] = []
         self.pointers: list[int] = []
-        for link in spec.functions:
+        for link in functions:
             registered = self._registered(link)
             context = registered.context
             held = ctypes.create_string_buffer(context, len(context)) if context else None

@@ -13,7 +13,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler import CFunction, build, load, register_function, unregister_function
+from compiler import (
+    CFunction,
+    build,
+    load,
+    register_function,
+    try_function,
+    unregister_function,
+)
 from compiler.errors import (
     ArtefactError,
     ExportError,
@@ -25,7 +32,8 @@ from compiler.errors import (
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.pipeline import compile_model
 from compiler.runtime.export_c import export_library, export_object
-from compiler.runtime.function_table import FunctionTable
+from compiler.runtime.manifest import manifest_to_json
+from compiler.runtime.seal import json_text
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, Attribute, TensorType
 from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
@@ -58,6 +66,13 @@ int32_t scaled(int32_t inputs, int32_t outputs, void *const *data, const int32_t
         snprintf(error, error_bytes, "it takes f32, not type %d", types[0]);
         return 2;
     }
+    if (strstr(attributes, "\"crash\": 1") != NULL)
+        *(volatile int *)8 = 1;
+    if (strstr(attributes, "\"hang\": 1") != NULL)
+        for (volatile int i = 0; i < 1; i = 0)
+            ;
+    if (strstr(attributes, "\"overrun\": 1") != NULL)
+        y[count(ranks[0], sizes[0])] = 1;
     if (strstr(attributes, "\"fail\": 1") != NULL) {
         snprintf(error, error_bytes, "it was told to fail, with rank %d", ranks[0]);
         return 7;
@@ -400,7 +415,7 @@ def test_model_that_calls_no_function_has_no_table_of_them() -> None:
         )
     ).spec
     assert spec.functions == ()
-    assert FunctionTable(spec).pointers == []
+    assert b"functions" not in json_text(manifest_to_json(spec, ()))
 
 
 @pytest.mark.parametrize(
@@ -474,3 +489,26 @@ def test_c_library_has_no_python_functions(tmp_path: Path) -> None:
     spec = compile_model(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"])))).spec
     with pytest.raises(ExportError, match=r"my\.domain::Scale, which is Python"):
         export_library(spec, tmp_path, "scaler")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"crash": 1}, "crashed with signal SIGSEGV"),
+        ({"overrun": 1}, r"wrote behind the end of its result 0, f32\[2, 3\]"),
+        ({"hang": 1}, "did not end within 0.2 seconds"),
+        ({"fail": 1}, "failed: it was told to fail, with rank 2"),
+    ],
+)
+def test_function_is_tried_in_a_process_that_may_crash(
+    library: Path, attributes: dict[str, int], reason: str
+) -> None:
+    context = np.array([2], np.float32).tobytes()
+    register_function(
+        f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), alike, version="1"
+    )
+    scaled, total = try_function(f"{DOMAIN}::Scaled", [X, B])
+    np.testing.assert_array_equal(scaled, 2 * X + 10)
+    np.testing.assert_array_equal(total, (2 * X + 10).sum())
+    with pytest.raises(FunctionError, match=f"function my.domain::Scaled {reason}"):
+        try_function(f"{DOMAIN}::Scaled", [X, B], attributes, seconds=0.2)
