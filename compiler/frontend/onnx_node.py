@@ -158,8 +158,8 @@ class OnnxNode:
             f"{self.label}: {meaning} (input {position}, value {self.input(position).name!r}) is "
             "computed at run time, but shapes must be known when the model is compiled",
             hint="make it an initializer or a Constant node, declare the shape of the node's "
-            "result in the model (as an output or a value_info), or fix the model input that it "
-            "depends on (the argument constants of import_onnx)",
+            "result in the model (an output or a value_info, of numbers or of names that --shape "
+            "gives bounds), or fix the input that it depends on (constants of import_onnx)",
         )
 
     def has(self, name: str) -> bool:
