@@ -305,6 +305,8 @@ class Job:
         begin = time.monotonic()
         if graph.signature is not None:
             self.points = points_of(graph.signature)
+        if len(self.points) > 1:
+            self.time.keep_for_sizes(len(self.points) * len(self.tasks))
         for target in self.targets:
             untuned, _ = self._compile(graph, None, target)
             self.untuned[target.key] = untuned
@@ -370,6 +372,7 @@ class Job:
         if len(self.points) < 2:
             return
         self.progress.message(f"measuring the fastest at {len(self.points)} sizes")
+        self.time.keep_for_sizes(0)
         for target in self.targets:
             race = SizeRace(self.points, job=self.id, seed=self.settings.search.seed)
             interrupt.tell(race.stop)

@@ -23,6 +23,7 @@ from tuner.search.tasks import TuningTask
 
 CONTENDERS = 6
 SAMPLES = 10
+LEAST_GAIN = 0.03  # of all kernels together, for which sizes get schedules of their own
 REQUEST_SECONDS = 1.0  # of one request, building included, roughly
 
 

@@ -20,6 +20,8 @@ ROUNDS = 60  # of such a comparison, each a run of both models
 LEAST_ROUNDS = 16  # of these, however late it is; some are for warming up
 COMPARISON_MOST = 30.0  # that are wanted for slow models
 PATIENCE = 3.0  # times as long as wanted, a comparison may take if there is time
+AT_A_SIZE_SECONDS = 0.4  # of a kernel's fastest schedules at one size
+SIZES_SHARE = 0.15  # of what is left before the search, for all sizes together, at most
 
 
 class TimePlan:
@@ -35,6 +37,7 @@ class TimePlan:
         self._clock = clock
         self.build_seconds = 0.0  # of one build of the model
         self.run_seconds = 0.0  # of one run of the model
+        self._size_seconds = 0.0  # kept for measuring kernels at several sizes
 
     @property
     def left(self) -> float | None:
@@ -49,6 +52,12 @@ class TimePlan:
             return self._wanted
         least = 2.0 * LEAST_ROUNDS * self.run_seconds
         return max(least, min(PATIENCE * self._wanted, left - ENDING_SECONDS))
+
+    def keep_for_sizes(self, measurements: int) -> None:
+        """Keep time for so many measurements of kernels at several sizes, after the finalists."""
+        wanted = AT_A_SIZE_SECONDS * measurements
+        left = self.left
+        self._size_seconds = wanted if left is None else min(wanted, SIZES_SHARE * left)
 
     def search_minutes(self, tasks: int) -> float | None:
         """Minutes for the search, from now on, of so many tasks."""
@@ -70,4 +79,5 @@ class TimePlan:
 
     @property
     def _confirmation(self) -> float:
-        return CLOSING_SECONDS + 2.0 * self.build_seconds + self._wanted + ENDING_SECONDS
+        ending = CLOSING_SECONDS + 2.0 * self.build_seconds + self._wanted + ENDING_SECONDS
+        return ending + self._size_seconds

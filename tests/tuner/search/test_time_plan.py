@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.search.time_plan import (
+    AT_A_SIZE_SECONDS,
     CLOSING_SECONDS,
     COMPARISON_MOST,
     COMPARISON_SECONDS,
@@ -14,6 +15,7 @@ from tuner.search.time_plan import (
     LEAST_ROUNDS,
     PATIENCE,
     SEARCH_SHARE,
+    SIZES_SHARE,
     TimePlan,
 )
 
@@ -41,6 +43,22 @@ def test_the_search_leaves_time_for_what_comes_after() -> None:
     later = IN_FLIGHT_SECONDS + 20 * FINALIST_SECONDS + CLOSING_SECONDS + ENDING_SECONDS
     later += 2 * 3.0 + COMPARISON_SECONDS
     assert plan.search_minutes(20) == pytest.approx((590.0 - later) / 60)
+
+
+def test_time_is_kept_for_kernels_at_several_sizes_until_they_begin() -> None:
+    clock = Clock()
+    plan = TimePlan(10.0, 1000.0, clock)
+    without = plan.search_minutes(20)
+    plan.keep_for_sizes(100)
+    searched = plan.search_minutes(20)
+    assert without is not None and searched is not None
+    assert searched == pytest.approx(without - 100 * AT_A_SIZE_SECONDS / 60)
+    plan.keep_for_sizes(10**6)
+    assert plan.search_minutes(20) == pytest.approx(without - SIZES_SHARE * 10.0)
+    clock.now += 0.9 * 600.0
+    assert plan.finalists_are_late()
+    plan.keep_for_sizes(0)
+    assert not plan.finalists_are_late()
 
 
 def test_a_short_job_searches_for_its_share() -> None:
