@@ -123,7 +123,7 @@ class Bench:
         with pinned(threads):
             expected = runs["ours"]()
             for name in list(runs):
-                if wrong := _different(runs[name](), expected):
+                if wrong := different(runs[name](), expected):
                     print(f"{path.stem}: outputs {wrong} of {name} differ", file=sys.stderr)
                     del runs[name]
             idle = LONGEST_SPIN if threads > 1 else 0.0
@@ -134,7 +134,7 @@ class Bench:
         return Row(path.stem, threads, median(ours), ratios)
 
 
-def _different(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> list[str]:
+def different(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> list[str]:
     """The outputs that do not agree."""
     return [name for name in expected if not outputs_agree(actual[name], expected[name])]
 
