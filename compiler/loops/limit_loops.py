@@ -45,9 +45,9 @@ from compiler.loops.size_conditions import (
 )
 from compiler.types.dtypes import DType
 
-SIZES = (1, 2, 3, 4, 6, 8, 11, 15, 20, 27)
-"""Rows of tiles that are smaller than the whole: each is at most a third more than the one before,
-which is what the last tile of rows may compute in vain."""
+SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
+"""Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
+all of them together take little more code than two whole ones."""
 
 Facts = dict[Key, Condition]
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
