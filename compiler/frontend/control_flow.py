@@ -8,10 +8,12 @@ from typing import TypeAlias
 import numpy as np
 from onnx import GraphProto
 
+from compiler.frontend.data_sizes import counted, with_axis
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.structured_values import Entity, OptionalValue, SequenceValue
 from compiler.types.dtypes import DType
+from compiler.types.sizes import bounds_of
 
 Results: TypeAlias = Sequence[Entity | None]
 # Converts a subgraph with the given inputs; None when a recorded problem hides its outputs.
@@ -31,7 +33,12 @@ def inline_if(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | 
     if condition.type.size != 1:
         raise node.bad_shape("the condition must have one element")
     condition = graph.reshape(condition, ())
-    then, otherwise = (inline(_body(node, name), ()) for name in ("then_branch", "else_branch"))
+    sides: list[Results | None] = []
+    for name in ("then_branch", "else_branch"):
+        first = graph.check_count
+        sides.append(inline(_body(node, name), ()))
+        graph.only_where(condition, name == "then_branch", first)
+    then, otherwise = sides
     if then is None or otherwise is None:
         return None
     if len(then) != len(otherwise):
@@ -159,30 +166,134 @@ def _scan(
 
 
 def unroll_loop(node: OnnxNode, graph: GraphBuilder, inline: Inline) -> Results | None:
-    """One copy of the body per iteration; trip count and conditions must be constants."""
+    """One copy of the body per iteration; where the end is computed, each runs only before it."""
     body = _body(node, "body")
     limit, condition = node.optional(0), node.optional(1)
-    trips = None if limit is None else node.constant_integer(0, "the trip count")
     states = list(node.inputs[2:])
     if len(body.input) != len(states) + 2:
         raise node.invalid(f"the body has {len(body.input)} inputs for {len(states)} values")
-    collected: list[list[Value]] = [[] for _ in range(len(node.outputs) - len(states))]
-    step = 0
-    while (trips is None or step < trips) and (
-        condition is None or _constant_bool(node, condition)
-    ):
-        _check_steps(node, step + 1 if trips is None else trips)
-        number = graph.scalar(step, DType.I64)
-        going = condition or graph.scalar(True, DType.BOOL)
-        results = inline(body, [number, going, *states])
+    loop = _Loop(node, graph, len(node.outputs) - len(states), limit)
+    # Without a condition input the loop does not end early, but the body still computes one.
+    asks = condition is not None or limit is None
+    while loop.begins(condition if asks else None):
+        number = graph.scalar(loop.steps, DType.I64)
+        first = graph.check_count
+        results = inline(body, [number, condition or graph.scalar(True, DType.BOOL), *states])
         if results is None:
             return None
-        # Without a condition input the loop does not end early, but the body still computes one.
-        condition = _tensor(node, results[0]) if condition is not None or limit is None else None
-        states = list(results[1 : len(states) + 1])
-        _collect(node, collected, results[len(states) + 1 :])
-        step += 1
-    return [*states, *(_stacked(node, values, 0, graph) for values in collected)]
+        if loop.going is not None:
+            graph.only_where(loop.going, True, first)
+        condition = _tensor(node, results[0]) if asks else None
+        states = [
+            _chosen(node, graph, loop.going, new, old) if loop.going is not None else new
+            for new, old in zip(results[1 : len(states) + 1], states, strict=True)
+        ]
+        loop.collect(results[len(states) + 1 :])
+    return [*states, *loop.stacked()]
+
+
+class _Loop:
+    """A loop while it is unrolled: whether it goes on, and what its steps gave.
+
+    `going` is None as long as it goes on whatever the data is, then a bool that is computed.
+    """
+
+    def __init__(
+        self, node: OnnxNode, graph: GraphBuilder, outputs: int, limit: Value | None
+    ) -> None:
+        self._node, self._graph = node, graph
+        self._collected: list[list[Value]] = [[] for _ in range(outputs)]
+        self._limit = None if limit is None else graph.readable(limit)
+        self._most: list[int] = []  # steps, where the trip count is a size with bounds
+        if limit is not None and limit.sizes is not None:
+            self._most = [bounds_of(limit.sizes.reshape(-1)[0])[1]]
+        self._trips: int | None = None
+        if limit is not None and limit.array is not None:
+            self._trips, self._limit = node.constant_integer(0, "the trip count"), None
+        self._goings: list[Value] = []
+        self.going: Value | None = None
+        self.steps = 0
+
+    def begins(self, condition: Value | None) -> bool:
+        """Whether there is one more step; `condition` is what the step before has computed."""
+        node, graph = self._node, self._graph
+        if self._trips is not None and self.steps >= self._trips:
+            return False
+        if condition is not None and condition.array is not None:
+            if not _constant_bool(node, condition):
+                return False
+        elif condition is not None:
+            self._and(graph.reshape(condition, ()))
+        if self._limit is not None:
+            number = graph.scalar(self.steps, DType.I64)
+            self._and(graph.emit("less", number, graph.reshape(self._limit, ())))
+        if self.going is None:
+            _check_steps(node, self.steps + 1 if self._trips is None else self._trips)
+            return True
+        if self.steps == self._bound():
+            self._require_end()
+            return False
+        return True
+
+    def _and(self, condition: Value) -> None:
+        """One more condition; that of a step that has not run does not count."""
+        if self.going is None:
+            self.going = condition
+            return
+        nothing = self._graph.scalar(False, DType.BOOL)
+        self.going = self._graph.emit("choose", self.going, condition, nothing)
+
+    def _bound(self) -> int:
+        """The most steps: as many as declared results have rows, or as the limits allow."""
+        if self._trips is not None:
+            return min(self._trips, _MAX_STEPS)
+        first = len(self._node.outputs) - len(self._collected)
+        shapes = [
+            self._node.declared_shape(first + number) for number in range(len(self._collected))
+        ]
+        rows = [*self._most, *(shape[0] for shape in shapes if shape)]
+        return min(*rows, _MAX_STEPS) if rows else self._graph.allowance.limits.loop_steps
+
+    def _require_end(self) -> None:
+        assert self.going is not None
+        operand = self._graph.origin(self.going)
+        self._graph.require(
+            self.going,
+            operand,
+            f"the loop of {self._node.label} goes on after {self.steps} steps, the most that it "
+            "was built for (limits.loop_steps)",
+        )
+
+    def collect(self, results: Results) -> None:
+        """Keep what a step gives; zeros where it does not run."""
+        self.steps += 1
+        count = len(results)
+        if count != len(self._collected):
+            raise self._node.invalid(
+                f"the body gives {count} results for {len(self._collected)} outputs"
+            )
+        for values, value in zip(self._collected, results, strict=True):
+            if not isinstance(value, Value):
+                raise self._node.invalid("an output of the body that is collected is no tensor")
+            if self.going is not None:
+                zeros = self._graph.constant(np.zeros(value.shape, value.dtype.numpy))
+                value = self._graph.emit("choose", self.going, value, zeros)
+            values.append(value)
+        if self.going is not None:
+            self._goings.append(self.going)
+
+    def stacked(self) -> list[Value]:
+        """What the steps gave, of as many of them as ran."""
+        node, graph = self._node, self._graph
+        results = [_stacked(node, values, 0, graph) for values in self._collected]
+        if not results or not self._goings:
+            return results
+        flags = graph.concat([graph.reshape(going, (1,)) for going in self._goings], 0)
+        ran = graph.emit("reduce_sum", graph.cast(flags, DType.I64), axes=(0,), keepdims=False)
+        certain = self.steps - len(self._goings)
+        number = graph.emit("add", ran, graph.scalar(certain, DType.I64))
+        size = counted(node, graph, number, self.steps, low=certain)
+        return [with_axis(result, 0, size, graph) for result in results]
 
 
 CONTROL_FLOW: dict[str, ControlFlow] = {

@@ -336,6 +336,19 @@ class GraphBuilder:
         flags = self.cast(self.reshape(wrong, (wrong.type.size,)), DType.I64)
         self._checks.append((Check(f"%check:{len(self._checks)}", operand, reason), flags))
 
+    @property
+    def check_count(self) -> int:
+        """How many conditions runs must meet so far."""
+        return len(self._checks)
+
+    def only_where(self, condition: Value, taken: bool, first: int) -> None:
+        """Conditions from number `first` on matter only where the bool is `taken`."""
+        for number in range(first, len(self._checks)):
+            check, flags = self._checks[number]
+            fine = self.constant(np.zeros(flags.shape, np.int64))
+            sides = (flags, fine) if taken else (fine, flags)
+            self._checks[number] = (check, self.emit("choose", condition, *sides))
+
     def is_input(self, value: Value) -> bool:
         """Whether a value is an input of the model, as it is given."""
         return any(value.name == one.name for one in self._inputs)

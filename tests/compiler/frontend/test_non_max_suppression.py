@@ -1,0 +1,41 @@
+"""NonMaxSuppression: the boxes that onnxruntime keeps, for several contents and limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import parser
+
+import compiler
+from compiler.errors import UnsupportedOperatorError
+from compiler.frontend.import_onnx import import_model_proto
+
+TEXT = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[2,13,4] b, float[2,3,13] s, int64[1] m) => (int64[n,3] y) {
+  i = Constant<value_float=0.4>() t = Constant<value_float=0.3>()
+  y = NonMaxSuppression<center_point_box=CENTER>(b, s, m, i, t)
+}"""
+
+
+@pytest.mark.parametrize("center", [0, 1])
+def test_boxes_that_are_kept_are_those_of_onnxruntime(center: int) -> None:
+    proto = parser.parse_model(TEXT.replace("CENTER", str(center)))
+    executable = compiler.build(import_model_proto(proto))
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    rng = np.random.default_rng(center)
+    boxes = rng.uniform(0, 1, (2, 13, 4)).astype(np.float32)
+    scores = rng.uniform(0, 1, (2, 3, 13)).astype(np.float32)
+    for given in (scores, np.zeros_like(scores), np.ones_like(scores)):
+        for most in (0, 2, 13, 100):
+            inputs = {"b": boxes, "s": given, "m": np.array([most])}
+            wanted = session.run(None, inputs)[0]
+            found = executable.run(inputs)["y"]
+            assert found.shape == wanted.shape
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_more_boxes_than_can_be_kept_are_refused() -> None:
+    proto = parser.parse_model(TEXT.replace("CENTER", "0").replace("13", "5000"))
+    with pytest.raises(UnsupportedOperatorError, match="max_output_boxes_per_class limits them"):
+        import_model_proto(proto)
