@@ -118,8 +118,12 @@ class SizeRace:
                 seconds[number][1] += calls * times[number][names[0]]
                 if name != names[0]:
                     schedules[number][key] = task.plans[name].schedule
+        for number, (own, one) in enumerate(seconds):
+            if own > (1.0 - LEAST_GAIN) * one:  # not worth a program, or noise
+                schedules[number], seconds[number] = {}, [one, one]
         ranges = [
-            SizeRange(point.bounds, own) for point, own in zip(self._points, schedules, strict=True)
+            SizeRange(point.bounds, chosen)
+            for point, chosen in zip(self._points, schedules, strict=True)
         ]
         drawn = zip(self._points, seconds, strict=True)
         return SizePlan(merged(ranges), {str(point): (a, b) for point, (a, b) in drawn})
