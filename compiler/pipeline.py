@@ -216,10 +216,11 @@ def _to_kernels(
     )
     rounds_each = numerics.rounds_each
     program = stages.run("extract_kernels", lambda: extract_kernels(graph, allowance, rounds_each))
-    signature = graph.signature
-    if signature is not None:
-        whole = program
-        program = stages.run("live_extents", lambda: limit_kernels(whole, graph.outputs, signature))
+    whole, signature = program, graph.signature
+    program = stages.run(
+        "live_extents",
+        lambda: whole if signature is None else limit_kernels(whole, graph.outputs, signature),
+    )
     return graph, program
 
 

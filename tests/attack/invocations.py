@@ -74,12 +74,15 @@ _WORDS = {
     "against": ("onnxruntim", "", ",", "\udcff", _LONG),
     "runner": ("rya", "", "replay", "\udcff", _LONG),
     "address": ("", "host", "host:x", "127.0.0.1:1", "no-such-host.invalid:1", "a\0:1", "\udcff:1"),
+    "cc": ("", "no-such-cc", "missing", "folder", "\udcff", _LONG),
+    "targets": ("", ",", "x86-64-v3,", "x86-64-v9", "x86-64-v3,x86-64-v3", "a" * 5000),
     "shape": ("", "x", "x=", "=1", "x=0", "x=a", "x=1,,2", "x=-1", "none=1", "x=" + "9" * 5000),
     "input": ("", "x", "x=", "=x.npy", "none=x.npy", *(f"x={name}" for name in _OTHERS if name)),
 }
 _VALID = {
     "name": "mlp", "workload": "0", "kernel": "softmax", "stage": "kernels", "emit": "artefact",
-    "against": "onnxruntime", "runner": "local", "shape": "x=1,3,12,12", "input": "x=x.npy",
+    "against": "onnxruntime", "runner": "local", "shape": "x=1,3,12,12",
+    "targets": "x86-64-v2,x86-64-v3", "cc": "cc", "input": "x=x.npy",
     "model": "m.onnx", "artefact": "a.tuned", "db": "s.db", "other": "s.db", "config": "c.toml",
     "output": "new", "json": "new.json", "html": "new.html",
 }  # fmt: skip

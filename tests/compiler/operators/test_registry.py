@@ -7,7 +7,7 @@ import pytest
 from compiler.errors import ShapeError, UnsupportedOperatorError
 from compiler.kernels.kernel import KernelBuilder
 from compiler.operators.registry import (
-    MEMORY,
+    UNEXPRESSED,
     add_expression,
     all_operators,
     complete_attributes,
@@ -31,10 +31,10 @@ def test_unknown_operator_names_the_nearest() -> None:
         operator("reduce_men")
 
 
-def test_exactly_views_and_joins_have_no_expression() -> None:
+def test_exactly_views_joins_and_functions_have_no_expression() -> None:
     without = {item.name for item in all_operators() if item.expression is None}
-    assert without == {item.name for item in all_operators() if item.pattern in MEMORY}
-    assert without == {"identity", "join", "part", "reshape"}
+    assert without == {item.name for item in all_operators() if item.pattern in UNEXPRESSED}
+    assert without == {"function", "identity", "join", "part", "reshape"}
 
 
 def test_defaults_complete_the_attributes() -> None:

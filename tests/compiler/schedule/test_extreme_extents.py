@@ -13,7 +13,7 @@ from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.operators.evaluate_node import node_kernel
-from compiler.operators.registry import MEMORY, all_operators, infer_type
+from compiler.operators.registry import UNEXPRESSED, all_operators, infer_type
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import default_schedule, schedule_space
 from compiler.target import host_target
@@ -26,12 +26,13 @@ from tests.compiler.operators.pointwise_cases import pointwise_cases
 from tests.compiler.operators.quantised_cases import quantised_cases
 from tests.compiler.operators.recurrence_cases import recurrence_cases
 from tests.compiler.operators.reduction_cases import reduction_cases
+from tests.compiler.operators.sampling_cases import sampling_cases
 from tests.compiler.operators.window_cases import window_cases
 
 EXTENTS = (1, 2**14, 2**14 + 1, 2**17 + 1, 2**20)
 DRAWN = tuple(int(2 ** random.Random(number).uniform(1, 20)) for number in range(4))
 """Of every order of magnitude, and the same in every run."""
-OPERATORS = {item.name: item for item in all_operators() if item.pattern not in MEMORY}
+OPERATORS = {item.name: item for item in all_operators() if item.pattern not in UNEXPRESSED}
 MOST_ELEMENTS = 2**31  # of a tensor: no extent may overflow what indexes it
 Types = tuple[TensorType | None, ...]
 
@@ -45,6 +46,7 @@ def _cases() -> dict[str, list[Case]]:
         *window_cases(),
         *quantised_cases(),
         *recurrence_cases(),
+        *sampling_cases(),
     )
     for case in every:
         if case.node.operator in found:
