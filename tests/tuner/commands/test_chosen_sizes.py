@@ -9,7 +9,10 @@ import pytest
 
 import compiler
 from compiler.errors import InputError, SettingsError
+from compiler.pipeline import compile_model
 from compiler.runtime.executable import Executable
+from compiler.runtime.guards import SizeGuard
+from compiler.runtime.sized_programs import SizedPrograms
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
 from tuner.building.lowered import refuse_open_sizes
@@ -54,6 +57,24 @@ def test_fixed_shapes_can_only_be_said_again() -> None:
         sizes_of(fixed, {}, {"x0": (1, 3)})
     with pytest.raises(InputError, match="no input 'batch'"):
         sizes_of(fixed, {}, {"batch": (1,)})
+
+
+def test_a_size_chooses_among_programs() -> None:
+    specs = []
+    for rows in (1, 4):
+        maker = GraphMaker()
+        graph = maker.graph(maker.node("relu", maker.input(rows, 3)))
+        guard = SizeGuard("batch", "x0", 0, rows, rows)
+        specs.append(compile_model(graph, guards=[guard]).spec)
+    several = SizedPrograms(specs)
+    for rows in (1, 4):
+        outputs, result = run_model(several, {}, shapes={"batch": (rows,)})
+        assert [array.shape for array in outputs.values()] == [(rows, 3)]
+        assert result.sizes == f"batch={rows}"
+    with pytest.raises(InputError, match=r"3 as axis 0 \(batch\): the model was built for 1, 4"):
+        run_model(several, {}, shapes={"batch": (3,)})
+    with pytest.raises(InputError, match="no input 'bach'"):
+        run_model(several, {}, shapes={"bach": (1,)})
 
 
 def test_run_says_the_sizes_and_types_that_it_ran_at(rows: Executable, tmp_path: Path) -> None:
