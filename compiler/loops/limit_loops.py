@@ -78,16 +78,15 @@ class _Limiter:
 
     def __init__(self, writes: LiveWrites) -> None:
         self.writes = writes
-        self._live: dict[int, Facts] = {}
+        self._live: dict[int, tuple[Stmt, Facts]] = {}  # kept, so that no other gets its identity
 
     # --- what a statement is needed for ---------------------------------------------------------
 
     def live(self, statement: Stmt) -> Facts:
         """Conditions over what is bound outside of a statement, without which it is of no use."""
-        found = self._live.get(id(statement))
-        if found is None:
-            found = self._live[id(statement)] = self._find(statement)
-        return found
+        if id(statement) not in self._live:
+            self._live[id(statement)] = statement, self._find(statement)
+        return self._live[id(statement)][1]
 
     def _find(self, statement: Stmt) -> Facts:
         match statement:
