@@ -53,8 +53,7 @@ def test_dumps_are_limited_to_the_kernel_and_leave_the_text_alone(
     assert inspect_model(model, "space", settings, kernel="softmax", dump_after="all") == shown
     out, err = capsys.readouterr()
     headers = [line for line in err.splitlines() if line.startswith("after ")]
-    stages = tuple(stage for stage in STAGES if stage != "live_extents")  # of run-time sizes
-    assert out == "" and tuple(header.split()[1].rstrip(":") for header in headers) == stages
+    assert out == "" and tuple(header.split()[1].rstrip(":") for header in headers) == STAGES
     whole = inspect_model(model, "graph", settings, dump_after="loops")
     loops = capsys.readouterr().err
     assert loops.count("after loops of ") == len(kernels_of(model).kernel_calls())
