@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from compiler.expr.affine import Affine, Ranges, affine, affine_range
 from compiler.expr.nodes import Expr, Index, Load, add, index, integer, mul
-from compiler.expr.walk import transform
+from compiler.expr.walk import axes_of, transform
 from compiler.kernels.kernel import (
     Buffer,
     Call,
@@ -229,11 +229,9 @@ def _reads_of(call: KernelCall, own: frozenset[ValueLimit]) -> list[tuple[str, _
     for buffer, value in zip(kernel.inputs, call.inputs, strict=True):
         for load, conditions, ranges in live.reads_of_input(buffer.name):
             place = _place(buffer, load, ranges)
-            if terms_of(place) is None:
-                found.append((value, _Read(frozenset())))
-            else:
-                limits = frozenset(_limits(buffer, place, conditions, ranges, values))
-                found.append((value, _Read(limits, place, ranges)))
+            limits = frozenset(_limits(buffer, load, conditions, ranges, values))
+            known = terms_of(place) is not None
+            found.append((value, _Read(limits, place, ranges) if known else _Read(limits)))
     return found
 
 
@@ -248,14 +246,18 @@ def _place(buffer: Buffer, load: Load, ranges: Ranges) -> Affine:
 
 def _limits(
     buffer: Buffer,
-    place: Affine,
+    load: Load,
     conditions: Sequence[Condition],
     ranges: Ranges,
     values: Mapping[str, str],
 ) -> Iterator[ValueLimit]:
     """What the conditions of a load say of the elements that it reads."""
+    place = _place(buffer, load, ranges)
     for condition in conditions:
-        found = _along(place, condition, math.prod(buffer.shape), ranges)
+        found = None
+        if terms_of(place) is not None:
+            found = _along(place, condition, math.prod(buffer.shape), ranges)
+        found = found or _along_axis(buffer, load, condition, ranges)
         if found is not None and condition.size.buffer in values:
             stride, extent = found
             (number,) = condition.size.indices
@@ -291,6 +293,28 @@ def _along(
     if least < 0 or most * factor >= period:
         return None
     return stride, period // stride
+
+
+def _along_axis(
+    buffer: Buffer, load: Load, condition: Condition, ranges: Ranges
+) -> tuple[int, int] | None:
+    """As `_along`, where only one axis' index has the condition's variables.
+
+    Those of the others are within their axes wherever the load matters, though ranges do not say
+    so: windows with padding read only what is there.
+    """
+    names = {name for name, _ in condition.terms}
+    found: tuple[Affine, int] | None = None
+    inner = 1
+    for extent, item in zip(reversed(buffer.shape), reversed(load.indices), strict=True):
+        if not names.isdisjoint(axes_of(item)):
+            if found is not None:
+                return None
+            found = Affine(0, ()).plus(affine(item, ranges), inner), extent * inner
+        inner *= extent
+    if found is None or terms_of(found[0]) is None:
+        return None
+    return _along(found[0], condition, found[1], ranges)
 
 
 # --- axes that a limit cuts ---------------------------------------------------------------------

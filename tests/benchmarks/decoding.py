@@ -48,7 +48,7 @@ def next_inputs(outputs: Mapping[str, Array], length: int) -> dict[str, Array]:
 
 def first_inputs(executable: Executable) -> dict[str, Array]:
     """The inputs of the first step, whose caches are empty."""
-    types = executable.inputs_at({"batch": 1, "past_sequence_length": 0})
+    types = executable.inputs_at({"past_sequence_length": 0})
     empty = {
         name.replace(PAST, PRESENT, 1): np.zeros(type.shape, type.dtype.numpy)
         for name, type in types.items()

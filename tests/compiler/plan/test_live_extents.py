@@ -97,6 +97,17 @@ def test_an_output_is_needed_up_to_its_true_sizes() -> None:
     assert isinstance(call, KernelCall) and call.inputs[-1] == SIZES
 
 
+def test_windows_that_reach_into_pads_read_only_what_is_there() -> None:
+    model = Model()
+    first = model.apply("softmax", "x", axis=2)
+    filters = model.apply("reshape", "w", shape=(12, ROWS, 3))
+    last = model.apply("conv", first, filters, pads=(1, 1))
+    axes = ((BATCHES, BATCH), (12, 12), (FEATURES, FEATURES))
+    program = model.program(**{last: axes})
+    assert limits(program, last) == {(12 * FEATURES, BATCH, 0)}
+    assert limits(program, first) == {OF_BATCH}
+
+
 def test_a_producer_is_needed_where_its_readers_read_it() -> None:
     model = Model()
     first = model.apply("matmul", "x", "w")
