@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArtefactError, ShapeError, VerifyError
-from compiler.runtime.executable_spec import ExecutableSpec, aligned
+from compiler.runtime.executable_spec import CopyStep, ExecutableSpec, aligned
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.large_files import reserve, write_at
 from compiler.runtime.manifest import (
@@ -56,14 +56,15 @@ from compiler.runtime.seal import (
     seal_of,
 )
 from compiler.runtime.verify_spec import verify_spec
+from compiler.types.structure import NO_STRUCTURE
 from compiler.types.tensor_type import Array
 from configs.regular_file import open_regular
 
 FORMAT = 6
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
-4 no more than two variants, format 5 no variants but fallbacks of one, and no sizes that are known
-at run time only. A file has the first format that has what it needs, so that older versions read
-it."""
+4 no more than two variants, format 5 no variants but fallbacks of one, no sizes that are known at
+run time only, no lists, no functions and no branches. A file has the first format that has what it
+needs, so that older versions read it."""
 TWO_VARIANTS = 4
 LADDER = 5
 OLDEST_FORMAT = 3
@@ -117,10 +118,21 @@ def save(
 def _format_of(programs: Sequence[ExecutableSpec]) -> int:
     """The first format that has what these programs need."""
     preferred = [program for program in programs if not program.fallback]
-    sized = any(program.guards or program.signature is not None for program in programs)
-    if len(preferred) > 1 or sized:
+    if len(preferred) > 1 or any(map(_is_new, programs)):
         return FORMAT
     return LADDER if len(programs) > 2 else TWO_VARIANTS
+
+
+def _is_new(program: ExecutableSpec) -> bool:
+    """Whether a program has what no format before the last one had."""
+    steps = (step for step in program.steps if not isinstance(step, CopyStep))
+    return bool(
+        program.guards
+        or program.signature is not None
+        or program.structure != NO_STRUCTURE
+        or program.functions
+        or any(step.guards for step in steps)
+    )
 
 
 def _write_atomically(

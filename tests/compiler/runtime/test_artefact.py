@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 import compiler
 from compiler.errors import ArtefactError, VerifyError
+from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.runtime import artefact
 from compiler.runtime.buffers import address_of
@@ -38,6 +41,33 @@ WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 @pytest.fixture(scope="module")
 def spec() -> ExecutableSpec:
     return chain_spec(WEIGHT)
+
+
+def _if_model() -> onnx.ModelProto:
+    branches = {}
+    for name, operator in (("then_branch", "Exp"), ("else_branch", "Tanh")):
+        node = helper.make_node(operator, ["x"], [name])
+        output = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4])
+        branches[name] = helper.make_graph([node], name, [], [output])
+    inputs = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4]),
+        helper.make_tensor_value_info("which", onnx.TensorProto.BOOL, []),
+    ]
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])
+    node = helper.make_node("If", ["which"], ["y"], **branches)
+    graph = helper.make_graph([node], "choice", inputs, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def test_a_file_with_branches_is_none_for_versions_that_would_run_both(tmp_path: Path) -> None:
+    executable = compiler.build(import_model_proto(_if_model()))
+    executable.save(tmp_path / "choice.tuned")
+    assert (tmp_path / "choice.tuned").read_bytes()[8] == artefact.FORMAT
+    loaded = compiler.load(tmp_path / "choice.tuned")
+    x = np.linspace(-1, 1, 4, dtype=np.float32)
+    for which, function in ((True, np.exp), (False, np.tanh)):
+        found = loaded.run({"x": x, "which": np.array(which)})["y"]
+        np.testing.assert_allclose(found, function(x), rtol=1e-6)
 
 
 def _two_constants() -> Graph:
