@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -128,17 +129,16 @@ def limit_condition(limit: Limit, place: Affine, total: int, ranges: Ranges) -> 
 
 
 def reduced(condition: Condition, ranges: Ranges) -> Condition:
-    """The condition without what is less than its scale, divided by that."""
-    scale = condition.scale
-    whole = tuple(
-        (name, factor // scale) for name, factor in condition.terms if factor % scale == 0
-    )
-    rest = tuple(term for term in condition.terms if term[1] % scale)
-    constant, offset = divmod(condition.constant, scale)
-    low, high = affine_range(Affine(offset, rest), ranges)
-    if low < 0 or high >= scale:
-        return condition
-    return Condition(whole, constant, 1, condition.size)
+    """The condition divided by what divides its scale, without what is less than that."""
+    factors = {math.gcd(condition.scale, factor) for _, factor in condition.terms}
+    for by in sorted({condition.scale, *factors}, reverse=True):
+        whole = tuple((name, factor // by) for name, factor in condition.terms if factor % by == 0)
+        rest = tuple(term for term in condition.terms if term[1] % by)
+        constant, offset = divmod(condition.constant, by)
+        low, high = affine_range(Affine(offset, rest), ranges)
+        if low >= 0 and high < by:
+            return Condition(whole, constant, condition.scale // by, condition.size)
+    return condition
 
 
 def strongest(conditions: Iterable[Condition]) -> dict[Key, Condition]:

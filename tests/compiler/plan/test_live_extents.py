@@ -108,6 +108,18 @@ def test_windows_that_reach_into_pads_read_only_what_is_there() -> None:
     assert limits(program, first) == {OF_BATCH}
 
 
+def test_a_batch_of_heads_ends_where_the_batch_does() -> None:
+    model = Model()
+    first = model.apply("softmax", "x", axis=2)
+    heads = model.apply("reshape", first, shape=(BATCH * 8, ROWS // 8, FEATURES))
+    turned = model.apply("transpose", heads, perm=(0, 2, 1))
+    last = model.apply("reshape", turned, shape=(BATCH, 8, FEATURES, ROWS // 8))
+    inside = tuple((extent, extent) for extent in (8, FEATURES, ROWS // 8))
+    program = model.program(**{last: ((BATCHES, BATCH), *inside)})
+    assert limits(program, turned) == {OF_BATCH}
+    assert limits(program, first) == {OF_BATCH}
+
+
 def test_a_producer_is_needed_where_its_readers_read_it() -> None:
     model = Model()
     first = model.apply("matmul", "x", "w")
