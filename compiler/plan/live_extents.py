@@ -217,9 +217,9 @@ def _port_limits(port: SizedPort, signature: Signature) -> frozenset[ValueLimit]
 
 def _reads_of(call: KernelCall, own: frozenset[ValueLimit]) -> list[tuple[str, _Read]]:
     """How far a call needs its inputs, by value, where its result is needed so far."""
-    kernel = call.kernel
     sizes = {limit.sizes: f"{limit.sizes}?" for limit in own}
     named = [Limit(x.stride, x.extent, sizes[x.sizes], x.number) for x in sorted(own)]
+    kernel = replace(split_rows(replace(call.kernel, limits=tuple(named))), limits=())
     nest = _split_loops(bounded_loops(ScheduledKernel.of(kernel)), named)
     nest = replace(nest, body=LiveWrites(nest, named).guarded_body(nest.body))
     live = LiveWrites(nest, named)

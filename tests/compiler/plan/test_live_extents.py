@@ -108,6 +108,16 @@ def test_windows_that_reach_into_pads_read_only_what_is_there() -> None:
     assert limits(program, first) == {OF_BATCH}
 
 
+def test_sums_of_rows_in_a_row_end_where_each_sentence_does() -> None:
+    model = Model()
+    first = model.apply("softmax", "x", axis=2)
+    rows = model.apply("reshape", first, shape=(BATCH * ROWS, FEATURES))
+    total = model.apply("add", model.apply("matmul", rows, "w"), rows)
+    last = model.apply("reshape", total, shape=(BATCH, ROWS, FEATURES))
+    program = model.program(**{last: SHAPE})
+    assert limits(program, first) == {OF_ROWS, OF_BATCH}
+
+
 def test_a_batch_of_heads_ends_where_the_batch_does() -> None:
     model = Model()
     first = model.apply("softmax", "x", axis=2)
