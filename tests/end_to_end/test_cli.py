@@ -408,7 +408,7 @@ def test_an_unknown_option_names_the_nearest(
         ["--model", "x.onnx", "--trials", "none"],
         ["--model", "x.onnx", "--trials", "0"],
         ["--model", "x.onnx", "--shape", "x"],
-        ["--model", "x.onnx", "--shape", "x=1,two"],
+        ["--model", "x.onnx", "--shape", "x=1,two:"],
         ["--model", "x.onnx", "--shape", "x=1,0"],
         ["--model", "x.onnx", "--shape", "x=1", "--shape", "x=2"],
         ["--db", "t.db", "build", "--model", "x.onnx", "--output", "x.tuned"],
