@@ -13,6 +13,7 @@ from compiler.errors import ShapeError
 _MOST = 2**31 - 1
 _NAME = r"[^\d\s,:|.=][^,:|=]*"
 _FORM = re.compile(rf"(?:(?P<name>{_NAME}?)(?::|$))?(?P<sizes>[\d.|]*)")
+_TOO_LONG = re.compile(r"\d{11}")  # more digits than _MOST has
 HINT: Final = "give a number, a name with bounds (batch:1..8) or a name with values (batch:1|4|16)"
 
 
@@ -79,6 +80,8 @@ def texts(shapes: Shapes) -> dict[str, list[int | str]]:
 
 
 def _parsed(text: str) -> int | Extent:
+    if _TOO_LONG.search(text):
+        raise ShapeError(f"'{text[:20]}…' is beyond any extent", hint=HINT)
     if re.fullmatch(r"-?\d+", text):
         return extent_of(int(text))
     found = _FORM.fullmatch(text)

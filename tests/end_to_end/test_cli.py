@@ -413,7 +413,11 @@ def test_an_unknown_option_names_the_nearest(
         ["--model", "x.onnx", "--shape", "x=1", "--shape", "x=2"],
         ["--db", "t.db", "build", "--model", "x.onnx", "--output", "x.tuned"],
         ["build", "--model", "x.onnx"],
+        ["build", "--model", "x.onnx", "--output", "x.tuned", "--cc", "cc"],
+        ["build", "--model", "x.onnx", "--output", "x", "--emit", "object", "--cc", ""],
         ["run", "x.tuned", "--input", "x"],
+        ["run", "x.tuned", "--shape", f"x={'9' * 5000}"],
+        ["--model", "x.onnx", "--shape", f"x={'9' * 5000}"],
         ["db", "nonsense"],
     ],
 )

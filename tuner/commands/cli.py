@@ -50,6 +50,8 @@ from tuner.interrupt import exit_code, signals_held
 if TYPE_CHECKING:
     from configs.settings import Settings
 
+_C_FORMS = ("c-header+shared-library", "object")
+
 app = typer.Typer(
     add_completion=False,
     invoke_without_command=True,
@@ -215,6 +217,8 @@ def build(
     """Build a model from the best records, and list for every kernel what it runs."""
     short_lived()
     shapes = shapes_of(shape)
+    if cc is not None and (emit not in _C_FORMS or not cc.strip()):
+        raise UsageError(f"--cc names the C compiler of --emit {' or '.join(_C_FORMS)}")
     from tuner.building.model_file import begin_digest
 
     digest = begin_digest(model)  # while settings are read, and what a build needs is imported

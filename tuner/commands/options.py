@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -98,11 +99,15 @@ def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int | str, ...]]:
             given = [extent_of(extent) for extent in text.split(",")]
         except ShapeError as error:
             hint = f" ({error.hint})" if error.hint else ""
-            raise UsageError(f"--shape {name}={text}: {error.message}{hint}") from None
+            raise UsageError(f"--shape {name}={_shortened(text)}: {error.message}{hint}") from None
         if any(isinstance(extent, int) and extent < 1 for extent in given):
             raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
         shapes[name] = tuple(item if isinstance(item, int) else str(item) for item in given)
     return shapes
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def numbers_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
@@ -110,7 +115,8 @@ def numbers_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for name, text in named_values(values, "--shape", "NAME=2,128").items():
         extents = text.split(",")
-        if not all(extent.strip().isdecimal() for extent in extents):
+        if not all(re.fullmatch(r"\s*[0-9]{1,10}\s*", extent) for extent in extents):
+            text = _shortened(text)
             raise UsageError(f"--shape {name}={text}: a run has numbers, as in {name}=2,128")
         shapes[name] = tuple(map(int, extents))
     return shapes
