@@ -22,15 +22,17 @@ class Limits:
     `bytes` bounds each value, the constants together, and what a run allocates. `nodes` are
     counted after functions and loops are unrolled, `rank` is that of each value, and `seconds` are
     those from the beginning of an import or a build to its end. `loop_steps` are the most of a loop
-    whose end is computed at run time, where the model declares no shape that says it. The default
-    suits this machine: half of its memory.
+    whose end is computed at run time, where the model declares no shape that says it, and
+    `loop_rows` those of one that collects something in each. The default suits this machine: half
+    of its memory.
     """
 
     bytes: int = field(default_factory=lambda: int(memory_bytes() * _DEFAULT_SHARE))
     nodes: int = 200_000
     rank: int = MAXIMUM_RANK
     seconds: float = 600.0
-    loop_steps: int = 64
+    loop_steps: int = 1_000_000
+    loop_rows: int = 1024
 
 
 class Allowance:

@@ -22,4 +22,6 @@ def run(graph: Graph) -> Graph:
         nodes=tuple(reversed(nodes)),
         types={name: type for name, type in graph.types.items() if name in needed},
         constants={name: array for name, array in graph.constants.items() if name in needed},
+        unread={name: dims for name, dims in graph.unread.items() if name in needed},
+        zeros={name: dims for name, dims in graph.zeros.items() if name in needed},
     )

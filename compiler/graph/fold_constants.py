@@ -52,8 +52,8 @@ def run(graph: Graph, allowance: Allowance | None = None, late: bool = True) -> 
 
 
 def _foldable(rewriter: Rewriter, node: Node) -> bool:
-    if operator(node.operator).pattern is Pattern.FUNCTION:  # not ours to run while building
-        return False
+    if operator(node.operator).pattern in (Pattern.FUNCTION, Pattern.LOOP):
+        return False  # not ours to run while building, or more than this node
     given = [name for name in node.inputs if name]
     if not given or any(name not in rewriter.constants for name in given):
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from compiler.types.dims import Dims
 from compiler.types.node import Node
 from compiler.types.signature import Signature
 from compiler.types.structure import NO_STRUCTURE, Structure
@@ -21,8 +22,12 @@ class Graph:
     input or a constant.
 
     `signature` is there if some sizes are known at run time only: the graph is padded to the
-    bounds then, and reads them from its input `compiler.types.signature.SIZES`. `structure` says
-    which inputs and outputs are parts of sequences and optionals.
+    bounds then, and reads them from its input `compiler.types.signature.SIZES`. `padded` says of
+    values by name how much of each axis is there, as far as the importer knew and passes kept the
+    value. `unread` has the axes of values behind whose true sizes nobody reads what results depend
+    on: there they may hold anything, or not be computed at all. `zeros` has those of values that
+    the importer saw to hold 0 there. `structure` says which inputs and
+    outputs are parts of sequences and optionals.
     """
 
     name: str
@@ -33,3 +38,6 @@ class Graph:
     constants: Mapping[str, Array]
     signature: Signature | None = None
     structure: Structure = NO_STRUCTURE
+    padded: Mapping[str, Dims] = field(default_factory=dict)
+    unread: Mapping[str, Dims] = field(default_factory=dict)
+    zeros: Mapping[str, Dims] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import numpy as np
 
 from compiler.graph.infer_types import node_type, same_types
 from compiler.graph.ir import Graph
+from compiler.types.dims import Dims, shared_padding
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
@@ -30,6 +31,8 @@ class Rewriter:
         self.constants: dict[str, Array] = dict(graph.constants)
         self.nodes: list[Node] = []
         self.producers: dict[str, Node] = {}
+        self._unread: dict[str, Dims] = dict(graph.unread)
+        self._zeros: dict[str, Dims] = dict(graph.zeros)
         self._forwarded: dict[str, str] = {}
         self._taken = set(graph.types)
         self._old = {id(node) for node in graph.nodes}
@@ -78,8 +81,20 @@ class Rewriter:
 
     def forward(self, old: str, new: str) -> None:
         """From now on `new` stands for the old graph's value `old`."""
-        self._forwarded[old] = self.value(new)
+        self._forwarded[old] = new = self.value(new)
         self.constants.pop(old, None)
+        self._share_unread(old, new)
+
+    def note_unread(self, name: str, dims: Dims) -> None:
+        """Nobody reads what lies behind the true sizes of a new value."""
+        self._unread[name] = dims
+
+    def _share_unread(self, old: str, new: str) -> None:
+        """What nobody reads of a value is what neither its own readers do nor those of another."""
+        first, second = self._unread.pop(old, None), self._unread.pop(new, None)
+        dims = None if first is None or second is None else shared_padding(first, second)
+        if dims is not None:
+            self._unread[new] = dims
 
     def constant(self, array: Array, hint: str) -> str:
         """Add a constant under a fresh name."""
@@ -110,7 +125,14 @@ class Rewriter:
             used.update((*node.inputs, node.output))
         types = {name: type for name, type in self.types.items() if name in used}
         constants = {name: array for name, array in self.constants.items() if name in used}
-        return replace(graph, nodes=tuple(self.nodes), types=types, constants=constants)
+        return replace(
+            graph,
+            nodes=tuple(self.nodes),
+            types=types,
+            constants=constants,
+            unread={name: dims for name, dims in self._unread.items() if name in used},
+            zeros={name: dims for name, dims in self._zeros.items() if name in used},
+        )
 
     def _name_outputs(self) -> None:
         renamed: dict[str, str] = {}
@@ -122,6 +144,9 @@ class Rewriter:
             taken = source in renamed or source in self.graph.outputs
             if source in self.producers and not taken:
                 renamed[source] = name
+                for known in (self._unread, self._zeros):
+                    if source in known:
+                        known[name] = known[source]
             else:
                 copies.append(Node("identity", (source,), name))
             self.types[name] = self.types[source]

@@ -5,15 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
 from compiler.errors import TunefarmError
 from compiler.graph.ir import Graph
 from compiler.kernels.serialize import number_from_json, number_to_json
+from compiler.types.dims import Dims
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.signature_json import signature_from_json, signature_to_json
+from compiler.types.signature_json import (
+    padded_from_json,
+    padded_to_json,
+    signature_from_json,
+    signature_to_json,
+)
+from compiler.types.structure import NO_STRUCTURE, structure_from_json
 from compiler.types.tensor_type import Array, Attribute, TensorType, bytes_of
 
 FORMAT = 1
@@ -30,6 +38,10 @@ def structure_to_json(graph: Graph) -> dict[str, Any]:
     signature = graph.signature
     return {
         **({} if signature is None else {"signature": signature_to_json(signature)}),
+        **({"padded": padded_to_json(graph.padded)} if graph.padded else {}),
+        **({"unread": padded_to_json(graph.unread)} if graph.unread else {}),
+        **({"zeros": padded_to_json(graph.zeros)} if graph.zeros else {}),
+        **({} if graph.structure == NO_STRUCTURE else {"structure": asdict(graph.structure)}),
         "format": FORMAT,
         "name": graph.name,
         "inputs": list(graph.inputs),
@@ -75,9 +87,17 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
             types,
             dict(constants),
             signature_from_json(value["signature"]) if "signature" in value else None,
+            padded=_axes_from_json(value, "padded"),
+            unread=_axes_from_json(value, "unread"),
+            zeros=_axes_from_json(value, "zeros"),
+            structure=structure_from_json(value.get("structure")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error
+
+
+def _axes_from_json(value: Mapping[str, Any], name: str) -> dict[str, Dims]:
+    return padded_from_json(value[name], value["signature"]) if name in value else {}
 
 
 def attributes_to_json(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
@@ -95,7 +115,7 @@ def canonical_form(graph: Graph) -> dict[str, Any]:
 
     Values are numbered in the order in which a walk from the outputs needs them, so neither names,
     sources nor the order of independent nodes matter. Nodes that no output needs are left out.
-    Constants count by type and contents, and so does a signature, with its names.
+    Constants count by type and contents, and so do a signature and a structure, with their names.
     """
     producers = {node.output: node for node in graph.nodes}
     numbers: dict[str, int] = {"": -1}
@@ -120,8 +140,14 @@ def canonical_form(graph: Graph) -> dict[str, Any]:
         rows.append([_type_to_json(graph.types[name]), row])
         numbers[name] = len(numbers) - 1
     sized = graph.signature
+    known = {
+        kind: {str(numbers[n]): dims for n, dims in axes.items() if n in numbers}
+        for kind, axes in (("unread", graph.unread), ("zeros", graph.zeros))
+    }
     return {
         **({} if sized is None else {"signature": signature_to_json(sized)}),
+        **{kind: padded_to_json(axes) for kind, axes in known.items() if axes},
+        **({} if graph.structure == NO_STRUCTURE else {"structure": asdict(graph.structure)}),
         "inputs": [_type_to_json(graph.types[name]) for name in graph.inputs],
         "values": rows,
         "outputs": [numbers[name] for name in graph.outputs],

@@ -5,8 +5,10 @@ from __future__ import annotations
 from compiler.errors import TunefarmError, VerifyError
 from compiler.graph.infer_types import node_type, same_types
 from compiler.graph.ir import Graph
+from compiler.graph.loop_regions import region_problem
 from compiler.graph.printer import format_graph, format_node
 from compiler.operators.registry import MEMORY, operator
+from compiler.types.dims import extent_of
 from compiler.types.node import Node
 from compiler.types.verify_signature import signature_problem
 
@@ -17,15 +19,18 @@ def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
     Every value has one definition before its first use, every node's result has the type that its
     operator infers, constants are read-only, contiguous arrays of their declared type, nodes read
     and make tensors with elements (inputs, and constants and views of them that are outputs, may
-    have none), the graph has at least one output, and a signature is one of its inputs and outputs.
-    Types of nodes that the graph shares with a `verified` one, with the same types all round them,
-    are not inferred again.
+    have none), the graph has at least one output, a signature is one of its inputs and outputs,
+    axes whose padding is unread are those of their values, and loops lie within each other. Types
+    of nodes that the graph shares with a `verified` one, with the same types all round them, are
+    not inferred again.
     """
     problem = (
         _values_problem(graph)
         or _nodes_problem(graph, verified)
         or _outputs_problem(graph)
         or _signature_problem(graph)
+        or _padding_problem(graph)
+        or region_problem(graph)
     )
     if problem:
         raise VerifyError(f"graph {graph.name}: {problem}", program=format_graph(graph))
@@ -99,6 +104,14 @@ def _outputs_problem(graph: Graph) -> str:
     unknown = set(graph.types) - defined
     if unknown:
         return f"types of values that do not exist: {', '.join(sorted(unknown))}"
+    return ""
+
+
+def _padding_problem(graph: Graph) -> str:
+    for name, dims in (*graph.unread.items(), *graph.zeros.items()):
+        type = graph.types.get(name)
+        if type is None or tuple(map(extent_of, dims)) != type.shape:
+            return f"{name} is {type}, its axes are {dims}"
     return ""
 
 

@@ -54,7 +54,12 @@ def widen_places(graph: Graph) -> Graph:
     types |= {name: port.type for name, port in ports.items()}
     inputs = tuple(ports.get(port.name, port) for port in signature.inputs)
     return replace(
-        graph, nodes=tuple(nodes), types=types, signature=replace(signature, inputs=inputs)
+        graph,
+        nodes=tuple(nodes),
+        types=types,
+        signature=replace(signature, inputs=inputs),
+        unread={n: dims for n, dims in graph.unread.items() if n in types and n not in ports},
+        zeros={n: dims for n, dims in graph.zeros.items() if n in types and n not in ports},
     )
 
 

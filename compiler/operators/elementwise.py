@@ -257,7 +257,9 @@ for _name, _op in (
     ("greater_equal", "ge"),
 ):
     _register_binary(_name, NUMBERS, _plain_binary(_op), result=DType.BOOL)
-_register_binary("equal", ALL, _plain_binary("eq"), result=DType.BOOL, commutes=True)
+_register_binary(
+    "equal", ALL | {DType.STRING}, _plain_binary("eq"), result=DType.BOOL, commutes=True
+)
 pointwise("pow", 2, _infer_pow, _pow, cheap=False, neutral=1)
 pointwise("bit_shift", 2, _infer_shift, _bit_shift, attributes={"direction": REQUIRED})
 pointwise("prelu", 2, _infer_prelu, _prelu)

@@ -20,6 +20,10 @@ from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, bounds_of
 
 
+class LyingApartError(ShapeError):
+    """Operands whose elements lie unlike each other's: a copy without padding inside would do."""
+
+
 @dataclass(slots=True)
 class PaddedUse:
     """A use of an operator on padded operands, and what its rule says of it.
@@ -91,7 +95,7 @@ class PaddedUse:
         shapes = {tuple(extent for _, extent in axis) for axis in axes}
         if len(shapes) > 1:
             texts = " and ".join(str(size_of(axis)) for axis in axes)
-            raise ShapeError(
+            raise LyingApartError(
                 f"elements of axes of {texts} lie apart, some with padding between them"
             )
         for axis in axes[1:]:
@@ -103,7 +107,10 @@ class PaddedUse:
     def _require_overlap(self, left: Dimension, right: Dimension) -> None:
         low, high = bounds_of(left - right)
         if low > 0 or high < 0:
-            raise ShapeError(f"the sizes {left} and {right} are never equal")
+            raise ShapeError(
+                f"the sizes {left} and {right} are never equal",
+                hint="give bounds that have a size in common",
+            )
 
     def broadcast(self, *operands: int, but: int = 0) -> Dims:
         """The axes of operands under NumPy broadcasting, without the last `but` ones."""

@@ -112,8 +112,9 @@ def _mean_variance_norm(use: PaddedUse) -> Dims:
 
 @padding_rule("batch_norm")
 def _batch_norm(use: PaddedUse) -> Dims:
-    use.require_whole(0, 1, "the axis of channels")
-    return use.operand(0)
+    data = use.operand(0)
+    channels = use.same((0, 1), *((position, 0) for position in use.present()[1:]))
+    return data[0], channels, *data[2:]
 
 
 @padding_rule("lrn")

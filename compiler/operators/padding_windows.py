@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compiler.errors import ShapeError
 from compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
+from compiler.operators.recurrence import HIDDEN
 from compiler.operators.windows import Windows, read_windows
 from compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, size_of, whole
 from compiler.types.sizes import Dimension, bounds_of, divide
@@ -38,16 +39,35 @@ def _slid(axis: Axis, windows: Windows, number: int, count: int | None = None) -
     return ((window_count(axis[0][0], reach, stride, more), count),)
 
 
+def _taps(use: PaddedUse) -> None:
+    for axis in range(2, len(use.operand(1))):
+        use.require_whole(1, axis, "an axis of the weights")
+
+
+def _channels(use: PaddedUse, axis: int) -> None:
+    """Channels that need not all be there are 0 in the data and in this axis of the weights."""
+    if use.attributes.integer("groups") == 1:
+        use.same((0, 1), (1, axis))
+        for place in ((0, 1), (1, axis)):
+            use.fill(*place, "zero")
+        return
+    use.require_whole(0, 1, "the axis of channels in groups")
+    for position in use.present()[1:]:
+        for number in range(2):
+            if number < len(use.operand(position)):
+                use.require_whole(position, number, "an axis of the weights")
+
+
 @padding_rule("conv")
 def _conv(use: PaddedUse) -> Dims:
     """Windows read zeros behind the true size, as they do outside of the data."""
     data, weight = use.operand(0), use.operand(1)
     if use.attributes.integer("pad_value"):
         raise ShapeError("a padding of other values than 0")
-    for position in use.present()[1:]:
-        for axis in range(len(use.operand(position))):
-            use.require_whole(position, axis, "an axis of the weights")
-    use.require_whole(0, 1, "the axis of channels")
+    _taps(use)
+    _channels(use, 1)
+    for position in use.present()[2:]:
+        use.same((1, 0), (position, 0))
     windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
     for number in range(len(data) - 2):
         if windows.reach(number) > 1 or windows.begins[number] or windows.ends[number]:
@@ -60,7 +80,8 @@ def _conv(use: PaddedUse) -> Dims:
 def _conv_transpose(use: PaddedUse) -> Dims:
     """The result is as much longer than a multiple of the data as it is at the bounds."""
     data, weight = use.operand(0), use.operand(1)
-    use.require_whole(0, 1, "the axis of channels")
+    _taps(use)
+    _channels(use, 0)
     windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
     result: list[Axis] = []
     for number, extent in enumerate(use.attributes.integers("shape")):
@@ -74,7 +95,10 @@ def _conv_transpose(use: PaddedUse) -> Dims:
         stride = windows.strides[number]
         result.append(((axis[0][0] * stride + (extent - stride * extent_of(axis)), extent),))
     groups = use.attributes.integer("groups")
-    return data[0], whole(extent_of(weight[1]) * groups), *result
+    channels = weight[1] if groups == 1 else whole(extent_of(weight[1]) * groups)
+    for position in use.present()[2:]:
+        use.same((1, 1), (position, 0))
+    return data[0], channels, *result
 
 
 def _pool(fill: str) -> PaddingRule:
@@ -112,11 +136,32 @@ def _resample(use: PaddedUse) -> Dims:
     return *data[:axis], whole(use.attributes.integer("size")), *data[axis + 1 :]
 
 
+@padding_rule("frames")
+def _frames(use: PaddedUse) -> Dims:
+    """As many frames as the elements that are there have room for."""
+    data, axis = use.operand(0), use.attributes.integer("axis")
+    count, length, step = (use.attributes.integer(name) for name in ("count", "length", "step"))
+    frames = whole(count)
+    if not is_whole(data[axis]):
+        if len(data[axis]) > 1:
+            raise ShapeError(f"frames of an axis of {size_of(data[axis])} would reach into padding")
+        frames = ((window_count(data[axis][0][0], length, step, 0), count),)
+    return *data[:axis], frames, whole(length), *data[axis + 1 :]
+
+
 @padding_rule("recurrence")
 def _recurrence(use: PaddedUse) -> Dims:
     """Steps may be padded at their end where each has its first and last one as operands."""
     data, is_lstm = use.operand(0), use.attributes["kind"] == "LSTM"
     use.require_whole(0, 1, "the axis of steps")
+    for axis in range(3, len(data)):
+        use.require_whole(0, axis, "an axis of gates or hidden units")
+    for position in use.present()[1:]:
+        for axis in range(len(use.operand(position))):
+            if position < HIDDEN:
+                use.require_whole(position, axis, "an axis of the weights")
+        if position >= HIDDEN:
+            use.same((0, 2), (position, 1))
     bounded = any(position in use.present() for position in (7, 8))
     rows = 1 + bounded + is_lstm
     return ONE if rows == 1 else whole(rows), data[0], data[1], data[2], data[4]

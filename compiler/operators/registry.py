@@ -38,12 +38,13 @@ class Pattern(StrEnum):
     VIEW = "view"  # the same memory, or a part of it, under another shape: no code
     JOIN = "join"  # the operands one behind the other, where they were written: no code
     FUNCTION = "function"  # a call of code that is not ours
+    LOOP = "loop"  # where a loop begins and ends: no code of its own
 
 
 MEMORY = (Pattern.VIEW, Pattern.JOIN)
 """Patterns of operators that say where values lie, and compute nothing."""
 
-UNEXPRESSED = (*MEMORY, Pattern.FUNCTION)
+UNEXPRESSED = (*MEMORY, Pattern.FUNCTION, Pattern.LOOP)
 """Patterns of operators without a tensor expression."""
 
 
@@ -84,7 +85,8 @@ class OperatorDefinition:
     `inputs` is their number, or the least and the most (None: any number) of them, and `attributes`
     names every attribute with its default. `infer` gives the result's type or raises `ShapeError`;
     `expression` adds the operator's stages to a kernel and returns the result (None for views,
-    joins and functions). Both receive complete attributes, and None for an absent optional input.
+    joins, functions and loops). Both receive complete attributes, and None for an absent optional
+    input.
     """
 
     name: str
@@ -156,7 +158,7 @@ def register(*definitions: OperatorDefinition) -> None:
             raise ValueError(f"operator {name} is registered twice")
         if (definition.expression is None) != (definition.pattern in UNEXPRESSED):
             raise ValueError(
-                f"operator {name}: exactly views, joins and functions have no expression"
+                f"operator {name}: exactly views, joins, functions and loops have no expression"
             )
         _OPERATORS[name] = definition
 

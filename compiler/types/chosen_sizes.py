@@ -11,10 +11,12 @@ from compiler.errors import InputError
 from compiler.types.signature import (
     AxisSource,
     Equality,
+    Ranges,
     ResultSource,
     Signature,
     SizedPort,
     ValueSource,
+    ranges_text,
 )
 from compiler.types.sizes import Dimension, Size, Symbol, symbols_of, value_of
 from compiler.types.tensor_type import Array, TensorType
@@ -42,7 +44,8 @@ def choose_sizes(signature: Signature, given: Mapping[str, int]) -> Sizes:
     _follow(signature.equalities, settled)
     free = [symbol for name, symbol in symbols.items() if name not in settled]
     refused: InputError | None = None
-    near = [islice(_from_the_middle(symbol), _NEAR) for symbol in free]
+    ranges = dict(signature.ranges)
+    near = [islice(_from_the_middle(symbol, ranges), _NEAR) for symbol in free]
     for values in islice(product(*near), _TRIED):
         sizes = dict(settled)
         for symbol, value in zip(free, values, strict=True):
@@ -66,6 +69,12 @@ def _problem(
             return InputError(
                 f"{name} = {sizes[name]} is out of its bounds, {symbol.low} to {symbol.high}"
             )
+    for name, parts in signature.ranges:
+        if name in sizes and not any(low <= sizes[name] <= high for low, high in parts):
+            return InputError(
+                f"{name} = {sizes[name]} is none of the sizes that the model was built for: "
+                f"{ranges_text(parts)}"
+            )
     for item in signature.equalities:
         if value_of(item.left, sizes) != value_of(item.right, sizes):
             chosen = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -77,15 +86,16 @@ def _problem(
     return None
 
 
-def _from_the_middle(symbol: Symbol) -> Iterator[int]:
+def _from_the_middle(symbol: Symbol, ranges: Ranges) -> Iterator[int]:
     """The sizes of a symbol, those in the middle of its bounds first."""
     middle = (symbol.low + symbol.high + 1) // 2
-    yield middle
+    parts = ranges.get(symbol.name, ((symbol.low, symbol.high),))
+    if any(low <= middle <= high for low, high in parts):
+        yield middle
     for distance in range(1, symbol.high - symbol.low + 1):
-        if middle + distance <= symbol.high:
-            yield middle + distance
-        if middle - distance >= symbol.low:
-            yield middle - distance
+        for size in (middle + distance, middle - distance):
+            if any(low <= size <= high for low, high in parts):
+                yield size
 
 
 def sizes_of_shapes(signature: Signature, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:

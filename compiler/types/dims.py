@@ -44,6 +44,17 @@ def size_of(axis: Axis) -> Dimension:
     return product_of(true for true, _ in axis)
 
 
+def shared_padding(first: Dims, second: Dims) -> Dims | None:
+    """The padding that two views of a value have in common; None where that is none."""
+    if tuple(map(extent_of, first)) != tuple(map(extent_of, second)):
+        return None
+    shared = tuple(
+        left if left == right else whole(extent_of(left))
+        for left, right in zip(first, second, strict=True)
+    )
+    return None if all(map(is_whole, shared)) else shared
+
+
 def true_shape(dims: Dims) -> tuple[Dimension, ...]:
     """The shape that the caller of a model sees."""
     return tuple(size_of(axis) for axis in dims)

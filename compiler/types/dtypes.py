@@ -36,6 +36,9 @@ class DType(StrEnum):
     U32 = "u32"
     U64 = "u64"
     BOOL = "bool"
+    STRING = "string"
+    """Text, as the number of a word (`compiler.types.structure.Words`); in models that are being
+    imported alone, whose graphs have numbers of the type i64 in its place."""
 
     __hash__ = str.__hash__  # not Enum's, which is Python code that every look-up by type would run
 
@@ -107,7 +110,9 @@ class DType(StrEnum):
 
     @staticmethod
     def from_numpy(dtype: np.dtype[Any]) -> DType:
-        """The element type of a NumPy dtype; `ValueError` when there is none."""
+        """The element type of a NumPy dtype, objects being texts; `ValueError` if there is none."""
+        if dtype.kind in "OSU":
+            return DType.STRING
         known = _numpy_extensions() if dtype.type.__module__ == "ml_dtypes" else _numpy_types()
         for candidate, numpy_dtype in known.items():
             if numpy_dtype == dtype:
@@ -117,7 +122,7 @@ class DType(StrEnum):
 
 
 class _Facts(NamedTuple):
-    kind: str  # float, signed, unsigned or bool
+    kind: str  # float, signed, unsigned, bool or string
     bits: int
     numpy: str
     epsilon: float = 0.0
@@ -148,6 +153,7 @@ _FACTS: dict[DType, _Facts] = {
     DType.U32: _Facts("unsigned", 32, "uint32"),
     DType.U64: _Facts("unsigned", 64, "uint64"),
     DType.BOOL: _Facts("bool", 1, "bool"),
+    DType.STRING: _Facts("string", 64, "int64"),  # behind I64, which int64 is
 }
 _BYTES = {dtype: max(1, facts.bits // 8) for dtype, facts in _FACTS.items()}
 

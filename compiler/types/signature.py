@@ -13,14 +13,18 @@ itself sees to it that none of them changes a result: operators that would read 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
 from compiler.types.dims import Dims
 from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, Symbol, symbols_of
+from compiler.types.sizes import Dimension, Size, Symbol, symbols_in
 from compiler.types.tensor_type import TensorType
+
+Ranges: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
+"""The sizes of symbols by name: each is within one of the bounds."""
 
 SIZES: Final = "%sizes"
 """The graph's input that holds `Signature.sizes`; it is no port."""
@@ -50,10 +54,14 @@ class SizedPort:
     @property
     def symbols(self) -> frozenset[Symbol]:
         """The symbols that its shape depends on."""
-        return frozenset[Symbol]().union(*map(symbols_of, self.shape))
+        return symbols_in(self.shape)
+
+    def text(self, ranges: Ranges) -> str:
+        """The port where symbols have these ranges of sizes, by name."""
+        return f"{self.dtype}[{', '.join(dimension_text(d, ranges) for d in self.shape)}]"
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(dimension_text, self.shape))}]"
+        return self.text({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,8 @@ class Signature:
     """Ports in the model's order, the symbols' sources, and what must hold of them.
 
     Without `sizes` the graph has no input `SIZES`: all shapes are known, and there are checks.
+    `ranges` are the sizes of symbols that must be within one of several: (least, greatest) each, by
+    the symbol's name, in order. A graph has none: they are those of several programs together.
     """
 
     inputs: tuple[SizedPort, ...]
@@ -126,6 +136,7 @@ class Signature:
     sizes: tuple[Dimension, ...]
     equalities: tuple[Equality, ...] = ()
     checks: tuple[Check, ...] = ()
+    ranges: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -134,13 +145,25 @@ class Signature:
 
     def __str__(self) -> str:
         """Inputs, outputs and what must hold, a line each: `input ids: i64[batch:1..4, 8]`."""
-        lines = [f"input {port.name}: {port}" for port in self.inputs]
-        lines += [f"output {port.name}: {port}" for port in self.outputs]
+        lines = [f"input {port.name}: {self.port_text(port)}" for port in self.inputs]
+        lines += [f"output {port.name}: {self.port_text(port)}" for port in self.outputs]
         lines += [f"where {item.left} = {item.right}" for item in self.equalities]
         return "\n".join(lines)
 
+    def port_text(self, port: SizedPort) -> str:
+        """A port with the sizes that it may have: `f32[batch:1|4..8, 3]`."""
+        return port.text(dict(self.ranges))
 
-def dimension_text(dimension: Dimension) -> str:
+
+def dimension_text(dimension: Dimension, ranges: Ranges | None = None) -> str:
     """A dimension as signatures print it, a symbol with its bounds: `batch:1..4`."""
     symbol = dimension.symbol if isinstance(dimension, Size) else None
-    return str(dimension) if symbol is None else f"{symbol.name}:{symbol.low}..{symbol.high}"
+    if symbol is None:
+        return str(dimension)
+    parts = (ranges or {}).get(symbol.name, ((symbol.low, symbol.high),))
+    return f"{symbol.name}:{ranges_text(parts)}"
+
+
+def ranges_text(ranges: Sequence[tuple[int, int]]) -> str:
+    """Sizes as they are given to a build: `1|4..8`."""
+    return "|".join(str(low) if low == high else f"{low}..{high}" for low, high in ranges)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from compiler.types.dims import Dims
 from compiler.types.dtypes import DType
 from compiler.types.signature import (
     AxisSource,
@@ -66,12 +67,7 @@ def signature_from_json(data: Any) -> Signature:
 
     Raises `KeyError`, `TypeError`, `ValueError` or `ShapeError` for JSON that is none of its.
     """
-    reader = _Reader(
-        {
-            str(name): Symbol(str(name), _integer(low), _integer(high))
-            for name, (low, high) in data["symbols"].items()
-        }
-    )
+    reader = _Reader(_symbols_from_json(data))
     return Signature(
         inputs=tuple(map(reader.port, data["inputs"])),
         outputs=tuple(map(reader.port, data["outputs"])),
@@ -88,9 +84,31 @@ def signature_from_json(data: Any) -> Signature:
     )
 
 
+def padded_to_json(padded: Mapping[str, Dims]) -> dict[str, Any]:
+    """The axes of values by name as JSON values; symbols are those of a signature beside it."""
+    return {name: _dims_to_json(dims) for name, dims in padded.items()}
+
+
+def padded_from_json(data: Any, signature: Any) -> dict[str, Dims]:
+    """The inverse of `padded_to_json`, with the JSON of the signature. Raises as that's reader."""
+    reader = _Reader(_symbols_from_json(signature))
+    return {str(name): reader.dims(dims) for name, dims in data.items()}
+
+
+def _symbols_from_json(data: Any) -> dict[str, Symbol]:
+    return {
+        str(name): Symbol(str(name), _integer(low), _integer(high))
+        for name, (low, high) in data["symbols"].items()
+    }
+
+
+def _dims_to_json(dims: Dims) -> list[Any]:
+    return [[[_to_json(true), extent] for true, extent in axis] for axis in dims]
+
+
 def _port_to_json(port: SizedPort) -> list[Any]:
-    padded = [[[_to_json(true), extent] for true, extent in axis] for axis in port.padded]
-    return [port.name, str(port.dtype), [_to_json(axis) for axis in port.shape], padded]
+    shape = [_to_json(axis) for axis in port.shape]
+    return [port.name, str(port.dtype), shape, _dims_to_json(port.padded)]
 
 
 def _source_to_json(source: Source) -> list[Any]:
@@ -124,11 +142,13 @@ class _Reader:
 
     def port(self, data: Sequence[Any]) -> SizedPort:
         name, dtype, shape, padded = data
-        factors = tuple(
+        return SizedPort(str(name), DType(dtype), self.dimensions(shape), self.dims(padded))
+
+    def dims(self, data: Sequence[Any]) -> Dims:
+        return tuple(
             tuple((self.dimension(true), _integer(extent)) for true, extent in axis)
-            for axis in padded
+            for axis in data
         )
-        return SizedPort(str(name), DType(dtype), self.dimensions(shape), factors)
 
     def source(self, data: Sequence[Any]) -> Source:
         kind, symbol, port, place = data

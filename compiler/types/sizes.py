@@ -175,6 +175,11 @@ def symbols_of(dimension: Dimension) -> frozenset[Symbol]:
     return dimension.symbols if isinstance(dimension, Size) else NO_SYMBOLS
 
 
+def symbols_in(shape: Iterable[Dimension]) -> frozenset[Symbol]:
+    """The symbols that any of the dimensions depends on."""
+    return NO_SYMBOLS.union(*map(symbols_of, shape))
+
+
 def bounds_of(dimension: Dimension) -> tuple[int, int]:
     """The least and the greatest value of a dimension."""
     return dimension.bounds if isinstance(dimension, Size) else (dimension, dimension)
@@ -183,6 +188,23 @@ def bounds_of(dimension: Dimension) -> tuple[int, int]:
 def value_of(dimension: Dimension, symbols: Mapping[str, int]) -> int:
     """What a dimension is for these values of the symbols."""
     return dimension.value(symbols) if isinstance(dimension, Size) else dimension
+
+
+def replaced(dimension: Dimension, by: Mapping[Symbol, Dimension]) -> Dimension:
+    """The dimension with other dimensions for some of its symbols."""
+    if isinstance(dimension, int):
+        return dimension
+    total: Dimension = 0
+    for atoms, factor in dimension.terms:
+        total = total + product_of((factor, *(_replaced_atom(atom, by) for atom in atoms)))
+    return total
+
+
+def _replaced_atom(atom: Atom, by: Mapping[Symbol, Dimension]) -> Dimension:
+    if isinstance(atom, Symbol):
+        return by.get(atom, Symbol.of(atom.name, atom.low, atom.high))
+    left, right = (replaced(operand, by) for operand in atom.operands)
+    return {"//": divide, "%": remainder, "min": smaller, "max": greater}[atom.name](left, right)
 
 
 def known(shape: Sequence[Dimension]) -> tuple[int, ...] | None:

@@ -1,39 +1,68 @@
-"""Structure: inputs and outputs that are sequences or optionals, made of the model's tensors.
+"""Structure: inputs and outputs that are no plain tensors of numbers, made of the model's tensors.
 
 A sequence `x` of three tensors is the ports `x[0]`, `x[1]` and `x[2]`; callers give and get the
-list `x`. An optional is its content, or None.
+list `x`. An optional is its content, or None. Text is a tensor of the numbers of words. A matrix
+whose columns have labels is a list of dictionaries, one a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from compiler.errors import InputError
+
+Label: TypeAlias = str | int
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredPort:
     """A sequence (`listed`) or optional; `members` are its tensors' names, None if it is empty.
 
-    An optional that is a tensor has one member and is not listed.
+    An optional that is a tensor has one member and is not listed. Of one member, a matrix, the
+    columns may have `labels`.
     """
 
     name: str
     members: tuple[str, ...] | None
     listed: bool
+    labels: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """All inputs and outputs of a model that are no plain tensors."""
+    """All inputs and outputs of a model that are no plain tensors of numbers.
+
+    `texts` are the tensors, inputs and outputs, that hold the numbers of words; `words` are the
+    first ones.
+    """
 
     inputs: tuple[StructuredPort, ...] = ()
     outputs: tuple[StructuredPort, ...] = ()
+    texts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 NO_STRUCTURE = Structure()
+
+
+def structure_from_json(data: Mapping[str, Any] | None) -> Structure:
+    """The inverse of `dataclasses.asdict`, None for no structure; may raise what JSON makes."""
+    if data is None:
+        return NO_STRUCTURE
+    inputs, outputs = (tuple(map(_structured, data[kind])) for kind in ("inputs", "outputs"))
+    texts, words = (tuple(map(str, data.get(kind, ()))) for kind in ("texts", "words"))
+    return Structure(inputs, outputs, texts, words)
+
+
+def _structured(data: Mapping[str, Any]) -> StructuredPort:
+    members = data["members"]
+    names = None if members is None else tuple(map(str, members))
+    labels = tuple(x if isinstance(x, int) else str(x) for x in data.get("labels", ()))
+    return StructuredPort(str(data["name"]), names, bool(data["listed"]), labels)
 
 
 def spread(ports: Sequence[StructuredPort], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,5 +108,99 @@ def gathered(ports: Sequence[StructuredPort], flat: Mapping[str, Any]) -> dict[s
             results[port.name] = None
             continue
         items = [results.pop(member) for member in port.members]
-        results[port.name] = items if port.listed else items[0]
+        results[port.name] = _labelled(items[0], port.labels) if port.labels else items
+        if not port.listed:
+            (results[port.name],) = items
     return results
+
+
+def _labelled(matrix: Any, labels: Sequence[Label]) -> list[dict[Label, Any]]:
+    return [dict(zip(labels, row, strict=True)) for row in matrix.tolist()]
+
+
+def plain(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Results of a run as arrays by name: tensors of a list `x` as `x[0]`, `x[1]` and so on, rows
+    of labelled columns as a matrix by the order of the labels. What is None is left out."""
+    arrays: dict[str, Any] = {}
+    for name, value in results.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            labels = sorted(value[0])
+            arrays[name] = np.array([[row[label] for label in labels] for row in value], np.float32)
+        elif isinstance(value, list):
+            arrays |= {f"{name}[{number}]": item for number, item in enumerate(value)}
+        elif value is not None:
+            arrays[name] = value
+    return arrays
+
+
+class WordTable:
+    """Words and their numbers, from 0."""
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.words = tuple(words)
+        self.numbers = {word: number for number, word in enumerate(words)}
+
+
+class Words:
+    """Words and their numbers: equal words have the same one; new ones follow those of a table."""
+
+    def __init__(self, table: WordTable) -> None:
+        self._table = table
+        self._added: dict[str, int] = {}
+
+    def number(self, word: str) -> int:
+        """The number of a word, a new one where it has none."""
+        known = self._table.numbers.get(word)
+        if known is not None:
+            return known
+        return self._added.setdefault(word, len(self._table.words) + len(self._added))
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All words, in the order of their numbers."""
+        return (*self._table.words, *self._added)
+
+    def numbers(self, texts: Any) -> Any:
+        """An array of words as one of their numbers, i64. Integers are numbers already.
+
+        Raises `TypeError` for an array of anything else.
+        """
+        array = np.asarray(texts)
+        if array.dtype.kind in "iu":
+            return array
+        if array.dtype.kind not in "USO":
+            raise TypeError(f"it has elements of the type {array.dtype}, and must have texts")
+        numbers = [self.number(_text(item)) for item in array.ravel().tolist()]
+        return np.array(numbers, np.int64).reshape(array.shape)
+
+    def texts(self, numbers: Any) -> Any:
+        """The words of an array of numbers, as objects; "" for a number of none."""
+        words = self.all
+        count = len(words)
+        found = [words[n] if 0 <= n < count else "" for n in numbers.ravel().tolist()]
+        result = np.empty(len(found), object)
+        result[:] = found
+        return result.reshape(numbers.shape)
+
+    def read(self, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """What was given with texts as numbers. Raises `InputError` for what is no text."""
+        numbers = dict(given)
+        for name in names:
+            if name in numbers:
+                try:
+                    numbers[name] = self.numbers(numbers[name])
+                except (TypeError, UnicodeDecodeError) as error:
+                    raise InputError(f"input {name!r} cannot be read: {error}") from error
+        return numbers
+
+    def shown(self, names: Sequence[str], results: Mapping[str, Any]) -> dict[str, Any]:
+        """Results with numbers as texts."""
+        return {name: self.texts(a) if name in names else a for name, a in results.items()}
+
+
+def _text(item: Any) -> str:
+    if isinstance(item, bytes):
+        return item.decode()
+    if not isinstance(item, str):
+        raise TypeError(f"it has an element of the type {type(item).__name__}, and must have texts")
+    return item

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from compiler.graph import common_subexpressions
 from compiler.graph.serialize import structurally_equal
 from compiler.graph.verify import verify_graph
+from compiler.types.dims import Dims
+from compiler.types.sizes import Symbol
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+
+N, M = Symbol.of("n", 1, 4), Symbol.of("m", 1, 4)
 
 
 def test_equal_nodes_and_equal_constants_are_merged() -> None:
@@ -19,6 +26,18 @@ def test_equal_nodes_and_equal_constants_are_merged() -> None:
     assert len(merged.constants) == 1
     assert_same_meaning(graph, merged)
     assert structurally_equal(common_subexpressions.run(merged), merged)
+
+
+@pytest.mark.parametrize("other", [None, (((N, 4),),), (((M, 4),),)])
+def test_padding_of_merged_values_is_what_both_have(other: Dims | None) -> None:
+    maker = GraphMaker()
+    x = maker.input(4)
+    left, right = maker.node("exp", x), maker.node("exp", x)
+    graph = maker.graph(maker.node("mul", left, right))
+    same: Dims = (((N, 4),),)
+    unread = {left: same} if other is None else {left: same, right: other}
+    merged = common_subexpressions.run(replace(graph, unread=unread))
+    assert merged.unread == ({left: same} if other == same else {})
 
 
 def test_a_default_attribute_equals_its_absence() -> None:

@@ -37,6 +37,7 @@ def test_each_rule_is_checked() -> None:
         "defined twice": replace(good, nodes=(add, add, relu)),
         "has no output": replace(good, outputs=()),
         "output nowhere is not defined": replace(good, outputs=("nowhere",)),
+        "its axes are": replace(good, unread={add.output: (((2, 2),),)}),
         "same name": replace(good, inputs=("x0", "x0")),
         "both an input and a constant": replace(good, inputs=("x0", "c0")),
         "input x1 has no type": replace(good, inputs=("x0", "x1")),

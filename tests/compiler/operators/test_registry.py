@@ -31,10 +31,11 @@ def test_unknown_operator_names_the_nearest() -> None:
         operator("reduce_men")
 
 
-def test_exactly_views_joins_and_functions_have_no_expression() -> None:
+def test_exactly_views_joins_functions_and_loops_have_no_expression() -> None:
     without = {item.name for item in all_operators() if item.expression is None}
     assert without == {item.name for item in all_operators() if item.pattern in UNEXPRESSED}
-    assert without == {"function", "identity", "join", "part", "reshape"}
+    loops = {"loop_index", "loop_result", "loop_state"}
+    assert without == {"function", "identity", "join", "part", "reshape", *loops}
 
 
 def test_defaults_complete_the_attributes() -> None:
