@@ -29,16 +29,17 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Of a result only those elements matter for which `place // stride % extent` is below a size.
+    """Of a result only those elements matter whose `place // stride % extent` is below a size.
 
     `place` is an element's number in row-major order, the size element `number` of `sizes`, an
-    input of i64. Other elements may have any value.
+    input of i64, and `offset`. Other elements may have any value.
     """
 
     stride: int
     extent: int
     sizes: str
     number: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class FusedKernel:
     decides the loop structure (the contraction or reduction; the last stage for an elementwise
     kernel). Stages before the anchor are its prologue, those after it its epilogue. Elements of
     the output that do not keep within the `limits` are padding, which need not be computed.
+
+    `sizes` are the run-time sizes of its model that the kernel is tuned for, where these are not
+    the greatest (`compiler.kernels.kernel_sizes`); what is computed does not depend on them.
     """
 
     name: str
@@ -57,6 +61,7 @@ class FusedKernel:
     stages: tuple[Stage, ...]
     anchor: str
     limits: tuple[Limit, ...] = ()
+    sizes: tuple[int, ...] = ()
 
     @property
     def output(self) -> Stage:
@@ -251,7 +256,74 @@ class FunctionCall:
         return tuple(name for name in self.inputs if name)
 
 
-Call: TypeAlias = KernelCall | ViewCall | JoinCall | FunctionCall
+@dataclass(frozen=True, slots=True)
+class LoopBegin:
+    """What follows, up to the `LoopEnd` of the same number, runs again and again.
+
+    The `initial` values become the `states` before the first step; `index` is the number of the
+    step ("" if nothing reads it). There are `limit` steps at most (an i64 scalar), none unless the
+    bool `first` is true, and never more than `most`. An operand that is absent is "".
+    """
+
+    loop: int
+    limit: str
+    first: str
+    initial: tuple[str, ...]
+    states: tuple[str, ...]
+    index: str
+    most: int
+    source: str
+    guards: tuple[Guard, ...] = ()  # as of a kernel's call
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Limit, first condition and initial values; absent ones are ""."""
+        return (self.limit, self.first, *self.initial)
+
+    @property
+    def output(self) -> str:
+        """The first of what it defines; "" of a loop without states whose index nobody reads."""
+        return next(iter(written_by(self)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopEnd:
+    """The end of a step: `following` become the states, and `collected` rows of their results.
+
+    There is no next step unless the bool `again` ("" if absent) is true. `results` are the last
+    states, the collected rows, how many steps ran, and whether the loop would go on but for `most`;
+    "" for what nothing reads. Of rows whose number is in `backward` the last step makes the first.
+    """
+
+    loop: int
+    again: str
+    following: tuple[str, ...]
+    collected: tuple[str, ...]
+    results: tuple[str, ...]
+    backward: tuple[int, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Next condition, next states, and what is collected; absent ones are ""."""
+        return (self.again, *self.following, *self.collected)
+
+    @property
+    def final(self) -> tuple[str, ...]:
+        """The last states."""
+        return self.results[: len(self.following)]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What was collected."""
+        return self.results[len(self.following) : -2]
+
+    @property
+    def output(self) -> str:
+        """The first result."""
+        return written_by(self)[0]
+
+
+Call: TypeAlias = KernelCall | ViewCall | JoinCall | FunctionCall | LoopBegin | LoopEnd
 
 
 def reads_of(call: Call) -> tuple[str, ...]:
@@ -261,13 +333,23 @@ def reads_of(call: Call) -> tuple[str, ...]:
             return (call.input,)
         case FunctionCall():
             return call.present
+        case LoopBegin() | LoopEnd():
+            return tuple(name for name in call.inputs if name)
         case _:
             return call.inputs
 
 
 def written_by(call: Call) -> tuple[str, ...]:
     """The values that a call defines."""
-    return call.outputs if isinstance(call, FunctionCall) else (call.output,)
+    match call:
+        case FunctionCall():
+            return call.outputs
+        case LoopBegin():
+            return tuple(name for name in (*call.states, call.index) if name)
+        case LoopEnd():
+            return tuple(name for name in call.results if name)
+        case _:
+            return (call.output,)
 
 
 @dataclass(frozen=True, slots=True)

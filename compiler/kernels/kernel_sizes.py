@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from compiler.expr.affine import Ranges, expr_range
-from compiler.expr.nodes import Binary, Const, Load
+from compiler.expr.nodes import Binary, Const, Index, Load
 from compiler.expr.walk import postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.types.dtypes import DType
@@ -49,10 +50,12 @@ def greatest_sizes(kernel: FusedKernel) -> dict[str, dict[int, int]]:
 def size_vectors(
     kernel: FusedKernel, sizes: Sequence[int] = ()
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """What the inputs that hold sizes are to contain: `sizes`, or else the greatest there are.
+    """What the inputs that hold sizes are to contain: `sizes`, or else those that the kernel is
+    tuned for, or else the greatest there are.
 
     `sizes` are those of the model; inputs with another number of elements hold others.
     """
+    sizes = sizes or kernel.sizes
     vectors = {}
     shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
     for name, greatest in greatest_sizes(kernel).items():
@@ -61,6 +64,60 @@ def size_vectors(
             vector[number] = size
         vectors[name] = np.minimum(vector, sizes) if vector.shape == (len(sizes),) else vector
     return vectors
+
+
+def kernel_at(kernel: FusedKernel, sizes: Sequence[int]) -> FusedKernel:
+    """The kernel as it is tuned for these sizes of its model.
+
+    Only sizes that it reads count: it is itself where those are the greatest, or where it reads
+    none.
+    """
+    for name, vector in size_vectors(replace(kernel, sizes=())).items():
+        if len(vector) == len(sizes):
+            read = greatest_sizes(kernel)[name]
+            at = [
+                min(int(greatest), sizes[number]) if number in read else int(greatest)
+                for number, greatest in enumerate(vector)
+            ]
+            return replace(kernel, sizes=() if at == vector.tolist() else tuple(at))
+    return replace(kernel, sizes=())
+
+
+@dataclass(frozen=True, slots=True)
+class LiveExtents:
+    """How far a kernel's loops run at the sizes that it is tuned for: the extents of its output's
+    axes, and of axes that are summed over, by name."""
+
+    output: tuple[int, ...]
+    reduce: Mapping[str, int]
+
+
+def live_extents(kernel: FusedKernel) -> LiveExtents:
+    """The extents at the kernel's sizes; of axes that no size ends, those there are."""
+    vectors = size_vectors(kernel)
+    output: list[int] = []
+    for position, axis in enumerate(kernel.output.axes):
+        after = math.prod(kernel.output.shape[position + 1 :])
+        extent = float(axis.extent)
+        for limit in kernel.limits:
+            if after <= limit.stride < after * axis.extent:
+                size = int(vectors[limit.sizes][limit.number]) + limit.offset
+                extent *= min(1.0, max(size, 0) / limit.extent)
+        output.append(max(1, math.ceil(extent)))
+    reduce: dict[str, int] = {}
+    for stage in kernel.stages if vectors else ():
+        extents = {axis.name: axis.extent for axis in stage.reduce_axes}
+        for node in postorder(stage.body):
+            match node:
+                case Binary(
+                    op="lt",
+                    left=Index(name=axis_name),
+                    right=Load(buffer=name, indices=(Const(value=number),)),
+                ) if axis_name in extents and name in vectors:
+                    size = max(1, int(vectors[name][int(number)]))
+                    known = reduce.get(axis_name, extents[axis_name])
+                    reduce[axis_name] = min(known, size)
+    return LiveExtents(tuple(output), reduce)
 
 
 def needed_elements(
@@ -72,6 +129,6 @@ def needed_elements(
     place = np.arange(math.prod(kernel.output.shape)).reshape(kernel.output.shape)
     needed = np.ones(kernel.output.shape, np.bool_)
     for limit in kernel.limits:
-        size = inputs[limit.sizes][limit.number]
+        size = inputs[limit.sizes][limit.number] + limit.offset
         needed &= place // limit.stride % limit.extent < size
     return needed

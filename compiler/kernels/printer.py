@@ -24,6 +24,8 @@ from compiler.kernels.kernel import (
     JoinCall,
     KernelCall,
     KernelProgram,
+    LoopBegin,
+    LoopEnd,
 )
 from compiler.kernels.serialize import ExpressionTable
 from compiler.kernels.stage import Axis, Stage
@@ -39,7 +41,10 @@ def format_kernel(kernel: FusedKernel) -> str:
         lines.append(f"  input {buffer.name}: {buffer.type}{' constant' * buffer.constant}")
     for limit in kernel.limits:
         place = f"{kernel.output.name} place // {limit.stride} % {limit.extent}"
-        lines.append(f"  needed where {place} < {limit.sizes}[{limit.number}]")
+        more = f" + {limit.offset}" if limit.offset else ""
+        lines.append(f"  needed where {place} < {limit.sizes}[{limit.number}]{more}")
+    if kernel.sizes:
+        lines.append(f"  tuned at sizes {', '.join(map(str, kernel.sizes))}")
     for stage in kernel.stages:
         lines.extend("  " + line for line in _stage_lines(stage))
     return "\n".join(lines) + "\n"
@@ -58,6 +63,8 @@ def format_kernel_program(program: KernelProgram) -> str:
             results = ", ".join(call.outputs)
             where = f" where {' and '.join(map(str, call.guards))}" if call.guards else ""
             lines.append(f"  {results} = function {call.name}({arguments}) {call.arguments}{where}")
+        elif isinstance(call, LoopBegin | LoopEnd):
+            lines.append(f"  {_loop_text(call)}")
         elif isinstance(call, JoinCall):
             lines.append(f"  {call.output} = join {', '.join(call.inputs)}")
         else:
@@ -68,6 +75,25 @@ def format_kernel_program(program: KernelProgram) -> str:
     for key, (call, *_) in program.kernel_calls().items():
         lines.append(f"\n<{key}>\n{format_kernel(call.kernel)}")
     return "\n".join(lines)
+
+
+def _loop_text(call: LoopBegin | LoopEnd) -> str:
+    """Where a loop begins or ends."""
+    if isinstance(call, LoopBegin):
+        ends = f"{call.limit or call.most} steps, at most {call.most}"
+        asked = f", if {call.first}" if call.first else ""
+        states = ", ".join(
+            f"{state} = {initial}" for state, initial in zip(call.states, call.initial, strict=True)
+        )
+        where = f" where {' and '.join(map(str, call.guards))}" if call.guards else ""
+        step = f" {call.index}" if call.index else ""
+        return f"loop {call.loop}{step} of {ends}{asked}: {states}{where}"
+    again = f" again if {call.again}" if call.again else ""
+    names = ", ".join(name or "-" for name in call.results)
+    return (
+        f"{names} = end of loop {call.loop}{again}: next {', '.join(call.following) or '-'}; "
+        f"rows {', '.join(call.collected) or '-'}"
+    )
 
 
 def format_expression(expr: Expr) -> str:

@@ -113,11 +113,13 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
         "stages": stages,
         "anchor": kernel.anchor,
         **({"limits": [_limit_to_json(limit) for limit in kernel.limits]} if kernel.limits else {}),
+        **({"sizes": list(kernel.sizes)} if kernel.sizes else {}),
     }
 
 
 def _limit_to_json(limit: Limit) -> list[str | int]:
-    return [limit.stride, limit.extent, limit.sizes, limit.number]
+    offset = [limit.offset] if limit.offset else []
+    return [limit.stride, limit.extent, limit.sizes, limit.number, *offset]
 
 
 def kernel_from_json(value: Any) -> FusedKernel:
@@ -154,10 +156,11 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
         for name, axes, reduce, combiner, body, *accumulator in value["stages"]
     )
     limits = tuple(
-        Limit(int(stride), int(extent), str(sizes), int(number))
-        for stride, extent, sizes, number in value.get("limits", ())
+        Limit(int(stride), int(extent), str(sizes), int(number), *map(int, offset))
+        for stride, extent, sizes, number, *offset in value.get("limits", ())
     )
-    return FusedKernel(str(value["name"]), inputs, stages, str(value["anchor"]), limits)
+    sizes = tuple(int(size) for size in value.get("sizes", ()))
+    return FusedKernel(str(value["name"]), inputs, stages, str(value["anchor"]), limits, sizes)
 
 
 def _expression_from_row(row: Sequence[Any], nodes: Sequence[Expr]) -> Expr:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.errors import ScheduleError
-from compiler.expr.nodes import Expr, Index, Load, add, index, integer, mul
-from compiler.expr.walk import transform
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Binary, Const, Expr, Index, Load, add, index, integer, mul
+from compiler.expr.walk import postorder, transform
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Axis, Stage
+from compiler.types.dtypes import DType
 
 
 def split_rows(kernel: FusedKernel) -> FusedKernel:
@@ -25,6 +27,50 @@ def split_rows(kernel: FusedKernel) -> FusedKernel:
         except ScheduleError:
             continue
     return kernel
+
+
+def split_folds(kernel: FusedKernel) -> FusedKernel:
+    """The kernel with reduce axes in two where a size is about their rest: r % 80 < sizes[1].
+
+    [c*h*w] -> [c*h, w] -> [c, h, w]: sums of groups of channels end with rows and columns then.
+    """
+    for stage in kernel.stages:
+        for position, axis in enumerate(stage.reduce_axes):
+            for factor in _rests(stage, axis):
+                try:
+                    made = _split(kernel, position, factor, stage.name)
+                    return split_folds(replace(made, stages=tuple(map(_undivided, made.stages))))
+                except ScheduleError:
+                    continue
+    return kernel
+
+
+def _undivided(stage: Stage) -> Stage:
+    """The stage without divisions that its axes settle: (80 * q + r) % 80 is r."""
+    ranges = {item.name: (0, item.extent - 1) for item in (*stage.axes, *stage.reduce_axes)}
+
+    def visit(node: Expr) -> Expr | None:
+        if not isinstance(node, Binary) or node.op not in ("mod", "floordiv"):
+            return None
+        form = affine(node, ranges) if node.dtype is DType.I64 else None
+        return None if form is None or form.divisions else form.to_expr()
+
+    return replace(stage, body=transform(stage.body, visit))
+
+
+def _rests(stage: Stage, axis: Axis) -> list[int]:
+    """What an axis is divided by before its rest is compared with a size."""
+    found: set[int] = set()
+    for node in postorder(stage.body):
+        match node:
+            case Binary(op="lt", left=Binary(op="mod", left=place, right=Const(value=size))):
+                inner = 1
+                match place:
+                    case Binary(op="floordiv", left=divided, right=Const(value=by)):
+                        place, inner = divided, int(by)
+                if place == index(axis.name):
+                    found |= {inner, int(size) * inner}
+    return [f for f in sorted(found) if 1 < f < axis.extent and axis.extent % f == 0]
 
 
 def _cuts(kernel: FusedKernel) -> list[tuple[int, int]]:
@@ -41,22 +87,28 @@ def _cuts(kernel: FusedKernel) -> list[tuple[int, int]]:
     return found
 
 
-def _split(kernel: FusedKernel, position: int, factor: int) -> FusedKernel:
+def _split(kernel: FusedKernel, position: int, factor: int, reduction: str = "") -> FusedKernel:
+    """The kernel with an axis of its result, or a reduce axis of the stage `reduction`, in two."""
     shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
     shapes |= {stage.name: stage.shape for stage in kernel.stages}
-    pending = {kernel.output.name: position}
+    pending = {} if reduction else {kernel.output.name: position}
     stages: list[Stage] = []
     for stage in reversed(kernel.stages):
-        place = pending.get(stage.name)
-        axis = None if place is None else stage.axes[place]
-        body = _split_body(stage.body, axis, factor, shapes, pending)
-        if place is not None and axis is not None:
+        place, folds = pending.get(stage.name), stage.name == reduction
+        if folds and place is not None:
+            raise ScheduleError(f"{stage.name} is read along an axis that it folds")
+        place = position if folds else place
+        if place is not None:
+            axes = stage.reduce_axes if folds else stage.axes
+            axis = axes[place]
+            body = _split_body(stage.body, axis, factor, shapes, pending)
             names = {item.name for item in (*stage.axes, *stage.reduce_axes)}
             if not names.isdisjoint((f"{axis.name}_q", f"{axis.name}_r")):
                 raise ScheduleError(f"{stage.name} has an axis {axis.name}_q already")
             pair = (Axis(f"{axis.name}_q", axis.extent // factor), Axis(f"{axis.name}_r", factor))
-            axes = (*stage.axes[:place], *pair, *stage.axes[place + 1 :])
-            stage = replace(stage, axes=axes, body=body)
+            axes = (*axes[:place], *pair, *axes[place + 1 :])
+            stage = replace(stage, body=body)
+            stage = replace(stage, reduce_axes=axes) if folds else replace(stage, axes=axes)
         stages.append(stage)
     stages.reverse()
     _check_readers(stages, shapes, pending)
@@ -73,14 +125,12 @@ def _split(kernel: FusedKernel, position: int, factor: int) -> FusedKernel:
 
 def _split_body(
     body: Expr,
-    axis: Axis | None,
+    axis: Axis,
     factor: int,
     shapes: dict[str, tuple[int, ...]],
     pending: dict[str, int],
 ) -> Expr:
     """The body over quotient and rest of the axis; notes the dimensions that it splits."""
-    if axis is None:
-        return body
     whole, extent = index(axis.name), axis.extent
     quotient, rest = index(f"{axis.name}_q"), index(f"{axis.name}_r")
 

@@ -10,6 +10,8 @@ from compiler.kernels.kernel import (
     JoinCall,
     KernelCall,
     KernelProgram,
+    LoopBegin,
+    LoopEnd,
     ViewCall,
     reads_of,
     written_by,
@@ -27,7 +29,8 @@ def verify_program(program: KernelProgram) -> None:
     Values are defined before they are read and only once, calls fit their kernels' buffers, views
     keep the element type and lie within what they are views of, which is no constant if they are
     less than the whole, joins are as large as their inputs together, equal keys mean equal kernels,
-    every kernel is valid, functions are called with what they were bound to.
+    every kernel is valid, functions are called with what they were bound to, loops lie within each
+    other and keep the types of their states.
     """
     known = {*program.inputs, *program.constants}
     kernels: dict[str, FusedKernel] = {}
@@ -39,6 +42,9 @@ def verify_program(program: KernelProgram) -> None:
         if isinstance(call, KernelCall) and call.key not in kernels:
             verify_kernel(call.kernel)
             kernels[call.key] = call.kernel
+    problem = _loops_problem(program)
+    if problem:
+        raise VerifyError(f"program {program.name}: {problem}")
     for name in program.outputs:
         if name not in known:
             raise VerifyError(f"program {program.name}: output {name} is never computed")
@@ -47,7 +53,7 @@ def verify_program(program: KernelProgram) -> None:
 def _call_problem(program: KernelProgram, call: Call, known: set[str]) -> str:
     """Why a call is wrong, or nothing."""
     inputs = reads_of(call)
-    guards = call.guards if isinstance(call, KernelCall | FunctionCall) else ()
+    guards = call.guards if isinstance(call, KernelCall | FunctionCall | LoopBegin) else ()
     for guard in guards:
         if guard.value in program.constants or program.types[guard.value] != _CONDITION:
             return f"has the guard {guard}, which is no bool that is computed"
@@ -58,6 +64,8 @@ def _call_problem(program: KernelProgram, call: Call, known: set[str]) -> str:
         return "is computed twice"
     if isinstance(call, FunctionCall):
         return _function_problem(program, call)
+    if isinstance(call, LoopBegin | LoopEnd):
+        return ""  # see `_loops_problem`
     result = program.types[call.output]
     if isinstance(call, ViewCall):
         source = program.types[call.input]
@@ -91,3 +99,31 @@ def _function_problem(program: KernelProgram, call: FunctionCall) -> str:
     if made != call.results or len(set(call.outputs)) != len(call.outputs):
         return f"function {call.name} does not make {', '.join(map(str, made))}"
     return ""
+
+
+def _loops_problem(program: KernelProgram) -> str:
+    """Why the loops are wrong, or nothing."""
+    types = program.types
+    open_loops: list[LoopBegin] = []
+    for call in program.calls:
+        if isinstance(call, LoopBegin):
+            open_loops.append(call)
+            if call.limit and types[call.limit] != TensorType(DType.I64, ()):
+                return f"loop {call.loop} has the limit {call.limit}, which is no integer"
+        if not isinstance(call, LoopEnd):
+            continue
+        if not open_loops or open_loops[-1].loop != call.loop:
+            return f"loop {call.loop} ends where it has not begun"
+        begin = open_loops.pop()
+        for condition in (begin.first, call.again):
+            if condition and types[condition] != _CONDITION:
+                return f"loop {call.loop} goes on where {condition} is true, which is no bool"
+        for values in (begin.initial, begin.states, call.following):
+            if [types[name] for name in values] != [types[name] for name in begin.states]:
+                return f"loop {call.loop} has states of other types than {', '.join(values)}"
+        if len(call.results) != len(call.following) + len(call.collected) + 2:
+            return f"loop {call.loop} gives {len(call.results)} results"
+        for value, row in zip(call.collected, call.rows, strict=True):
+            if row and types[row].bytes != begin.most * types[value].bytes:
+                return f"loop {call.loop} has no {begin.most} rows of {value} in {row}"
+    return f"loop {open_loops[-1].loop} has no end" if open_loops else ""

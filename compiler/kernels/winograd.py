@@ -10,6 +10,7 @@ when it is transformed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -22,7 +23,9 @@ from compiler.expr.nodes import (
     Cast,
     Const,
     Expr,
+    Index,
     Load,
+    Select,
     add,
     binary,
     cast,
@@ -33,6 +36,8 @@ from compiler.expr.nodes import (
     select,
     unary,
 )
+from compiler.expr.parts import conjuncts
+from compiler.expr.walk import postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
@@ -135,7 +140,62 @@ def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
     constant = {buffer.name for buffer in kernel.inputs if buffer.constant}
     if data.indices != plain or weight.indices != packed or weight.buffer not in constant:
         return None
-    return BlockedConv(n, ocb, oh, ow, oci, icb, ici, data, weight)
+    found = BlockedConv(n, ocb, oh, ow, oci, icb, ici, data, weight)
+    return None if _plane_ends(kernel, found) is None else found
+
+
+def _plane_ends(kernel: FusedKernel, conv: BlockedConv) -> dict[str, list[tuple[Load, int]]] | None:
+    """By axis of a plane the sizes, and what is added to them, beyond which nothing is needed.
+
+    From the limits, and from what fills the result; None where one is about parts of a plane.
+    """
+    shape = kernel.output.shape
+    axes = [axis.name for axis in kernel.output.axes]
+    ends: dict[str, list[tuple[Load, int]]] = {conv.oh.name: [], conv.ow.name: []}
+    named = dict(zip(axes[2:4], ends.values(), strict=False))
+    body = kernel.output.body
+    while isinstance(body, Select):
+        for part in conjuncts(body.condition):
+            match part:
+                case Binary(op="lt", left=Index(name=name), right=Load() as size) if name in named:
+                    named[name].append((size, 0))
+        body = body.then
+    filled = sum(map(len, ends.values()))
+    stages = kernel.stages[[s.name for s in kernel.stages].index(kernel.anchor) + 1 :]
+    if filled != sum(_compares_sizes(node) for s in stages for node in postorder(s.body)):
+        return None
+    for limit in kernel.limits:
+        if limit.stride % math.prod(shape[2:]) == 0:
+            continue  # of images or channels
+        if shape != kernel.stage(kernel.anchor).shape:
+            return None
+        size = Load(DType.I64, limit.sizes, (integer(limit.number),))
+        for position in (2, 3):
+            inner = math.prod(shape[position + 1 :])
+            if (limit.stride, limit.extent) == (inner, shape[position]):
+                named[axes[position]].append((size, limit.offset))
+                break
+        else:
+            return None
+    return ends
+
+
+def ends_within_planes(kernel: FusedKernel) -> bool:
+    """Whether rows or columns of a blocked convolution's result end at run time.
+
+    Then its tiles stay in rows, each of which has as many as there are columns.
+    """
+    conv = blocked_conv(kernel)
+    ends = None if conv is None else _plane_ends(kernel, conv)
+    return ends is not None and any(ends.values())
+
+
+def _compares_sizes(node: Expr) -> bool:
+    """Whether a node compares a position with a size."""
+    match node:
+        case Binary(op="lt", right=Load(dtype=DType.I64, indices=(Const(),))):
+            return True
+    return False
 
 
 def _factors(anchor: Stage) -> tuple[Load, Load] | None:
@@ -160,7 +220,8 @@ def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
     """The same kernel with its convolution in Winograd's form.
 
     The anchor becomes the stages `data.rows`, `data.both` (transformed data), `products`,
-    `output.rows` and, under its own name, the transformed-back output. The weight input becomes the
+    `output.rows` and, under its own name, the transformed-back output. Tiles are numbered along one
+    axis, or two where a plane ends at run time. The weight input becomes the
     transformed filter [m+2, m+2, OC, IC]. The anchor of the result is `products`.
     """
     if m not in TRANSFORMS:
@@ -171,7 +232,7 @@ def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
     anchor = kernel.stage(kernel.anchor)
     position = [stage.name for stage in kernel.stages].index(anchor.name)
     before, source = _padded_to_tiles(kernel, conv, m, position)
-    stages = _stages(anchor, source, conv, m)
+    stages = _stages(anchor, source, conv, m, ends_within_planes(kernel))
     weight = kernel.buffer(conv.weight.buffer)
     outputs, channels = weight.shape[:2]
     inputs = tuple(
@@ -194,6 +255,8 @@ def _padded_to_tiles(
     """The stages before the anchor, and the one with its data, which covers whole tiles."""
     data = conv.data.buffer
     need = [-(-axis.extent // m) * m + 2 for axis in (conv.oh, conv.ow)]
+    limits = _plane_ends(kernel, conv) or {}
+    ends = [limits.get(axis.name, []) for axis in (conv.oh, conv.ow)]
     before = kernel.stages[:position]
     for stage in before:
         if stage.name == data:
@@ -201,6 +264,7 @@ def _padded_to_tiles(
             body = stage.body
             if [stage.shape[2], stage.shape[3]] != need:
                 body = _zero_outside(body, plane, stage.shape[2:4])
+            body = _zero_behind(body, plane, ends)
             axes = (*stage.axes[:2], *map(Axis, plane, need), stage.axes[4])
             grown = replace(stage, axes=axes, body=_as_summed(body))
             return tuple(grown if other is stage else other for other in before), data
@@ -211,7 +275,7 @@ def _padded_to_tiles(
         Axis(name, extent)
         for name, extent in zip(names, (*shape[:2], *need, shape[4]), strict=True)
     )
-    body = _zero_outside(load, ["ih", "iw"], shape[2:4])
+    body = _zero_behind(_zero_outside(load, ["ih", "iw"], shape[2:4]), ["ih", "iw"], ends)
     return (*before, Stage("pad", axes, (), "", _as_summed(body))), "pad"
 
 
@@ -227,6 +291,20 @@ def _zero_outside(body: Expr, names: Sequence[str], extents: Sequence[int]) -> E
     ]
     both = Binary(DType.BOOL, "and", conditions[0], conditions[1])
     return select(both, body, const(0, body.dtype))
+
+
+def _zero_behind(
+    body: Expr, names: Sequence[str], ends: Sequence[Sequence[tuple[Load, int]]]
+) -> Expr:
+    """The data with zeros where no window that is needed reads it.
+
+    A tile's results are sums of all of its data, of which what is not needed may be NaN.
+    """
+    for name, sizes in zip(names, ends, strict=True):
+        for size, offset in sizes:
+            place = add(index(name), integer(-offset - 2))
+            body = select(binary("lt", place, size), body, const(0, body.dtype))
+    return body
 
 
 def combination(row: Sequence[Fraction], term: Callable[[int], Expr]) -> Expr:
@@ -263,13 +341,16 @@ def _rows(matrix: Matrix, row: Expr, term: Callable[[int], Expr]) -> Expr:
     return result
 
 
-def _stages(anchor: Stage, source: str, conv: BlockedConv, m: int) -> tuple[Stage, ...]:
+def _stages(
+    anchor: Stage, source: str, conv: BlockedConv, m: int, by_rows_of_tiles: bool
+) -> tuple[Stage, ...]:
     transforms, size = TRANSFORMS[m], m + 2
     extents = {name: getattr(conv, name).extent for name in ("n", "ocb", "oci", "icb", "ici")}
     rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
     dtype, lanes = anchor.dtype, conv.oci.extent
     n, icb, th, tw, x, y, ici = (index(i) for i in ("n", "icb", "th", "tw", "x", "y", "ici"))
-    ocb, t, oci, p = (index(i) for i in ("ocb", "t", "oci", "p"))
+    ocb, oci, p = (index(i) for i in ("ocb", "oci", "p"))
+    tiles, tile_axes = ((th, tw), "th tw") if by_rows_of_tiles else ((index("t"),), "t")
     extents |= {"th": rows, "tw": columns, "t": rows * columns, "x": size, "y": size, "p": m}
 
     def axes(names: str) -> tuple[Axis, ...]:
@@ -290,12 +371,14 @@ def _stages(anchor: Stage, source: str, conv: BlockedConv, m: int) -> tuple[Stag
     both = Stage(
         "data.both", axes("n x y icb th tw ici"), (), "", _rows(transforms.data, y, row_result)
     )
-    position = (binary("floordiv", t, integer(columns)), binary("mod", t, integer(columns)))
+    position: tuple[Expr, ...] = tiles
+    if not by_rows_of_tiles:
+        position = tuple(binary(op, tiles[0], integer(columns)) for op in ("floordiv", "mod"))
     oc = add(mul(ocb, integer(lanes)), oci)
     ic = add(mul(icb, integer(lanes)), ici)
     products = Stage(
         "products",
-        axes("n x y ocb t oci"),
+        axes(f"n x y ocb {tile_axes} oci"),
         axes("icb ici"),
         "sum",
         mul(
@@ -305,20 +388,18 @@ def _stages(anchor: Stage, source: str, conv: BlockedConv, m: int) -> tuple[Stag
     )
 
     def product(i: int) -> Expr:
-        return Load(dtype, "products", (n, integer(i), y, ocb, t, oci))
+        return Load(dtype, "products", (n, integer(i), y, ocb, *tiles, oci))
 
-    output_rows = Stage(
-        "output.rows", axes("n ocb t p y oci"), (), "", _rows(transforms.output, p, product)
-    )
+    names = f"n ocb {tile_axes} p y oci"
+    output_rows = Stage("output.rows", axes(names), (), "", _rows(transforms.output, p, product))
     image, block, oh, ow, lane = (index(axis.name) for axis in anchor.axes)
-    tile = add(
-        mul(binary("floordiv", oh, integer(m)), integer(columns)),
-        binary("floordiv", ow, integer(m)),
-    )
+    tile = tuple(binary("floordiv", place, integer(m)) for place in (oh, ow))
+    if not by_rows_of_tiles:
+        tile = (add(mul(tile[0], integer(columns)), tile[1]),)
 
     def output_row(j: int) -> Expr:
         inside = binary("mod", oh, integer(m))
-        return Load(dtype, "output.rows", (image, block, tile, inside, integer(j), lane))
+        return Load(dtype, "output.rows", (image, block, *tile, inside, integer(j), lane))
 
     back = _rows(transforms.output, binary("mod", ow, integer(m)), output_row)
     final = Stage(anchor.name, anchor.axes, (), "", back)

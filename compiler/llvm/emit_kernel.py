@@ -284,7 +284,11 @@ class _FunctionEmitter:
         values = [self.addresses.names[name] for name in outside]
         sets_up = tiled and kernel.target.matrix_tiles is not None
         stop = None if loop.limit is None else self._stop(loop)
-        call_outlined(writer, loop, name, values, sets_up, stop)
+        worth = None
+        if loop.worth is not None:
+            self.expressions.begin_statement(None)
+            worth = self.expressions.value(loop.worth).text
+        call_outlined(writer, loop, name, values, sets_up, stop, worth)
         if outside:
             for buffer in self._stored(loop):
                 self.addresses.written(buffer)

@@ -33,11 +33,13 @@ def call_outlined(
     outside: Sequence[str] = (),
     tiled: bool = False,
     stop: str | None = None,
+    worth: str | None = None,
 ) -> None:
     """Run the outlined loop `name`: by a team, or alone where there is none.
 
     `outside` are the values of the loops outside. Where the loop is `tiled`, threads set up matrix
-    tiles for it. A loop that ends at run time does so before `stop`, and may have no round.
+    tiles for it. A loop that ends at run time does so before `stop`, and may have no round. Only
+    where the bool `worth`, if there is any, holds do other threads take part.
     """
     type = _context(len(outside) + (stop is not None))
     extent = str(loop.stop - loop.start)
@@ -61,6 +63,9 @@ def call_outlined(
     absent = writer.emit(f"icmp eq ptr {parallel}, null")
     single = writer.emit(f"icmp sle i32 {threads}, 1")
     serial = writer.emit(f"or i1 {absent}, {single}")
+    if worth is not None:
+        little = writer.emit(f"xor i1 {worth}, true")
+        serial = writer.emit(f"or i1 {serial}, {little}")
     wide = writer.emit(f"sext i32 {threads} to i64")
     wanted = writer.emit(f"mul i64 {wide}, {loop.chunks}")
     smaller = writer.emit(f"icmp slt i64 {wanted}, {extent}")

@@ -60,7 +60,8 @@ class For(Stmt):
     """`for start <= variable < stop: body`; `chunks` per thread for a parallel loop.
 
     A serial or parallel loop with a `limit`, an i64 value that the body does not change, ends there
-    if that comes before `stop`: it may have no rounds at all.
+    if that comes before `stop`: it may have no rounds at all. Threads share a parallel loop where
+    it is `worth` that, a bool; everywhere without.
     """
 
     variable: str
@@ -70,6 +71,7 @@ class For(Stmt):
     body: Body
     chunks: int = 1
     limit: Expr | None = None
+    worth: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,11 +65,15 @@ def along_indices(
     yield 0, 0, condition
     for dimension, item in enumerate(indices):
         form = affine(item, ranges)
-        terms = terms_of(form)
-        if not terms:
+        shared = [term for term in terms_of(form) or () if condition.coefficient(term[0])]
+        if not shared:
             continue
-        factor, rest = divmod(condition.coefficient(terms[0][0]), terms[0][1])
-        outer = condition.with_form(condition.form.plus(form, -factor))
+        name, step = shared[0]
+        scaled = condition
+        if step > 1 and condition.coefficient(name) % step:
+            scaled = condition.times(step // math.gcd(step, condition.coefficient(name)))
+        factor, rest = divmod(scaled.coefficient(name), step)
+        outer = scaled.with_form(scaled.form.plus(form, -factor))
         if factor >= 1 and not rest and outer is not None:
             yield dimension, factor, outer
 

@@ -36,6 +36,7 @@ from compiler.loops.ir import (
 )
 from compiler.loops.known_padding import nodes
 from compiler.loops.live_writes import LiveWrites, assumed
+from compiler.loops.share_loops import share_loops
 from compiler.loops.size_conditions import (
     Condition,
     Key,
@@ -43,11 +44,15 @@ from compiler.loops.size_conditions import (
     size_conditions,
     strongest,
 )
+from compiler.loops.split_borders import split_borders
 from compiler.types.dtypes import DType
 
 SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
 """Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
 all of them together take little more code than two whole ones."""
+
+LONE = 3
+"""Rows of a tile that is all there is, at which it is worth smaller ones."""
 
 Facts = dict[Key, Condition]
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
@@ -57,8 +62,11 @@ def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
     """The nest with limits on its loops; the same one where no size is known at run time only."""
     if not limits and not _has_sizes(nest):
         return nest
+    nest, limits, filling = split_borders(nest, limits)
+    before = nest
     nest = replace(nest, body=LiveWrites(nest, limits).guarded_body(nest.body))
-    return replace(nest, body=_Limiter(LiveWrites(nest, limits)).body(nest.body, {}, {}))
+    body = _Limiter(LiveWrites(nest, limits)).body(nest.body, {}, {})
+    return share_loops(replace(nest, body=(*body, *filling)), before, limits)
 
 
 def _has_sizes(nest: LoopNest) -> bool:
@@ -262,9 +270,9 @@ class _Limiter:
         made = replace(statement, body=body)
         if held or not registers:
             return (made,)
-        for key, item in self.live(statement).items():
+        for item in self.live(statement).values():
             rows = self._unrolled_rows(statement, item)
-            if rows is not None and _holds(item, known) and key[0]:
+            if rows is not None and _holds(item, known):
                 variables, factor, count = rows
                 return _tiles(made, item, variables, factor, count)
         return (made,)
@@ -293,8 +301,8 @@ class _Limiter:
         if len(found) != 1 or names & others:
             return None
         ((factor, count),) = found
-        moves = any(step > 0 for _, step in condition.terms)
-        return (frozenset(names), factor, count) if moves and count > 1 else None
+        least = 2 if any(step > 0 for _, step in condition.terms) else LONE
+        return (frozenset(names), factor, count) if count >= least else None
 
 
 def _tiles(

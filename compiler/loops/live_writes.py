@@ -15,7 +15,7 @@ from compiler.expr.affine import Affine, Ranges, affine, expr_range
 from compiler.expr.combiners import neutral_element
 from compiler.expr.nodes import Expr, Load, Select, all_of, select
 from compiler.expr.parts import conjuncts
-from compiler.expr.walk import children, loads, transform
+from compiler.expr.walk import children, transform
 from compiler.kernels.kernel import Limit
 from compiler.loops.ir import (
     Allocate,
@@ -46,6 +46,7 @@ from compiler.loops.size_conditions import (
     Condition,
     Key,
     limit_condition,
+    narrowed,
     size_condition,
     size_conditions,
     strongest,
@@ -89,12 +90,12 @@ class LiveWrites:
         self._outside: dict[str, frozenset[str]] = {}  # of local buffers: variables in scope there
         self._unknown: set[str] = set()  # buffers that are read or written in other ways
         self._walk(nest.body, {}, {})
-        read = (value for place in self.places.values() for value in values_of(place.statement))
-        if any(load.buffer == nest.output.name for value in read for load in loads(value)):
-            self._unknown.add(nest.output.name)  # a recurrence
         self._padding: dict[str, tuple[Padding, ...]] = {}
         self._find_padding()
         self._needs: dict[str, list[_Need]] = {}
+        if self.limits and not self._reads_back_inside():
+            self._unknown.add(nest.output.name)
+            self._needs = {}
 
     def conditions(self, statement: Stmt) -> list[Condition]:
         """Those of a write: its target's, and those outside of which it changes nothing."""
@@ -153,8 +154,8 @@ class LiveWrites:
                     self._walk(inner, {**ranges, variable: (start, stop - 1)}, buffers)
                 case Let(variable=variable, value=value, body=inner):
                     self._walk(inner, {**ranges, variable: expr_range(value, ranges)}, buffers)
-                case If(body=inner):
-                    self._walk(inner, ranges, buffers)
+                case If(condition=condition, body=inner):
+                    self._walk(inner, narrowed(ranges, condition), buffers)
                 case Allocate(memory=memory, body=inner):
                     own = f"{memory.name}#{len(self._outside)}"
                     self._outside[own] = frozenset(ranges)
@@ -189,9 +190,12 @@ class LiveWrites:
                 self._padding[name] = tuple(kept)
 
     def _weakened(self, condition: Condition, place: Place, buffer: str) -> Condition:
-        """What a condition implies for what is inside of a buffer's scope."""
+        """What a condition implies for what is inside of a buffer's scope.
+
+        Names of no loop, of a sum within the value that is written, stay: it is not outside then.
+        """
         for name, factor in condition.terms:
-            if name not in self._outside.get(buffer, ()):
+            if name not in self._outside.get(buffer, ()) and name in place.ranges:
                 low, high = place.ranges[name]
                 condition = condition.at(name, low if factor > 0 else high)
         return condition
@@ -217,14 +221,31 @@ class LiveWrites:
     def _output_conditions(self, statement: Write, ranges: Ranges) -> list[Condition]:
         if self.nest.output.name in self._unknown:
             return []
+        found = self._within_limits(statement.indices, ranges)
+        return [condition for condition in found if condition is not None]
+
+    def _within_limits(self, indices: Sequence[Expr], ranges: Ranges) -> list[Condition | None]:
+        """By limit the condition that an element of the output is within it; None if unknown."""
         place, stride = Affine(0, ()), 1
-        for extent, item in zip(
-            reversed(self.nest.output.shape), reversed(statement.indices), strict=True
-        ):
+        for extent, item in zip(reversed(self.nest.output.shape), reversed(indices), strict=True):
             place = place.plus(affine(item, ranges), stride)
             stride *= extent
-        found = (limit_condition(limit, place, stride, ranges) for limit in self.limits)
-        return [condition for condition in found if condition is not None]
+        return [limit_condition(limit, place, stride, ranges) for limit in self.limits]
+
+    def _reads_back_inside(self) -> bool:
+        """Whether what is needed of the output is computed of no more of it than is needed.
+
+        So it is where a recurrence reads the step before: if a step is within the limits, that is.
+        """
+        shape = self.nest.output.shape
+        for place, load, conditions in self._reads(self.nest.output.name):
+            wanted = self._within_limits(load.indices, _inside(load, shape, place.ranges))
+            if not all(
+                own is not None and any(known.implies(own) for known in conditions)
+                for own in wanted
+            ):
+                return False
+        return True
 
     def _needs_of(self, buffer: str) -> list[_Need]:
         """How far a local buffer is read; [] while that is found out, or where nobody knows."""
@@ -315,6 +336,17 @@ def _loads(value: Expr, place: Place) -> list[tuple[Load, tuple[Condition, ...]]
             stack += [(node.condition, path), (node.otherwise, path), (node.then, own)]
         else:
             stack += [(operand, path) for operand in children(node)]
+    return found
+
+
+def _inside(load: Load, shape: Sequence[int], ranges: Ranges) -> Ranges:
+    """The ranges of variables where an element is read that is there, which no other load is."""
+    found = dict(ranges)
+    for item, extent in zip(load.indices, shape, strict=True):
+        match affine(item, ranges):
+            case Affine(constant=offset, terms=((str() as name, 1),)) if name in found:
+                low, high = found[name]
+                found[name] = max(low, -offset), min(high, extent - 1 - offset)
     return found
 
 

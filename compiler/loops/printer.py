@@ -54,7 +54,9 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
             case For(variable=variable, start=start, stop=stop, kind=kind, body=inner):
                 until = statement.limit
                 end = stop if until is None else f"min({stop}, {format_expression(until)})"
-                yield f"{margin}{kind} {variable} in {start}..{end}:"
+                shared = statement.worth
+                where = "" if shared is None else f" where {format_expression(shared)}"
+                yield f"{margin}{kind} {variable} in {start}..{end}{where}:"
                 yield from _lines(inner, depth + 1)
             case Let(variable=variable, value=value, body=inner):
                 yield f"{margin}let {variable} = {format_expression(value)}"

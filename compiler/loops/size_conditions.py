@@ -56,6 +56,12 @@ class Condition:
         """The left side."""
         return Affine(self.constant, self.terms)
 
+    def times(self, factor: int) -> Condition:
+        """The same condition with both sides multiplied: 2 * i + 1 < 2 * size."""
+        terms = tuple((name, by * factor) for name, by in self.terms)
+        constant = (self.constant + 1) * factor - 1
+        return Condition(terms, constant, self.scale * factor, self.size)
+
     def to_expr(self) -> Expr:
         return binary("lt", self.form.to_expr(), self.bound())
 
@@ -69,6 +75,20 @@ class Condition:
         outer = self.at(variable, 0).form.plus(Affine(1 - factor, ()))
         left = add(self.bound(), Affine(0, ()).plus(outer, -1).to_expr())
         return left if factor == 1 else binary("floordiv", left, integer(factor))
+
+
+def narrowed(ranges: Ranges, condition: Expr) -> Ranges:
+    """The ranges of variables where a condition holds: those that are less than a number."""
+    found = dict(ranges)
+    for part in conjuncts(condition):
+        match part:
+            case Binary(op="lt", left=left, right=Const(value=end)) if left.dtype is DType.I64:
+                form = affine(left, ranges)
+                match form.terms:
+                    case ((str() as name, 1),) if name in found:
+                        low, high = found[name]
+                        found[name] = low, max(low, min(high, int(end) - form.constant - 1))
+    return found
 
 
 def terms_of(form: Affine) -> Terms | None:
@@ -120,11 +140,13 @@ def limit_condition(limit: Limit, place: Affine, total: int, ranges: Ranges) -> 
     constant = place.constant
     if period != total:
         named = tuple((name, factor) for name, factor in named if factor % period)
-        constant %= period
         low, high = affine_range(Affine(constant, named), ranges)
-        if low < 0 or high >= period:
+        first = low - low % period
+        if high >= first + period:
             return None
+        constant -= first
     size = Load(DType.I64, limit.sizes, (integer(limit.number),))
+    constant -= limit.stride * limit.offset
     return reduced(Condition(named, constant, limit.stride, size), ranges)
 
 

@@ -126,6 +126,12 @@ class _Verifier:
             problem = self._value(loop.limit, ranges, guarded)
             if problem:
                 return problem
+        if loop.worth is not None:
+            if loop.kind is not LoopKind.PARALLEL or loop.worth.dtype is not DType.BOOL:
+                return f"the {loop.kind} loop {loop.variable} is worth {loop.worth.dtype}"
+            problem = self._value(loop.worth, ranges, guarded)
+            if problem:
+                return problem
         inner = {**ranges, loop.variable: (loop.start, loop.stop - 1)}
         if loop.kind is LoopKind.UNROLLED:
             self.unrolled.append(loop.variable)

@@ -10,6 +10,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
 from compiler.operators.blocked import PLAIN_TO_BLOCKED
 from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.types.dims import is_whole, whole
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute
 
@@ -110,6 +111,10 @@ class BlockedEmitter:
         name = self.rewriter.fresh(f"{node.output}_blocked")
         self.rewriter.emit(node.operator, inputs, attributes, like=node, output=name)
         self.blocked_names[node.output] = name
+        dims = self.graph.unread.get(node.output)
+        if dims is not None and is_whole(dims[1]):
+            blocks = (whole(self.rewriter.types[name].shape[1]), *dims[2:], whole(self.block))
+            self.rewriter.note_unread(name, (dims[0], *blocks))
 
     def _padded_constants(self, node: Node, form: str) -> list[str]:
         """The constants behind the data, in the shapes that the node's blocked form needs."""

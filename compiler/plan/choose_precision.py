@@ -218,6 +218,7 @@ class _Emitter:
         self.stored = stored
         self.rewriter = Rewriter(graph)
         self.narrow: dict[str, str] = {}  # values that others read in the narrow type: its names
+        self.looped: dict[str, str] = {}  # what loops read in f32 of values stored narrow
         self.copies: dict[str, str] = {}  # narrow copies of values that are read in f32 as well
 
     def run(self) -> Graph:
@@ -285,9 +286,16 @@ class _Emitter:
         return found
 
     def _in_f32(self, name: str, reader: Node) -> str:
-        """The value in f32 if it is one, for this reader alone; itself if it is of another type."""
+        """The value in f32 if it is one, for this reader alone; itself if it is of another type.
+
+        The results of a loop read one cast: they are of the same values.
+        """
         narrow = self.narrow.get(name)
-        return name if narrow is None else self._cast(narrow, DType.F32, reader)
+        if narrow is None or operator(reader.operator).pattern is not Pattern.LOOP:
+            return name if narrow is None else self._cast(narrow, DType.F32, reader)
+        if name not in self.looped:
+            self.looped[name] = self._cast(narrow, DType.F32, reader)
+        return self.looped[name]
 
     def _cast(self, name: str, to: DType, like: Node, output: str = "") -> str:
         output = output or self.rewriter.fresh(f"{name}_{to}")

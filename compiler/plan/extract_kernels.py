@@ -17,6 +17,8 @@ from compiler.kernels.kernel import (
     KernelBuilder,
     KernelCall,
     KernelProgram,
+    LoopBegin,
+    LoopEnd,
     Tensor,
     ViewCall,
     reads_of,
@@ -26,9 +28,11 @@ from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.operators.function import types_of_texts
+from compiler.operators.loop import LoopParts
 from compiler.operators.registry import Pattern, add_expression, complete_attributes, operator
 from compiler.plan.find_guards import common_guards, conditions_first, find_guards
 from compiler.plan.fuse import Group, fuse
+from compiler.plan.loop_order import Bound, LoopNodes, loop_order
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
 
@@ -87,7 +91,11 @@ class _Extractor:
                 self._rename_constant(name)
         groups = list(fuse(self.graph, self.allowance))
         self.guards = find_guards(self.graph, groups)
-        for group in conditions_first(groups, self.guards) if self.guards else groups:
+        ordered = conditions_first(groups, self.guards) if self.guards else groups
+        for group in loop_order(self.graph, ordered):
+            if isinstance(group, Bound):
+                self._loop(group)
+                continue
             self.allowance.check_time(f"the kernel of node {group.nodes[0].source!r}")
             if group.pattern is Pattern.VIEW:
                 self._view(group.nodes[0])
@@ -194,6 +202,74 @@ class _Extractor:
                 guards=common_guards([self.guards.get(name, ()) for name in nodes.values()]),
             )
         )
+
+    # --- loops ----------------------------------------------------------------------------------
+
+    def _loop(self, bound: Bound) -> None:
+        """Where a loop begins or ends; what runs once knows of the guards that all of it has."""
+        loop = bound.loop
+        parts = LoopParts.of(loop.result)
+        count = len(parts.states) + len(parts.collected) + 2
+        # Nobody needs a state that is read neither in steps nor behind them.
+        kept = [n for n in range(len(parts.states)) if n in loop.states or n in loop.results]
+        if bound.begins:
+            names = [
+                loop.states[number].output
+                if number in loop.states
+                else self._fresh(f"{loop.result.output}_state", self.types[parts.initial[number]])
+                for number in kept
+            ]
+            self.calls.append(
+                LoopBegin(
+                    loop=loop.number,
+                    limit=self._read(parts.limit),
+                    first=self._read(parts.first),
+                    initial=tuple(self._read(parts.initial[number]) for number in kept),
+                    states=tuple(names),
+                    index="" if loop.index is None else loop.index.output,
+                    most=complete_attributes(loop.result).integer("most"),
+                    source=loop.result.source,
+                    guards=self._loop_guards(loop),
+                )
+            )
+            return
+        begin = next(
+            call
+            for call in reversed(self.calls)
+            if isinstance(call, LoopBegin) and call.loop == loop.number
+        )
+        following = tuple(
+            self._following(begin, self._read(parts.states[number]), state)
+            for number, state in zip(kept, begin.states, strict=True)
+        )
+        self.calls.append(
+            LoopEnd(
+                loop.number,
+                self._read(parts.again),
+                following,
+                tuple(map(self._read, parts.collected)),
+                tuple(
+                    loop.results[number].output if number in loop.results else ""
+                    for number in (*kept, *range(len(parts.states), count))
+                ),
+                complete_attributes(loop.result).integers("backward"),
+            )
+        )
+
+    def _loop_guards(self, loop: LoopNodes) -> tuple[Guard, ...]:
+        return common_guards([self.guards.get(n.output, ()) for n in loop.results.values()])
+
+    def _following(self, begin: LoopBegin, name: str, state: str) -> str:
+        """The next state, in memory that no state is copied to before it is read."""
+        root = self.root.get(name, name)
+        if root not in begin.states or name == state:
+            return name
+        copy = self._fresh(f"{name}_next", self.types[name])
+        self._copy(name, copy, None)
+        return copy
+
+    def _read(self, name: str) -> str:
+        return self.renamed.get(name, name)
 
     # --- outputs --------------------------------------------------------------------------------
 

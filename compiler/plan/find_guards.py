@@ -3,7 +3,8 @@
 What is read by a `choose` alone, on one of its sides, is needed only where its condition has that
 side taken; and so is what is read by that alone. So a branch of the model is whatever computes one
 side, without being marked as such in the graph: passes are free to move nodes, and what both sides
-or others need always runs.
+or others need always runs. What runs once, before a loop, cannot wait for a condition that is
+computed in the loop's steps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from compiler.graph.ir import Graph
+from compiler.graph.loop_regions import Loops, loop_regions
 from compiler.kernels.kernel import Guard
 from compiler.operators.registry import operator
 from compiler.plan.fuse import Group
@@ -22,8 +24,10 @@ Guards = tuple[Guard, ...]
 def find_guards(graph: Graph, groups: Sequence[Group]) -> dict[str, Guards]:
     """The guards of every group that has any, by its output; the outermost condition first."""
     needs: dict[str, Guards] = dict.fromkeys(graph.outputs, ())
+    loops = loop_regions(graph)
 
     def need(value: str, path: Guards) -> None:
+        path = _known_before(path, loops.get(value, ()), loops)
         needs[value] = _common(needs[value], path) if value in needs else path
 
     guarded: dict[str, Guards] = {}
@@ -42,6 +46,14 @@ def find_guards(graph: Graph, groups: Sequence[Group]) -> dict[str, Guards]:
                 else:
                     need(name, path)
     return guarded
+
+
+def _known_before(path: Guards, inside: Loops, loops: Mapping[str, Loops]) -> Guards:
+    """The first guards of a path, as many as are known to what lies in these loops only."""
+    for count, guard in enumerate(path):
+        if not set(loops.get(guard.value, ())) <= set(inside):
+            return path[:count]
+    return path
 
 
 def common_guards(paths: Sequence[Guards]) -> Guards:

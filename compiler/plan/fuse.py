@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compiler.graph.ir import Graph
+from compiler.graph.loop_regions import loop_regions
 from compiler.graph.rewriter import consumers
 from compiler.limits import Allowance
 from compiler.operators.registry import (
@@ -43,6 +44,7 @@ from compiler.operators.registry import (
     positions_of,
     turns,
 )
+from compiler.plan import place_fills
 from compiler.types.node import Node
 from compiler.types.numerics import is_narrow
 
@@ -85,6 +87,7 @@ class _Fuser:
         self.producers = {node.output: node for node in graph.nodes}
         self.position = {node.output: i for i, node in enumerate(graph.nodes)}
         self.outputs = set(graph.outputs)
+        self.loops = loop_regions(graph)
         self.grouped: set[str] = set()
 
     def run(self) -> tuple[Group, ...]:
@@ -144,7 +147,9 @@ class _Fuser:
             return _pattern(node) is Pattern.ELEMENTWISE and same_shape
 
         members = self._grow(core, joins)
-        while len(members) > 1 and self._reader_widens(members[-1]):
+        while len(members) > 1 and (
+            self._reader_widens(members[-1]) or self._reader_ends(members[-1])
+        ):
             left = {node.output for node in members[:-1]}
             if not all(self._closed(node, left) for node in members[:-2]):
                 break  # the node joins several values, which would all be results without it
@@ -161,6 +166,17 @@ class _Fuser:
             return False
         stored, wide = (types[name].dtype.bytes for name in (node.inputs[0], node.output))
         return _pattern(node) is Pattern.ELEMENTWISE and stored < wide
+
+    def _reader_ends(self, node: Node) -> bool:
+        """Does a node fill padding for one reader that folds whole axes, and may stop before it?"""
+        while node.operator == "fill":
+            readers = self.readers.get(node.output, ())
+            if len(readers) != 1 or node.output in self.outputs:
+                return False
+            if place_fills.folds(readers[0]):
+                return True
+            node = readers[0]
+        return False
 
     def _joins_free(self, node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
         if _pattern(node) not in _FREE:
@@ -198,6 +214,8 @@ class _Fuser:
             reader = min(readers, key=self._order)
             if reader.output in self.grouped or not joins(reader, members, open_values):
                 break
+            if not self._run_as_often(start, reader):
+                break
             members.append(reader)
             inside.add(reader.output)
             closed = all(self._closed(node, inside) for node in members[:-1])
@@ -217,6 +235,10 @@ class _Fuser:
         if _pattern(reader) in _FREE:
             return positions_of(reader) is not Positions.LOOKED_UP
         return passes_over_data(reader) is not None and reader.inputs[0] == node.output
+
+    def _run_as_often(self, one: Node, other: Node) -> bool:
+        """Do both run in each step of the same loops?"""
+        return self.loops.get(one.output, ()) == self.loops.get(other.output, ())
 
     def _closed(self, node: Node, inside: set[str]) -> bool:
         """Is the node's value needed inside the group only (and there at all)?"""
@@ -276,6 +298,8 @@ class _Fuser:
     def _may_absorb(self, node: Node, part: Sequence[Node], patterns: Sequence[Pattern]) -> bool:
         inside = {member.output for member in part}
         if node.output in self.grouped or _pattern(node) not in patterns:
+            return False
+        if not self._run_as_often(node, part[0]):
             return False
         if not self._closed(node, inside):
             return False

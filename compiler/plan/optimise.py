@@ -21,6 +21,7 @@ from compiler.plan import (
     choose_layouts,
     choose_precision,
     cut_windows,
+    place_fills,
     share_memory,
     split_moves,
     spread_dequantised,
@@ -51,7 +52,10 @@ def passes(
         ("cut_windows", plain(cut_windows.run)),
         ("choose_layouts", layouts),
     )
-    spread = (("spread_dequantised", plain(spread_dequantised.run)),)
+    spread = (
+        ("spread_dequantised", plain(spread_dequantised.run)),
+        ("place_fills", plain(place_fills.run)),
+    )
     # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
     stored = (
         ("choose_precision", precision),

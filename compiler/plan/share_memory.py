@@ -222,7 +222,7 @@ class _Joins:
     def _can_lie_elsewhere(self, root: str) -> bool:
         """Whether what makes a value can write it into a join."""
         node = self.facts.producers.get(root)
-        if node is None or operator(node.operator).pattern is Pattern.VIEW:
+        if node is None or operator(node.operator).pattern in (Pattern.VIEW, Pattern.LOOP):
             return False
         return root not in self.spots and root not in self.facts.returned
 

@@ -20,6 +20,7 @@ from compiler.plan.quantise import Quantisation
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.precision import Calibration, Precision
+from compiler.types.signature import SizedPort
 from compiler.types.tensor_type import TensorType
 
 NARROW = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
@@ -56,7 +57,12 @@ class _Emitter:
         }
         inputs = dict.fromkeys(self.switches.values(), TensorType(DType.F32, ()))
         types = {**graph.types, **inputs}
-        self.rewriter = Rewriter(replace(graph, inputs=(*graph.inputs, *inputs), types=types))
+        signature = graph.signature
+        if signature is not None:
+            ports = (SizedPort(name, type.dtype, (), ()) for name, type in inputs.items())
+            signature = replace(signature, inputs=(*signature.inputs, *ports))
+        widened = replace(graph, inputs=(*graph.inputs, *inputs), types=types, signature=signature)
+        self.rewriter = Rewriter(widened)
 
     def run(self) -> Graph:
         """The rewritten graph."""

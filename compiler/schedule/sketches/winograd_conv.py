@@ -93,6 +93,16 @@ class _Context:
         """Tiles in a row."""
         return -(-self.conv.ow.extent // self.m)
 
+    @property
+    def tiles(self) -> tuple[str, ...]:
+        """The axes of the products' tiles."""
+        return tuple(axis.name for axis in self.kernel.stage("products").axes[4:-1])
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether a register tile stays in a row of tiles."""
+        return len(self.tiles) > 1
+
 
 def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """One sketch per tile size, the better first, where Winograd's form exists for the kernel.
@@ -175,7 +185,7 @@ def _sketch(
     unrolls = tuple(step for step in (2, 4, 8, 16) if step <= lanes)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("rows", rows), _default_rows(conv, m, rows)),
-        (Choice("tile", tiles), _default_tile(tiles)),
+        (Choice("tile", tiles), _default_tile(tiles, context)),
         (Choice("unroll", unrolls), min(8, lanes)),
     ]
     if threads > 1:
@@ -216,16 +226,25 @@ def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
     for vectors in (1, MOST_VECTORS, 3, 2):
         if vectors <= context.conv.ocb.extent:
             most = (budget - vectors) // vectors
+            if context.in_rows:
+                most = min(most, context.width)
             pairs += [(count, vectors) for count in range(max(1, most // 2), most + 1)]
     return tuple(pairs)
 
 
-def _default_tile(tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+def _default_tile(tiles: tuple[tuple[int, int], ...], context: _Context) -> tuple[int, int]:
     """Three vectors where there are as many, and as many tiles as then fit the registers.
 
     More vectors mean fewer passes over the transformed data; from four on there are too few
-    multiply-adds between the loads.
+    multiply-adds between the loads. Rows of tiles are cut evenly.
     """
+    if context.in_rows:
+        vectors = max(vectors for _, vectors in tiles)
+        most = max(count for count, own in tiles if own == vectors)
+        even = -(-context.width // -(-context.width // most))
+        return min(
+            (tile for tile in tiles if tile[1] == vectors), key=lambda tile: abs(tile[0] - even)
+        )
     return max(tiles, key=lambda tile: (tile[1] <= 3, tile[1], tile[0]))
 
 
@@ -240,26 +259,27 @@ def _transform_steps(context: _Context) -> list[Step]:
         Unroll("data.rows", "x"),
         Unroll("data.rows", "y"),
         Vectorize("data.rows", "ici"),
-        Reorder("output.rows", ("n", "ocb", "t", "y", "p", "oci")),
+        Reorder("output.rows", ("n", "ocb", *context.tiles, "y", "p", "oci")),
         Unroll("output.rows", "y"),
         Unroll("output.rows", "p"),
         Vectorize("output.rows", "oci"),
     ]
 
 
-def _product_steps(unroll: int, columns: int) -> list[Step]:
+def _product_steps(unroll: int, columns: int, tiles: tuple[str, ...]) -> list[Step]:
     """The small matrix products: one per position of the transformed tile."""
+    *rows, t = tiles
     return [
-        Tile("products", "t", columns),
-        Reorder("products", ("n", "x", "y", "t.o", "t.i", "ocb", "oci")),
-        Unroll("products", "t.i"),
+        Tile("products", t, columns),
+        Reorder("products", ("n", "x", "y", *rows, f"{t}.o", f"{t}.i", "ocb", "oci")),
+        Unroll("products", f"{t}.i"),
         Unroll("products", "ocb"),
         Vectorize("products", "oci"),
-        ComputeAt("products.sum", "products", "t.o", "register"),
+        ComputeAt("products.sum", "products", f"{t}.o", "register"),
         Tile("products.sum", "ici", unroll),
-        Reorder("products.sum", ("n", "x", "y", "icb", "ici.o", "ici.i", "t", "ocb", "oci")),
+        Reorder("products.sum", ("n", "x", "y", "icb", "ici.o", "ici.i", *rows, t, "ocb", "oci")),
         Unroll("products.sum", "ici.i", False),
-        Unroll("products.sum", "t"),
+        *(Unroll("products.sum", axis) for axis in (*rows, t)),
         Unroll("products.sum", "ocb"),
         Vectorize("products.sum", "oci"),
     ]
@@ -308,7 +328,7 @@ class _Plan:
             Vectorize(output, conv.oci.name),
             ComputeAt("output.rows", output, f"{column}.o"),
             *_transform_steps(context),
-            *_product_steps(self.unroll.item(), self.columns.item()),
+            *_product_steps(self.unroll.item(), self.columns.item(), context.tiles),
         ]
 
     def _ordered(self, *loops: Loop) -> Reorder:
@@ -360,13 +380,15 @@ class _Plan:
         window, lanes = (m + 2) ** 2, context.lanes
         inputs, outputs = context.inputs, conv.ocb.extent
         tiles = conv.n.extent * context.rows * context.width
-        block = self.rows * context.width
+        block = context.width * (np.ones_like(self.rows) if context.in_rows else self.rows)
         columns, vectors = np.minimum(self.columns, block) * 1.0, self.vectors * 1.0
         unroll = np.minimum(self.unroll, conv.ici.extent)
         nest = Nest(AXES, self.values.count)
         nest.inside[1], nest.inside[2], nest.inside[3] = columns, vectors, unroll
         nest.loop(Loop("ici.o", "input", inputs, unroll))
         nest.loop(Loop("t.o", "tile", block, self.columns))
+        if context.in_rows:
+            nest.loop(Loop("th", "tile", self.rows))
         nest.loop(Loop("xy", "window", window))
         channels = self.by_channels.astype(np.int64)
         nest.loop(self.blocks, self.row_blocks, which=channels)
@@ -417,7 +439,7 @@ class _Plan:
         steps = context.inputs * (context.m + 2) ** 2
         blocks = conv.ocb.extent / self.vectors  # peeled, unless they are shared
         blocks = np.where(self.by_channels, np.ceil(blocks), blocks)
-        turns = blocks * conv.n.extent * context.rows / self.rows
+        turns = blocks * conv.n.extent * context.rows / (1 if context.in_rows else self.rows)
         return np.asarray(per_block * steps * turns, np.float64)
 
 

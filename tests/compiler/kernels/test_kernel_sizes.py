@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from compiler.expr.nodes import binary, const, integer, select
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
-from compiler.kernels.kernel_sizes import greatest_sizes, needed_elements, size_vectors
+from compiler.kernels.kernel_sizes import (
+    greatest_sizes,
+    kernel_at,
+    live_extents,
+    needed_elements,
+    size_vectors,
+)
+from compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from compiler.kernels.workload_key import workload_key
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from measure.worker.check_output import OutputCheck
@@ -82,3 +90,21 @@ def test_what_lies_behind_the_limits_may_be_anything() -> None:
     assert check.mismatch(found) is None
     found[1] = np.nan
     assert check.mismatch(found) is not None
+
+
+def test_a_kernel_that_is_tuned_for_other_sizes_is_another_workload() -> None:
+    kernel = filled_sums()
+    (at,) = {kernel_at(kernel, (2, 9, 7, 9)), kernel_at(kernel, (2, 1, 7, 30))}  # it reads 0 and 2
+    assert at.sizes == (2, LENGTH, 7, LENGTH)
+    assert workload_key(at) != workload_key(kernel)
+    assert kernel_from_json(kernel_to_json(at)) == at
+    assert kernel_at(at, (ROWS, 1, LENGTH, 1)) == kernel
+    inputs = make_inputs(at, 0, "key")
+    np.testing.assert_array_equal(inputs[kernel.inputs[1].name], at.sizes)
+
+
+def test_loops_run_as_far_as_the_sizes_that_a_kernel_is_tuned_for() -> None:
+    kernel = filled_sums()
+    whole, part = live_extents(kernel), live_extents(kernel_at(kernel, (2, 9, 7, 9)))
+    assert (whole.output, dict(whole.reduce)) == ((ROWS,), {"r": LENGTH})
+    assert (part.output, dict(part.reduce)) == ((2,), {"r": 7})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -200,6 +201,19 @@ def test_a_reader_of_everything_takes_limits_away() -> None:
     total = model.apply("reduce_sum", first, axes=(1,), keepdims=0)
     program = model.program(**{first: SHAPE, total: ((BATCHES, BATCH), (FEATURES, FEATURES))})
     assert limits(program, first) == {OF_BATCH}
+
+
+def test_padding_that_nobody_reads_needs_no_reader_to_say_so() -> None:
+    model = Model()
+    first = model.apply("matmul", "x", "w")
+    last = model.apply("reduce_sum", model.apply("transpose", first, perm=(0, 2, 1)), axes=(2,))
+    graph = replace(
+        model.graph(**{last: ((BATCH, BATCH), (FEATURES, FEATURES), (1, 1))}),
+        unread={first: tuple((axis,) for axis in SHAPE)},
+    )
+    assert graph.signature is not None
+    program = limit_kernels(extract_kernels(graph), graph.outputs, graph.signature, graph.unread)
+    assert limits(program, first) == {OF_ROWS, OF_BATCH}
 
 
 def test_a_graph_of_fixed_sizes_has_no_limits() -> None:

@@ -30,8 +30,9 @@ def limits(draw: st.DrawFn, case: Case) -> tuple[FusedKernel, dict[str, Array], 
         parts = [part for part in range(1, extent + 1) if extent % part == 0]
         extent = draw(st.just(extent) | st.sampled_from(parts))
         sizes[number] = draw(st.integers(0, extent) | st.just(extent))
-        found.append(Limit(stride, extent, name, number))
-        needed &= np.arange(needed.size) // stride % extent < sizes[number]
+        offset = draw(st.just(0) | st.integers(-1, 2))
+        found.append(Limit(stride, extent, name, number, offset))
+        needed &= np.arange(needed.size) // stride % extent < sizes[number] + offset
     kernel = replace(
         case.kernel,
         inputs=(*case.kernel.inputs, Buffer(name, DType.I64, (SIZES,))),
@@ -95,3 +96,45 @@ def _padded(chain: Chain, shape: tuple[int, ...], axis: int, size: int) -> str:
     name = chain.input(shape)
     np.moveaxis(chain.values[name], axis, 0)[size:] = np.nan
     return name
+
+
+@st.composite
+def filled_planes(draw: st.DrawFn, lanes: int) -> tuple[Case, Array]:
+    """Blocked convolutions that fill their planes behind run-time sizes, and what is needed.
+
+    Data is NaN where no window of a true element reads it.
+    """
+    chain = Chain()
+    taps, stride = draw(st.sampled_from([1, 3, 3, 3, 5])), draw(st.sampled_from([1, 1, 1, 2]))
+    plane = [draw(st.integers(taps, 18)) for _ in range(2)]
+    pads = [draw(st.integers(0, taps // 2)) for _ in range(4)]
+    inputs, outputs = draw(st.integers(1, 2)), draw(st.integers(1, 5))
+    data = chain.input((draw(st.integers(1, 2)), inputs, *plane, lanes))
+    weight = chain.input((outputs * lanes, inputs * lanes, taps, taps), constant=True)
+    sizes = chain.input((2,), DType.I64)
+    value = chain.apply(
+        "conv", data, weight, layout="NCHWc", pads=tuple(pads), strides=(stride, stride)
+    )
+    shape = chain.shape(value)
+    true = [draw(st.integers(1, extent) | st.just(extent)) for extent in shape[2:4]]
+    chain.values[sizes] = np.array(true, np.int64)
+    for number, size in enumerate(true):
+        reach = (size - 1) * stride + taps - pads[number]
+        np.moveaxis(chain.values[data], 2 + number, 0)[max(0, reach) :] = np.nan
+    if draw(st.booleans()):
+        value = chain.apply("relu", value)
+    fills = [number for number in (0, 1) if draw(st.sampled_from([True, True, False]))]
+    for number in fills:
+        chain.apply("fill", chain.nodes[-1].output, sizes, axis=2 + number, number=number)
+    (case,) = chain.cases()
+    needed, found = np.ones(shape, np.bool_), []
+    name = (
+        next(item.name for item in case.kernel.inputs if item.dtype is DType.I64) if fills else ""
+    )
+    for number in fills:
+        offset = draw(st.integers(0, 2))
+        stride_of = prod(shape[3 + number :])
+        found.append(Limit(stride_of, shape[2 + number], name, number, offset))
+        np.moveaxis(needed, 2 + number, 0)[true[number] + offset :] = False
+    needed &= ~np.isnan(case.expected)
+    return replace(case, kernel=replace(case.kernel, limits=tuple(found))), needed

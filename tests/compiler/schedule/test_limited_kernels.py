@@ -16,7 +16,7 @@ from compiler.loops.verify import verify_loops
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.spaces import schedule_space
 from compiler.types.dtypes import DType
-from tests.compiler.schedule.drawn_limits import filled_rows, limits
+from tests.compiler.schedule.drawn_limits import filled_planes, filled_rows, limits
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.test_generated_code import (
     FAMILIES,
@@ -65,3 +65,21 @@ def test_limited_kernels_compute_what_is_needed(
             assert_agrees(kernel, schedule, actual, case.expected)
 
     check()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_convolutions_fill_what_their_readers_need(data: st.DataObject) -> None:
+    target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)), "target")]
+    threads = data.draw(st.sampled_from([1, 2]), "threads")
+    case, needed = data.draw(filled_planes(target.lanes(DType.F32)), "case")
+    verify_kernel(case.kernel)
+    space = schedule_space(case.kernel, target, threads)
+    candidate = space.candidate(data.draw(st.integers(0, space.size - 1), "candidate"))
+    schedule = space.schedule(candidate)
+    note(f"{candidate.sketch}: {space.choices(candidate)}")
+    verify_loops(lower(case.kernel, schedule))
+    outcome = run_guarded(case.kernel, schedule, case.inputs, target, threads)
+    assert not outcome.problem
+    actual = np.where(needed, outcome.output, case.expected)
+    assert_agrees(case.kernel, schedule, actual, case.expected)

@@ -218,7 +218,7 @@ def test_models_in_tiles_are_those_in_vectors(
     graph = import_model_proto(build_model("resnet18", size=Size(image=32, width=0.5, classes=10)))
     target = tiled_host()
     plain = replace(target, features=host_target().features)
-    monkeypatch.setattr("compiler.runtime.executable.check_target", lambda target: None)
+    monkeypatch.setattr("compiler.runtime.loaded_program.check_target", lambda target: None)
     specs = [
         compile_model(graph, target=made, threads=threads, numerics="bf16").spec
         for made in (target, plain)

@@ -1,0 +1,78 @@
+"""Which parallel loops threads share, where sizes are known at run time only.
+
+A schedule decides at the bounds. Of a few rows one thread makes more than it takes to wake
+another: a loop that ends at run time is shared only where the sizes make it worth that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compiler.expr.nodes import Expr, Load, add, binary, integer, mul
+from compiler.kernels.kernel import Limit
+from compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, LoopNest, Stmt, Update, walk
+from compiler.types.dtypes import DType
+
+WORTH = 1 << 17
+"""Products of a loop, summed up, below which a second thread costs more than it saves."""
+STORED = 8  # such products to an element that is computed and stored
+
+
+def share_loops(nest: LoopNest, before: LoopNest, limits: Sequence[Limit]) -> LoopNest:
+    """The nest, each parallel loop of which is shared where what it does is `WORTH` it.
+
+    `before` is the nest without limits, in which loops do what they do at the bounds.
+    """
+    if not limits or not any(_is_parallel(statement) for statement in walk(nest.body)):
+        return nest
+    most = {
+        loop.variable: _work((loop,))
+        for loop in walk(before.body)
+        if isinstance(loop, For) and _is_parallel(loop)
+    }
+    return replace(nest, body=_shared(nest.body, most, limits))
+
+
+def _is_parallel(statement: Stmt) -> bool:
+    return isinstance(statement, For) and statement.kind is LoopKind.PARALLEL
+
+
+def _work(body: Body) -> int:
+    """What a body does at the bounds, in products."""
+    total = 0
+    for statement in body:
+        if isinstance(statement, For):
+            total += (statement.stop - statement.start) * _work(statement.body)
+        elif isinstance(statement, Let | If | Allocate):
+            total += _work(statement.body)
+        else:
+            total += 1 if isinstance(statement, Update) else STORED
+    return total
+
+
+def _shared(body: Body, most: dict[str, int], limits: Sequence[Limit]) -> Body:
+    made: list[Stmt] = []
+    for statement in body:
+        if isinstance(statement, For) and statement.kind is LoopKind.PARALLEL:
+            work = most.get(statement.variable, WORTH)
+            statement = replace(statement, worth=_worth(work, limits))
+        elif isinstance(statement, For | Let | If | Allocate):
+            statement = replace(statement, body=_shared(statement.body, most, limits))
+        made.append(statement)
+    return tuple(made)
+
+
+def _worth(work: int, limits: Sequence[Limit]) -> Expr | None:
+    """Whether so much work at the bounds is enough at the sizes; None where it always is."""
+    whole = math.prod(limit.extent for limit in limits)
+    needed = -(-WORTH * whole // work)
+    if needed <= 1:
+        return None
+    product: Expr = integer(1)
+    for limit in limits:
+        size = Load(DType.I64, limit.sizes, (integer(limit.number),))
+        there = binary("min", add(size, integer(limit.offset)), integer(limit.extent))
+        product = mul(product, there)
+    return binary("le", integer(needed), product)

@@ -1,0 +1,211 @@
+"""Pass: padding that a kernel fills is written behind the true elements, and never computed.
+
+for i in 0..64: y[i] = select(i < sizes[0], f(i), 0)     needed where i < sizes[0] + 1
+->
+for i in 0..64: y[i] = f(i)                              needed where i < sizes[0]
+for j in 0..1: if sizes[0] + j < 64: y[sizes[0] + j] = 0
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Const, Expr, Load, Select, add, binary, index, integer, mul, sub
+from compiler.expr.parts import conjuncts
+from compiler.expr.walk import loads
+from compiler.kernels.kernel import Limit
+from compiler.loops.ir import (
+    Allocate,
+    Body,
+    Dot,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopNest,
+    Memory,
+    Stmt,
+    Store,
+    TileLoad,
+    Update,
+    values_of,
+    walk,
+    written,
+)
+from compiler.loops.live_writes import LiveWrites, Place, assumed
+from compiler.loops.size_conditions import Condition, size_conditions
+from compiler.types.dtypes import DType
+
+_LANES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """From an element of a size on a dimension of the output holds a value."""
+
+    dimension: int
+    size: Load
+    value: Const
+
+
+def split_borders(
+    nest: LoopNest, limits: Sequence[Limit]
+) -> tuple[LoopNest, tuple[Limit, ...], Body]:
+    """The nest without selects for what is filled behind its sizes, its limits, and the filling.
+
+    The filling is to follow the nest, whose last tiles may write behind the sizes.
+    """
+    places = LiveWrites(nest, ()).places
+    stores = [place for place in places.values() if place.statement.buffer == nest.output.name]
+    if not stores or _is_used_otherwise(nest):
+        return nest, tuple(limits), ()
+    borders: list[_Border] = []
+    left = list(limits)
+    for border in _common_borders(stores):
+        limit = _limit_of(border, nest.output, left)
+        others = [other for other in left if _is_along(other, border.dimension, nest.output)]
+        if others not in ([], [limit]):
+            continue
+        if limit is None:
+            left.append(_whole(border, nest.output))
+        else:
+            left[left.index(limit)] = replace(limit, offset=min(limit.offset, 0))
+        borders.append(border)
+    if not borders:
+        return nest, tuple(limits), ()
+    body = _without(nest.body, {id(p.statement): _assumed(p, borders) for p in stores})
+    made = (_filled(nest.output, border, limits) for border in borders)
+    return replace(nest, body=body), tuple(left), tuple(filling for one in made for filling in one)
+
+
+def _is_used_otherwise(nest: LoopNest) -> bool:
+    """Whether the output is read, or written by anything but stores."""
+    name = nest.output.name
+    for statement in walk(nest.body):
+        if isinstance(statement, TileLoad) and statement.source.buffer == name:
+            return True
+        for write in written(statement):
+            if write.buffer == name and (write is not statement or not isinstance(write, Store)):
+                return True
+            read = values_of(write) if isinstance(write, Store | Update | Dot) else ()
+            if any(load.buffer == name for value in read for load in loads(value)):
+                return True
+    return False
+
+
+def _common_borders(stores: Sequence[Place]) -> list[_Border]:
+    """What all stores to the output fill, the outermost first."""
+    found = [[border for _, border in _borders(place)] for place in stores]
+    return [border for border in found[0] if all(border in other for other in found[1:])]
+
+
+def _borders(place: Place) -> Iterator[tuple[Condition, _Border]]:
+    """The conditions of a store's outermost selects, with what they fill."""
+    assert isinstance(place.statement, Store)
+    value, forms = place.statement.value, [affine(i, place.ranges) for i in place.statement.indices]
+    filling: Expr | None = None
+    while isinstance(value, Select) and isinstance(value.otherwise, Const):
+        filling = value.otherwise if filling is None else filling
+        conditions = size_conditions(value.condition, place.ranges)
+        if value.otherwise != filling or len(conditions) != len(conjuncts(value.condition)):
+            return
+        for condition in conditions:
+            for dimension, form in enumerate(forms):
+                same = form.constant == condition.constant and dict(form.terms) == dict(
+                    condition.terms
+                )
+                if same and condition.scale == 1:
+                    border = _Border(dimension, condition.size, value.otherwise)
+                    yield condition, border
+                    break
+            else:
+                return
+        value = value.then
+
+
+def _limit_of(border: _Border, output: Memory, limits: Sequence[Limit]) -> Limit | None:
+    """The limit of a border's dimension by its size."""
+    for limit in limits:
+        named = Load(border.size.dtype, limit.sizes, (integer(limit.number),))
+        if named == border.size and _is_along(limit, border.dimension, output):
+            return limit
+    return None
+
+
+def _whole(border: _Border, output: Memory) -> Limit:
+    """The limit of a border's dimension where all that is behind it is needed."""
+    inner = math.prod(output.shape[border.dimension + 1 :])
+    (number,) = border.size.indices
+    assert isinstance(number, Const)
+    extent = output.shape[border.dimension]
+    return Limit(inner, extent, border.size.buffer, int(number.value))
+
+
+def _is_along(limit: Limit, dimension: int, output: Memory) -> bool:
+    inner = math.prod(output.shape[dimension + 1 :])
+    return limit.stride == inner and limit.extent == output.shape[dimension]
+
+
+def _assumed(place: Place, borders: Sequence[_Border]) -> Stmt:
+    assert isinstance(place.statement, Store)
+    known = {c.key: c for c, border in _borders(place) if border in borders}
+    value = assumed(place.statement.value, known, place.ranges)
+    return replace(place.statement, value=value)
+
+
+def _without(body: Body, stores: dict[int, Stmt]) -> Body:
+    made: list[Stmt] = []
+    for statement in body:
+        if isinstance(statement, For | Let | If | Allocate):
+            made.append(replace(statement, body=_without(statement.body, stores)))
+        else:
+            made.append(stores.get(id(statement), statement))
+    return tuple(made)
+
+
+# --- what fills ---------------------------------------------------------------------------------
+
+
+def _filled(output: Memory, border: _Border, limits: Sequence[Limit]) -> Body:
+    """Loops that write the value as far behind the size as it is needed."""
+    limit = _limit_of(border, output, limits)
+    extent = output.shape[border.dimension]
+    count = extent if limit is None else min(limit.offset, extent)
+    if count <= 0:
+        return ()
+    names = [f"border{border.dimension}.{number}" for number in range(len(output.shape))]
+    indices: list[Expr] = [index(name) for name in names]
+    behind = add(border.size, indices[border.dimension])
+    indices[border.dimension] = behind
+    last = len(output.shape) - 1
+    lanes = _LANES if last != border.dimension and output.shape[last] % _LANES == 0 else 1
+    lane = index(f"{names[last]}.lane")
+    if lanes > 1:
+        indices[last] = add(mul(indices[last], integer(lanes)), lane)
+    body: Body = (Store(output.name, tuple(indices), border.value),)
+    if lanes > 1:
+        body = (For(lane.name, 0, lanes, LoopKind.VECTORISED, body),)
+    for number in reversed(range(len(output.shape))):
+        if number == border.dimension:
+            continue
+        end = _end(output, number, limits)
+        by = lanes if number == last else 1
+        if end is not None and by > 1:
+            end = binary("floordiv", add(end, integer(by - 1)), integer(by))
+        rounds = output.shape[number] // by
+        body = (For(names[number], 0, rounds, LoopKind.SERIAL, body, limit=end),)
+    inside = (If(binary("lt", behind, integer(extent)), body),)
+    rest = sub(integer(extent), border.size)
+    return (For(names[border.dimension], 0, count, LoopKind.SERIAL, inside, limit=rest),)
+
+
+def _end(output: Memory, dimension: int, limits: Sequence[Limit]) -> Expr | None:
+    """Where a dimension's elements are needed no more."""
+    for limit in limits:
+        if _is_along(limit, dimension, output) and output.shape[dimension] > 1:
+            size = Load(DType.I64, limit.sizes, (integer(limit.number),))
+            return add(size, integer(limit.offset))
+    return None

@@ -1,0 +1,107 @@
+"""Pass: what fills padding is done by the kernel that makes a value, or by one that folds axes.
+
+    c = conv(fill(x)); a = add(x, c)              ->    f = fill(x); c = conv(f); a = add(f, c)
+    f = fill(x); c = conv(f); m = sum(f)          ->    f = fill(x); c = conv(f); m = sum(fill(f))
+
+Where x has no other reader than its fill, they are one kernel, and nothing passes over memory for
+the fill alone. What folds whole axes is told by a fill of its own where they end, and stops there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.graph import dead_code
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import Rewriter, consumers
+from compiler.operators.registry import complete_attributes, operator, passes_over_data
+from compiler.types.node import Node
+
+
+def run(graph: Graph) -> Graph:
+    """The graph with fills behind what they fill, all other readers of which read them too."""
+    if graph.signature is None or not any(_is_fill(node, graph) for node in graph.nodes):
+        return graph
+    rewriter = Rewriter(graph)
+    readers = consumers(graph)
+    fills = {node.output: node for node in graph.nodes if _is_fill(node, graph)}
+    placed: set[str] = set()
+
+    def place(value: str) -> None:
+        """Put the fills that windows read of a value behind it, and have all read the last one."""
+        chain = _shared(_chain(value, readers, fills, graph), readers, graph)
+        for node in chain:
+            rewriter.keep(node)
+        for name in (value, *(node.output for node in chain[:-1])):
+            if chain:
+                rewriter.forward(name, chain[-1].output)
+        placed.update(node.output for node in chain)
+
+    for name in graph.inputs:
+        place(name)
+    for node in graph.nodes:
+        if node.output in placed:
+            continue
+        if folds(node) and node.inputs[0] in fills:
+            rewriter.keep(_with_own_fills(node, fills, rewriter))
+            continue
+        rewriter.keep(node)
+        place(node.output)
+    return dead_code.run(rewriter.finish())
+
+
+def folds(node: Node) -> bool:
+    """Whether a node reads every element once, and folds whole axes."""
+    return operator(node.operator).folds_axes and passes_over_data(node) == 1
+
+
+def _is_fill(node: Node, graph: Graph) -> bool:
+    """Whether a node fills what lies behind one of the model's sizes."""
+    return node.operator == "fill" and node.inputs[1] in graph.inputs
+
+
+def _chain(
+    value: str, readers: dict[str, list[Node]], fills: dict[str, Node], graph: Graph
+) -> list[Node]:
+    """Fills of a value with one content, one behind the other; an output keeps its own name."""
+    chain: list[Node] = []
+    while value not in graph.outputs:
+        found = [node for node in readers.get(value, ()) if node.output in fills]
+        same = [
+            node
+            for node in found
+            if node.inputs[0] == value and (not chain or _content(node) == _content(chain[0]))
+        ]
+        if not same:
+            return chain
+        chain.append(same[0])
+        value = same[0].output
+    return chain
+
+
+def _content(node: Node) -> object:
+    return complete_attributes(node)["value"]
+
+
+def _shared(chain: list[Node], readers: dict[str, list[Node]], graph: Graph) -> list[Node]:
+    """The fills up to the last one that something else reads than what folds axes."""
+    inside = {node.output for node in chain}
+    while chain:
+        others = [r for r in readers.get(chain[-1].output, ()) if r.output not in inside]
+        if chain[-1].output in graph.outputs or not all(map(folds, others)):
+            return chain
+        chain = chain[:-1]
+    return chain
+
+
+def _with_own_fills(node: Node, fills: dict[str, Node], rewriter: Rewriter) -> Node:
+    """The node, reading what no other reads of its fills."""
+    own: list[Node] = []
+    source = node.inputs[0]
+    while source in fills:
+        own.insert(0, fills[source])
+        source = fills[source].inputs[0]
+    for fill in own:
+        inputs = (source, fill.inputs[1])
+        source = rewriter.emit(fill.operator, inputs, fill.attributes, like=fill)
+    return replace(node, inputs=(source, *node.inputs[1:]))

@@ -1,0 +1,96 @@
+"""How far windows reach: the greatest index under a condition on a size, as another size.
+
+A convolution that is needed for `oh < rows` reads `2 * oh + kh - 1`, no more than `2 * rows`. With
+rows = (height + 1) // 2 that is height + 1 at most: the data is needed to one row behind its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import gcd
+
+from compiler.expr.affine import Affine, Ranges, affine, affine_range
+from compiler.expr.nodes import Binary, Const, Expr
+from compiler.loops.size_conditions import Condition
+from compiler.types.sizes import Dimension, Function, Size, divide
+
+SizeName = tuple[str, int]
+"""The value that holds sizes, and the number of one of them."""
+
+
+def reaches(
+    index: Expr, condition: Condition, size: Dimension, ranges: Ranges
+) -> Iterator[Dimension]:
+    """Sizes that an index is below where the condition holds, whose size this is."""
+    form = affine(index, ranges)
+    for highest in _highest(form, condition, size, ranges):
+        yield highest + 1
+
+
+def named(reach: Dimension, sizes: Mapping[SizeName, Dimension]) -> Iterator[tuple[SizeName, int]]:
+    """Sizes with what is to be added to them, so that the sum is no less than the reach."""
+    for bound in _without_fractions(reach):
+        for name, size in sizes.items():
+            more = bound - size
+            if isinstance(more, int) and isinstance(size, Size):
+                yield name, more
+
+
+def _highest(
+    form: Affine, condition: Condition, size: Dimension, ranges: Ranges
+) -> Iterator[Dimension]:
+    """Upper bounds of a sum where the condition holds."""
+    name, coefficient = condition.terms[0]
+    factor, rest = divmod(form.coefficient(name), coefficient)
+    if factor >= 1 and not rest:
+        left = form.plus(condition.form, -factor)
+        if not any(left.coefficient(variable) for variable, _ in condition.terms):
+            most = affine_range(left, ranges)[1]
+            yield (size * condition.scale - 1) * factor + most
+        return
+    if form.coefficient(name):
+        return
+    for atom, by in form.terms:
+        if isinstance(atom, Binary) and by > 0:
+            others = form.plus(Affine(0, ((atom, 1),)), -by)
+            most = affine_range(others, ranges)[1]
+            for highest in _highest_atom(atom, condition, size, ranges):
+                yield highest * by + most
+
+
+def _highest_atom(
+    atom: Binary, condition: Condition, size: Dimension, ranges: Ranges
+) -> Iterator[Dimension]:
+    left = _highest(affine(atom.left, ranges), condition, size, ranges)
+    match atom:
+        case Binary(op="floordiv", right=Const(value=divisor)) if int(divisor) > 0:
+            yield from (divide(highest, int(divisor)) for highest in left)
+        case Binary(op="min", right=right):
+            yield from left
+            yield from _highest(affine(right, ranges), condition, size, ranges)
+        case Binary(op="max", right=Const(value=least)):
+            yield from (highest for highest in left if _is_above(highest, int(least)))
+
+
+def _is_above(size: Dimension, least: int) -> bool:
+    return (size.bounds[0] if isinstance(size, Size) else size) >= least
+
+
+def _without_fractions(size: Dimension) -> Iterator[Dimension]:
+    """The size, and what it is at most: c * (x // d) <= c / g * (x // (d / g))."""
+    yield size
+    if not isinstance(size, Size):
+        return
+    for atoms, factor in size.terms:
+        if len(atoms) != 1 or not isinstance(atoms[0], Function) or atoms[0].name != "//":
+            continue
+        dividend, divisor = atoms[0].operands
+        if not isinstance(divisor, int) or factor < 0:
+            continue
+        rest = size - Size(((atoms, factor),))
+        common = gcd(factor, divisor)
+        for by in range(common, 1, -1):
+            if common % by == 0:
+                yield from _without_fractions(
+                    rest + divide(dividend, divisor // by) * (factor // by)
+                )

@@ -1,0 +1,132 @@
+"""Drawn networks over planes of open height and width, compiled: onnxruntime's at each size.
+
+Each is run at its greatest size on NaN first, so that all that is left in memory is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.helper import make_node
+
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.pipeline import compile_model
+from compiler.runtime.executable import Executable
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import model, tensor
+
+CHANNELS, LEAST, GREATEST = 16, 9, 27
+Step = Callable[[str, str], list[onnx.NodeProto]]
+
+
+def _one(operator: str, *more: str, **attributes: Any) -> Step:
+    return lambda x, y: [make_node(operator, [x, *more], [y], **attributes)]
+
+
+def _conv(taps: int, stride: int = 1, dilation: int = 1, **attributes: Any) -> Step:
+    pads = [dilation * (taps // 2)] * 4
+    return _one(
+        "Conv", f"w{taps}", strides=[stride] * 2, dilations=[dilation] * 2, pads=pads, **attributes
+    )
+
+
+def _skip(x: str, y: str) -> list[onnx.NodeProto]:
+    """Convolved and added to what it was, and beside it through another convolution."""
+    return [
+        make_node("Conv", [x, "w3"], [f"{y}_c"], pads=[1] * 4),
+        make_node("Relu", [f"{y}_c"], [f"{y}_r"]),
+        make_node("Add", [f"{y}_r", x], [f"{y}_s"]),
+        make_node("Concat", [f"{y}_s", x], [f"{y}_b"], axis=1),
+        make_node("Conv", [f"{y}_b", "wide"], [y], pads=[1] * 4),
+    ]
+
+
+def _squeezed(x: str, y: str) -> list[onnx.NodeProto]:
+    """Scaled by its means, as in squeeze and excitation."""
+    return [
+        make_node("GlobalAveragePool", [x], [f"{y}_m"]),
+        make_node("Sigmoid", [f"{y}_m"], [f"{y}_g"]),
+        make_node("Mul", [x, f"{y}_g"], [y]),
+    ]
+
+
+def _down_and_up(x: str, y: str) -> list[onnx.NodeProto]:
+    return [
+        make_node("Conv", [x, "w3"], [f"{y}_d"], pads=[1] * 4, strides=[2, 2]),
+        make_node("ConvTranspose", [f"{y}_d", "up"], [y], strides=[2, 2]),
+    ]
+
+
+STEPS: tuple[Step, ...] = (
+    _conv(1),
+    _conv(3),
+    _conv(3),
+    _conv(3, stride=2),
+    _conv(3, dilation=2),
+    _conv(5, stride=2),
+    _one("Conv", "each", pads=[1] * 4, group=CHANNELS),
+    _one("Conv", "w3", auto_pad="SAME_UPPER"),
+    _one("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+    _one("MaxPool", kernel_shape=[2, 2], strides=[1, 1]),
+    _one("AveragePool", kernel_shape=[3, 3], pads=[1] * 4),
+    _one("Resize", "", "twice", mode="nearest", coordinate_transformation_mode="asymmetric"),
+    _one("Resize", "", "twice", mode="linear"),
+    _one("Sigmoid"),
+    _one("InstanceNormalization", "scale", "scale"),
+    _skip,
+    _squeezed,
+    _down_and_up,
+)
+
+
+def _constants() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> Array:
+        values: Array = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        return values.astype(np.float32)
+
+    square = {f"w{taps}": weight(CHANNELS, CHANNELS, taps, taps) for taps in (1, 3, 5)}
+    return square | {
+        "wide": weight(CHANNELS, 2 * CHANNELS, 3, 3),
+        "each": weight(CHANNELS, 1, 3, 3),
+        "up": weight(CHANNELS, CHANNELS, 2, 2),
+        "scale": np.ones(CHANNELS, np.float32),
+        "twice": np.array([1, 1, 2, 2], np.float32),
+    }
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@given(
+    steps=st.lists(st.sampled_from(STEPS), min_size=2, max_size=4),
+    sizes=st.lists(
+        st.tuples(st.integers(1, 2), *[st.integers(LEAST, GREATEST)] * 2), min_size=2, max_size=3
+    ),
+)
+def test_planes_of_any_size_give_what_is_there(
+    steps: list[Step], sizes: list[tuple[int, int, int]]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    nodes: list[onnx.NodeProto] = []
+    for number, step in enumerate(steps):
+        nodes += step(f"v{number}", f"v{number + 1}")
+    given_shape = tensor("v0", ["batch", CHANNELS, "height", "width"])
+    proto = model(nodes, [given_shape], [f"v{len(steps)}"], _constants())
+    bounds = ((1, 2), CHANNELS, (LEAST, GREATEST), (LEAST, GREATEST))
+    executable = Executable(compile_model(import_model_proto(proto, {"v0": bounds})).spec)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    executable.run({"v0": np.full((2, CHANNELS, GREATEST, GREATEST), np.nan, np.float32)})
+    rng = np.random.default_rng(1)
+    for batch, height, width in sizes:
+        data = rng.standard_normal((batch, CHANNELS, height, width)).astype(np.float32)
+        (expected,) = session.run(None, {"v0": data})
+        (found,) = executable.run({"v0": data}).values()
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-3)
