@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from compiler.errors import LoweringError, ScheduleError, TunefarmError, VerifyError
 from compiler.graph.ir import Graph
+from compiler.kernels.calls_in_run import calls_in_run
 from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.kernels.narrow_factors import narrow_factors
@@ -21,6 +22,7 @@ from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.llvm.scalar_work import scalar_work
 from compiler.plan.choose_precision import NARROW
+from compiler.plan.end_sums import end_sums
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
@@ -41,6 +43,7 @@ from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.extents import Shapes
 from compiler.types.numerics import DEFAULT_NUMERICS, Algorithm, Numerics
+from compiler.types.tensor_type import TensorType
 
 Model: TypeAlias = str | PathLike[str] | Graph
 
@@ -162,6 +165,7 @@ def compile_model(
         guards=tuple(guards),
         signature=graph.signature,
         functions=functions,
+        operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
     )
     verify_spec(spec)
     tiled = any(item.used.schedule.uses_tiles for item in schedules.values())
@@ -219,7 +223,13 @@ def _to_kernels(
     whole, signature = program, graph.signature
     program = stages.run(
         "live_extents",
-        lambda: whole if signature is None else limit_kernels(whole, graph.outputs, signature),
+        lambda: (
+            whole
+            if signature is None
+            else limit_kernels(
+                end_sums(whole, signature, graph.zeros), graph.outputs, signature, graph.unread
+            )
+        ),
     )
     return graph, program
 
@@ -400,10 +410,17 @@ def _reports(
     compiled: Mapping[str, CompiledKernel],
 ) -> tuple[KernelReport, ...]:
     """One report per distinct kernel, in order of first use."""
+    counts = calls_in_run(program)
     return tuple(
-        _report(calls, schedules[key], compiled[key])
+        _report(calls, counts[key], schedules[key], compiled[key])
         for key, calls in program.kernel_calls().items()
     )
+
+
+def _operands(call: KernelCall) -> tuple[TensorType, ...]:
+    """The types of a kernel's operands, then that of its result."""
+    output = call.kernel.output
+    return *(buffer.type for buffer in call.kernel.inputs), TensorType(output.dtype, output.shape)
 
 
 def _numerics(kernel: FusedKernel, algorithm: Algorithm) -> str:
@@ -414,11 +431,13 @@ def _numerics(kernel: FusedKernel, algorithm: Algorithm) -> str:
     return factors if algorithm is Algorithm.DIRECT else f"{algorithm}, {factors}"
 
 
-def _report(calls: list[KernelCall], built: KernelSchedule, code: CompiledKernel) -> KernelReport:
+def _report(
+    calls: list[KernelCall], count: int, built: KernelSchedule, code: CompiledKernel
+) -> KernelReport:
     return KernelReport(
         name=calls[0].kernel.name,
         key=calls[0].key,
-        occurrences=len(calls),
+        occurrences=count,
         schedule_source=built.used.source,
         record_id=built.used.record_id,
         latency=built.used.latency,

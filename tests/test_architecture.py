@@ -30,6 +30,7 @@ COMPILER_ORDER = (
     "machine_memory",
     "limits",
     "foreign_functions",
+    "function_modules",
     "tile_set_up",
     "tile_state",
     "dot_products",
@@ -76,7 +77,9 @@ ORDERS = {
         "confirm",
         "precision",
         "result",
+        "job_request",
         "job",
+        "tune_model",
         "tune_precisions",
         "tune_sizes",
         "__init__",
@@ -95,7 +98,12 @@ HOMES = {
         "compiler/tile_state.py",
     ),
     "ml_dtypes": ("compiler/types/dtypes.py",),
-    "ray": ("measure/farm/ray_runner.py", "measure/farm/ray_start.py"),
+    "ray": (
+        "measure/farm/ray_calls.py",
+        "measure/farm/ray_nodes.py",
+        "measure/farm/ray_runner.py",
+        "measure/farm/ray_start.py",
+    ),
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),
     "psycopg": ("db/",),
@@ -136,6 +144,8 @@ DYNAMIC_IMPORTS = {"__import__", "import_module", "exec", "eval"}
 LOOKS_UP_BY_NAME = {
     # A process is told by name what it is to do: no room imports those that build upon it.
     "measure/sandbox/by_name.py",
+    # Users name the modules in which they register functions.
+    "compiler/function_modules.py",
     # A strategy is found by the name of its file, so that a new one is that file alone.
     "tuner/search/strategy.py",
     # Steps know their own names, and a new one is a file beside this alone.

@@ -36,7 +36,13 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArtefactError, ShapeError, VerifyError
-from compiler.runtime.executable_spec import CopyStep, ExecutableSpec, aligned
+from compiler.runtime.executable_spec import (
+    CallStep,
+    ExecutableSpec,
+    FunctionStep,
+    LoopStep,
+    aligned,
+)
 from compiler.runtime.in_threads import in_threads
 from compiler.runtime.large_files import reserve, write_at
 from compiler.runtime.manifest import (
@@ -125,13 +131,14 @@ def _format_of(programs: Sequence[ExecutableSpec]) -> int:
 
 def _is_new(program: ExecutableSpec) -> bool:
     """Whether a program has what no format before the last one had."""
-    steps = (step for step in program.steps if not isinstance(step, CopyStep))
+    guarded = (step for step in program.steps if isinstance(step, CallStep | FunctionStep))
     return bool(
         program.guards
         or program.signature is not None
         or program.structure != NO_STRUCTURE
         or program.functions
-        or any(step.guards for step in steps)
+        or any(step.guards for step in guarded)
+        or any(isinstance(step, LoopStep) for step in program.steps)
     )
 
 

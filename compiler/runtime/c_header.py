@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from compiler.runtime.c_interface import CInterface, CPort, in_comment
+from compiler.runtime.c_kernels import kernels_header
 from compiler.runtime.cpu_features import checked_features
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.target import Target
@@ -52,7 +53,7 @@ int {name}_run(const struct {name}_io *io, void *workspace);
 
 {error_comment}
 const char *{name}_error(int code);
-
+{kernels}
 #ifdef __cplusplus
 }}
 #endif
@@ -96,6 +97,7 @@ def header_text(interface: CInterface, targets: Sequence[Target], command: str) 
         threads=interface.threads,
         sizes=sizes,
         members=members,
+        kernels=kernels_header(interface),
         **_errors(interface),
     )
 
@@ -126,11 +128,23 @@ def introduction(interface: CInterface, targets: Sequence[Target], command: str)
         "",
         *_made_for(targets),
         *_threads(interface.threads),
+        *_words(interface),
         "",
         "To compile a program with it, in this folder:",
         f"    {command}",
     ]
     return "/* " + "\n".join(f"   {line}".rstrip() for line in lines).lstrip() + " */"
+
+
+def _words(interface: CInterface) -> list[str]:
+    """What stands for texts, which C programs do not hand over."""
+    if not interface.texts:
+        return []
+    names = ", ".join(map(in_comment, interface.texts))
+    lines = wrap(f"Texts are numbers of words, equal for equal words, in {names}.", 92)
+    if interface.words:
+        lines.append("Words that the model knows; any other number is that of another word:")
+    return ["", *lines, *(f"    {n} {in_comment(w)}" for n, w in enumerate(interface.words))]
 
 
 def _made_for(targets: Sequence[Target]) -> list[str]:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compiler.runtime.c_choice import choice_text
+from compiler.runtime.c_errors import error_function
 from compiler.runtime.c_functions import FunctionsCode, functions_code
 from compiler.runtime.c_interface import CInterface, CPort
-from compiler.runtime.c_programs import CONSTANTS_SYMBOL, ProgramCode, program_code
+from compiler.runtime.c_kernels import kernels_text
+from compiler.runtime.c_programs import (
+    CONSTANTS_SYMBOL,
+    ConstantLayout,
+    ProgramCode,
+    program_code,
+)
 from compiler.runtime.c_sized_functions import DECLARATIONS, sized_functions
 from compiler.runtime.executable_spec import ALIGNMENT, ExecutableSpec, aligned
 
@@ -69,10 +77,21 @@ static size_t room(size_t bytes)
 )
 
 
-def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec]) -> str:
-    """GNU C11 that defines the interface's functions; `interface` is that of each program."""
-    pool = interface.threads > 1
-    code = program_code(programs)
+_OF_THE_WHOLE = """\
+extern const struct runtime runtime;
+"""
+
+
+def implementation_text(
+    interface: CInterface,
+    programs: Sequence[ExecutableSpec],
+    layout: ConstantLayout | None = None,
+) -> str:
+    """GNU C11 that defines the interface's functions; `interface` is that of each program.
+
+    Of a part of a library `layout` is that of its constants, see `program_code`.
+    """
+    code = program_code(programs, layout)
     foreign = functions_code(interface, programs)
     sized = interface.signature is not None
     port_bytes = "" if sized else _port_bytes(interface)
@@ -81,6 +100,28 @@ def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec
         if sized
         else _functions(interface, programs, code, foreign)
     )
+    kernels = kernels_text(interface, programs[0].target, code.is_unable, _start(interface))
+    return f"""\
+{_beginning(interface)}
+{foreign.declarations}{code.declarations}
+{DECLARATIONS if sized else ""}\
+{port_bytes}
+{_OF_THE_WHOLE if interface.is_part else _threads(interface)}
+{code.cpu_check}
+{_ALIGNED if sized else _COPYING}
+{functions}{kernels}"""
+
+
+def choosing_text(
+    interface: CInterface, programs: Sequence[ExecutableSpec], headers: Sequence[str]
+) -> str:
+    """GNU C11 that defines the functions of a library of several programs for sizes."""
+    runtime = _threads(interface).replace("static const struct runtime", "const struct runtime")
+    code = choice_text(interface, programs, _start(interface), headers)
+    return f"{_beginning(interface)}\n{runtime}\n{code}"
+
+
+def _beginning(interface: CInterface) -> str:
     return f"""\
 #pragma GCC visibility push(default)
 #include "{interface.name}.h"
@@ -95,14 +136,17 @@ struct runtime {{
     int32_t threads;
     int32_t reserved;
 }};
+"""
 
-{foreign.declarations}{code.declarations}
-{DECLARATIONS if sized else ""}\
-{port_bytes}
-{_POOL if pool else _SERIAL}
-{code.cpu_check}
-{_ALIGNED if sized else _COPYING}
-{functions}"""
+
+def _threads(interface: CInterface) -> str:
+    return _POOL if interface.threads > 1 else _SERIAL
+
+
+def _start(interface: CInterface) -> str:
+    """What a run begins with where it starts threads."""
+    started = "    pthread_once(&started, start_threads);\n"
+    return started if interface.starts_threads else ""
 
 
 def _port_bytes(interface: CInterface) -> str:
@@ -121,7 +165,7 @@ def _functions(
     """The three functions of the interface."""
     arena = max(aligned(program.arena_bytes) for program in programs)
     name, macro = interface.name, interface.macro
-    start = "    pthread_once(&started, start_threads);\n" if interface.threads > 1 else ""
+    start = _start(interface)
     ports = (*interface.inputs, *interface.outputs)
     copies = sum(aligned(port.type.bytes) for port in ports)
     return f"""\
@@ -130,7 +174,7 @@ size_t {name}_workspace_bytes(void)
     return {max(ALIGNMENT, arena + copies)};
 }}
 
-{_error_function(interface, code.lacking, foreign)}
+{error_function(interface, code.lacking, foreign.error_case)}
 int {name}_run(const struct {name}_io *io, void *workspace)
 {{
     enum {{ INPUTS = {len(interface.inputs)}, OUTPUTS = {len(interface.outputs)} }};
@@ -168,27 +212,6 @@ int {name}_run(const struct {name}_io *io, void *workspace)
         if (results[i] != outputs[i])
             memcpy(outputs[i], results[i], output_bytes[i]);
     return {macro}_OK;
-}}
-"""
-
-
-def _error_function(interface: CInterface, lacking: str, foreign: FunctionsCode) -> str:
-    macro = interface.macro
-    return f"""\
-const char *{interface.name}_error(int code)
-{{
-    switch (code) {{
-    case {macro}_OK:
-        return "no error";
-    case {macro}_ERROR_NULL:
-        return "io, a pointer in it, or the workspace is null";
-    case {macro}_ERROR_WORKSPACE:
-        return "the workspace is not aligned to {ALIGNMENT} bytes";
-    case {macro}_ERROR_CPU:
-        return "{lacking}";
-{foreign.error_case}    default:
-        return "there is no such error code";
-    }}
 }}
 """
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.kernel_operands import KernelOperands
 from compiler.runtime.thread_pool import is_supported_on
 from compiler.types.dtypes import DType
 from compiler.types.signature import Signature, SizedPort
@@ -92,7 +93,9 @@ class CInterface:
     `threads` is 1 where no kernel has a parallel loop or there is no pool for it, `title` is the
     model's name as it was given. `called` are symbols of functions that are not in the library.
     With a `signature` ports are its ports, of the types that they are padded to, and `computed` are
-    the types of the outputs that are no ports.
+    the types of the outputs that are no ports. `is_part` marks a program of a library of several
+    for sizes, which starts no threads itself and checks no CPU. What is text in the model holds
+    numbers of `words`. `kernels` are those that are exported as functions of their own.
     """
 
     name: str
@@ -103,6 +106,10 @@ class CInterface:
     called: tuple[str, ...] = ()
     signature: Signature | None = None
     computed: tuple[tuple[str, TensorType], ...] = ()
+    is_part: bool = False
+    texts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    kernels: tuple[KernelOperands, ...] = ()
 
     @property
     def macro(self) -> str:
@@ -114,7 +121,20 @@ class CInterface:
         """The symbols of the library."""
         sizes = () if self.signature is None else ("sizes",)
         names = ("error", "run", *sizes, "workspace_bytes")
-        return tuple(f"{self.name}_{what}" for what in names)
+        kernels = [f"{self.name}_kernel_at"] if self.kernels else []
+        for kernel in self.kernels:
+            symbol = self.kernel_symbol(kernel)
+            kernels += [symbol, f"{symbol}_workspace_bytes"]
+        return (*(f"{self.name}_{what}" for what in names), *kernels)
+
+    def kernel_symbol(self, kernel: KernelOperands) -> str:
+        """The function of one of the kernels."""
+        return f"{self.name}_kernel_{identifier(kernel.name, 'kernel')}"
+
+    @property
+    def starts_threads(self) -> bool:
+        """Whether a run starts threads unless they are there."""
+        return self.threads > 1 and not self.is_part
 
     def size_macro(self, port: CPort, what: str) -> str:
         """The macro with a port's size; `what` is BYTES or COUNT."""
@@ -140,6 +160,8 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
         tuple(dict.fromkeys(link.symbol for link in spec.functions)),
         sized,
         tuple((name, type) for name, type in spec.outputs if name not in seen),
+        texts=spec.structure.texts,
+        words=spec.structure.words,
     )
 
 

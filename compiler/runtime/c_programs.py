@@ -7,7 +7,7 @@ entry function of its own, and what their constants have in common is there once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.errors import ExportError
 from compiler.runtime.c_functions import function_rows
@@ -27,16 +27,6 @@ def check_programs(programs: Sequence[ExecutableSpec]) -> None:
         raise ExportError(
             f"a C library is for one kind of machine, not for {' and '.join(platforms)}",
             hint="build one for each",
-        )
-    if any(program.guards for program in programs):
-        raise ExportError(
-            "a C library is for one size of each input",
-            hint="build one for each size, or an artefact of all",
-        )
-    if len(programs) > 1 and any(program.signature is not None for program in programs):
-        raise ExportError(
-            "a C library with sizes that are known at run time is for one CPU",
-            hint="build one for each, or an artefact of all",
         )
     if len({program.functions for program in programs}) > 1:
         raise ExportError("the programs of a C library call the same functions")
@@ -80,6 +70,10 @@ class ConstantLayout:
             offsets.append(tuple(places))
         return ConstantLayout(tuple(arrays), tuple(starts), end, tuple(offsets))
 
+    def of_program(self, number: int) -> ConstantLayout:
+        """The same for one of the programs."""
+        return replace(self, offsets=(self.offsets[number],))
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramCode:
@@ -93,9 +87,16 @@ class ProgramCode:
     lacking: str
 
 
-def program_code(programs: Sequence[ExecutableSpec]) -> ProgramCode:
-    """The C code that chooses among programs, or checks the CPU for the only one."""
-    layout = ConstantLayout.of(programs)
+def program_code(
+    programs: Sequence[ExecutableSpec], layout: ConstantLayout | None = None
+) -> ProgramCode:
+    """The C code that chooses among programs, or checks the CPU for the only one.
+
+    With a `layout`, that of its constants among others', the only one is a part of a library, which
+    has checked the CPU.
+    """
+    is_part = layout is not None
+    layout = layout or ConstantLayout.of(programs)
     features = [checked_features(program.target) for program in programs]
     prototypes = "\n".join(_prototype(entry_symbol(programs, n)) for n in range(len(programs)))
     symbol = f"extern const unsigned char {CONSTANTS_SYMBOL}[];"
@@ -103,10 +104,10 @@ def program_code(programs: Sequence[ExecutableSpec]) -> ProgramCode:
     if len(programs) == 1:
         return ProgramCode(
             f"{prototypes}\n{symbol}\n\n{_table('constants', layout.offsets[0], called)}",
-            cpu_check_code(features[0]),
-            "!cpu_is_able()",
+            "" if is_part else cpu_check_code(features[0]),
+            "0" if is_part else "!cpu_is_able()",
             f"{ENTRY_SYMBOL}(inputs, results, constants, {arguments});",
-            f"{_lacking(features)}: {' '.join(features[0])}",
+            f"{lacking_text(features)}: {' '.join(features[0])}",
         )
     tables = "\n".join(
         _table(f"constants_{n}", item, called) for n, item in enumerate(layout.offsets)
@@ -133,7 +134,7 @@ static const struct {{
         cpu_choice_code(features),
         "program_number() < 0",
         f"{call}.run(inputs, results, {call}.constants, {arguments});",
-        f"{_lacking(features)}: {needs}",
+        f"{lacking_text(features)}: {needs}",
     )
 
 
@@ -153,7 +154,8 @@ def _table(name: str, offsets: Sequence[int], called: Sequence[str]) -> str:
     return f"static const void *const {name}[] = {{\n" + "\n".join(rows) + "\n};"
 
 
-def _lacking(features: Sequence[Sequence[str]]) -> str:
+def lacking_text(features: Sequence[Sequence[str]]) -> str:
+    """What an error says of a CPU that has not the features of any program."""
     text = "this CPU lacks instructions that the code needs"
     if any(name.startswith(TILE_FEATURES) for needed in features for name in needed):
         text += ", or its kernel does not permit matrix tiles"

@@ -64,7 +64,7 @@ enum {{ ALIGNMENT = {macro}_ALIGNMENT, SIZES = {len(symbols)} }};
 {{
     int64_t sizes[SIZES + 1] = {{{", ".join(str(chosen[s]) for s in symbols) or "0"}}};
     struct {name}_io io;
-    void *const workspace = allocate({name}_workspace_bytes());
+    void *const workspace = allocate({name}_workspace_bytes(NULL));
 {allocated}
     int code;
 

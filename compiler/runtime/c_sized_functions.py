@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from compiler.runtime.c_errors import error_function
 from compiler.runtime.c_functions import FunctionsCode
 from compiler.runtime.c_interface import CInterface, CPort
 from compiler.runtime.c_programs import ProgramCode
@@ -65,11 +66,12 @@ class _SizedFunctions:
         places = {n: f"((const int64_t *)results[{i}])" for i, (n, _) in enumerate(self._outputs)}
         late = list(sizes.results(places))
         start = ""
-        if self._interface.threads > 1:
+        if self._interface.starts_threads:
             start = "    pthread_once(&started, start_threads);\n"
         return f"""\
-{_ANY if sizes.signature.checks else ""}size_t {name}_workspace_bytes(void)
+{_ANY if sizes.signature.checks else ""}size_t {name}_workspace_bytes(const struct {name}_io *io)
 {{
+    (void)io; /* it is planned for the greatest sizes */
     return {max(ALIGNMENT, self._end)};
 }}
 
@@ -209,28 +211,11 @@ int {name}_sizes(struct {name}_io *io)
     def _error_function(
         self, lacking: str, foreign: FunctionsCode, checks: Sequence[SizeCheck]
     ) -> str:
-        macro = self._interface.macro
         cases = "".join(
             f"    case {FIRST_SIZE_ERROR + number}:\n        return {_c_string(check.text)};\n"
             for number, check in enumerate(checks)
         )
-        return f"""\
-const char *{self._interface.name}_error(int code)
-{{
-    switch (code) {{
-    case {macro}_OK:
-        return "no error";
-    case {macro}_ERROR_NULL:
-        return "io, a pointer in it, or the workspace is null";
-    case {macro}_ERROR_WORKSPACE:
-        return "the workspace is not aligned to {ALIGNMENT} bytes";
-    case {macro}_ERROR_CPU:
-        return "{lacking}";
-{foreign.error_case}{cases}    default:
-        return "there is no such error code";
-    }}
-}}
-"""
+        return error_function(self._interface, lacking, f"{foreign.error_case}{cases}")
 
 
 def _c_string(text: str) -> str:

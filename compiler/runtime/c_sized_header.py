@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from compiler.runtime.c_header import introduction
 from compiler.runtime.c_interface import CInterface
+from compiler.runtime.c_kernels import kernels_header
 from compiler.runtime.c_sizes import CSizes
 from compiler.runtime.executable_spec import ALIGNMENT
 from compiler.target import Target
@@ -46,8 +47,8 @@ enum {{
     {macro}_ERROR_SIZES = {first}    /* this and above: {name}_error says what does not fit */
 }};
 
-/* Bytes of the workspace that a run needs, whatever its sizes. */
-size_t {name}_workspace_bytes(void);
+/* Bytes of the workspace that a run needs at the sizes of the inputs in `io`; of NULL, at any. */
+size_t {name}_workspace_bytes(const struct {name}_io *io);
 
 /* Checks the shapes of the inputs, and writes those of the outputs: the greatest possible ones
    where the model computes them. Reads inputs whose elements say sizes, and no others. */
@@ -60,7 +61,7 @@ int {name}_run(struct {name}_io *io, void *workspace);
 
 /* What an error code means, also one that there is not. */
 const char *{name}_error(int code);
-
+{kernels}
 #ifdef __cplusplus
 }}
 #endif
@@ -87,4 +88,5 @@ def sized_header_text(interface: CInterface, targets: Sequence[Target], command:
         ),
         members="\n".join(members),
         first=FIRST_SIZE_ERROR,
+        kernels=kernels_header(interface),
     )

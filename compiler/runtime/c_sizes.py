@@ -114,7 +114,8 @@ class CSizes:
         const = "const " if kind == "input" else ""
         each = ", each 0 or 1" if port.c_type == "bool" else ""
         most = "at most " if sized.symbols else ""
-        comment = f"{kind} {in_comment(port.name)}: {sized}, {most}{port.type.bytes} bytes{each}"
+        text = self.signature.port_text(sized)
+        comment = f"{kind} {in_comment(port.name)}: {text}, {most}{port.type.bytes} bytes{each}"
         lines = [f"    /* {comment} */", f"    {const}{port.c_type} *{port.member};"]
         if sized.symbols:
             lines.append(f"    int64_t {port.member}_shape[{len(sized.shape)}];")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from compiler.runtime.entry_functions import (
     FunctionSlots,
@@ -12,15 +13,18 @@ from compiler.runtime.entry_functions import (
     function_slots,
     report_ir,
 )
+from compiler.runtime.entry_loops import EntryLoops
 from compiler.runtime.executable_spec import (
     ENTRY_SYMBOL,
     SEAL_SYMBOL,
+    AgainStep,
     CallStep,
     Condition,
     CopyStep,
     ExecutableSpec,
     FunctionStep,
     Location,
+    LoopStep,
     Place,
     RunStep,
 )
@@ -64,13 +68,24 @@ def entry_ir(
         body.line("call void @run_tiles.begin()")
     if slots is not None and foreign:
         body.text(report_ir(slots))
+    loops = EntryLoops(body, partial(_pointer, body), steps)
+    left_out: dict[
+        int, AbstractContextManager[None]
+    ] = {}  # by loop: where it is left out as a whole
     calls_made = 0
     for index, step in enumerate(steps):
         if isinstance(step, CallStep):
             with body.guarded(step.guards):
                 _emit_call(body, step)
         elif isinstance(step, CopyStep):
-            _emit_copy(body, step)
+            loops.copy(step)
+        elif isinstance(step, LoopStep):
+            left_out[step.loop] = body.guarded(step.guards)
+            left_out[step.loop].__enter__()
+            loops.begin(step)
+        elif isinstance(step, AgainStep):
+            loops.end(step)
+            left_out.pop(step.loop).__exit__(None, None, None)
         elif slots is not None:
             with body.guarded(step.guards):
                 _emit_buffers(body, step.buffers)
@@ -154,12 +169,3 @@ def _emit_buffers(body: IrBody, buffers: Sequence[Location | None]) -> None:
 def _without_tiles(call: str) -> str:
     """A function may use the CPU's matrix tiles for itself."""
     return f"  call void @run_tiles.end()\n{call}\n  call void @run_tiles.begin()"
-
-
-def _emit_copy(body: IrBody, step: CopyStep) -> None:
-    source = _pointer(body, step.source)
-    destination = _pointer(body, step.destination)
-    body.line(
-        "call void @llvm.memcpy.p0.p0.i64"
-        f"(ptr {destination}, ptr {source}, i64 {step.bytes}, i1 false)"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -11,34 +11,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.errors import ArtefactError, InputError
-from compiler.machine_memory import memory_bytes
 from compiler.runtime import artefact
 from compiler.runtime.bound_run import BoundRun
 from compiler.runtime.buffers import address_of, aligned_empty
-from compiler.runtime.check_target import check_target
-from compiler.runtime.executable_spec import (
-    ALIGNMENT,
-    ENTRY_SYMBOL,
-    REPORT_BYTES,
-    ExecutableSpec,
-    FunctionStep,
-)
-from compiler.runtime.frame import Frame, pointer_table
-from compiler.runtime.function_table import FunctionTable
+from compiler.runtime.executable_spec import ALIGNMENT, REPORT_BYTES, ExecutableSpec, FunctionStep
+from compiler.runtime.frame import Frame
 from compiler.runtime.kernel_report import KernelReport
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.loaded_chain import LoadedChain
+from compiler.runtime.loaded_program import LoadedProgram
 from compiler.runtime.ports import AnyArray, ports_of
-from compiler.runtime.run_sizes import SizesFunction
-from compiler.runtime.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
 from compiler.runtime.sized_frame import SizedFrame
 from compiler.runtime.sized_ports import SizedPorts
 from compiler.runtime.threads import make_runtime
-from compiler.types.chosen_sizes import choose_sizes, types_at
-from compiler.types.signature import SIZES, Signature
-from compiler.types.structure import gathered, spread
+from compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
+from compiler.types.signature import Signature, SizedPort
+from compiler.types.structure import Words, WordTable, gathered, spread
 from compiler.types.tensor_type import Array, TensorType
 
 if TYPE_CHECKING:
+    from compiler.runtime.kernel_functions import KernelFunction
     from compiler.runtime.profile import Profile
 
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
@@ -57,56 +48,51 @@ class Executable:
     bounds, and `inputs` and `outputs` are the types at the greatest sizes; else it is None.
     """
 
-    def __init__(self, spec: ExecutableSpec, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: ExecutableSpec,
+        threads: int | None = None,
+        programs: Sequence[LoadedProgram] = (),
+    ) -> None:
         """Load `spec`'s code; `threads` defaults to the count it was built for.
 
-        Raises `ArtefactError` if this machine cannot run the code or has too little memory, or a
-        function that it calls is missing, `ValueError` for threads < 1.
+        Of `programs` that are loaded already `spec` is the first one's. Raises `ArtefactError` if
+        this machine cannot run the code or has too little memory, or a function that it calls is
+        missing, `ValueError` for threads < 1.
         """
-        check_target(spec.target)
-        _check_memory(spec)
         self.spec = spec
+        self._programs = tuple(programs) or (LoadedProgram(spec),)
         self._runtime, self.threading = make_runtime(spec.threads if threads is None else threads)
-        sized = spec.signature is not None
-        self._code = LoadedCode(
-            (spec.entry, *(part.code for part in spec.objects)),
-            (
-                ENTRY_SYMBOL,
-                *((SIZED_ENTRY_SYMBOL, SIZES_SYMBOL) if sized else ()),
-                *(part.symbol for part in spec.objects),
-            ),
-        )
-        entry = SIZED_ENTRY_SYMBOL if sized else ENTRY_SYMBOL
-        self._entry = _EntryFunction(self._code.address(entry))
-        addresses = [address_of(constant) for constant in spec.constants]
-        if any(address % ALIGNMENT for address in addresses):
-            raise ArtefactError("a constant of the model is not aligned")
-        self._functions = None
-        if spec.functions:
-            self._functions = FunctionTable(spec.name, spec.functions, spec.steps)
-        pointers = () if self._functions is None else self._functions.pointers
-        self._constants = pointer_table([*addresses, *pointers])
         self._inputs = ports_of("input", spec.inputs)
         self._outputs = ports_of("output", spec.outputs)
-        signature, (inputs, outputs) = spec.signature, (spec.inputs, spec.outputs)
-        self._sized = None if signature is None else SizedPorts.of(signature, inputs, outputs)
+        self._sized, self._chain = None, None
+        entry: LoadedChain | LoadedProgram = self._programs[0]
+        if len(self._programs) > 1 or spec.signature is not None:
+            self._sized = SizedPorts.of([program.spec for program in self._programs])
+            entry = self._chain = LoadedChain(self._sized, self._programs)
+            self._inputs = tuple(port.port for port in self._sized.inputs)
+            self._outputs = tuple(port.port for port in self._sized.outputs)
+        self._entry, self._constants = _EntryFunction(entry.entry), entry.constants
+        self._calls_functions = any(program.functions for program in self._programs)
+        self._words = WordTable(spec.structure.words)
         self._frames: list[Frame] = []  # those that no call uses at the moment
 
     @property
     def signature(self) -> Signature | None:
-        return self.spec.signature
+        return None if self._sized is None else self._sized.signature
 
     @property
     def inputs(self) -> dict[str, TensorType]:
-        if self.signature is not None:
-            return {port.name: port.type for port in self.signature.inputs}
-        return dict(self.spec.inputs)
+        return _types(self.spec.inputs if self.signature is None else self.signature.inputs)
 
     @property
     def outputs(self) -> dict[str, TensorType]:
-        if self.signature is not None:
-            return {port.name: port.type for port in self.signature.outputs}
-        return dict(self.spec.outputs)
+        return _types(self.spec.outputs if self.signature is None else self.signature.outputs)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of the memory between kernels that a frame has."""
+        return max(program.spec.arena_bytes for program in self._programs)
 
     def inputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
         """The types of the inputs where symbols have these sizes, the others one in the middle.
@@ -115,7 +101,7 @@ class Executable:
         """
         if self.signature is None:
             return self.inputs
-        return types_at(self.signature.inputs, choose_sizes(self.signature, sizes or {}))
+        return types_at(self.signature.inputs, self.chosen_sizes(sizes or {}))
 
     def outputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
         """The types of the outputs at the sizes of `inputs_at`, but for those that a run computes.
@@ -125,11 +111,28 @@ class Executable:
         if self.signature is None or self._sized is None:
             return self.outputs
         known = [port.declared for port in self._sized.outputs if not port.late]
-        return types_at(known, choose_sizes(self.signature, sizes or {}))
+        return types_at(known, self.chosen_sizes(sizes or {}))
+
+    def chosen_sizes(self, sizes: Mapping[str, int]) -> Sizes:
+        """A size for every symbol that arguments have: the given ones, else one in the middle.
+
+        Raises `InputError` for sizes that the model was not built for.
+        """
+        return {} if self.signature is None else choose_sizes(self.signature, sizes)
 
     @property
     def kernels(self) -> tuple[KernelReport, ...]:
         return self.spec.kernels
+
+    @property
+    def functions(self) -> Mapping[str, KernelFunction]:
+        """Each kernel as a function of arrays, by its name and the beginning of its key.
+
+        Raises `ArtefactError` for a file from before the types of their operands were kept.
+        """
+        from compiler.runtime.kernel_functions import kernel_functions
+
+        return kernel_functions(self._programs, ctypes.addressof(self._runtime), self)
 
     @property
     def threads(self) -> int:
@@ -141,8 +144,8 @@ class Executable:
 
     def __repr__(self) -> str:
         sized, spec = self.signature, self.spec
-        inputs = spec.inputs if sized is None else [(p.name, p) for p in sized.inputs]
-        outputs = spec.outputs if sized is None else [(p.name, p) for p in sized.outputs]
+        inputs = spec.inputs if sized is None else _texts(sized, sized.inputs)
+        outputs = spec.outputs if sized is None else _texts(sized, sized.outputs)
         ports = ", ".join(f"{name}: {type}" for name, type in inputs)
         results = ", ".join(f"{name}: {type}" for name, type in outputs)
         return f"<Executable {self.spec.name}({ports}) -> {results}, {self.threads} thread(s)>"
@@ -184,20 +187,30 @@ class Executable:
         out: Mapping[str, object] | None = None,
     ) -> dict[str, AnyArray]:
         """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
-        structure = self.spec.structure
-        if structure.inputs:
-            inputs = spread(structure.inputs, inputs)
+        structure, words = self.spec.structure, Words(self._words)
+        inputs = self._tensors(inputs, words)
         arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
         results = frame.bind_outputs(out, arrays)
         self.enter(frame, arrays, results)
+        if structure.texts:
+            results = words.shown(structure.texts, results)
         return gathered(structure.outputs, results) if structure.outputs else results
+
+    def _tensors(self, inputs: Mapping[str, object], words: Words) -> Mapping[str, object]:
+        """Inputs with lists and optionals taken apart, and texts as numbers of words."""
+        structure = self.spec.structure
+        if structure.inputs:
+            inputs = spread(structure.inputs, inputs)
+        return words.read(structure.texts, inputs) if structure.texts else inputs
 
     def enter(self, frame: Frame, arrays: Sequence[AnyArray], results: dict[str, AnyArray]) -> None:
         """Run what is bound in a frame; `results` get those whose sizes are known only then."""
         self._entry(*frame.arguments)
-        if self._functions is not None:
-            report = frame.arena_address(self.spec.arena_bytes - REPORT_BYTES)
-            self._functions.raise_failure(report)
+        if self._calls_functions:
+            program = self._programs[frame.program]
+            if program.functions is not None:
+                report = frame.arena_address(program.spec.arena_bytes - REPORT_BYTES)
+                program.functions.raise_failure(report)
         if self._sized is not None:
             frame.collect(results, arrays)
 
@@ -218,8 +231,7 @@ class Executable:
             )
         frame = self.new_frame()
         arrays = frame.bind_inputs(inputs)
-        bound = [port for port in self._inputs if port.name != SIZES]
-        for port, array in zip(bound, arrays, strict=True):
+        for port, array in zip(self._inputs, arrays, strict=True):
             if not frame.reads(port, array):
                 raise InputError(
                     f"input {port.name!r} cannot be read in place: it is not C-contiguous or not "
@@ -228,7 +240,7 @@ class Executable:
                 )
         results = frame.bind_outputs(out, arrays)
         call = partial(self._entry, *frame.arguments)
-        if self._functions is not None or (self._sized is not None and self._sized.computes):
+        if self._calls_functions or (self._sized is not None and self._sized.computes):
             call = partial(self.enter, frame, arrays, results)
         return BoundRun(call, results, (self, frame, arrays))
 
@@ -236,17 +248,17 @@ class Executable:
         """Time every kernel on its own, see `compiler.runtime.profile.profile`."""
         from compiler.runtime.profile import profile
 
-        return profile(self, inputs, repeat)
+        return profile(self, self._tensors(inputs, Words(self._words)), repeat)
 
     def new_frame(self, arena: Array | None = None) -> Frame:
         """Memory for one more call at a time.
 
         `arena` is used for what lies between the kernels if it is given: bytes from a cache line
-        on, `spec.arena_bytes` at least, that executables may share whose calls take turns. Raises
+        on, `arena_bytes` at least, that executables may share whose calls take turns. Raises
         `ValueError` for any other, `ArtefactError` when there is no memory.
         """
         runtime = ctypes.addressof(self._runtime)
-        size = self.spec.arena_bytes
+        size = self.arena_bytes
         if arena is None:
             try:
                 arena = aligned_empty((size,), np.dtype(np.uint8))
@@ -256,19 +268,19 @@ class Executable:
                 ) from error
         elif arena.dtype != np.uint8 or arena.nbytes < size or address_of(arena) % ALIGNMENT:
             raise ValueError(f"the arena must have {size} bytes, at a multiple of {ALIGNMENT}")
-        if self._sized is not None:
-            compute = SizesFunction(self._code.address(SIZES_SYMBOL))
-            return SizedFrame(self.spec, self._sized, compute, arena, self._constants, runtime)
+        if self._sized is not None and self._chain is not None:
+            return SizedFrame(self._sized, self._chain.code, arena, self._constants, runtime)
         return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
 
     def function_call(self, step: FunctionStep, addresses: Sequence[int]) -> Callable[[], None]:
         """A step that calls a function, by itself, on buffers at these addresses (0: absent)."""
-        assert self._functions is not None
-        return self._functions.call(step, addresses)
+        functions = self._programs[0].functions
+        assert functions is not None
+        return functions.call(step, addresses)
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""
-        return self._code.address(symbol)
+        return self._programs[0].kernel_address(symbol)
 
     def empty_inputs(self, sizes: Mapping[str, int] | None = None) -> dict[str, AnyArray]:
         """Uninitialised arrays for the inputs, aligned to cache lines, as `inputs_at` has them."""
@@ -298,12 +310,10 @@ def load(
     return SizedPrograms(specs, threads)
 
 
-def _check_memory(spec: ExecutableSpec) -> None:
-    """Refuse a model of which this machine cannot hold one run."""
-    ports = sum(type.bytes for _, type in (*spec.inputs, *spec.outputs))
-    needed, there = spec.arena_bytes + ports, memory_bytes()
-    if needed > there:
-        raise ArtefactError(
-            f"a run of {spec.name} needs {needed} bytes, and this machine has {there}",
-            hint="it was built for a machine with more memory",
-        )
+def _types(ports: Iterable[SizedPort | tuple[str, TensorType]]) -> dict[str, TensorType]:
+    """The types of ports, at the greatest sizes."""
+    return dict((p.name, p.type) if isinstance(p, SizedPort) else p for p in ports)
+
+
+def _texts(signature: Signature, ports: Iterable[SizedPort]) -> list[tuple[str, str]]:
+    return [(port.name, signature.port_text(port)) for port in ports]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -122,7 +122,69 @@ class FunctionStep:
         return f"{', '.join(texts[count:])} = function {self.function}({', '.join(texts[:count])})"
 
 
-RunStep: TypeAlias = CallStep | CopyStep | FunctionStep
+@dataclass(frozen=True, slots=True)
+class LoopStep:
+    """Run the steps up to the `AgainStep` of the same `loop` again and again.
+
+    `initial` are copied first. There are as many rounds as the i64 `limit` says, none unless the
+    bool `first` is true, and no more than `most`; what is None says nothing. The number of the
+    round is stored at `index`. The `guards` are as those of a `CallStep`.
+    """
+
+    loop: int
+    limit: Location | None
+    first: Location | None
+    most: int
+    index: Location | None
+    initial: tuple[CopyStep, ...]
+    guards: tuple[Condition, ...] = ()
+
+    def __str__(self) -> str:
+        ends = str(self.most) if self.limit is None else f"{self.limit}, at most {self.most}"
+        asked = "" if self.first is None else f" if {self.first}"
+        index = "" if self.index is None else f" with {self.index}"
+        where = f" where {' and '.join(map(str, self.guards))}" if self.guards else ""
+        copies = "; ".join(map(str, self.initial))
+        return f"loop {self.loop}{index} to {ends}{asked}{where}: {copies}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowStep:
+    """Copy `bytes` bytes to the row of the round at `destination`, counted from the last row on if
+    `backward`."""
+
+    source: Location
+    destination: Location
+    bytes: int
+    backward: bool = False
+
+    def __str__(self) -> str:
+        last = " from the last on" if self.backward else ""
+        return f"row of {self.destination}{last} = copy({self.source}, {self.bytes} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class AgainStep:
+    """The end of a round of `loop`: `rows` are kept, then `following` copied, then the next begins.
+
+    There is none unless the bool `again` is true, if it is there. In the end `count` gets the
+    number of rounds, and `going` whether there would be more of them but for the loop's `most`.
+    """
+
+    loop: int
+    again: Location | None
+    rows: tuple[RowStep, ...]
+    following: tuple[CopyStep, ...]
+    count: Location | None
+    going: Location | None
+
+    def __str__(self) -> str:
+        asked = "" if self.again is None else f" if {self.again}"
+        copies = "; ".join(map(str, (*self.rows, *self.following)))
+        return f"loop {self.loop} again{asked}: {copies}"
+
+
+RunStep: TypeAlias = CallStep | CopyStep | FunctionStep | LoopStep | AgainStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +226,9 @@ class ExecutableSpec:
     are those of the padded program then, and the entry's code has the functions of
     `compiler.runtime.sized_entry` as well.
 
+    `operands` are the types of each kernel's operands, then that of its result, in the order of
+    `kernels`; nothing in files from before they were kept.
+
     `functions` are not part of it: their pointers and contexts follow those of the constants, in
     turns, and the last `REPORT_BYTES` of the arena are for a report of what failed.
     """
@@ -187,3 +252,8 @@ class ExecutableSpec:
     guards: tuple[SizeGuard, ...] = ()
     signature: Signature | None = None
     functions: tuple[FunctionLink, ...] = ()
+    operands: tuple[tuple[TensorType, ...], ...] = ()
+
+    def of_tensors(self) -> ExecutableSpec:
+        """The same, called with tensors alone: no lists and optionals, and numbers for texts."""
+        return replace(self, structure=NO_STRUCTURE)

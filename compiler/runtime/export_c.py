@@ -14,22 +14,26 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 from compiler.errors import ExportError
 from compiler.llvm.machine import object_code
+from compiler.runtime.c_choice import is_chosen_by_size, joined_interface, part_interface
 from compiler.runtime.c_example import example_text
 from compiler.runtime.c_header import compile_command, header_text, object_command
-from compiler.runtime.c_implementation import constants_text, implementation_text
+from compiler.runtime.c_implementation import choosing_text, constants_text, implementation_text
 from compiler.runtime.c_interface import CInterface, c_interface, model_title
+from compiler.runtime.c_parts import write_parts
 from compiler.runtime.c_programs import ConstantLayout, check_programs, entry_symbol
 from compiler.runtime.c_sized_example import sized_example_text
 from compiler.runtime.c_sized_header import sized_header_text
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
+from compiler.runtime.kernel_operands import KernelOperands, kernel_operands
+from compiler.runtime.run_tools import compile_c, localise, run_tool
 from compiler.runtime.thread_pool import pool_ir
 from compiler.runtime.toolchain import Toolchain, find_toolchain
 from compiler.target import Target, baseline_target
@@ -80,6 +84,7 @@ def export_library(
     *,
     others: Sequence[ExecutableSpec] = (),
     compiler: str | None = None,
+    kernels: bool = False,
 ) -> tuple[Path, ...]:
     """Write header, shared library and example into `folder`; the three paths.
 
@@ -90,12 +95,12 @@ def export_library(
     """
     programs = (spec, *others)
     check_programs(programs)
-    tools = find_toolchain(spec.target, compiler, static=bool(others))
+    tools = find_toolchain(spec.target, compiler, static=len(programs) > 1)
     check_folder(folder)
-    interface = _interface(programs, name)
+    interface = _interface(programs, name, kernels)
     header, library, example = library_files(interface.name)
     command = compile_command(interface.name, tools.command)
-    targets = [program.target for program in programs]
+    targets = list(dict.fromkeys(program.target for program in programs))
     texts = {
         header: _header(interface, targets, command),
         example: _example(interface),
@@ -118,6 +123,7 @@ def export_object(
     *,
     others: Sequence[ExecutableSpec] = (),
     compiler: str | None = None,
+    kernels: bool = False,
 ) -> tuple[Path, ...]:
     """Write a relocatable object file to `path`, and the header beside it; the two paths.
 
@@ -129,18 +135,18 @@ def export_object(
     check_programs(programs)
     tools = find_toolchain(spec.target, compiler, static=True)
     target, header = Path(path), header_path(path)
-    interface = _interface(programs, name)
+    interface = _interface(programs, name, kernels)
     command = object_command(
         interface.name, shlex.quote(target.name), interface.threads, tools.command
     )
-    targets = [program.target for program in programs]
+    targets = list(dict.fromkeys(program.target for program in programs))
     texts = {f"{interface.name}.h": _header(interface, targets, command)}
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:
             work = Path(scratch)
             parts = _write_parts(interface, programs, work, texts, tools)
-            _run(work, *tools.compiler, "-r", "-nostdlib", "-o", "model", *parts)
-            _localise(work, tools, "model", interface.functions)
+            run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", "model", *parts)
+            localise(work, tools, "model", interface.functions)
             return _move(work, {"model": target, f"{interface.name}.h": header})
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
@@ -155,7 +161,7 @@ def _example(interface: CInterface) -> str:
     return (example_text if interface.signature is None else sized_example_text)(interface)
 
 
-def _interface(programs: Sequence[ExecutableSpec], name: str | None) -> CInterface:
+def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bool) -> CInterface:
     if ConstantLayout.of(programs).bytes > _MOST_CONSTANT_BYTES:
         raise ExportError(
             "the model has more than 2 GiB of constants, too many for a library",
@@ -168,8 +174,33 @@ def _interface(programs: Sequence[ExecutableSpec], name: str | None) -> CInterfa
             f"the model calls the function {python}, which is Python: a C library has none",
             hint="register it as CFunction(library, symbol), or build an artefact",
         )
+    exported = _exported(programs) if kernels else ()
+    if is_chosen_by_size(programs):
+        return joined_interface(programs, name)
     found = [c_interface(program, name) for program in programs]
-    return max(found, key=lambda interface: interface.threads)
+    return replace(max(found, key=lambda interface: interface.threads), kernels=exported)
+
+
+def _exported(programs: Sequence[ExecutableSpec]) -> tuple[KernelOperands, ...]:
+    """The kernels that a library of these programs exports.
+
+    Raises `ExportError` for several programs, for one of a file without types of operands, and for
+    one without kernels.
+    """
+    spec = programs[0]
+    if len(programs) > 1 or is_chosen_by_size(programs):
+        raise ExportError(
+            "kernels are exported from one program, for one target and all of its sizes",
+            hint="name one target and one size or range, or leave --kernels out",
+        )
+    if len(spec.operands) != len(spec.kernels):
+        raise ExportError(
+            f"{spec.name} was saved by a version that kept no types of kernels' operands",
+            hint="build the model again",
+        )
+    if not spec.kernels:
+        raise ExportError(f"{spec.name} calls no kernels to export", hint="leave --kernels out")
+    return tuple(kernel_operands(spec).values())
 
 
 def _write_parts(
@@ -185,7 +216,11 @@ def _write_parts(
     """
     for file, text in texts.items():
         (work / file).write_text(text, encoding="utf-8")
-    parts = _write_programs(programs, work, tools)
+    by_size = is_chosen_by_size(programs)
+    if by_size:
+        parts = write_parts(interface, programs, work, tools)
+    else:
+        parts = _write_programs(programs, work, tools)
     if interface.threads > 1:
         target = programs[0].target
         if len(programs) > 1:
@@ -194,10 +229,13 @@ def _write_parts(
         parts.append("pool.o")
     _write_constants(ConstantLayout.of(programs), work / "constants.bin")
     (work / "constants.s").write_text(constants_text("constants.bin"), encoding="utf-8")
-    (work / "model.c").write_text(implementation_text(interface, programs), encoding="utf-8")
-    flags = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-pthread")
-    _run(work, *tools.compiler, "-c", *flags, "-o", "model.o", "model.c")
-    _run(work, *tools.compiler, "-c", "-o", "constants.o", "constants.s")
+    if by_size:
+        headers = [f"{part_interface(interface, p, n).name}.h" for n, p in enumerate(programs)]
+        text = choosing_text(interface, programs, headers)
+    else:
+        text = implementation_text(interface, programs)
+    compile_c(work, tools, "model", text)
+    run_tool(work, *tools.compiler, "-c", "-o", "constants.o", "constants.s")
     return ["model.o", *parts, "constants.o"]
 
 
@@ -216,9 +254,9 @@ def _write_programs(programs: Sequence[ExecutableSpec], work: Path, tools: Toolc
         if len(programs) == 1:
             return parts
         file, entry = f"program{number}.o", entry_symbol(programs, number)
-        _run(work, *tools.compiler, "-r", "-nostdlib", "-o", file, *parts)
-        _localise(work, tools, file, [ENTRY_SYMBOL])
-        _run(work, tools.objcopy, f"--redefine-sym={ENTRY_SYMBOL}={entry}", file)
+        run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", file, *parts)
+        localise(work, tools, file, [ENTRY_SYMBOL])
+        run_tool(work, tools.objcopy, f"--redefine-sym={ENTRY_SYMBOL}={entry}", file)
         files.append(file)
     return files
 
@@ -242,28 +280,7 @@ def _link_library(
         flags.append("-Wl,-z,defs")
     if interface.threads > 1:
         flags += ["-Wl,-z,nodelete", "-pthread"]  # its threads run in it until the process ends
-    _run(work, *tools.compiler, *flags, "-o", library, *parts, "-lm")
-
-
-def _localise(work: Path, tools: Toolchain, file: str, kept: Sequence[str]) -> None:
-    """Have an object file define no symbols that others see, but these."""
-    keep = (f"--keep-global-symbol={symbol}" for symbol in kept)
-    _run(work, tools.objcopy, *keep, file)
-
-
-def _run(work: Path, tool: str, *arguments: str) -> None:
-    done = subprocess.run(
-        ["env", "TMPDIR=.", tool, *arguments],  # its temporary files go with `work`
-        cwd=work,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        reason = next((line for line in lines if "error" in line), (lines or ["no reason"])[-1])
-        raise ExportError(f"{tool} failed with code {done.returncode}: {reason.strip()}")
+    run_tool(work, *tools.compiler, *flags, "-o", library, *parts, "-lm")
 
 
 def _move(work: Path, places: dict[str, Path]) -> tuple[Path, ...]:

@@ -75,6 +75,11 @@ class Frame:
             runtime,
         )
 
+    @property
+    def program(self) -> int:
+        """The number of the program that runs, of those that a model has."""
+        return 0
+
     def bind_inputs(self, given: Mapping[str, object]) -> list[AnyArray]:
         """Point the kernels to the inputs; the arrays must be kept until they have run.
 

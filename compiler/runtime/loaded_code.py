@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import llvmlite.binding as llvm
 
@@ -16,10 +16,17 @@ class LoadedCode:
     puts a far call's stub beside its caller, so objects and libm may lie anywhere in memory.
     """
 
-    def __init__(self, objects: Iterable[bytes], symbols: Iterable[str], ir: str = "") -> None:
+    def __init__(
+        self,
+        objects: Iterable[bytes],
+        symbols: Iterable[str],
+        ir: str = "",
+        imported: Mapping[str, int] | None = None,
+    ) -> None:
         """Link `objects` with each other and this process; find the addresses of `symbols`.
 
-        `ir` is LLVM IR to compile for this CPU family and link as well.
+        `ir` is LLVM IR to compile for this CPU family and link as well; `imported` are addresses
+        of symbols that are not defined in any of them.
         Raises `ArtefactError` when they do not link.
         """
         llvm.initialize_native_target()
@@ -29,6 +36,8 @@ class LoadedCode:
         library = llvm.JITLibraryBuilder().add_current_process()
         for code in objects:
             library.add_object_img(code)
+        for symbol, address in (imported or {}).items():
+            library.import_symbol(symbol, address)
         if ir:
             library.add_ir(ir)
         for symbol in symbols:

@@ -7,23 +7,31 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compiler.runtime.executable_spec import (
+    AgainStep,
     CallStep,
-    Condition,
     CopyStep,
     ExecutableSpec,
     FunctionLink,
     FunctionStep,
-    Location,
+    LoopStep,
     ObjectPart,
-    Place,
     RunStep,
 )
 from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
+from compiler.runtime.loop_json import loop_from_json, loop_to_json
+from compiler.runtime.step_json import (
+    guards_from_json,
+    guards_to_json,
+    location_from_json,
+    location_to_json,
+    optional_from_json,
+    optional_to_json,
+)
 from compiler.target import Target, llvm_version
 from compiler.types.dtypes import DType
 from compiler.types.signature_json import signature_from_json, signature_to_json
-from compiler.types.structure import NO_STRUCTURE, Structure, StructuredPort
+from compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
 from compiler.types.tensor_type import Array, TensorType
 from compiler.version import VERSION
 
@@ -70,6 +78,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         "numerics": spec.numerics,
         **_structure_to_json(spec.structure),
         **_functions_to_json(spec.functions),
+        "operands": [list(map(_type_to_json, types)) for types in spec.operands],
     }
 
 
@@ -106,10 +115,11 @@ def spec_from_json(
         entry=entry.tobytes(),
         fallback=bool(data["fallback"]),
         numerics=str(data.get("numerics", "default")),
-        structure=_structure_from_json(data.get("structure")),
+        structure=structure_from_json(data.get("structure")),
         guards=tuple(SizeGuard.from_json(guard) for guard in data.get("guards", ())),
         signature=signature_from_json(data["signature"]) if "signature" in data else None,
         functions=tuple(FunctionLink(**link) for link in data.get("functions", ())),
+        operands=tuple(tuple(map(_type_from_json, types)) for types in data.get("operands", ())),
     )
 
 
@@ -151,68 +161,34 @@ def _structure_to_json(structure: Structure) -> Json:
     return {} if structure == NO_STRUCTURE else {"structure": asdict(structure)}
 
 
-def _structure_from_json(data: Mapping[str, Any] | None) -> Structure:
-    if data is None:
-        return NO_STRUCTURE
-    return Structure(*(tuple(map(_structured, data[kind])) for kind in ("inputs", "outputs")))
-
-
-def _structured(data: Mapping[str, Any]) -> StructuredPort:
-    members = data["members"]
-    names = None if members is None else tuple(str(name) for name in members)
-    return StructuredPort(str(data["name"]), names, bool(data["listed"]))
-
-
-def _location_to_json(location: Location) -> list[Any]:
-    offset = [location.offset] if location.offset else []
-    return [str(location.place), location.number, *offset]
-
-
-def _location_from_json(data: Sequence[Any]) -> Location:
-    place, number, *offset = data
-    return Location(Place(place), int(number), *map(int, offset))
-
-
 def _functions_to_json(functions: Sequence[FunctionLink]) -> Json:
     """Nothing of a model without any: its file is what it was before there were functions."""
     return {"functions": [asdict(link) for link in functions]} if functions else {}
-
-
-def _guards_to_json(guards: Sequence[Condition]) -> Json:
-    """Nothing for a step that always runs."""
-    if not guards:
-        return {}
-    return {"guards": [[_location_to_json(guard.place), guard.taken] for guard in guards]}
-
-
-def _guards_from_json(data: Mapping[str, Any]) -> tuple[Condition, ...]:
-    return tuple(
-        Condition(_location_from_json(place), bool(taken))
-        for place, taken in data.get("guards", ())
-    )
 
 
 def _step_to_json(step: RunStep) -> Json:
     if isinstance(step, FunctionStep):
         return {
             "function": step.function,
-            "buffers": [b and _location_to_json(b) for b in step.buffers],
+            "buffers": [optional_to_json(b) for b in step.buffers],
             "types": [type and _type_to_json(type) for type in step.types],
             "outputs": step.outputs,
             "arguments": step.arguments,
             "node": step.node,
-            **_guards_to_json(step.guards),
+            **guards_to_json(step.guards),
         }
     if isinstance(step, CallStep):
         return {
             "call": step.symbol,
-            "buffers": [_location_to_json(buffer) for buffer in step.buffers],
+            "buffers": [location_to_json(buffer) for buffer in step.buffers],
             "workspace": step.workspace,
-            **_guards_to_json(step.guards),
+            **guards_to_json(step.guards),
         }
+    if isinstance(step, LoopStep | AgainStep):
+        return loop_to_json(step)
     return {
-        "copy": _location_to_json(step.source),
-        "to": _location_to_json(step.destination),
+        "copy": location_to_json(step.source),
+        "to": location_to_json(step.destination),
         "bytes": step.bytes,
     }
 
@@ -221,16 +197,18 @@ def _step_from_json(data: Mapping[str, Any]) -> RunStep:
     if "function" in data:
         return FunctionStep(
             int(data["function"]),
-            tuple(b if b is None else _location_from_json(b) for b in data["buffers"]),
+            tuple(map(optional_from_json, data["buffers"])),
             tuple(type if type is None else _type_from_json(type) for type in data["types"]),
             int(data["outputs"]),
             str(data["arguments"]),
             str(data["node"]),
-            _guards_from_json(data),
+            guards_from_json(data),
         )
+    if "loop" in data:
+        return loop_from_json(data)
     if "call" in data:
-        buffers = tuple(_location_from_json(buffer) for buffer in data["buffers"])
-        return CallStep(data["call"], buffers, data["workspace"], _guards_from_json(data))
+        buffers = tuple(location_from_json(buffer) for buffer in data["buffers"])
+        return CallStep(data["call"], buffers, data["workspace"], guards_from_json(data))
     return CopyStep(
-        _location_from_json(data["copy"]), _location_from_json(data["to"]), int(data["bytes"])
+        location_from_json(data["copy"]), location_from_json(data["to"]), int(data["bytes"])
     )

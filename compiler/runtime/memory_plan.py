@@ -19,12 +19,15 @@ from compiler.kernels.kernel import (
     JoinCall,
     KernelCall,
     KernelProgram,
+    LoopBegin,
+    LoopEnd,
     ViewCall,
     reads_of,
     written_by,
 )
 from compiler.limits import Allowance
 from compiler.runtime.executable_spec import ALIGNMENT, Location, Place, aligned
+from compiler.runtime.loop_spans import Loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,13 @@ def plan_memory(
     allowance = allowance or Allowance()
     storage = storage_of(program)
     made_by: dict[str, int] = {}  # the first step that writes to the memory
+    loops = Loops.of(program)
     for step, call in enumerate(program.calls):
-        if isinstance(call, KernelCall | FunctionCall):
+        if isinstance(call, KernelCall | FunctionCall | LoopBegin | LoopEnd):
+            # Rows of what a loop gives are written in all of its steps.
+            first = loops.begin(call.loop) if isinstance(call, LoopEnd) else step
             for name in written_by(call):
-                made_by.setdefault(storage[name].root, step)
+                made_by.setdefault(storage[name].root, first)
     locations = {name: Location(Place.INPUT, i) for i, name in enumerate(program.inputs)}
     copies: list[tuple[str, int]] = []
     for number, name in enumerate(program.outputs):
@@ -119,6 +125,7 @@ def plan_memory(
 
     last_used = _last_uses(program, storage)
     last_used.update((storage[name].root, len(program.calls)) for name, _ in copies)
+    loops.keep_alive(made_by, last_used)
     inner = [root for root in made_by if root not in locations]
     buffers = [
         BufferLife(root, program.types[root].bytes, made_by[root], last_used[root])
@@ -164,8 +171,13 @@ def storage_of(program: KernelProgram) -> dict[str, Stored]:
     Raises `VerifyError` for values that cannot lie one behind the other.
     """
     storage = {name: Stored(name) for name in (*program.inputs, *program.constants)}
+    finals = {call.loop: call.final for call in program.calls if isinstance(call, LoopEnd)}
     for call in program.calls:
-        storage.update((name, Stored(name)) for name in written_by(call))
+        for name in written_by(call):
+            storage.setdefault(name, Stored(name))
+        if isinstance(call, LoopBegin):  # states lie where the last ones are wanted
+            for state, final in zip(call.states, finals[call.loop], strict=True):
+                storage.update({state: Stored(final), final: Stored(final)} if final else {})
         if isinstance(call, ViewCall):
             source = storage[call.input]
             storage[call.output] = Stored(source.root, source.offset + call.offset)
@@ -218,10 +230,16 @@ def _followed(stored: Stored, inside: Mapping[str, Stored]) -> Stored:
 def _last_uses(program: KernelProgram, storage: Mapping[str, Stored]) -> dict[str, int]:
     """The last step at which each memory is read or written."""
     last: dict[str, int] = {}
+    begun: dict[int, tuple[str, ...]] = {}
     for step, call in enumerate(program.calls):
-        if isinstance(call, KernelCall | FunctionCall):
-            read = (*reads_of(call), *(guard.value for guard in call.guards))
+        if isinstance(call, KernelCall | FunctionCall | LoopBegin | LoopEnd):
+            guards = () if isinstance(call, LoopEnd) else call.guards
+            read = (*reads_of(call), *(guard.value for guard in guards))
             last.update((storage[name].root, step) for name in (*read, *written_by(call)))
+        if isinstance(call, LoopBegin):
+            begun[call.loop] = call.states
+        if isinstance(call, LoopEnd):  # which writes them for the next step
+            last.update((storage[name].root, step) for name in begun[call.loop])
     return last
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.errors import LoweringError
-from compiler.kernels.kernel import FunctionCall, KernelCall, KernelProgram
+from compiler.kernels.kernel import FunctionCall, KernelCall, KernelProgram, LoopBegin, LoopEnd
 from compiler.limits import Allowance
 from compiler.loops.constant_layout import ConstantLayout
 from compiler.runtime.buffers import aligned_empty
@@ -62,7 +62,7 @@ def pack_constants(
 
     reads: dict[tuple[int, int], int] = {}
     for step, call in enumerate(program.calls):
-        if isinstance(call, FunctionCall):
+        if isinstance(call, FunctionCall | LoopBegin | LoopEnd):
             for position, value in enumerate(call.inputs):
                 if value and storage[value].root in program.constants:
                     reads[step, position] = number((storage[value].root, None, None))

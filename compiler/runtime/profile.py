@@ -10,15 +10,18 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 from compiler.runtime.executable_spec import (
+    AgainStep,
     Condition,
     CopyStep,
     ExecutableSpec,
     FunctionStep,
+    LoopStep,
     RunStep,
 )
 from compiler.runtime.frame import Frame, Tables, pointer_table
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.ports import AnyArray
+from compiler.runtime.stepwise import StepCall, Stepwise
 from compiler.runtime.tile_session import tiles_set_up
 
 if TYPE_CHECKING:
@@ -29,15 +32,14 @@ _KernelFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
 
 _Function: TypeAlias = Callable[..., object]
 
-# A step ready to be made: a function and its arguments.
-_Call: TypeAlias = tuple[_Function, tuple[object, ...]]
-
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """A step of the model in order: its kernel's name and key (`COPY` and ""), median seconds.
 
-    Of a function that the model calls both are its name."""
+    In a loop these are those of all rounds; where it begins and ends nothing is measured. Of a
+    function that the model calls both are its name.
+    """
 
     name: str
     key: str
@@ -103,7 +105,8 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
     arrays = frame.bind_inputs(inputs)  # kept until the last step has run
     outputs = frame.bind_outputs(None, arrays)
     executable.enter(frame, arrays, outputs)  # steps find their inputs where they are copied to
-    calls, tables = _calls(executable, frame)
+    order = Stepwise.of(executable.spec.steps, frame)
+    calls, tables = _calls(executable, frame, order)
     empty, clock = _empty_call(frame), time.perf_counter
     runs: list[float] = []
     rounds: list[list[float]] = []
@@ -111,16 +114,27 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
         start = clock()
         executable.run(inputs)
         runs.append(clock() - start)
-        samples = []
+        samples, made = [0.0] * (len(calls) + 1), [0] * len(calls)
         with tiles_set_up(executable.spec.target):
-            for function, arguments in (*calls, empty):
+            number = 0
+            while number < len(calls):
+                function, arguments = calls[number]
                 start = clock()
                 function(*arguments)
-                samples.append(clock() - start)
+                if number not in order.loops:  # what Python does there is not what the entry does
+                    samples[number] += clock() - start
+                    made[number] += 1
+                number = order.following(number)
+            function, arguments = empty
+            start = clock()
+            function(*arguments)
+            samples[-1] = clock() - start
         rounds.append(samples)
     del tables  # the kernels' pointers, until here
     *medians, nothing = (median(samples) for samples in zip(*rounds[1:], strict=True))
-    seconds = [max(0.0, spent - nothing) for spent in medians]
+    seconds = [
+        max(0.0, spent - nothing * times) for spent, times in zip(medians, made, strict=True)
+    ]
     stepwise = median(sum(samples[:-1]) for samples in rounds[1:])
     steps = _step_times(executable.spec, seconds)
     return Profile(
@@ -128,17 +142,22 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
         steps,
         _kernel_times(steps, {report.key: report for report in executable.kernels}),
         run_seconds=median(runs[1:]),
-        stepwise_seconds=max(0.0, stepwise - nothing * len(medians)),
+        stepwise_seconds=max(0.0, stepwise - nothing * sum(made)),
         outputs=outputs,
     )
 
 
-def _calls(executable: Executable, frame: Frame) -> tuple[list[_Call], list[Tables]]:
+def _calls(
+    executable: Executable, frame: Frame, order: Stepwise
+) -> tuple[list[StepCall], list[Tables]]:
     """Every step as a call on the frame's memory, and the pointers that must be kept for it."""
     runtime = frame.arguments[4]
-    calls: list[_Call] = []
+    calls: list[StepCall] = []
     tables: list[Tables] = []
-    for step in executable.spec.steps:
+    for number, step in enumerate(executable.spec.steps):
+        if isinstance(step, LoopStep | AgainStep):
+            calls.append(order.call(number))
+            continue
         if isinstance(step, CopyStep):
             places = frame.address(step.destination), frame.address(step.source)
             calls.append((ctypes.memmove, (*places, step.bytes)))
@@ -170,7 +189,7 @@ def _guarded(function: _Function, guards: Sequence[Condition], frame: Frame) -> 
     return call
 
 
-def _empty_call(frame: Frame) -> _Call:
+def _empty_call(frame: Frame) -> StepCall:
     """A call like those of kernels that does nothing: it moves no bytes."""
     function = _KernelFunction(ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0)
     arena = frame.arena_address(0)
@@ -182,7 +201,7 @@ def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTim
     reports = dict(zip(symbols, spec.kernels, strict=True))
 
     def step_time(step: RunStep, spent: float) -> StepTime:
-        if isinstance(step, CopyStep):
+        if isinstance(step, CopyStep | LoopStep | AgainStep):
             return StepTime(COPY, "", spent)
         if isinstance(step, FunctionStep):
             name = spec.functions[step.function].name

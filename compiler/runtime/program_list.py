@@ -34,6 +34,8 @@ def _problem(programs: Sequence[ExecutableSpec]) -> str:
     for program in programs[1:]:
         if _ports(program) != _ports(first):
             return "its programs have not the same inputs and outputs"
+        if program.structure != first.structure:
+            return "its programs have not the same lists and optionals"
     for number, program in enumerate(programs):
         for other in programs[:number]:
             if _machine(other) != _machine(program):

@@ -1,9 +1,12 @@
-"""Sizes of one call: symbols from its arguments, checked, and the shapes that follow from them."""
+"""Sizes of one call: read from its arguments, checked by code, and what follows from them."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from struct import Struct
 from typing import NoReturn, TypeAlias
 
 import numpy as np
@@ -13,96 +16,123 @@ from compiler.runtime.buffers import address_of
 from compiler.runtime.ports import AnyArray
 from compiler.runtime.size_errors import (
     refuse_condition,
-    refuse_equality,
     refuse_rank,
     refuse_shape,
-    refuse_size,
+    refuse_sizes,
     refuse_value,
 )
-from compiler.runtime.sized_ports import SizedArray, SizedPorts, Template
+from compiler.runtime.sized_ports import SizedArray, SizedPorts
 from compiler.types.signature import ResultSource
 
 Shape: TypeAlias = tuple[int, ...]
 
 
-class RunSizes:
-    """The vectors of symbols and numbers of a frame, and what they say of its ports.
+@dataclass(frozen=True, slots=True)
+class SizeCode:
+    """The functions of `compiler.runtime.size_chain` that take a state: `choose` and `tell`."""
 
-    `shapes` are the templates' shapes, `values` the numbers, `addresses` where both vectors are.
-    What was computed for a call serves the next one if that has the same sizes.
+    choose: Callable[[int], int]
+    tell: Callable[[int], object]
+
+
+ChooseFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+TellFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class RunSizes:
+    """The state of a frame, and what it says of the ports.
+
+    `program` is the number of the one that runs; `ways`, `bytes` and `shapes` are what is said of
+    ports that are alike, by that number.
+    What was found for a call serves the next one if that has the same sizes.
     """
 
     __slots__ = (
-        "_compute",
+        "_axes",
+        "_code",
+        "_facts",
         "_found",
-        "_numbers",
-        "_places",
+        "_get",
+        "_pack",
         "_ports",
-        "_symbols",
-        "addresses",
+        "_state",
+        "_unpack",
+        "address",
+        "bytes",
+        "program",
         "shapes",
-        "values",
+        "ways",
     )
 
-    def __init__(self, ports: SizedPorts, compute: Callable[[int, int], object]) -> None:
-        """`compute` is the function of the code that fills the numbers from the symbols."""
+    def __init__(self, ports: SizedPorts, code: SizeCode) -> None:
         self._ports = ports
-        self._compute = compute
-        lows = [source.symbol.low for source in ports.signature.sources]
-        self._symbols = np.array(lows, np.int64)
-        self._numbers = np.zeros(max(1, len(ports.table.dimensions)), np.int64)
-        self._places = [place for place, *_ in (*ports.axes, *ports.values)]
-        self.addresses = address_of(self._symbols), address_of(self._numbers)
+        self._code = code
+        layout = ports.state
+        state = np.zeros(layout.length, np.int64)
+        self._state = state.data
+        self.address = address_of(state)
+        self._axes = ports.axes
+        self._pack = Struct(f"={len(ports.axes) + len(ports.values)}q").pack_into
+        self._unpack = Struct(f"={layout.fact_count}q").unpack_from
+        self._facts = 8 * layout.facts
+        count = len(layout.ports)
+        lists = slice(1, 1 + count), slice(1 + count, 1 + 2 * count)
+        self._get = itemgetter(0, *lists, *(place.shape for place in layout.ports))
         self._found: list[int] | None = None
-        self.values: list[int] = []
-        self.shapes: list[Shape] = []
+        self.program = 0
+        self.ways: Shape = ()
+        self.bytes: Shape = ()
+        self.shapes: Sequence[Shape] = ()
 
-    def read(self, arrays: Sequence[AnyArray]) -> bool:
-        """Take the symbols from the arguments; whether they are others than before.
+    def read(self, arrays: Sequence[AnyArray]) -> None:
+        """Find the program for the arguments, and what it says of their sizes.
 
         Raises `InputError` for sizes that the model was not built for.
         """
-        ports = self._ports
         try:
-            found = [arrays[number].shape[axis] for _, number, axis in ports.axes]
+            found = [arrays[number].shape[axis] for number, axis in self._axes]
         except IndexError:
-            refuse_rank(ports, arrays)
-        if ports.values:
+            refuse_rank(self._ports, arrays)
+        if self._ports.values:
             found += self._read_values(arrays)
         if found == self._found:
-            return False
-        if any(map(_has_other_rank, ports.inputs, arrays)):
-            refuse_rank(ports, arrays)
+            return
         self._found = None  # nothing is known if this fails
-        self._check_bounds(found)
-        for place, size in zip(self._places, found, strict=True):
-            self._symbols[place] = size
-        self._compute(*self.addresses)
-        self.refresh()
-        self._check_equalities()
+        self._pack(self._state, 0, *found)
+        if self._code.choose(self.address):
+            refuse_sizes(self._ports, arrays, found)
+        self._take()
         self._found = found
-        return True
 
-    def refresh(self) -> None:
-        """The shapes of all ports, for the numbers that there are."""
-        values = self.values = self._numbers.tolist()
-        self.shapes = [filled(template, values) for template in self._ports.templates]
+    def tell(self) -> None:
+        """What is known now that the run has computed sizes."""
+        self._code.tell(self.address)
+        self._take()
+
+    def factors(self, port: SizedArray) -> Shape:
+        """The extents of the factors of an output whose shape is known late."""
+        place = self._ports.state.ports[port.alike].factors
+        facts = self._unpack(self._state, self._facts)
+        return facts[place][-len(port.rooms[self.program].factors) :]
 
     def refuse_shape(self, port: SizedArray, array: AnyArray) -> NoReturn:
         """Raise the `InputError` that says which shape the port must have for these sizes."""
-        refuse_shape(self._ports, port, array, self.shapes[port.shape], self._named())
+        found = self._found or []
+        refuse_shape(self._ports, self.program, port, array, self.shapes[port.alike], found)
 
     def check_results(
         self, computed: Mapping[str, AnyArray], arguments: Mapping[str, AnyArray]
     ) -> None:
         """Raise `InputError` where a condition did not hold, or a computed size is out of bounds.
 
-        `computed` are the graph's outputs that are no ports, `arguments` the inputs by name.
+        `computed` are the program's outputs that are no ports, `arguments` the inputs by name.
         """
-        for check in self._ports.signature.checks:
+        signature = self._ports.programs[self.program].signature
+        assert signature is not None  # else nothing is computed
+        for check in signature.checks:
             if computed[check.output].any():
                 refuse_condition(check, arguments.get(check.operand))
-        for source in self._ports.signature.sources:
+        for source in signature.sources:
             if not isinstance(source, ResultSource):
                 continue
             size = computed[source.output].item(source.position)
@@ -114,42 +144,15 @@ class RunSizes:
                     hint="build it with bounds that allow for it",
                 )
 
+    def _take(self) -> None:
+        facts = self._unpack(self._state, self._facts)
+        self.program, self.ways, self.bytes, *self.shapes = self._get(facts)
+
     def _read_values(self, arrays: Sequence[AnyArray]) -> list[int]:
         found = []
-        for _, number, position in self._ports.values:
+        for number, position in self._ports.values:
             try:
                 found.append(int(arrays[number].item(position)))
             except IndexError:
                 refuse_value(self._ports, number, position, arrays[number])
         return found
-
-    def _check_bounds(self, found: Sequence[int]) -> None:
-        sources = self._ports.signature.sources
-        for place, size in zip(self._places, found, strict=True):
-            symbol = sources[place].symbol
-            if not symbol.low <= size <= symbol.high:
-                refuse_size(sources[place], size)
-
-    def _check_equalities(self) -> None:
-        for number, template in enumerate(self._ports.equalities):
-            left, right = filled(template, self.values)
-            if left != right:
-                item = self._ports.signature.equalities[number]
-                refuse_equality(item, left, right, self._named())
-
-    def _named(self) -> dict[str, int]:
-        names = (source.symbol.name for source in self._ports.signature.sources)
-        return dict(zip(names, self._symbols.tolist(), strict=True))
-
-
-def _has_other_rank(port: SizedArray, array: AnyArray) -> bool:
-    return array.ndim != len(port.declared.shape)
-
-
-def filled(template: Template, values: Sequence[int]) -> Shape:
-    """The dimensions that a template stands for."""
-    return tuple([d if d >= 0 else values[~d] for d in template])
-
-
-SizesFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-"""The function of the code that `RunSizes` computes with."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from compiler.kernels.kernel import FunctionCall, KernelCall, KernelProgram
+from compiler.kernels.kernel import (
+    FunctionCall,
+    KernelCall,
+    KernelProgram,
+    LoopBegin,
+    LoopEnd,
+)
 from compiler.runtime.executable_spec import (
+    AgainStep,
     CallStep,
     Condition,
     CopyStep,
     FunctionLink,
     FunctionStep,
     Location,
+    LoopStep,
     Place,
+    RowStep,
     RunStep,
 )
 from compiler.runtime.memory_plan import MemoryPlan
@@ -38,10 +47,35 @@ def run_steps(
             return Location(Place.CONSTANT, constants.reads[number, position])
         return plan.location(value)
 
-    def conditions(call: KernelCall | FunctionCall) -> tuple[Condition, ...]:
-        return tuple(Condition(plan.location(guard.value), guard.taken) for guard in call.guards)
+    def conditions(call: KernelCall | FunctionCall | LoopBegin) -> tuple[Condition, ...]:
+        # All of a loop that is left out is.
+        asked = [guard for guard in call.guards if not any(guard in o.guards for o in loops)]
+        return tuple(Condition(plan.location(guard.value), guard.taken) for guard in asked)
 
+    def optional(number: int, position: int, value: str) -> Location | None:
+        return operand(number, position, value) if value else None
+
+    def copy(source: Location, value: str) -> CopyStep:
+        return CopyStep(source, plan.location(value), program.types[value].bytes)
+
+    loops: list[LoopBegin] = []  # those that the call is within
     for number, call in enumerate(program.calls):
+        if isinstance(call, LoopBegin):
+            limit, first, *initial = (
+                optional(number, position, value) for position, value in enumerate(call.inputs)
+            )
+            copies = tuple(
+                copy(place, state)
+                for place, state in zip(initial, call.states, strict=True)
+                if place is not None
+            )
+            index = plan.location(call.index) if call.index else None
+            guards = conditions(call)
+            steps.append(LoopStep(call.loop, limit, first, call.most, index, copies, guards))
+            loops.append(call)
+        if isinstance(call, LoopEnd):
+            places = [optional(number, *item) for item in enumerate(call.inputs)]
+            steps.append(_again(program, loops.pop(), call, places, plan))
         if isinstance(call, FunctionCall):
             inputs = (
                 operand(number, position, value) if value else None
@@ -74,6 +108,32 @@ def run_steps(
         )
         steps.append(CopyStep(source, Location(Place.OUTPUT, output), program.types[name].bytes))
     return tuple(steps)
+
+
+def _again(
+    program: KernelProgram,
+    begin: LoopBegin,
+    end: LoopEnd,
+    places: Sequence[Location | None],
+    plan: MemoryPlan,
+) -> AgainStep:
+    """The end of a loop's round; `places` are those of the end's inputs."""
+    again, *values = places
+    states, collected = values[: len(end.following)], values[len(end.following) :]
+    following = tuple(
+        CopyStep(place, plan.location(state), program.types[state].bytes)
+        for place, state in zip(states, begin.states, strict=True)
+        if place is not None and place != plan.location(state)
+    )
+    rows = tuple(
+        RowStep(place, plan.location(row), program.types[value].bytes, number in end.backward)
+        for number, (place, value, row) in enumerate(
+            zip(collected, end.collected, end.rows, strict=True)
+        )
+        if place is not None and row
+    )
+    count, going = (plan.location(name) if name else None for name in end.results[-2:])
+    return AgainStep(end.loop, again, rows, following, count, going)
 
 
 def function_links(program: KernelProgram) -> tuple[FunctionLink, ...]:

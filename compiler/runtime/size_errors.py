@@ -6,13 +6,57 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from compiler.errors import InputError
+from compiler.runtime.guards import admit, refusal
 from compiler.runtime.ports import AnyArray
 from compiler.runtime.sized_ports import SizedArray, SizedPorts
 from compiler.types.signature import AxisSource, Check, Equality, ResultSource, Source, ValueSource
-from compiler.types.sizes import symbols_of
+from compiler.types.sizes import symbols_in, symbols_of, value_of
 
 _SHOWN = 16
 """The most elements of an argument that an error shows."""
+
+
+def refuse_sizes(ports: SizedPorts, arrays: Sequence[AnyArray], found: Sequence[int]) -> NoReturn:
+    """Raise the `InputError` of sizes that no program is for; `found` is what was read."""
+    for port, array in zip(ports.inputs, arrays, strict=True):
+        if array.ndim != len(port.declared.shape):
+            refuse_rank(ports, arrays)
+    shapes = {port.name: array.shape for port, array in zip(ports.inputs, arrays, strict=True)}
+    number = next(
+        (n for n, program in enumerate(ports.programs) if admit(program.guards, shapes)), None
+    )
+    if number is None:
+        every = [program.guards for program in ports.programs]
+        raise InputError(
+            refusal(every, shapes), hint="build the model with that size among its --shape values"
+        )
+    signature = ports.programs[number].signature
+    assert signature is not None  # without one nothing else is asked
+    known = _known(ports, number, found)
+    for source in signature.sources:
+        size = known.get(source, source.symbol.low)
+        if not source.symbol.low <= size <= source.symbol.high:
+            refuse_size(source, size)
+    sizes = {source.symbol.name: size for source, size in known.items()}
+    for item in signature.equalities:
+        left, right = value_of(item.left, sizes), value_of(item.right, sizes)
+        if left != right:
+            refuse_equality(item, left, right, sizes)
+    raise AssertionError("sizes are refused, and nothing is wrong with them")
+
+
+def _known(ports: SizedPorts, program: int, found: Sequence[int]) -> dict[Source, int]:
+    """The sizes that a call has found, by the sources of a program."""
+    signature = ports.programs[program].signature
+    numbers = {port.name: number for number, port in enumerate(ports.inputs)}
+    known: dict[Source, int] = {}
+    for source in () if signature is None else signature.sources:
+        if isinstance(source, AxisSource):
+            known[source] = found[ports.axes.index((numbers[source.input], source.axis))]
+        elif isinstance(source, ValueSource):
+            place = ports.values.index((numbers[source.input], source.position))
+            known[source] = found[len(ports.axes) + place]
+    return known
 
 
 def refuse_size(source: Source, size: int) -> NoReturn:
@@ -32,12 +76,8 @@ def refuse_size(source: Source, size: int) -> NoReturn:
 def refuse_rank(ports: SizedPorts, arrays: Sequence[AnyArray]) -> NoReturn:
     """Raise the `InputError` of the first argument that has too few or too many axes."""
     for port, array in zip(ports.inputs, arrays, strict=True):
-        declared = port.declared
-        if array.ndim != len(declared.shape):
-            raise InputError(
-                f"input {port.name!r} has the shape {list(array.shape)}, "
-                f"the model was built for {declared}"
-            )
+        if array.ndim != len(port.declared.shape):
+            _refuse_axes(ports, port, array)
     raise AssertionError("an axis is missing, and no argument lacks one")
 
 
@@ -46,27 +86,45 @@ def refuse_value(ports: SizedPorts, number: int, position: int, array: AnyArray)
     port = ports.inputs[number]
     raise InputError(
         f"input {port.name!r} of the shape {list(array.shape)} has no element {position}, which "
-        f"says a size; the model was built for {port.declared}"
+        f"says a size; the model was built for {_declared(ports, port)}"
     )
 
 
 def refuse_shape(
     ports: SizedPorts,
+    program: int,
     port: SizedArray,
     array: AnyArray,
     wanted: Sequence[int],
-    sizes: Mapping[str, int],
+    found: Sequence[int],
 ) -> NoReturn:
-    """Raise the `InputError` of a shape that does not fit the sizes of other arguments."""
-    known = []
-    for source in ports.signature.sources:
-        if source.symbol in port.declared.symbols and not isinstance(source, ResultSource):
-            size = sizes[source.symbol.name]
-            known.append(f"{source.symbol.name} is {size} in {place_of(source)}")
+    """Raise the `InputError` of a shape that does not fit the sizes of other arguments.
+
+    `found` is what was read of them, and `program` the number of the one that is for it.
+    """
+    if array.ndim != len(wanted) and port.port.kind == "input":
+        _refuse_axes(ports, port, array)
+    symbols = symbols_in(port.rooms[program].shape)
+    known = [
+        f"{source.symbol.name} is {size} in {place_of(source)}"
+        for source, size in _known(ports, program, found).items()
+        if source.symbol in symbols
+    ]
     reason = f" ({', '.join(known)})" if known else ""
     raise InputError(
         f"{port.port.kind} {port.name!r} has the shape {list(array.shape)} and must have "
-        f"{list(wanted)}{reason}; the model was built for {port.declared}"
+        f"{list(wanted)}{reason}; the model was built for {_declared(ports, port)}"
+    )
+
+
+def _declared(ports: SizedPorts, port: SizedArray) -> str:
+    return ports.signature.port_text(port.declared)
+
+
+def _refuse_axes(ports: SizedPorts, port: SizedArray, array: AnyArray) -> NoReturn:
+    raise InputError(
+        f"input {port.name!r} has the shape {list(array.shape)}, "
+        f"the model was built for {_declared(ports, port)}"
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.runtime.port_layout import PortLayout, layout_of
+from compiler.types.dtypes import DType
 from compiler.types.signature import ResultSource, Signature, SizedPort
 from compiler.types.sizes import Dimension, Size, product_of
 
@@ -39,7 +40,12 @@ class SizeTable:
 
 def bytes_of_port(port: SizedPort) -> Dimension:
     """The bytes of a dense array of the port's true shape."""
-    return product_of((*port.shape, port.dtype.bytes))
+    return bytes_of_dense(port.dtype, port.shape)
+
+
+def bytes_of_dense(dtype: DType, shape: Iterable[Dimension]) -> Dimension:
+    """The bytes of a dense array."""
+    return product_of((*shape, dtype.bytes))
 
 
 def copied_ports(ports: Iterable[SizedPort]) -> tuple[SizedPort, ...]:

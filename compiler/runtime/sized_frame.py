@@ -2,48 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from compiler.runtime.buffers import allocate
-from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.frame import Frame, Tables
-from compiler.runtime.ports import AnyArray, Port, ports_of
-from compiler.runtime.run_sizes import RunSizes
+from compiler.runtime.padded_place import Lent
+from compiler.runtime.ports import AnyArray, Port
+from compiler.runtime.run_sizes import RunSizes, SizeCode
 from compiler.runtime.sized_inputs import SizedInputs
 from compiler.runtime.sized_outputs import SizedOutputs
 from compiler.runtime.sized_ports import SizedPorts
-from compiler.types.signature import SIZES
 from compiler.types.tensor_type import Array
+
+_POINTER = 8
+_BYTES = np.dtype(np.uint8)
 
 
 class SizedFrame(Frame):
-    """A frame of a padded program: its entry copies rows in and out, see `sized_entry`."""
+    """A frame of padded programs: their entries copy rows in and out, see `sized_entry`."""
 
     __slots__ = ("_names", "_results", "_sized_inputs", "_sized_outputs", "_sizes")
 
     def __init__(
-        self,
-        spec: ExecutableSpec,
-        ports: SizedPorts,
-        compute: Callable[[int, int], object],
-        arena: Array,
-        constants: Tables,
-        runtime: int,
+        self, ports: SizedPorts, code: SizeCode, arena: Array, constants: Tables, runtime: int
     ) -> None:
-        """`ports` are the signature's of `spec`, `compute` is its function of the sizes."""
-        inputs, outputs = ports_of("input", spec.inputs), ports_of("output", spec.outputs)
-        tables = ports.tables
-        further = 2 + len(tables.dense_inputs), len(tables.dense_outputs)
-        super().__init__(inputs, outputs, arena, constants, runtime, further)
-        self._sizes = RunSizes(ports, compute)
-        self._sized_inputs = SizedInputs(ports.inputs, self._sizes, self.inputs)
-        self._sized_outputs = SizedOutputs(ports.outputs, self._sizes, self.outputs)
+        """`constants` are what the entry takes for them."""
+        tables, layout = ports.tables, ports.state
+        super().__init__(
+            (), (), arena, constants, runtime, (tables.inputs.count, tables.outputs.count)
+        )
+        self._sizes = RunSizes(ports, code)
+        lent: Lent = {}
+        self._sized_inputs = SizedInputs(ports.inputs, self._sizes, self.inputs, lent)
+        self._sized_outputs = SizedOutputs(ports.outputs, self._sizes, self.outputs, lent)
         self._names = {port.name: number for number, port in enumerate(ports.inputs)}
-        self.inputs[tables.symbols], self.inputs[tables.numbers] = self._sizes.addresses
-        for port in inputs:
-            if port.name == SIZES:
-                self.inputs[port.position] = self._sizes.addresses[1]
-        self._results = self._places_of_results(outputs, ports)
+        for slots, offset in (
+            (tables.symbols, layout.symbols[0]),
+            (tables.numbers, layout.numbers[0]),
+            (tables.state, 0),
+        ):
+            for slot in slots:
+                self.inputs[slot] = self._sizes.address + _POINTER * offset
+        self._results = self._places_of_results(ports)
+
+    @property
+    def program(self) -> int:
+        """The number of the program that what is bound runs."""
+        return self._sizes.program
 
     def bind_inputs(self, given: Mapping[str, object]) -> list[AnyArray]:
         """As `Frame.bind_inputs`: arguments are of any sizes within the bounds."""
@@ -64,18 +71,31 @@ class SizedFrame(Frame):
 
         Raises `InputError` where one is out of its bounds, or a condition did not hold.
         """
-        if self._results:
+        computed = self._results[self._sizes.program]
+        if computed:
             named = dict(zip(self._names, arguments, strict=True))
-            self._sizes.check_results(self._results, named)
-            self._sizes.refresh()
+            self._sizes.check_results(computed, named)
+            self._sizes.tell()
             self._sized_outputs.collect(results)
 
-    def _places_of_results(self, outputs: Sequence[Port], ports: SizedPorts) -> dict[str, AnyArray]:
-        """Memory for the outputs that are no ports: the code computes sizes into them."""
-        known = {port.name for port in ports.outputs}
-        places: dict[str, AnyArray] = {}
-        for port in outputs:
-            if port.name not in known:
-                array, address = allocate(port.shape, port.dtype, port.bytes)
-                places[port.name], self.outputs[port.position] = array, address
-        return places
+    def _places_of_results(self, ports: SizedPorts) -> list[dict[str, AnyArray]]:
+        """Memory for the outputs that are no ports: the code computes sizes into them.
+
+        It is that of the largest, which is another's beginning in each program.
+        """
+        largest: dict[str, Array] = {}
+        places = ports.tables.outputs.places
+        for name, type in sorted(
+            (item for program in ports.programs for item in program.computed),
+            key=lambda item: -item[1].bytes,
+        ):
+            if name not in largest:
+                memory, address = allocate((type.bytes,), _BYTES, type.bytes)
+                largest[name], self.outputs[places[name]] = memory, address
+        return [
+            {
+                name: largest[name][: type.bytes].view(type.dtype.numpy).reshape(type.shape)
+                for name, type in program.computed
+            }
+            for program in ports.programs
+        ]

@@ -19,26 +19,29 @@ import numpy as np
 
 from compiler.runtime.buffers import address_of, allocate
 from compiler.runtime.frame import Tables
-from compiler.runtime.padded_place import Places, begins, reaches
+from compiler.runtime.padded_place import Lent, Places, reaches
 from compiler.runtime.ports import AnyArray, as_elements, check_mapping, refuse_names
 from compiler.runtime.run_sizes import RunSizes
-from compiler.runtime.sized_ports import SizedArray, distinct
+from compiler.runtime.size_state import BEGINS, WHOLE
+from compiler.runtime.sized_ports import SizedArray
 from compiler.types.tensor_type import Array
 
 
 class SizedInputs:
     """Fills the table of inputs for one call at a time."""
 
-    __slots__ = ("_distinct", "_places", "_ports", "_seen", "_sizes", "_staging", "_table")
+    __slots__ = ("_lent", "_places", "_ports", "_sizes", "_staging", "_table")
 
-    def __init__(self, ports: Sequence[SizedArray], sizes: RunSizes, table: Tables) -> None:
+    def __init__(
+        self, ports: Sequence[SizedArray], sizes: RunSizes, table: Tables, lent: Lent
+    ) -> None:
+        """`lent` are the results of earlier calls that lie in places."""
         self._ports = ports
         self._sizes = sizes
         self._table = table
+        self._lent = lent
         self._places = Places(ports)
         self._staging: dict[str, Array] = {}  # of arguments that lie in no order that code knows
-        self._distinct = distinct(ports)
-        self._seen: list[tuple[bool, bool]] = []  # of ports that are alike: whole, begins its place
 
     def bind(self, given: Mapping[str, object]) -> list[AnyArray]:
         """Point the code to the arguments, which must be kept until it has run.
@@ -47,23 +50,33 @@ class SizedInputs:
         """
         arrays = self._arrays(given)
         sizes = self._sizes
-        if sizes.read(arrays):
-            self._resize()
-        shapes, table = sizes.shapes, self._table
-        for number, (port, array) in enumerate(zip(self._ports, arrays, strict=True)):
-            if array.shape != shapes[port.shape]:
+        sizes.read(arrays)
+        places = self._places.known
+        shapes, table, program, lent = sizes.shapes, self._table, sizes.program, self._lent.get
+        for port, array in zip(self._ports, arrays, strict=True):
+            if array.shape != shapes[port.alike]:
                 sizes.refuse_shape(port, array)
+            is_part = array.base is not None and port.dense >= 0
+            if is_part and (known := lent(id(array))) is not None:
+                room = port.rooms[program]
+                if array.strides == room.strides and known.bytes >= room.bytes:
+                    table[port.position] = table[port.dense] = known.address
+                    continue
             address = address_of(array)
+            in_order = array.flags.c_contiguous
             aligned = not address & port.unaligned
-            if port.dense < 0:
-                in_place = aligned and array.flags.c_contiguous
-                table[port.position] = address if in_place else self._stage(port, array)
-            elif aligned and self._lies_as_its_place(port, array, address):
+            way = sizes.ways[port.alike]
+            if way == WHOLE:
+                if not (in_order and aligned):
+                    address = self._stage(port, array)
+                table[port.position] = address
+                if port.dense >= 0:
+                    table[port.dense] = address
+            elif is_part and aligned and self._is_part(port, array, address, way):
                 table[port.position] = table[port.dense] = address
             else:
-                in_order = array.flags.c_contiguous
                 table[port.dense] = address if in_order else self._stage(port, array)
-                table[port.position] = self._places.address(number)
+                table[port.position] = places[port.number] or self._places.address(port.number)
         return arrays
 
     def reads(self, number: int, array: AnyArray) -> bool:
@@ -89,22 +102,12 @@ class SizedInputs:
                 refuse_names([port.port for port in ports], given)
         return arrays
 
-    def _resize(self) -> None:
-        """What is known of ports before their arrays, for the sizes that there are."""
-        shapes = self._sizes.shapes
-        self._seen = [
-            (shapes[port.shape] == port.port.shape, begins(shapes[port.shape], port))
-            for port in self._distinct
-        ]
-
-    def _lies_as_its_place(self, port: SizedArray, array: AnyArray, address: int) -> bool:
-        whole, begins = self._seen[port.alike]
-        in_order = array.flags.c_contiguous
-        if whole and in_order:
-            return True
-        if array.base is None or not ((begins and in_order) or array.strides == port.strides):
+    def _is_part(self, port: SizedArray, array: AnyArray, address: int, way: int) -> bool:
+        """Whether a part of an array lies as in the port's place, and the array goes on for it."""
+        room = port.rooms[self._sizes.program]
+        if not (way == BEGINS and array.flags.c_contiguous) and array.strides != room.strides:
             return False
-        return reaches(array, address, port.port.bytes)
+        return reaches(array, address, room.bytes)
 
     def _stage(self, port: SizedArray, array: AnyArray) -> int:
         """Copy an argument into a dense array that is kept; the address of that."""

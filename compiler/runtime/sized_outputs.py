@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum
-from typing import TypeAlias
 
 import numpy as np
 
 from compiler.errors import InputError
 from compiler.runtime.buffers import address_of, allocate, allocate_output
 from compiler.runtime.frame import Tables
-from compiler.runtime.padded_place import LentPlaces, Places, begins
+from compiler.runtime.padded_place import Lent, LentPlaces, Places
 from compiler.runtime.ports import (
     AnyArray,
     as_elements,
@@ -29,51 +27,26 @@ from compiler.runtime.ports import (
     refuse_unknown,
     span_of,
 )
-from compiler.runtime.run_sizes import RunSizes, filled
-from compiler.runtime.sized_ports import SizedArray, distinct
+from compiler.runtime.run_sizes import RunSizes
+from compiler.runtime.size_state import BEGINS, COPIED, LENT, WHOLE
+from compiler.runtime.sized_ports import SizedArray
 from compiler.types.tensor_type import Array
-
-_WORTH_SHARING = 2
-"""A result may begin a memory that is so many times as large, and none that is larger."""
-
-
-class _Way(IntEnum):
-    """How a result comes to its caller."""
-
-    WHOLE = 0  # it is its own place
-    BEGINS = 1  # it begins an own place
-    COPIED = 2  # rows are copied out of a place
-    LENT = 3  # it is a part of a place
-    LATE = 4  # rows are copied when its shape is known
-
-
-_Result: TypeAlias = tuple[_Way, tuple[int, ...], int]
-"""Outputs that are alike, at the sizes that there are: how they come, their shape and bytes."""
 
 
 class SizedOutputs:
     """Fills the table of outputs for one call at a time."""
 
-    __slots__ = (
-        "_distinct",
-        "_known",
-        "_lent",
-        "_places",
-        "_ports",
-        "_results",
-        "_sizes",
-        "_table",
-    )
+    __slots__ = ("_lent", "_places", "_ports", "_sizes", "_table")
 
-    def __init__(self, ports: Sequence[SizedArray], sizes: RunSizes, table: Tables) -> None:
+    def __init__(
+        self, ports: Sequence[SizedArray], sizes: RunSizes, table: Tables, lent: Lent
+    ) -> None:
+        """`lent` will have the results that lie in places."""
         self._ports = ports
         self._sizes = sizes
         self._table = table
         self._places = Places(ports)
-        self._lent = {i: LentPlaces(p.port.bytes) for i, p in enumerate(ports) if p.grows}
-        self._distinct = distinct(ports)
-        self._known: object = None
-        self._results: list[_Result] = []
+        self._lent = {i: LentPlaces(p.port.bytes, lent) for i, p in enumerate(ports) if p.grows}
 
     def bind(
         self, given: Mapping[str, object] | None, inputs: Sequence[AnyArray]
@@ -83,62 +56,40 @@ class SizedOutputs:
         Returns all by name; those whose shape is not known yet come with `collect`. Raises
         `InputError` for one that cannot be written.
         """
-        if self._sizes.shapes is not self._known:
-            self._resize()
         if given is not None:
             return self._bind_given(given, inputs)
-        results = self._results
-        return {
-            port.name: self._make(number, port, results[port.alike])
-            for number, port in enumerate(self._ports)
-        }
+        return {port.name: self._make(number, port) for number, port in enumerate(self._ports)}
 
     def collect(self, results: dict[str, AnyArray]) -> None:
         """The results whose shapes are known after the run, by name."""
-        values = self._sizes.values
+        sizes = self._sizes
         for number, port in enumerate(self._ports):
-            if port.late:
-                place = self._places.array(number)
-                shape = filled(port.factors, values)
-                part: AnyArray = np.ndarray(shape, port.dtype, place, 0, port.factor_strides)
-                results[port.name] = part.copy().reshape(self._sizes.shapes[port.shape])
+            if port.rooms[sizes.program].late:
+                room, place = port.rooms[sizes.program], self._places.array(number)
+                part: AnyArray = np.ndarray(
+                    sizes.factors(port), port.dtype, place, 0, room.factor_strides
+                )
+                results[port.name] = part.copy().reshape(sizes.shapes[port.alike])
 
-    def _resize(self) -> None:
-        shapes = self._known = self._sizes.shapes
-        self._results = [self._result(port, shapes[port.shape]) for port in self._distinct]
-
-    def _result(self, port: SizedArray, shape: tuple[int, ...]) -> _Result:
-        place = port.port.bytes
-        count = port.bytes if port.bytes >= 0 else self._sizes.values[~port.bytes]
-        if port.late:
-            way = _Way.LATE
-        elif shape == port.port.shape:
-            way = _Way.WHOLE
-        elif port.grows and port.strides is not None:
-            way = _Way.LENT
-        elif begins(shape, port) and count * _WORTH_SHARING >= place:
-            way = _Way.BEGINS
-        else:
-            way = _Way.COPIED
-        return way, shape, count
-
-    def _make(self, number: int, port: SizedArray, result: _Result) -> AnyArray:
+    def _make(self, number: int, port: SizedArray) -> AnyArray:
         """A new array for the result, which the table points to."""
-        way, shape, count = result
+        sizes, alike = self._sizes, port.alike
+        way, shape = sizes.ways[alike], sizes.shapes[alike]
         array: Array
-        if way is _Way.WHOLE:
-            array, place = allocate_output(shape, port.dtype, count)
-        elif way is _Way.COPIED:
-            array, address = allocate_output(shape, port.dtype, count)
+        if way == WHOLE:
+            array, place = allocate_output(shape, port.dtype, sizes.bytes[alike])
+        elif way == LENT:
+            strides = port.rooms[sizes.program].strides
+            assert strides is not None
+            lent = self._lent[number].lend(shape, port.dtype, strides)
+            array, place = lent.array, lent.address
+        elif way == COPIED:
+            array, address = allocate_output(shape, port.dtype, sizes.bytes[alike])
             self._table[port.dense] = address
             self._table[port.position] = self._places.address(number)
             return array
-        elif way is _Way.LENT:
-            assert port.strides is not None
-            array = self._lent[number].lend(shape, port.dtype, port.strides)
-            place = address_of(array)
-        elif way is _Way.BEGINS:
-            array, place = allocate(shape, port.dtype, port.port.bytes)
+        elif way == BEGINS:
+            array, place = allocate(shape, port.dtype, port.rooms[sizes.program].bytes)
         else:
             array = self._places.array(number)
             place = self._places.address(number)
@@ -156,24 +107,24 @@ class SizedOutputs:
         taken = [span_of(array, address_of(array)) for array in inputs]
         results: dict[str, AnyArray] = {}
         for number, port in enumerate(self._ports):
-            way, shape, _ = result = self._results[port.alike]
             if port.name not in given:
-                results[port.name] = self._make(number, port, result)
+                results[port.name] = self._make(number, port)
                 continue
-            array = self._checked(port, shape, given[port.name])
+            way = self._sizes.ways[port.alike]
+            array = self._checked(port, self._sizes.shapes[port.alike], given[port.name])
             address = address_of(array)
             span = span_of(array, address)
             refuse_shared(port.port, span, taken)
             taken.append(span)
             results[port.name] = array
-            place = address if way is _Way.WHOLE else self._places.address(number)
+            place = address if way == WHOLE else self._places.address(number)
             self._table[port.position] = place
             if port.dense >= 0:
                 self._table[port.dense] = address
         return results
 
     def _checked(self, port: SizedArray, shape: tuple[int, ...], given: object) -> AnyArray:
-        if port.late:
+        if port.rooms[self._sizes.program].late:
             raise InputError(
                 f"output {port.name!r} cannot be given: its shape, {port.declared}, is known after "
                 "the run only",

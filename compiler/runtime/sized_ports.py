@@ -1,41 +1,62 @@
-"""What calls of a model with run-time sizes need to know of its ports: made once, of its signature.
+"""What calls of a model with run-time sizes need to know of its ports: made once, when it loads.
 
-Shapes are kept as templates: extents, or `~place` of those in the vector of numbers, see
-`compiler.runtime.size_table`. Ports of one shape share one template.
+A model has one program or several, each for other sizes. The ports are those of all together; what
+differs is the room that each has: the place that a program pads the port's arrays to. What a call
+is to know of its sizes, code writes into the frame's state, see `compiler.runtime.size_chain`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from compiler.runtime.call_tables import CallTables
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.guards import SizeGuard
+from compiler.runtime.joined_signature import joined_signature, ports_of_program
 from compiler.runtime.port_layout import layout_of
 from compiler.runtime.ports import Port, ports_of
-from compiler.runtime.size_table import SizeTable, bytes_of_port, is_late
-from compiler.runtime.sized_entry import SizedTables
-from compiler.types.signature import AxisSource, ResultSource, Signature, SizedPort, ValueSource
+from compiler.runtime.size_state import SizeState
+from compiler.runtime.size_table import is_late
+from compiler.types.signature import AxisSource, Signature, SizedPort, ValueSource
+from compiler.types.sizes import Dimension
 from compiler.types.tensor_type import TensorType
 
-Template: TypeAlias = tuple[int, ...]
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a port is in one program: `type` is what its arrays are padded to, of so many `bytes`.
+
+    `strides` are those of the true part within its place, None where an axis has padding inside.
+    `late` means that its shape is known after the run; `factors` are its extents as the place has
+    them, with `factor_strides`. `grows` marks outputs that an input of other sizes has the same
+    place as: what is returned may be an argument of the next call.
+    """
+
+    shape: tuple[Dimension, ...]
+    type: TensorType
+    bytes: int
+    strides: tuple[int, ...] | None
+    late: bool
+    grows: bool
+    factors: tuple[Dimension, ...]
+    factor_strides: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SizedArray:
-    """One input or output; `port` has the type that it is padded to, and its place in the tables.
+    """One input or output; `port` is as large as the largest of its `rooms`, one for each program.
 
     `name` to `unaligned` are those of the port, which every call looks at. Ports of one kind that
-    are the same but for their names and places have the same number `alike`. `shape` is the number
-    of its template, `bytes` what its size is in the vector, or a number. `dense` is the place of
-    its dense array in the tables, -1 if its sizes are fixed. `strides` are those of its true part
-    within its place, None where an axis has padding inside. `late` means that its shape is known
-    after the run; `factors` are its extents as the place has them, with `factor_strides`. `grows`
-    marks outputs that an input of other sizes has the same place as: what is returned may be an
-    argument of the next call.
+    are the same but for their names and places have the same number `alike`, those of outputs go on
+    behind the inputs'. `number` counts ports of a kind, `dense` is the place of its dense array in
+    the tables, -1 if its sizes are fixed.
     """
 
+    number: int
     port: Port
     declared: SizedPort
     name: str
@@ -43,125 +64,156 @@ class SizedArray:
     position: int
     unaligned: int
     alike: int
-    shape: int
-    bytes: int
     dense: int
-    strides: tuple[int, ...] | None
-    late: bool
-    grows: bool
-    factors: Template
-    factor_strides: tuple[int, ...]
+    rooms: tuple[Room, ...]
+
+    @property
+    def late(self) -> bool:
+        """Whether a run may compute its shape."""
+        return any(room.late for room in self.rooms)
+
+    @property
+    def grows(self) -> bool:
+        return any(room.grows for room in self.rooms)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSizes:
+    """A program as calls see it: which arguments it is for, and what it computes itself.
+
+    `computed` are the outputs that are no ports, with their types.
+    """
+
+    guards: tuple[SizeGuard, ...]
+    signature: Signature | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    computed: tuple[tuple[str, TensorType], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SizedPorts:
-    """All ports of a signature, the templates of their shapes, and where symbols are read.
+    """All ports of a model, and where its sizes are read.
 
-    `axes` and `values` are (place of the symbol, input, axis or position); places are those in the
-    vector of symbols.
+    `axes` are (input, axis), `values` (input, position): what a call looks at to know its sizes.
     """
 
     signature: Signature
-    table: SizeTable
-    tables: SizedTables
-    templates: tuple[Template, ...]
+    programs: tuple[ProgramSizes, ...]
     inputs: tuple[SizedArray, ...]
     outputs: tuple[SizedArray, ...]
-    axes: tuple[tuple[int, int, int], ...]
-    values: tuple[tuple[int, int, int], ...]
-    equalities: tuple[Template, ...]
+    axes: tuple[tuple[int, int], ...]
+    values: tuple[tuple[int, int], ...]
+    tables: CallTables
+    state: SizeState
 
     @property
     def computes(self) -> bool:
         """Whether a run computes sizes, or conditions on arguments."""
-        sources = self.signature.sources
-        late = any(isinstance(source, ResultSource) for source in sources)
-        return late or bool(self.signature.checks)
+        return any(program.computed for program in self.programs)
 
     @staticmethod
-    def of(
-        signature: Signature,
-        inputs: Sequence[tuple[str, TensorType]],
-        outputs: Sequence[tuple[str, TensorType]],
-    ) -> SizedPorts:
-        """The ports of a signature that belongs to these inputs and outputs of the graph."""
-        tables = SizedTables.of(signature, len(inputs), len(outputs))
-        table = SizeTable.of(signature)
-        maker = _Maker(signature, table)
-        made_inputs = maker.arrays("input", inputs, signature.inputs, tables.dense_inputs)
-        made_outputs = maker.arrays("output", outputs, signature.outputs, tables.dense_outputs)
-        numbers = {port.name: i for i, port in enumerate(signature.inputs)}
-        sources = list(enumerate(signature.sources))
-        return SizedPorts(
-            signature,
-            table,
-            tables,
-            tuple(maker.templates),
-            made_inputs,
-            made_outputs,
-            tuple((i, numbers[s.input], s.axis) for i, s in sources if isinstance(s, AxisSource)),
-            tuple(
-                (i, numbers[s.input], s.position) for i, s in sources if isinstance(s, ValueSource)
-            ),
-            tuple(table.template((item.left, item.right)) for item in signature.equalities),
+    def of(specs: Sequence[ExecutableSpec]) -> SizedPorts:
+        """The ports of a model that consists of these programs."""
+        signature = joined_signature(specs)
+        axes, values = _observed(specs, signature)
+        tables = CallTables.of(specs, signature)
+        programs = tuple(_program_sizes(spec) for spec in specs)
+        inputs = _arrays("input", signature.inputs, specs, tables, 0)
+        outputs = _arrays("output", signature.outputs, specs, tables, len(distinct(inputs)))
+        state = SizeState.of(
+            [program.signature for program in programs],
+            distinct((*inputs, *outputs)),
+            len(axes) + len(values),
         )
-
-
-class _Maker:
-    """Makes ports, and the templates that they share."""
-
-    def __init__(self, signature: Signature, table: SizeTable) -> None:
-        self._signature, self._table = signature, table
-        self.templates: dict[Template, int] = {}
-        self._alike: dict[SizedArray, int] = {}
-
-    def arrays(
-        self,
-        kind: str,
-        types: Iterable[tuple[str, TensorType]],
-        declared: Iterable[SizedPort],
-        dense: Mapping[str, int],
-    ) -> tuple[SizedArray, ...]:
-        ports = {port.name: port for port in ports_of(kind, types)}
-        self._alike = {}
-        return tuple(
-            self._array(ports[port.name], port, dense.get(port.name, -1)) for port in declared
-        )
-
-    def _array(self, port: Port, declared: SizedPort, dense: int) -> SizedArray:
-        factors = [factor for axis in declared.padded for factor in axis]
-        strides = _strides([extent for _, extent in factors], port.dtype.itemsize)
-        whole = all(_one_stretch(axis) for axis in declared.padded)
-        array = SizedArray(
-            port,
-            declared,
-            port.name,
-            port.dtype,
-            port.position,
-            port.unaligned,
-            0,
-            self._number(self._table.template(declared.shape)),
-            self._table.template((bytes_of_port(declared),))[0],
-            dense,
-            _strides(port.shape, port.dtype.itemsize) if whole else None,
-            is_late(self._signature, declared),
-            port.kind == "output" and any(_feeds(declared, i) for i in self._signature.inputs),
-            self._table.template(true for true, _ in factors),
-            strides,
-        )
-        nameless = replace(port, name="", position=0), replace(declared, name="")
-        key = replace(array, port=nameless[0], declared=nameless[1], name="", position=0)
-        key = replace(key, dense=min(dense, 0))
-        return replace(array, alike=self._alike.setdefault(key, len(self._alike)))
-
-    def _number(self, template: Template) -> int:
-        return self.templates.setdefault(template, len(self.templates))
+        return SizedPorts(signature, programs, inputs, outputs, axes, values, tables, state)
 
 
 def distinct(ports: Sequence[SizedArray]) -> list[SizedArray]:
     """The first of each that are alike, by that number."""
     firsts = {port.alike: port for port in reversed(ports)}
-    return [firsts[number] for number in range(len(firsts))]
+    return [firsts[number] for number in sorted(firsts)]
+
+
+def _observed(
+    specs: Sequence[ExecutableSpec], signature: Signature
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    numbers = {port.name: number for number, port in enumerate(signature.inputs)}
+    axes: list[tuple[int, int]] = []
+    values: list[tuple[int, int]] = []
+    for spec in specs:
+        axes += [(numbers[guard.input], guard.axis) for guard in spec.guards]
+        for source in () if spec.signature is None else spec.signature.sources:
+            if isinstance(source, AxisSource):
+                axes.append((numbers[source.input], source.axis))
+            elif isinstance(source, ValueSource):
+                values.append((numbers[source.input], source.position))
+    return tuple(dict.fromkeys(axes)), tuple(dict.fromkeys(values))
+
+
+def _program_sizes(spec: ExecutableSpec) -> ProgramSizes:
+    ports = {port.name for port in ports_of_program(spec)[1]}
+    return ProgramSizes(
+        spec.guards,
+        spec.signature,
+        tuple(name for name, _ in spec.inputs),
+        tuple(name for name, _ in spec.outputs),
+        tuple((name, type) for name, type in spec.outputs if name not in ports),
+    )
+
+
+def _arrays(
+    kind: str,
+    declared: Sequence[SizedPort],
+    specs: Sequence[ExecutableSpec],
+    tables: CallTables,
+    first: int,
+) -> tuple[SizedArray, ...]:
+    """The ports of one kind, as large as the largest of their rooms; `first` is the least number of
+    those that are alike."""
+    places = tables.inputs if kind == "input" else tables.outputs
+    alike: dict[object, int] = {}
+    made = []
+    for number, port in enumerate(declared):
+        rooms = tuple(_room(kind, number, spec) for spec in specs)
+        largest = max((room.type for room in rooms), key=lambda type: type.bytes)
+        (plain,) = ports_of(kind, [(port.name, largest)])
+        plain = replace(plain, position=places.places[port.name])
+        dense = places.dense.get(port.name, -1)
+        group = alike.setdefault((rooms, dense < 0), first + len(alike))
+        made.append(
+            SizedArray(
+                number,
+                plain,
+                port,
+                port.name,
+                plain.dtype,
+                plain.position,
+                plain.unaligned,
+                group,
+                dense,
+                rooms,
+            )
+        )
+    return tuple(made)
+
+
+def _room(kind: str, number: int, spec: ExecutableSpec) -> Room:
+    inputs, outputs = ports_of_program(spec)
+    port = (inputs if kind == "input" else outputs)[number]
+    factors = [factor for axis in port.padded for factor in axis]
+    itemsize = port.dtype.numpy.itemsize
+    whole = all(_one_stretch(axis) for axis in port.padded)
+    return Room(
+        port.shape,
+        port.type,
+        port.type.bytes,
+        _strides(port.type.shape, itemsize) if whole else None,
+        spec.signature is not None and is_late(spec.signature, port),
+        kind == "output" and any(_feeds(port, input) for input in inputs),
+        tuple(true for true, _ in factors),
+        _strides([extent for _, extent in factors], itemsize),
+    )
 
 
 def _one_stretch(axis: Sequence[tuple[object, int]]) -> bool:
@@ -179,9 +231,10 @@ def _feeds(output: SizedPort, input: SizedPort) -> bool:
     return bool(alike) and output.type == input.type and output.shape != input.shape
 
 
-def _strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def _strides(shape: Iterable[int], itemsize: int) -> tuple[int, ...]:
     """The strides of a dense array in bytes."""
+    extents = list(shape)
     strides = [itemsize]
-    for extent in reversed(shape[1:]):
+    for extent in reversed(extents[1:]):
         strides.append(strides[-1] * extent)
-    return tuple(reversed(strides))[: len(shape)]
+    return tuple(reversed(strides))[: len(extents)]

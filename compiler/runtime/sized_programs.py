@@ -3,84 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from compiler.errors import InputError
 from compiler.runtime import artefact
-from compiler.runtime.bound_run import BoundRun
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.guards import Shape, admit, refusal, sizes_text
-from compiler.runtime.ports import AnyArray
+from compiler.runtime.joined_signature import ports_of_program, program_ranges
+from compiler.runtime.kernel_report import KernelReport
+from compiler.runtime.loaded_program import LoadedProgram, SharedKernels
+from compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
+from compiler.types.signature import AxisSource, Signature
+from compiler.types.structure import Words
+from compiler.types.tensor_type import TensorType
 
 if TYPE_CHECKING:
     from compiler.runtime.profile import Profile
 
 
 class SizedPrograms(Executable):
-    """A model whose calls run the first of its programs that is for the arguments' sizes.
+    """A model whose entry runs the first of its programs that is for the arguments' sizes.
 
-    Of itself it is the first one: its types and kernels, and what is run in a frame.
+    Its signature, inputs and outputs are those of all programs together, its `spec` is that of the
+    first one. Kernels that programs share are in memory once, as are constants of an artefact.
     """
 
     def __init__(self, specs: Sequence[ExecutableSpec], threads: int | None = None) -> None:
         """Load the code of all; they must be for this machine. Raises as `Executable` does."""
-        super().__init__(specs[0], threads)
-        self._rest = tuple(Executable(spec, threads) for spec in specs[1:])
+        shared: SharedKernels = {}
+        super().__init__(specs[0], threads, [LoadedProgram(spec, shared) for spec in specs])
+        self._ranges = program_ranges(specs, self._joined)
 
     @property
+    def _joined(self) -> Signature:
+        assert self.signature is not None  # several programs have one together
+        return self.signature
+
+    @cached_property
     def programs(self) -> tuple[Executable, ...]:
-        """All programs, in the order in which they are tried."""
-        return (self, *self._rest)
+        """All programs by themselves, in the order in which they are tried."""
+        return tuple(Executable(p.spec, self.threads, [p]) for p in self._programs)
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """What sizes each program is for, as text."""
-        return tuple(sizes_text(program.spec.guards) for program in self.programs)
+        return tuple(sizes_text(program.spec.guards) for program in self._programs)
 
-    def program_for(self, inputs: Mapping[str, object]) -> Executable:
-        """The program that runs these arguments. Raises `InputError` naming the sizes if none."""
-        return self.program_for_shapes({name: _shape(value) for name, value in inputs.items()})
+    @property
+    def kernels(self) -> tuple[KernelReport, ...]:
+        """Of each distinct kernel of any program."""
+        reports = [report for program in self._programs for report in program.spec.kernels]
+        return tuple(dict.fromkeys(reports))
 
     def program_for_shapes(self, shapes: Mapping[str, Shape]) -> Executable:
         """The program for arguments of these shapes. Raises `InputError` if there is none."""
-        for program in self.programs:
+        for number, program in enumerate(self._programs):
             if admit(program.spec.guards, shapes):
-                return program
-        guards = [program.spec.guards for program in self.programs]
+                return self.programs[number]
+        guards = [program.spec.guards for program in self._programs]
         raise InputError(
             refusal(guards, shapes), hint="build the model with that size among its --shape values"
         )
 
-    def run(
-        self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
-    ) -> dict[str, AnyArray]:
-        program = self.program_for(inputs)
-        return super().run(inputs, out) if program is self else program.run(inputs, out)
+    def chosen_sizes(self, sizes: Mapping[str, int]) -> Sizes:
+        """As of any executable: sizes that one of the programs is for."""
+        refused: InputError | None = None
+        for number in (None, *range(len(self._programs))):
+            try:
+                chosen = choose_sizes(self._signature_of(number), sizes)
+            except InputError as error:
+                refused = refused or error
+                continue
+            if self._number_at(chosen) is not None:
+                return chosen
+        assert refused is not None
+        raise refused
 
-    def bind(
-        self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
-    ) -> BoundRun:
-        program = self.program_for(inputs)
-        return super().bind(inputs, out) if program is self else program.bind(inputs, out)
+    def outputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
+        """As of any executable: what the program for these sizes gives."""
+        chosen = self.chosen_sizes(sizes or {})
+        number = self._number_at(chosen)
+        assert number is not None  # these are sizes of one
+        spec = self._programs[number].spec
+        inputs = types_at(self._joined.inputs, chosen)
+        own = dict(chosen)
+        if spec.signature is not None:
+            for source in spec.signature.sources:
+                if isinstance(source, AxisSource):
+                    own[source.symbol.name] = inputs[source.input].shape[source.axis]
+        assert self._sized is not None
+        late = {port.name for port in self._sized.outputs if port.late}
+        ports = [port for port in ports_of_program(spec)[1] if port.name not in late]
+        return types_at(ports, own)
 
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
-        program = self.program_for(inputs)
-        return (
-            super().profile(inputs, repeat) if program is self else program.profile(inputs, repeat)
-        )
+        """Of the program that runs these arguments."""
+        frame = self.new_frame()
+        frame.bind_inputs(self._tensors(inputs, Words(self._words)))
+        return self.programs[frame.program].profile(inputs, repeat)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the programs that are loaded to `path`, see `compiler.runtime.artefact.save`."""
-        artefact.save(self.spec, path, [program.spec for program in self._rest])
+        first, *rest = (program.spec for program in self._programs)
+        artefact.save(first, path, rest)
 
+    def _signature_of(self, number: int | None) -> Signature:
+        """The signature with the sizes of one program only; of all with None."""
+        if number is None:
+            return self._joined
+        ranges = tuple((name, (ends,)) for name, ends in self._ranges[number].items())
+        return replace(self._joined, ranges=ranges)
 
-def _shape(value: Any) -> Shape:
-    """An argument's shape; that of one which is no array is left to the program to refuse."""
-    try:
-        return np.shape(value)
-    except ValueError:
-        return ()
+    def _number_at(self, sizes: Sizes) -> int | None:
+        """The first program for these sizes."""
+        for number, ranges in enumerate(self._ranges):
+            if all(ranges[name][0] <= size <= ranges[name][1] for name, size in sizes.items()):
+                return number
+        return None

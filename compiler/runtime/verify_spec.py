@@ -8,14 +8,17 @@ from compiler.errors import VerifyError
 from compiler.runtime.executable_spec import (
     ALIGNMENT,
     REPORT_BYTES,
+    AgainStep,
     CallStep,
     Condition,
     CopyStep,
     ExecutableSpec,
     FunctionStep,
     Location,
+    LoopStep,
     Place,
 )
+from compiler.runtime.verify_loops import LoopRules
 from compiler.types.tensor_type import TensorType
 from compiler.types.verify_signature import signature_problem
 
@@ -59,15 +62,20 @@ def _problem(spec: ExecutableSpec) -> str:
     workspaces = {
         symbol: report.workspace_bytes for symbol, report in zip(symbols, spec.kernels, strict=True)
     }
+    loops = LoopRules(sizes.room)
     for step in spec.steps:
         if isinstance(step, FunctionStep):
             problem = sizes.function_problem(step, len(spec.functions))
         elif isinstance(step, CallStep):
             problem = sizes.call_problem(step, workspaces)
+        elif isinstance(step, LoopStep | AgainStep):
+            problem = loops.problem(step)
         else:
             problem = sizes.copy_problem(step)
         if problem:
             return f"{step}: {problem}"
+    if loops.open:
+        return f"{loops.open[-1]}: the loop has no end"
     sized = spec.signature
     problem = "" if sized is None else signature_problem(sized, spec.inputs, spec.outputs)
     return problem or _guard_problem(spec)
@@ -101,7 +109,7 @@ class _Sizes:
         if step.symbol not in workspaces:
             return "there is no such kernel"
         for location in step.buffers:
-            if self._room(location) is None:
+            if self.room(location) is None:
                 return f"there is no {location}"
         problem = self._guard_problem(step.guards)
         if problem:
@@ -110,7 +118,7 @@ class _Sizes:
         if (step.workspace is None) != (size == 0):
             return f"the kernel has {size} bytes of workspace"
         if step.workspace is not None:
-            room = self._room(Location(Place.ARENA, step.workspace))
+            room = self.room(Location(Place.ARENA, step.workspace))
             if step.workspace % ALIGNMENT or room is None or room < size:
                 return f"its workspace of {size} bytes is not within the arena"
         return ""
@@ -126,26 +134,26 @@ class _Sizes:
         for location, type in zip(step.buffers, step.types, strict=True):
             if (location is None) != (type is None):
                 return "its buffers are not those of its types"
-            room = None if location is None else self._room(location)
+            room = None if location is None else self.room(location)
             if type is not None and (room is None or room < type.bytes):
                 return f"{location} has no {type.bytes} bytes"
         return self._guard_problem(step.guards)
 
     def _guard_problem(self, guards: Sequence[Condition]) -> str:
         for guard in guards:
-            if not self._room(guard.place):
+            if not self.room(guard.place):
                 return f"there is no {guard.place} to ask"
         return ""
 
     def copy_problem(self, step: CopyStep) -> str:
         """Why a copy is wrong, or nothing."""
         for location in (step.source, step.destination):
-            room = self._room(location)
+            room = self.room(location)
             if room is None or not 0 <= step.bytes <= room:
                 return f"{location} has no {step.bytes} bytes"
         return ""
 
-    def _room(self, location: Location) -> int | None:
+    def room(self, location: Location) -> int | None:
         """The bytes from a location to its buffer's or the arena's end; None if it is in none."""
         if location.place is Place.ARENA:
             inside = 0 <= location.number <= self._arena_bytes and location.offset == 0

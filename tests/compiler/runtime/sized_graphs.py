@@ -120,6 +120,55 @@ def rows_graph() -> Graph:
     )
 
 
+def part_graph(low: int, high: int) -> Graph:
+    """Of x: f32[2, length, 5] the relu, its rows f32[2*length, 5], and the sums over length.
+
+    The length is from low to high, or the number that both are.
+    """
+    maker = SizedMaker()
+    if low == high:
+        x = maker.input(2, low, WIDTH)
+        relu = maker.node("relu", x)
+        rows = maker.node("reshape", relu, shape=(2 * low, WIDTH))
+        total = maker.node("reduce_sum", x, axes=(1,), keepdims=False)
+        return named(maker.graph(relu, rows, total), {x: "x", relu: "y", rows: "rows", total: "z"})
+    (n, length) = symbol("length", low, high)
+    x = maker.port("x", DType.F32, 2, (length, high), WIDTH)
+    maker.sources.append(AxisSource(n, x, 1))
+    relu = maker.node("relu", x)
+    rows = maker.node("reshape", relu, shape=(2 * high, WIDTH))
+    total = maker.node("reduce_sum", maker.filled(x, 1, length), axes=(1,), keepdims=False)
+    flat = 2 * length
+    made = maker.sized(
+        {relu: (2, (length, high), WIDTH), rows: ((flat, 2 * high), WIDTH), total: (2, WIDTH)},
+        verified=False,
+    )
+    assert made.signature is not None
+    first, second, third = made.signature.outputs
+    apart = replace(second, padded=(((2, 2), (length, high)), ((WIDTH, WIDTH),)))
+    signature = replace(made.signature, outputs=(first, apart, third))
+    return renamed(replace(made, signature=signature), {relu: "y", rows: "rows", total: "z"})
+
+
+def named(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """A graph of known sizes with other names for values."""
+
+    def name(old: str) -> str:
+        return names.get(old, old)
+
+    nodes = tuple(
+        replace(node, inputs=tuple(map(name, node.inputs)), output=name(node.output))
+        for node in graph.nodes
+    )
+    return replace(
+        graph,
+        nodes=nodes,
+        inputs=tuple(map(name, graph.inputs)),
+        outputs=tuple(map(name, graph.outputs)),
+        types={name(old): type for old, type in graph.types.items()},
+    )
+
+
 def joined_graph() -> Graph:
     """Of x: f32[batch:1..4, length:0..7, 5] the relu of its rows: f32[batch*length, 5]."""
     maker = SizedMaker()
@@ -139,38 +188,38 @@ def joined_graph() -> Graph:
     return graph
 
 
-def taken_graph() -> Graph:
-    """Of x: f32[6] the sum and the relu of the first `count`, which an argument's element says.
+def taken_graph(most: int = 6) -> Graph:
+    """Of x: f32[most] the sum and the relu of the first `count`, which an argument's element says.
 
     It must be twice the size `half`, its other element halved: 9 // 4.
     """
     maker = SizedMaker()
-    (c, count) = symbol("count", 0, 6)
-    x = maker.port("x", DType.F32, 6)
+    (c, count) = symbol("count", 0, most)
+    x = maker.port("x", DType.F32, most)
     given = maker.port("count", DType.I64, 2)
     maker.sources.append(ValueSource(c, given, 1))
     total = maker.node("reduce_sum", maker.filled(x, 0, count), axes=(0,), keepdims=False)
     relu = maker.node("relu", x)
     even = Equality(divide(count, 2), divide(count + 1, 2), "they are halves")
-    return maker.sized({total: (), relu: ((count, 6),)}, (even,))
+    return maker.sized({total: (), relu: ((count, most),)}, (even,))
 
 
-def counted_graph() -> Graph:
-    """Of x: f32[8] twice, one below the other, the first `found` elements: the graph says how many.
+def counted_graph(most: int = 7) -> Graph:
+    """Of x: f32[most + 1] twice, one below the other, the first `found` elements.
 
-    They are as many as n says, which must not be negative.
+    The graph says how many: as many as n says, which must not be negative.
     """
     maker = SizedMaker()
-    (f, found) = symbol("found", 0, 7)
-    x = maker.port("x", DType.F32, 8)
+    (f, found) = symbol("found", 0, most)
+    x = maker.port("x", DType.F32, most + 1)
     n = maker.port("n", DType.I64, 1)
-    head = maker.node("slice", x, starts=(0,), steps=(1,), shape=(7,))
-    twice = maker.node("expand", maker.node("relu", head), shape=(2, 7))
+    head = maker.node("slice", x, starts=(0,), steps=(1,), shape=(most,))
+    twice = maker.node("expand", maker.node("relu", head), shape=(2, most))
     zero = maker.constant(np.zeros(1, np.int64))
     count = maker.node("add", n, zero)
     wrong = maker.node("cast", maker.node("less", n, zero), to="i64")
     maker.sources.append(ResultSource(f, count, 0))
-    made = maker.sized({twice: (2, (found, 7))}, more=(count, wrong))
+    made = maker.sized({twice: (2, (found, most))}, more=(count, wrong))
     check = Check(wrong, "n", "it must not be negative")
     assert made.signature is not None
     return replace(made, signature=replace(made.signature, checks=(check,)))
