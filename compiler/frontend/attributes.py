@@ -39,9 +39,9 @@ def _decode(
         case AttributeProto.STRING:
             return _text(attribute.s, what)
         case AttributeProto.INTS:
-            return tuple(int(value) for value in attribute.ints)
+            return tuple(attribute.ints)
         case AttributeProto.FLOATS:
-            return tuple(float(value) for value in attribute.floats)
+            return tuple(attribute.floats)
         case AttributeProto.STRINGS:
             return tuple(_text(value, what) for value in attribute.strings)
         case AttributeProto.TENSOR:

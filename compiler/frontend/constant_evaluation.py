@@ -56,7 +56,9 @@ def is_small_constant(
     for value in inputs:
         if value is None:
             continue
-        if not isinstance(value, Value) or value.array is None:
+        if not isinstance(value, Value) or value.array is None or value.padded is not None:
+            return False
+        if value.dtype is DType.STRING:
             return False
         sizes.append(max(value.type.size, 1))
     if not sizes or sum(sizes) > _MAX_ELEMENTS:

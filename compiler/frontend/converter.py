@@ -37,6 +37,14 @@ def find_converter(domain: str, operator: str, since_version: int) -> Converter 
     return _CONVERTERS.get((domain, operator), {}).get(since_version)
 
 
+def find_unlisted_converter(domain: str, operator: str, opset: int) -> Converter | None:
+    """The converter of an operator that no schema describes: of its greatest version that the
+    opset of its domain reaches."""
+    table = _CONVERTERS.get((domain, operator), {})
+    reached = max((version for version in table if version <= opset), default=0)
+    return table.get(reached)
+
+
 def covered_versions(domain: str, operator: str) -> tuple[int, ...]:
     """The since-versions that have a converter, ascending."""
     return tuple(sorted(_CONVERTERS.get((domain, operator), {})))

@@ -31,6 +31,7 @@ _DTYPES: dict[int, DType] = {
     TensorProto.UINT32: DType.U32,
     TensorProto.UINT64: DType.U64,
     TensorProto.BOOL: DType.BOOL,
+    TensorProto.STRING: DType.STRING,
 }
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _SCHEMA_NAMES: dict[DType, str] = {

@@ -23,9 +23,11 @@ from compiler.frontend.structured_ports import (
     structured_input,
     structured_output,
 )
+from compiler.frontend.structured_values import GrowingSequence, StackedSequence
 from compiler.graph.ir import Graph
 from compiler.graph.widen_places import widen_places
 from compiler.limits import Allowance, Limits
+from compiler.types.dtypes import DType
 from compiler.types.extents import Shapes
 from compiler.types.sizes import Dimension
 from compiler.types.structure import Structure, StructuredPort
@@ -105,9 +107,9 @@ def _import(
             "the outputs of the model are empty sequences and optionals, and nothing is computed"
         )
     finished = widen_places(builder.finish(outputs))
-    if not structured and not structured_outputs:
-        return finished
-    return replace(finished, structure=Structure(structured, structured_outputs))
+    texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))
+    words = builder.words.all if texts else ()
+    return replace(finished, structure=Structure(structured, structured_outputs, texts, words))
 
 
 def _define_inputs(
@@ -172,6 +174,11 @@ def _outputs(
         if isinstance(value, Value):
             outputs.append((info.name, value))
             continue
+        if isinstance(value, GrowingSequence | StackedSequence):
+            raise UnsupportedOperatorError(
+                f"the output {info.name!r} is a sequence whose length is computed at run time",
+                hint="join its tensors with ConcatFromSequence",
+            )
         port, members = structured_output(info.name, value)
         structured.append(port)
         outputs.extend(members)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -12,6 +12,7 @@ from onnx import FunctionProto, GraphProto, NodeProto
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.foreign_functions import RegisteredFunction, nearest_function
 from compiler.frontend.attributes import decode_attributes
+from compiler.frontend.checkpoint import checkpoint
 from compiler.frontend.computed import find_computed
 from compiler.frontend.constant_evaluation import (
     can_evaluate,
@@ -20,7 +21,12 @@ from compiler.frontend.constant_evaluation import (
 )
 from compiler.frontend.contributed import contributed_signature, refusal
 from compiler.frontend.control_flow import control_flow
-from compiler.frontend.converter import covered_versions, find_converter
+from compiler.frontend.converter import (
+    Converter,
+    covered_versions,
+    find_converter,
+    find_unlisted_converter,
+)
 from compiler.frontend.function_binding import bind, function_for
 from compiler.frontend.function_expansion import FunctionBody, local_function, schema_function
 from compiler.frontend.graph_builder import GraphBuilder, Value
@@ -44,7 +50,6 @@ _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError)
 
 Inputs: TypeAlias = tuple[Entity | None, ...]
 Results: TypeAlias = Sequence[Entity | None]
-_ENTITIES = (Value, SequenceValue, OptionalValue)
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
@@ -105,18 +110,18 @@ class ModelImporter:
 
         The outputs of a node with a problem are poisoned, so that the walk goes on without them.
         """
-        outer_source, allowance = self._builder.source, self._builder.allowance
+        outer, allowance = (self._builder.source, self._builder.label), self._builder.allowance
         for node in nodes:
             self._count += 1
             allowance.check_nodes("the model", self._count)
             allowance.check_time(f"reading node {_name_of(node)!r}")
             name = frame.outer or _name_of(node)
             step = _Step(node, frame, name, canonical_domain(node.domain))
-            self._builder.source = name
+            self._builder.source, self._builder.label = name, step.label
             if not self._try_convert(step):
                 for output in node.output:
                     frame.scope.poison(output)
-        self._builder.source = outer_source
+        self._builder.source, self._builder.label = outer
 
     def _try_convert(self, step: _Step) -> bool:
         try:
@@ -154,6 +159,10 @@ class ModelImporter:
             inputs = tuple(scope.lookup(value) for value in node.input)
             return self._inline(local_function(function, node), inputs, step, key)
         signature = _signature(step) if step.opset else None
+        if signature is None:
+            convert = find_unlisted_converter(step.domain, node.op_type, step.opset)
+            if convert is not None:
+                return self._convert_unlisted(convert, step)
         if signature is None or not _is_supported(step, signature):
             registered = function_for(step.domain, node.op_type) if step.opset else None
             if registered is not None:
@@ -193,20 +202,30 @@ class ModelImporter:
                 if evaluated is not None:
                     return evaluated
             if take_apart is not None:
-                return take_apart(
-                    converted,
-                    self._builder,
-                    lambda graph, values: self._inline_graph(graph, values, step),
-                )
+                return take_apart(converted, self._builder, _StepSubgraphs(self, step))
             if convert is not None:
-                results = convert(converted, self._builder)
-                return [results] if isinstance(results, _ENTITIES) else results
+                return self._converted(convert, converted)
         except _MALFORMED as error:
             raise ImportModelError(f"{step.label} is malformed: {error}") from error
         body = schema_function(node, domain, step.opset, inputs) if signature.has_body else None
         if body is None:
             raise UnsupportedOperatorError("it is supported for constant inputs only")
         return self._inline(body, inputs, step, None)
+
+    def _convert_unlisted(self, convert: Converter, step: _Step) -> Results | None:
+        """Convert a node that has no schema: its converter alone says what it takes."""
+        scope = step.frame.scope
+        if any(scope.is_poisoned(value) for value in step.node.input):
+            return None
+        inputs = tuple(scope.lookup(value) for value in step.node.input)
+        try:
+            return self._converted(convert, self._onnx_node(inputs, step, step.opset))
+        except _MALFORMED as error:
+            raise ImportModelError(f"{step.label} is malformed: {error}") from error
+
+    def _converted(self, convert: Converter, node: OnnxNode) -> Results:
+        results = convert(node, self._builder)
+        return results if isinstance(results, Sequence) else [results]
 
     def _evaluated(self, inputs: Inputs, step: _Step, only: bool) -> Results | None:
         """The node's results where all operands are small constants; None where they are not.
@@ -272,7 +291,28 @@ class ModelImporter:
         self.convert_nodes(body.nodes, inner)
         return _results(body.outputs, scope)
 
-    def _inline_graph(self, graph: GraphProto, inputs: Results, step: _Step) -> Results | None:
+    def attempt(self, make: Callable[[], Results | None]) -> Results | None:
+        """What `make` gives.
+
+        Raises ImportModelError, everything being as it was before, if it meets any problem.
+        """
+        restore, problems = checkpoint(self._builder), self.problems
+        source, count = self._builder.source, self._count
+        self.problems = Problems()
+        try:
+            results = make()
+            self.problems.raise_if_any()
+        except (ImportModelError, *_MALFORMED) as error:
+            restore()
+            self._count = count
+            if isinstance(error, ImportModelError):
+                raise
+            raise ImportModelError(f"{source!r} is malformed: {error}") from error
+        finally:
+            self._builder.source, self.problems = source, problems
+        return results
+
+    def inline_graph(self, graph: GraphProto, inputs: Results, step: _Step) -> Results | None:
         """Convert a subgraph, which sees the values of the graph around it."""
         frame = step.frame
         _check_depth(frame)
@@ -290,6 +330,20 @@ class ModelImporter:
         inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1, hints)
         self.convert_nodes(graph.node, inner)
         return _results([output.name for output in graph.output], scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _StepSubgraphs:
+    """The subgraphs of one node, as `Subgraphs` asks."""
+
+    importer: ModelImporter
+    step: _Step
+
+    def __call__(self, graph: GraphProto, inputs: Results) -> Results | None:
+        return self.importer.inline_graph(graph, inputs, self.step)
+
+    def attempt(self, make: Callable[[], Results | None]) -> Results | None:
+        return self.importer.attempt(make)
 
 
 def _signature(step: _Step) -> Signature | None:

@@ -120,7 +120,8 @@ class _Symbols:
         if len(dimensions) != len(shape):
             raise ImportModelError(
                 f"input {name!r} has {len(dimensions)} dimensions {_text(dimensions)}, "
-                f"and the shape given has {len(shape)}: {_text(shape)}"
+                f"and the shape given has {len(shape)}: {_text(shape)}",
+                hint=self._also_symbol(name),
             )
         settled: list[int | str] = []
         for axis, (dimension, extent) in enumerate(zip(dimensions, shape, strict=True)):
@@ -169,6 +170,16 @@ class _Symbols:
             )
         self._extents[symbol] = extent
 
+    def _also_symbol(self, name: str) -> str:
+        """How to give bounds to a symbol that has the name of an input."""
+        for other, dimensions in self.declared.items():
+            if dimensions is not None and name in dimensions:
+                shape = ",".join(f"{d}:1..8" if d == name else str(d) for d in dimensions)
+                return (
+                    f"for the symbol {name!r} give the shape of an input: --shape {other}={shape}"
+                )
+        return ""
+
     def _unknown(self, name: str, shape: GivenShape) -> ImportModelError:
         if name in self.names:
             return ImportModelError(
@@ -176,7 +187,10 @@ class _Symbols:
                 hint=f"for example --shape {name}=1..8",
             )
         inputs = list(self.declared)
-        nearest = difflib.get_close_matches(name, [*inputs, *self.names], n=1)
+        able = [*inputs, *self.names]
+        nearest = difflib.get_close_matches(name, able, n=1) or [
+            other for other in able if other.startswith(name) or name.startswith(other)
+        ]
         known_names = ", ".join(map(repr, inputs)) or "none"
         symbols = f"; its symbols: {', '.join(map(repr, self.names))}" if self.names else ""
         return ImportModelError(

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import onnx
 
 from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import Value
 from compiler.frontend.run_time_sizes import sizes_text
-from compiler.frontend.structured_values import Entity, OptionalValue, SequenceValue
+from compiler.frontend.structured_values import (
+    Entity,
+    GrowingSequence,
+    OptionalValue,
+    SequenceValue,
+    StackedSequence,
+)
 from compiler.types.sizes import Dimension, known
 from compiler.types.tensor_type import Array
 
@@ -71,6 +77,10 @@ class OnnxNode:
         """Input `position`, which must be a sequence, or an optional that holds one."""
         entity = self.entity(position)
         content = entity.content if isinstance(entity, OptionalValue) else entity
+        if isinstance(content, GrowingSequence | StackedSequence):
+            raise self.unsupported(
+                f"a sequence ({self.names[position]!r}) whose length is computed at run time"
+            )
         if not isinstance(content, SequenceValue):
             raise self.invalid(f"input {position} is no sequence")
         return content
@@ -175,9 +185,9 @@ class OnnxNode:
     def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         """A list-of-integers attribute."""
         value = self._attribute(name, None if default is None else tuple(default))
-        if not isinstance(value, tuple) or not all(isinstance(item, int) for item in value):
+        if not isinstance(value, tuple) or not set(map(type, value)) <= {int}:
             raise self._mistyped(name, "a list of integers")
-        return tuple(int(item) for item in value)
+        return cast("tuple[int, ...]", value)  # of forests millions: as it is
 
     def floating(self, name: str, default: float | None = None) -> float:
         """A float attribute."""
@@ -199,6 +209,13 @@ class OnnxNode:
         if not isinstance(value, str):
             raise self._mistyped(name, "a string")
         return value
+
+    def strings(self, name: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        """A list of strings."""
+        value = self._attribute(name, None if default is None else tuple(default))
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+            raise self._mistyped(name, "a list of strings")
+        return tuple(str(item) for item in value)
 
     def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
         """A string attribute that must be one of `choices`."""

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compiler.errors import ShapeError
 from compiler.frontend.padded_forms import form_of
+from compiler.frontend.run_time_sizes import RunTimeSizes
 from compiler.frontend.value import Value
-from compiler.operators.padding import PaddedUse, padding_of
+from compiler.operators.padding import LyingApartError, PaddedUse, padding_of
 from compiler.operators.registry import complete_attributes
 from compiler.operators.use import Attributes
-from compiler.types.dims import Axis, extent_of, is_whole, reshaped
+from compiler.types.dims import (
+    Axis,
+    Dims,
+    extent_of,
+    is_whole,
+    reshaped,
+    whole,
+    whole_dims,
+)
 from compiler.types.node import Node
 from compiler.types.sizes import Dimension, known
-from compiler.types.tensor_type import Attribute
+from compiler.types.tensor_type import Attribute, TensorType
 
 if TYPE_CHECKING:
     from compiler.frontend.graph_builder import GraphBuilder
@@ -66,6 +75,7 @@ class PaddedValues:
         self._known: dict[tuple[str, int], tuple[Axis, str]] = {}  # (value, axis) -> its padding
         self._filled: dict[tuple[str, int, Axis, str], Value] = {}
         self._moves: dict[str, Move] = {}
+        self._anything: dict[str, list[Axis | None]] = {}  # None where nobody knows
 
     def filled(self, value: Value, axis: int, content: str) -> Value:
         """The value with its padding along an axis replaced: zero, one, lowest or highest."""
@@ -74,7 +84,8 @@ class PaddedValues:
             return value
         key = (value.name, axis, dims, content)
         if key not in self._filled:
-            self._filled[key] = self._filled_before(value, axis, content)
+            self._filled[key] = made = self._filled_before(value, axis, content)
+            self.fills(made, axis, content)
         return self._filled[key]
 
     def _filled_before(self, value: Value, axis: int, content: str) -> Value:
@@ -101,6 +112,44 @@ class PaddedValues:
             if found is not None:
                 self._known[value.name, axis] = found
         return value
+
+    def holds_anything(self, value: Value, dims: Dims) -> None:
+        """Remember that what is behind these sizes is padding, unless it is said what that holds.
+
+        Who gives the value other axes later may know more of it: that is nobody's padding.
+        """
+        if value.array is not None or value.sizes is not None:
+            return
+        before = self._anything.setdefault(value.name, list(dims))
+        for number, (old, new) in enumerate(zip(before, dims, strict=True)):
+            if old is not None and not is_whole(new):
+                before[number] = new if is_whole(old) or old == new else None
+
+    def unread(self, run_time: RunTimeSizes, types: Mapping[str, TensorType]) -> dict[str, Dims]:
+        """The axes of values behind whose sizes nobody reads anything, as far as these are known
+        before the run; asks for the sizes."""
+        found = {}
+        for name, dims in self._anything.items():
+            shape = types[name].shape if name in types else ()
+            axes = tuple(
+                axis
+                if axis and (name, number) not in self._known and run_time.ask_for(axis)
+                else whole(extent)
+                for number, (axis, extent) in enumerate(zip(dims, shape, strict=False))
+            )
+            if not all(map(is_whole, axes)):
+                found[name] = axes
+        return found
+
+    def zeros(self, run_time: RunTimeSizes, types: Mapping[str, TensorType]) -> dict[str, Dims]:
+        """The axes of values in whose padding there is 0, as far as sizes are known by then."""
+        found: dict[str, Dims] = {}
+        for (name, number), (axis, content) in self._known.items():
+            if content == "zero" and name in types and run_time.is_known(axis):
+                dims = list(found.get(name) or whole_dims(types[name].shape))
+                dims[number] = axis
+                found[name] = tuple(dims)
+        return found
 
     def fills(self, value: Value, axis: int, content: str) -> None:
         """Say what the padding of an axis holds."""
@@ -131,6 +180,12 @@ class PaddedValues:
                 self._known[result.name, other] = before
         self.fills(result, axis, content)
         return result
+
+    def begins(self, value: Value, dims: Dims) -> Value:
+        """A constant of which only so much is there: no constant any more, which is there whole."""
+        if all(map(is_whole, dims)):
+            return value
+        return self._graph.with_dims(self._graph.append("identity", (value,), {}), dims)
 
     def cut(self, value: Value, axis: int, extent: int) -> Value:
         """The first `extent` elements of an axis, of which no other are there."""
@@ -191,6 +246,9 @@ class PaddedValues:
         use = PaddedUse(complete, tuple(dims), dtypes)
         try:
             result_dims = rule(use)
+        except LyingApartError:
+            dense = [None if value is None else self.dense(value) for value in operands]
+            return self.emit(operator, dense, attributes)
         except ShapeError as error:
             reason = f"{operator}: {error.message}"
             raise self._graph.refusal(reason, operands, error.hint) from None
@@ -211,6 +269,12 @@ class PaddedValues:
             self.moved(value, first, axes, lambda data: graph.emit(operator, data, **attributes))
         self._keep_zeros(operator, prepared, value)
         return value
+
+    def dense(self, value: Value) -> Value:
+        """The value without padding inside of its axes."""
+        from compiler.frontend.operators.rearranged import compacted  # it is made of this
+
+        return compacted(value, self._graph)
 
     def _keep_zeros(self, operator: str, operands: Sequence[Value | None], value: Value) -> None:
         """Padding stays 0 where the operator makes 0 of zeros."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.dims import Dims, symbols_of_dims, true_shape
+from compiler.types.dims import Axis, Dims, is_whole, symbols_of_dims, true_shape
 from compiler.types.signature import (
     AxisSource,
     Check,
@@ -33,6 +34,7 @@ class RunTimeSizes:
         self._numbers: dict[Dimension, int] = {}
         self._equalities: dict[tuple[Dimension, Dimension], Equality] = {}
         self._results: set[Symbol] = set()
+        self._padded: dict[str, Dims] = {}
 
     def declare(self, source: Source) -> None:
         """Say where a symbol's value comes from; the first source that it gets is kept."""
@@ -42,12 +44,30 @@ class RunTimeSizes:
         if isinstance(source, ResultSource):
             self._results.add(source.symbol)
 
+    def forget(self, symbols: Iterable[Symbol]) -> None:
+        """Take back that symbols are read after the run."""
+        gone = frozenset(symbols)
+        self.sources = [source for source in self.sources if source.symbol not in gone]
+
     def declare_axes(self, name: str, dims: Dims) -> None:
         """Symbols that are the extents of an input's axes come from there."""
         for axis, size in enumerate(true_shape(dims)):
             symbol = size.symbol if isinstance(size, Size) else None
             if symbol is not None:
                 self.declare(AxisSource(symbol, name, axis))
+
+    def remember(self, name: str, dims: Dims) -> None:
+        """What is there of a value; an axis that is only looked at as whole stays padded."""
+        before = self._padded.get(name, dims)
+        self._padded[name] = tuple(
+            old if is_whole(new) else new for old, new in zip(before, dims, strict=True)
+        )
+
+    def padded(self, signature: Signature) -> dict[str, Dims]:
+        """What is there of values, by name, where that follows from the signature's symbols."""
+        symbols = set(signature.symbols)
+        known = self._padded.items()
+        return {name: dims for name, dims in known if symbols_of_dims(dims) <= symbols}
 
     def is_result(self, symbol: Symbol) -> bool:
         """Whether the graph computes the symbol, so that it is not known before the run."""
@@ -95,7 +115,8 @@ class RunTimeSizes:
         if not self.sources and not checks:
             return None
         for _, _, dims in outputs:
-            self._number_true_sizes(dims)
+            for axis in dims:
+                self.ask_for(axis)
         return Signature(
             tuple(_port(*port) for port in inputs),
             tuple(_port(*port) for port in outputs),
@@ -105,21 +126,41 @@ class RunTimeSizes:
             checks,
         )
 
-    def _number_true_sizes(self, dims: Dims) -> None:
-        """Ask for the true sizes of an output, up to which kernels run, if they are known then."""
-        for factors in dims:
-            for size, _ in factors:
-                if isinstance(size, Size) and not any(map(self.is_result, size.symbols)):
-                    self.number(size)
+    def ask_for(self, axis: Axis) -> bool:
+        """Ask for the true sizes of an axis, up to which kernels run; whether any is known then."""
+        known = [size for size, _ in axis if isinstance(size, Size) and self._settles(size)]
+        for size in known:
+            self.number(size)
+        return bool(known)
+
+    def is_known(self, axis: Axis) -> bool:
+        """Whether the true sizes of an axis are known before the run."""
+        return all(self._settles(size) for size, _ in axis if isinstance(size, Size))
+
+    def _settles(self, size: Size) -> bool:
+        """Whether the arguments say what a size is."""
+        declared = {source.symbol for source in self.sources}
+        return size.symbols <= declared - self._results
 
 
 def _port(name: str, type: TensorType, dims: Dims) -> SizedPort:
     return SizedPort(name, type.dtype, true_shape(dims), dims)
 
 
-def symbols_text(dims: Sequence[Dims]) -> str:
-    """The symbols that axes depend on, for errors."""
-    return _names(symbol for item in dims for symbol in symbols_of_dims(item))
+def symbols_text(dims: Sequence[Dims], reason: str) -> tuple[str, str]:
+    """For errors the symbols that axes depend on, with their bounds, and how to fix them.
+
+    Where the reason names some of them it is about these.
+    """
+    symbols = sorted({symbol for item in dims for symbol in symbols_of_dims(item)})
+    words = set(re.findall(r"\w+", reason))
+    told = [symbol for symbol in symbols if symbol.name in words] or symbols
+    if not told:
+        return "", "fix the sizes that it depends on with --shape"
+    bounds = ", ".join(f"{symbol.name}:{symbol.low}..{symbol.high}" for symbol in told)
+    names = ", ".join(symbol.name for symbol in told)
+    fix = f"fix {names} with --shape, for example --shape {told[0].name}={told[0].high}"
+    return f" (known at run time only: {bounds})", fix
 
 
 def sizes_text(sizes: npt.NDArray[np.object_]) -> str:

@@ -21,6 +21,7 @@ from compiler.frontend.graph_builder import Value
 from compiler.frontend.structured_values import (
     Entity,
     OptionalValue,
+    RecordsValue,
     SequenceValue,
     declared_kind,
     schema_kind,
@@ -134,9 +135,11 @@ def structured_input(
 
 
 def structured_output(
-    name: str, entity: SequenceValue | OptionalValue
+    name: str, entity: SequenceValue | OptionalValue | RecordsValue
 ) -> tuple[StructuredPort, list[tuple[str, Value]]]:
     """An output and the tensors that it is made of, with their names."""
+    if isinstance(entity, RecordsValue):
+        return StructuredPort(name, (name,), True, entity.labels), [(name, entity.rows)]
     content = entity.content if isinstance(entity, OptionalValue) else entity
     if content is None:
         listed = isinstance(entity, OptionalValue) and entity.kind.startswith("seq")

@@ -15,6 +15,7 @@ from compiler.errors import UnsupportedOperatorError
 from compiler.frontend.element_types import dtype_of, onnx_number, schema_type_name
 from compiler.frontend.graph_builder import Value
 from compiler.types.dtypes import DType
+from compiler.types.structure import Label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +34,40 @@ class OptionalValue:
     kind: str
 
 
-Entity: TypeAlias = Value | SequenceValue | OptionalValue
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordsValue:
+    """A sequence of maps, one for each row of a matrix: what is in each of the labelled columns."""
+
+    rows: Value
+    labels: tuple[Label, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrowingSequence:
+    """In the body of a loop: a sequence that steps before this one have grown.
+
+    What this step has `appended` is all that is known of it here.
+    """
+
+    appended: tuple[Value, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedSequence:
+    """Tensors of one type, as many as `rows` has rows: which may be known at run time only."""
+
+    rows: Value
+
+    @property
+    def dtype(self) -> DType:
+        """That of the tensors."""
+        return self.rows.dtype
+
+
+Entity: TypeAlias = (
+    Value | SequenceValue | OptionalValue | RecordsValue | GrowingSequence | StackedSequence
+)
 
 
 def schema_kind(entity: Entity) -> str:
@@ -41,8 +75,10 @@ def schema_kind(entity: Entity) -> str:
     match entity:
         case OptionalValue():
             return f"optional({entity.kind})"
-        case SequenceValue():
+        case SequenceValue() | GrowingSequence() | StackedSequence():
             return f"seq({schema_type_name(entity.dtype)})"
+        case RecordsValue():
+            return f"seq(map(.., {schema_type_name(entity.rows.dtype)}))"
     return schema_type_name(entity.dtype)
 
 
@@ -73,7 +109,7 @@ def type_proto(entity: Entity | None) -> TypeProto:
             proto.tensor_type.shape.SetInParent()
             for extent in entity.shape:
                 proto.tensor_type.shape.dim.add().dim_value = extent
-        case SequenceValue():
+        case SequenceValue() | GrowingSequence() | StackedSequence():
             proto.sequence_type.elem_type.tensor_type.elem_type = onnx_number(entity.dtype)
         case OptionalValue():
             proto.optional_type.elem_type.CopyFrom(type_proto(entity.content))

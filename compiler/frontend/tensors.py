@@ -35,6 +35,8 @@ def read_tensor(
     count = math.prod(shape)
     if any(extent > _MAX_EXTENT for extent in shape):  # beside a 0
         raise ImportModelError(f"{what} has an impossible extent: {list(shape)}")
+    if dtype is DType.STRING:
+        return _words(tensor, shape, count, what)
     if tensor.HasField("segment"):
         raise ImportModelError(f"{what} is stored in segments, which are not supported")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -47,6 +49,18 @@ def read_tensor(
     result = array.reshape(shape)
     result.flags.writeable = False
     return result
+
+
+def _words(tensor: TensorProto, shape: tuple[int, ...], count: int, what: str) -> Array:
+    """The texts of a tensor, as objects."""
+    if len(tensor.string_data) != count:
+        raise ImportModelError(f"{what} needs {count} elements and has {len(tensor.string_data)}")
+    array = np.empty(count, object)
+    try:
+        array[:] = [item.decode() for item in tensor.string_data]
+    except UnicodeDecodeError as error:
+        raise ImportModelError(f"{what} has an element that is not UTF-8 text") from error
+    return array.reshape(shape)
 
 
 def _stored_bytes(dtype: DType, count: int) -> int:

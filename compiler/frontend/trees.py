@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,82 +16,89 @@ Numbers = npt.NDArray[np.int64]
 
 LEAF = "LEAF"
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
+ORDERS = MODES[:4]
 
 
-@dataclass(slots=True)
 class Forest:
     """Nodes by number: a row goes to `first` if its feature is at most the threshold.
 
     Where it is NaN it goes there if `nan_first`. Leaves have themselves as children.
     """
 
-    features: list[int] = field(default_factory=list)
-    thresholds: list[float] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    second: list[int] = field(default_factory=list)
-    nan_first: list[bool] = field(default_factory=list)
+    def __init__(self, count: int) -> None:
+        """So many leaves, of which nodes are made by `compare` and `among`."""
+        self.features: Numbers = np.zeros(0, np.int64)
+        self.thresholds = np.zeros(0)
+        self.first: Numbers = np.zeros(0, np.int64)
+        self.second: Numbers = np.zeros(0, np.int64)
+        self.nan_first = np.zeros(0, np.bool_)
+        self._add_leaves(count)
 
-    def add(self, feature: int, threshold: float, first: int, second: int, nan_first: bool) -> int:
-        """Append a node; its number."""
-        self.features.append(feature)
-        self.thresholds.append(threshold)
-        self.first.append(first)
-        self.second.append(second)
-        self.nan_first.append(nan_first)
-        return len(self.features) - 1
+    def __len__(self) -> int:
+        return len(self.features)
 
-    def add_leaf(self) -> int:
-        """Append a leaf; its number."""
-        here = len(self.features)
-        return self.add(0, 0.0, here, here, False)
+    def _add_leaves(self, count: int) -> int:
+        """Append leaves; the number of the first one."""
+        here = len(self)
+        own = np.arange(here, here + count)
+        self.features = np.concatenate([self.features, np.zeros(count, np.int64)])
+        self.thresholds = np.concatenate([self.thresholds, np.zeros(count)])
+        self.first = np.concatenate([self.first, own])
+        self.second = np.concatenate([self.second, own])
+        self.nan_first = np.concatenate([self.nan_first, np.zeros(count, np.bool_)])
+        return here
 
-    def split(
+    def compare(
         self,
-        node: int,
+        nodes: Numbers,
         mode: str,
-        feature: int,
-        values: Sequence[float],
-        children: tuple[int, int],
-        missing: bool,
+        features: Numbers,
+        values: npt.NDArray[np.float64],
+        children: tuple[Numbers, Numbers],
+        missing: npt.NDArray[np.bool_],
         dtype: DType,
     ) -> None:
-        """Make a node compare as a mode of ONNX's says; of `children` the first is the true one.
+        """Make leaves nodes that compare with values by one of `ORDERS`.
 
-        `values` is one number, or the members of a set. NaN is true if `missing`.
+        Of `children` the first are the true ones, where NaN goes if it is `missing`.
         """
-        true, false = children
-        value = values[0] if values else 0.0
-        if mode in ("EQ", "NEQ", "MEMBER"):
-            if mode == "NEQ":  # which NaN always is
-                true, false, missing = false, true, False
-            self._among(node, feature, values, (true, false), missing, dtype)
-            return
-        threshold = _before(value, dtype) if mode in ("LT", "GTE") else value
-        if mode in ("LEQ", "LT"):
-            self._set(node, feature, threshold, true, false, missing)
-        else:
-            self._set(node, feature, threshold, false, true, not missing)
+        if mode in ("LT", "GTE"):
+            values = _before(values, dtype)
+        if mode in ("GT", "GTE"):
+            children, missing = (children[1], children[0]), ~missing
+        self.features[nodes], self.thresholds[nodes] = features, values
+        self.first[nodes], self.second[nodes] = children
+        self.nan_first[nodes] = missing
 
-    def _among(
+    def among(
         self,
-        node: int,
-        feature: int,
-        values: Sequence[float],
-        children: tuple[int, int],
-        missing: bool,
+        nodes: Numbers,
+        features: Numbers,
+        sets: Sequence[Sequence[float]],
+        children: tuple[Numbers, Numbers],
+        missing: npt.NDArray[np.bool_],
         dtype: DType,
     ) -> None:
-        """Whether the feature is one of some values: at most this one, and above all before it."""
-        true, false = children
-        rest = sorted(set(values))
-        if not rest:
-            self._set(node, feature, 0.0, false, false, False)
-            return
-        for number, value in enumerate(rest):
-            after = false if number == len(rest) - 1 else self.add_leaf()
-            exact = self.add(feature, _before(value, dtype), false, true, not missing)
-            self._set(node, feature, value, exact, after, number == len(rest) - 1 or missing)
-            node = after
+        """Make leaves nodes that say whether a feature is one of some values.
+
+        At most one of them, and above all before it: two nodes for each, the last one's but one.
+        """
+        members = [sorted(set(values)) for values in sets]
+        spare = self._add_leaves(sum(2 * len(values) - 1 for values in members if values))
+        for at, rest in enumerate(members):
+            node, feature = int(nodes[at]), int(features[at])
+            true, false = int(children[0][at]), int(children[1][at])
+            if not rest:
+                self._set(node, feature, 0.0, false, false, False)
+            below = _before(np.array(rest), dtype).tolist()
+            for number, value in enumerate(rest):
+                exact, last = spare, number == len(rest) - 1
+                after = false if last else spare + 1
+                spare += 1 if last else 2
+                nan_true = bool(missing[at])
+                self._set(exact, feature, below[number], false, true, not nan_true)
+                self._set(node, feature, value, exact, after, last or nan_true)
+                node = after
 
     def _set(
         self,
@@ -109,35 +116,34 @@ class Forest:
     @property
     def leaves(self) -> npt.NDArray[np.bool_]:
         """Which nodes are leaves."""
-        own = np.arange(len(self.first))
-        return np.asarray((np.array(self.first) == own) & (np.array(self.second) == own))
+        own = np.arange(len(self))
+        return np.asarray((self.first == own) & (self.second == own))
 
     def depth(self, roots: Numbers) -> int:
         """The most steps from a root to a leaf. Raises `ShapeError` where there is a circle."""
-        children = np.stack([np.array(self.first), np.array(self.second)])
+        children = np.stack([self.first, self.second])
         leaves = self.leaves
         level, steps = np.unique(roots), 0
         while (inner := level[~leaves[level]]).size:
             steps += 1
-            if steps > len(self.first):
+            if steps > len(self):
                 raise ShapeError("the nodes of a tree go round in a circle")
             level = np.unique(children[:, inner])
         return steps
 
     def walk(self, data: Value, roots: Numbers, graph: GraphBuilder) -> Value:
         """The leaf of each tree for each row of data [rows, features]: i32 [trees, rows]."""
-        features = np.array(self.features)
+        features = self.features
         if features.min() < 0 or features.max() >= data.shape[1]:
             raise ShapeError(f"a tree reads feature {features.max()} of {data.type}")
-        children = np.stack([np.array(self.first), np.array(self.second)], axis=1).reshape(-1)
-        nan_first = np.array(self.nan_first)
+        children = np.stack([self.first, self.second], axis=1).reshape(-1)
         tables = [
             graph.constant(features, DType.I32),
-            graph.constant(np.array(self.thresholds), data.dtype),
+            graph.constant(self.thresholds, data.dtype),
             graph.constant(children, DType.I32),
         ]
-        if nan_first[~self.leaves].any():
-            tables.append(graph.constant(nan_first))
+        if self.nan_first[~self.leaves].any():
+            tables.append(graph.constant(self.nan_first))
         nodes = graph.constant(roots.reshape(-1, 1), DType.I32)
         depth = self.depth(roots)
         if not depth:
@@ -147,9 +153,10 @@ class Forest:
         return nodes
 
 
-def _before(value: float, dtype: DType) -> float:
-    """The largest number of the type below one."""
-    return float(np.nextafter(np.asarray(value, dtype.numpy), np.asarray(-np.inf, dtype.numpy)))
+def _before(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.float64]:
+    """The largest numbers of the type below each."""
+    below = np.nextafter(values.astype(dtype.numpy), np.asarray(-np.inf, dtype.numpy))
+    return np.asarray(below, np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from compiler.frontend.numbers import Numbers, vector
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.resize import (
     MAX_TAPS,
-    Interpolation,
     interpolation,
     upsample_interpolation,
 )
+from compiler.frontend.resize_taps import Interpolation
 from compiler.frontend.settle import declared, require, settled
 from compiler.types.dtypes import DType
 
@@ -264,7 +264,7 @@ def _nearest(places: Numbers, mode: str) -> Numbers:
 
 
 def _kernel(x: Numbers, how: Interpolation) -> Numbers:
-    """The interpolation kernel, as `compiler.frontend.operators.resize` has it."""
+    """The interpolation kernel, as `compiler.frontend.resize_taps` has it."""
     d = x.absolute()
     if how.mode == "linear":
         return (d.like(1) - d).at_least(0)

@@ -28,6 +28,8 @@ def constant(node: OnnxNode, graph: GraphBuilder) -> Value:
         return graph.constant(np.asarray(value, np.float32))
     if name in ("value_int", "value_ints"):
         return graph.constant(np.asarray(value, np.int64))
+    if name in ("value_string", "value_strings"):
+        return graph.constant(np.array(value, object))
     raise node.unsupported(f"the attribute {name}")
 
 
@@ -91,7 +93,7 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("EyeLike", 9, 22)
 def eye_like(node: OnnxNode, graph: GraphBuilder) -> Value:
-    like = node.input(0)
+    like = graph.padded.dense(node.input(0))
     if like.rank != 2:
         raise node.bad_shape(f"the input must be a matrix, not {like.type}")
     dtype = like.dtype
@@ -100,4 +102,5 @@ def eye_like(node: OnnxNode, graph: GraphBuilder) -> Value:
     graph.check_array(like.shape, dtype.bytes)
     rows, columns = like.shape
     k = max(min(node.integer("k", 0), columns), -rows)
-    return graph.constant(np.eye(rows, columns, k, dtype=dtype.numpy))
+    eye = graph.constant(np.eye(rows, columns, k, dtype=dtype.numpy))
+    return graph.padded.begins(eye, like.dims)

@@ -18,6 +18,7 @@ from compiler.frontend.data_sizes import (
 )
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.best_of_rows import best_of_rows
 from compiler.types.dims import is_whole, whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, Size, bounds_of, smaller
@@ -26,9 +27,7 @@ from compiler.types.sizes import Dimension, Size, bounds_of, smaller
 @converter("NonZero", 9, 13)
 def nonzero(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Positions in row-major order, one row per axis."""
-    data = node.input(0)
-    if any(len(axis) > 1 for axis in data.dims):
-        raise graph.refusal("positions in an axis with padding inside", [data])
+    data = graph.padded.dense(node.input(0))
     zero = graph.scalar(0, data.dtype)
     is_zero = graph.emit("equal", data, zero)
     flags = graph.emit("not", is_zero)
@@ -57,7 +56,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
         raise node.bad_shape("the condition must be a vector")
     if condition.shape[0] > data.shape[axis]:
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
-    _require_one_factor(data, axis, graph)
+    data = _in_one_piece(data, axis, graph)
     flags = all_there(graph.padded.filled(condition, 0, "zero"), graph)
     found, count = compacted(flags, graph)
     whole_axis = graph.with_dims(
@@ -73,8 +72,8 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     """Each element's rank in its row says where it goes; equal ones stay in order."""
     data = node.input(0)
     axis = node.axis(node.integer("axis", -1), data.rank)
+    data = _in_one_piece(data, axis, graph)
     extent = data.shape[axis]
-    _require_one_factor(data, axis, graph)
     size = _number_of_results(node, graph, data, axis)
     most = bounds_of(size)[1]
     order = [*(other for other in range(data.rank) if other != axis), axis]
@@ -83,20 +82,9 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     outer, dims = turned.shape[:-1], turned.dims
     rows = graph.reshape(all_there(turned, graph), (prod(outer), extent))
     flags = flags_of(data.dims[axis], extent, graph)
-    operator = "rank_descending" if node.integer("largest", 1) else "rank_ascending"
-    ranks = _ranked(operator, rows, flags, graph)
     if flags is not None:
-        ranks = graph.emit("where", flags, ranks, graph.scalar(extent, DType.I64))
-    graph.check_array(rows.shape, 8)
-    numbers = np.broadcast_to(np.arange(extent, dtype=np.int64), rows.shape)
-    three = (*rows.shape, 1)
-    places = graph.emit(
-        "scatter_elements",
-        graph.constant(np.zeros(three, np.int64)),
-        graph.reshape(ranks, three),
-        graph.constant(numbers.reshape(three)),
-    )
-    places = graph.part(graph.reshape(places, rows.shape), 1, 0, most)
+        flags = graph.emit("expand", flags, shape=rows.shape)
+    places = best_of_rows(graph, rows, flags, most, largest=bool(node.integer("largest", 1)))
     values = graph.emit("gather_elements", rows, places, axis=1)
     axis_dims = ((size, most),) if isinstance(size, Size) else whole(most)
     return [
@@ -107,10 +95,9 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     ]
 
 
-def _require_one_factor(data: Value, axis: int, graph: GraphBuilder) -> None:
-    """Positions in an axis are those of its elements that are there: none lies between them."""
-    if len(data.dims[axis]) > 1:
-        raise graph.refusal("positions in an axis with padding inside", [data])
+def _in_one_piece(data: Value, axis: int, graph: GraphBuilder) -> Value:
+    """The data, whose elements along an axis lie side by side: positions there count all."""
+    return data if len(data.dims[axis]) == 1 else graph.padded.dense(data)
 
 
 def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: int) -> Dimension:
@@ -123,6 +110,9 @@ def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: i
         if not 0 < given <= extent:
             raise node.bad_shape(f"{given} results of an axis of {extent}")
         return smaller(given, data.true_shape[axis])
+    sizes = node.input(1).sizes
+    if sizes is not None and sizes.size == 1:
+        return smaller(sizes.item(), data.true_shape[axis])
     wanted = graph.reshape(graph.cast(graph.readable(node.input(1)), DType.I64), ())
     there = graph.size(data.true_shape[axis])
     least = graph.emit("max", wanted, graph.scalar(0, DType.I64))
@@ -144,11 +134,11 @@ def unique(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     if node.has("axis"):
         if not all(is_whole(dims) for other, dims in enumerate(data.dims) if other != axis):
             raise graph.refusal("different slices of such sizes", [data])
+        data = _in_one_piece(data, axis, graph)
         keys = _slice_keys(data, axis, graph)
     else:
-        data = graph.reshape(data, (data.type.size,))
+        data = _in_one_piece(graph.reshape(data, (data.type.size,)), 0, graph)
         keys = all_there(data, graph)
-    _require_one_factor(data, axis, graph)
     (extent,) = keys.shape
     row = graph.reshape(keys, (1, extent))
     there = flags_of(data.dims[axis], extent, graph)

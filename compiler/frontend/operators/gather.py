@@ -9,6 +9,8 @@ from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.data_dependent import compress_computed
+from compiler.frontend.operators.padded_moves import with_axis
+from compiler.frontend.operators.rearranged import compacted
 from compiler.types.dims import is_whole, size_of
 from compiler.types.dtypes import DType
 from compiler.types.sizes import bounds_of
@@ -73,14 +75,34 @@ def gather_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("OneHot", 9, 11, 28)
 def one_hot(node: OnnxNode, graph: GraphBuilder) -> Value:
     indices, values = node.input(0), node.input(2)
+    axis = node.axis(node.integer("axis", -1), indices.rank + 1)
+    if node.input(1).sizes is not None:
+        return _one_hot_of_size(node, indices, values, axis, graph)
     depth = node.constant(1, "the depth")
     if depth.size != 1:
         raise node.bad_shape("the depth must be a scalar")
     count = int(depth.reshape(-1)[0])
     if count < 1:
         raise node.bad_shape(f"the depth is {count}")
-    axis = node.axis(node.integer("axis", -1), indices.rank + 1)
     return graph.emit("one_hot", indices, values, depth=count, axis=axis)
+
+
+def _one_hot_of_size(
+    node: OnnxNode, indices: Value, values: Value, axis: int, graph: GraphBuilder
+) -> Value:
+    """With a depth that is known at run time only, from which negative indices count."""
+    size, *others = node.sizes(1, "the depth")
+    least, most = bounds_of(size)
+    if others or least < 1:
+        raise node.bad_shape(f"the depth is {size}, which may be less than 1")
+    depth = graph.size(size, indices.dtype)
+    moved = graph.emit("add", indices, depth)
+    is_negative = graph.emit("less", indices, graph.scalar(0, indices.dtype))
+    places = graph.emit("where", is_negative, moved, indices)
+    is_outside = graph.emit("less", moved, graph.scalar(0, indices.dtype))
+    places = graph.emit("where", is_outside, graph.scalar(most, indices.dtype), places)
+    found = graph.emit("one_hot", places, values, depth=most, axis=axis)
+    return with_axis(found, axis, ((size, most),), graph)
 
 
 @converter("Compress", 9, 11, 28)
@@ -104,14 +126,21 @@ def compress(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("ReverseSequence", 10, 28)
 def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Positions below the sequence's length are mirrored: a gather of (time, batch) pairs."""
-    data, lengths = node.input(0), node.input(1)
+    """Positions below the sequence's length are mirrored: a gather of (time, batch) pairs.
+
+    What is not there of sequences is taken along: what is there is mirrored in itself.
+    """
+    given, lengths = compacted(node.input(0), graph), node.input(1)
+    data = graph.with_dims(graph.readable(given), None)
     time_axis, batch_axis = node.integer("time_axis", 0), node.integer("batch_axis", 1)
     if data.rank < 2 or {time_axis, batch_axis} != {0, 1}:
         raise node.unsupported(f"time_axis={time_axis}, batch_axis={batch_axis}")
     times, batches = data.shape[time_axis], data.shape[batch_axis]
     if lengths.shape != (batches,):
         raise node.bad_shape(f"there must be {batches} lengths, not {lengths.type}")
+    sizes = given.true_shape[batch_axis], lengths.true_shape[0]
+    graph.run_time.require_equal(*sizes, f"node {graph.source!r}")
+    lengths = graph.with_dims(graph.readable(lengths), None)
     time_first = time_axis == 0
     time_shape = (times, 1) if time_first else (1, times)
     batch_shape = (1, batches) if time_first else (batches, 1)
@@ -126,4 +155,5 @@ def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
     position = graph.reshape(position, (*grid, 1))
     sequence = graph.constant(batch.reshape(*grid, 1))
     pair = (position, sequence) if time_first else (sequence, position)
-    return graph.emit("gather_nd", data, graph.emit("concat", *pair, axis=2), batch_dims=0)
+    places = graph.emit("concat", *pair, axis=2)
+    return graph.with_dims(graph.emit("gather_nd", data, places, batch_dims=0), given.dims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,8 +11,10 @@ from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.ml_scores import DOMAIN, computed, rows_of
+from compiler.frontend.structured_values import RecordsValue
 from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from compiler.types.structure import Label
+from compiler.types.tensor_type import Array, TensorType
 
 _FEW_KEYS = 64  # are compared one by one; more are searched
 
@@ -103,14 +106,27 @@ def imputer(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("OneHotEncoder", 1, domain=DOMAIN)
 def one_hot_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Whether an element is each of the categories; one that is none of them is all zeros."""
-    data, categories = node.input(0), node.integers("cats_int64s", ())
-    if node.has("cats_strings") and not categories:
-        raise node.unsupported("categories that are strings")
-    if not categories:
+    data = node.input(0)
+    if data.dtype is DType.STRING:
+        categories = np.array(node.strings("cats_strings", ()), object)
+    else:
+        categories = np.array(node.integers("cats_int64s", ()), np.int64)
+        data = graph.cast(data, DType.I64)
+    if not categories.size:
         raise node.invalid("there are no categories")
-    whole = graph.cast(data, DType.I64)
-    column = graph.reshape(whole, (*data.shape, 1))
-    return graph.cast(graph.emit("equal", column, graph.integers(categories)), DType.F32)
+    column = graph.reshape(data, (*data.shape, 1))
+    return graph.cast(graph.emit("equal", column, graph.constant(categories)), DType.F32)
+
+
+@converter("ZipMap", 1, domain=DOMAIN)
+def zip_map(node: OnnxNode, graph: GraphBuilder) -> RecordsValue:
+    """Rows of scores as dictionaries by class, which outputs of the model alone can be."""
+    rows = rows_of(node, node.input(0), graph)
+    labels: tuple[Label, ...] = node.strings("classlabels_strings", ())
+    labels = labels or node.integers("classlabels_int64s", ())
+    if len(labels) != rows.shape[1]:
+        raise node.bad_shape(f"{len(labels)} labels for {rows.type}")
+    return RecordsValue(rows, labels)
 
 
 # --- LabelEncoder -------------------------------------------------------------------------------
@@ -120,12 +136,45 @@ def one_hot_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
 def label_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Elements that are keys become the keys' values, others the default."""
     keys, values = _listed(node, "keys"), _listed(node, "values")
+    return _looked_up(node, graph, keys, values, _default(node, values.dtype))
+
+
+@converter("LabelEncoder", 1, domain=DOMAIN)
+def class_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Classes that are texts become their numbers, and numbers their classes."""
+    classes = np.array(node.strings("classes_strings", ()), object)
+    numbers = np.arange(classes.size)
+    if node.input(0).dtype is DType.STRING:
+        default = np.array(node.integer("default_int64", -1))
+        return _looked_up(node, graph, classes, numbers, default)
+    default = np.array(node.string("default_string", "_Unused"), object)
+    return _looked_up(node, graph, numbers, classes, default)
+
+
+@converter("CategoryMapper", 1, domain=DOMAIN)
+def category_mapper(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """As `class_encoder`, of numbers that are listed."""
+    classes = np.array(node.strings("cats_strings", ()), object)
+    numbers = np.array(node.integers("cats_int64s", ()), np.int64)
+    if node.input(0).dtype is DType.STRING:
+        default = np.array(node.integer("default_int64", -1))
+        return _looked_up(node, graph, classes, numbers, default)
+    default = np.array(node.string("default_string", "_Unused"), object)
+    return _looked_up(node, graph, numbers, classes, default)
+
+
+def _looked_up(
+    node: OnnxNode, graph: GraphBuilder, keys: Array, values: Array, default: Array
+) -> Value:
+    """Elements that are keys as the keys' values, others as the default."""
     if keys.size != values.size or not keys.size:
         raise node.invalid(f"{keys.size} keys and {values.size} values")
+    data = node.input(0)
+    if keys.dtype.kind == "O":  # numbers of words are compared
+        keys = graph.words.numbers(keys)
+        data = replace(data, type=TensorType(DType.I64, data.shape))
     keys, first = np.unique(keys[::-1], return_index=True)
     values = values[::-1][first]  # of a key that is there twice the last one counts
-    data = node.input(0)
-    default = _default(node, values.dtype)
     table = graph.constant(np.append(values, default).astype(values.dtype))
     nan = None
     if keys.dtype.kind == "f" and np.isnan(keys[-1]):
@@ -143,7 +192,7 @@ def _listed(node: OnnxNode, what: str) -> Array:
     if isinstance(tensor, np.ndarray):
         return tensor.reshape(-1)
     if node.has(f"{what}_strings"):
-        raise node.unsupported(f"{what} that are strings")
+        return np.array(node.strings(f"{what}_strings"), object)
     if node.has(f"{what}_floats"):
         return np.array(node.floats(f"{what}_floats"), np.float32)
     return np.array(node.integers(f"{what}_int64s", ()), np.int64)
@@ -153,6 +202,8 @@ def _default(node: OnnxNode, dtype: np.dtype[np.generic]) -> Array:
     tensor = node.attributes.get("default_tensor")
     if isinstance(tensor, np.ndarray) and tensor.size == 1:
         return tensor.reshape(())
+    if dtype.kind == "O":
+        return np.array(node.string("default_string", "_Unused"), object)
     if dtype.kind == "f":
         return np.asarray(node.floating("default_float", -0.0), dtype)
     return np.asarray(node.integer("default_int64", -1), dtype)

@@ -7,6 +7,7 @@ import numpy as np
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.types.dtypes import DType
+from compiler.types.structure import Label
 
 DOMAIN = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -88,24 +89,14 @@ def both_classes(
     return graph.concat([other, score], 1)
 
 
-def labels_of(numbers: Value, labels: tuple[int, ...], graph: GraphBuilder) -> Value:
-    """The labels of classes that are known by number, i64 [rows]."""
+def labels_of(numbers: Value, labels: tuple[Label, ...], graph: GraphBuilder) -> Value:
+    """The labels of classes that are known by number, i64 or texts [rows]."""
     if labels == tuple(range(len(labels))):
         return graph.cast(numbers, DType.I64)
-    return graph.emit("gather", graph.integers(labels), numbers, axis=0)
+    table = np.array(labels, object if isinstance(labels[0], str) else np.int64)
+    return graph.emit("gather", graph.constant(table), numbers, axis=0)
 
 
-def class_labels(node: OnnxNode, integers: str) -> tuple[int, ...]:
-    """The labels as integers.
-
-    Raises UnsupportedOperatorError for strings that are wanted; else their numbers stand for them.
-    """
-    words = node.attributes.get("classlabels_strings", ())
-    assert isinstance(words, tuple)
-    if words:
-        if node.wants(0):
-            raise node.unsupported(
-                "labels that are strings (export the classes as integers, or drop that output)"
-            )
-        return tuple(range(len(words)))
-    return node.integers(integers, ())
+def class_labels(node: OnnxNode, integers: str) -> tuple[Label, ...]:
+    """The labels: texts, or integers."""
+    return node.strings("classlabels_strings", ()) or node.integers(integers, ())

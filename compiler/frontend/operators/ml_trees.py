@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from compiler.frontend.operators.ml_scores import (
     rows_of,
     transformed,
 )
-from compiler.frontend.trees import LEAF, MODES, Forest, Numbers, Votes
+from compiler.frontend.trees import LEAF, MODES, ORDERS, Forest, Numbers, Votes
 from compiler.types.dtypes import DType
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -39,57 +39,133 @@ class _Listed:
     """The old form: nodes by the number of their tree and their own number in it."""
 
     def __init__(self, node: OnnxNode, votes: str, dtype: DType) -> None:
-        trees, own = node.integers("nodes_treeids"), node.integers("nodes_nodeids")
-        names = list(zip(trees, own, strict=True))
-        self._position = {name: position for position, name in enumerate(names)}
-        if not names or len(self._position) != len(names):
+        trees, own = (_whole(node, f"nodes_{name}ids") for name in ("tree", "node"))
+        count = len(trees)
+        self._names = _Names(trees, own) if count == len(own) else None
+        if not count or self._names is None or not self._names.are_unique:
             raise node.invalid("a tree has a node twice, or there is none")
-        count = len(names)
         modes = node.attributes.get("nodes_modes")
         values = _numbers(node, "nodes_values")
-        features = node.integers("nodes_featureids")
-        children = [node.integers(f"nodes_{side}nodeids") for side in ("true", "false")]
-        missing = node.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
+        features = _whole(node, "nodes_featureids")
+        children = [_whole(node, f"nodes_{side}nodeids") for side in ("true", "false")]
+        missing = _missing(node, count)
         if not isinstance(modes, tuple) or any(
             len(item) != count for item in (modes, values, features, *children, missing)
         ):
             raise node.invalid(f"the lists of nodes are not all of {count} entries")
-        self.forest = Forest()
-        for _ in range(count):
-            self.forest.add_leaf()
-        for position, mode in enumerate(modes):
-            if mode == LEAF:
-                continue
-            short = str(mode).removeprefix("BRANCH_")
-            if short not in MODES[:-1]:
-                raise node.unsupported(f"a node of mode {mode!r}")
-            true, false = (self._find(node, trees[position], c[position]) for c in children)
-            self.forest.split(
-                position,
-                short,
-                features[position],
-                (float(values[position]),),
-                (true, false),
-                bool(missing[position]),
-                dtype,
-            )
-        self.roots: Numbers = np.sort(np.unique(np.array(trees), return_index=True)[1])
-        leaves = zip(
-            node.integers(f"{votes}_treeids"), node.integers(f"{votes}_nodeids"), strict=True
+        self.forest = Forest(count)
+        numbers = _mode_numbers(node, modes)
+        inner = np.flatnonzero(numbers >= 0)
+        ends = [self._find(node, trees[inner], child[inner]) for child in children]
+        _split(
+            self.forest,
+            numbers[inner],
+            inner,
+            features[inner],
+            values[inner],
+            (ends[0], ends[1]),
+            missing[inner],
+            {},
+            dtype,
         )
+        self.roots: Numbers = np.sort(np.unique(trees, return_index=True)[1])
+        leaf_trees, leaves = (_whole(node, f"{votes}_{name}ids") for name in ("tree", "node"))
         self.votes = Votes(
-            np.array([self._find(node, tree, leaf) for tree, leaf in leaves], np.int64),
-            np.array(node.integers(f"{votes}_ids"), np.int64),
+            self._find(node, leaf_trees, leaves),
+            _whole(node, f"{votes}_ids"),
             _numbers(node, f"{votes}_weights"),
         )
         if not len(self.votes.leaf) == len(self.votes.target) == len(self.votes.weight):
             raise node.invalid(f"the lists of {votes} weights differ in length")
 
-    def _find(self, node: OnnxNode, tree: int, own: int) -> int:
-        found = self._position.get((tree, own))
-        if found is None:
-            raise node.invalid(f"tree {tree} has no node {own}")
+    def _find(self, node: OnnxNode, trees: Numbers, own: Numbers) -> Numbers:
+        """The positions of nodes in the lists."""
+        if len(trees) != len(own):
+            raise node.invalid("the lists of trees and of nodes differ in length")
+        assert self._names is not None
+        found = self._names.positions(trees, own)
+        if (unknown := np.flatnonzero(found < 0)).size:
+            raise node.invalid(f"tree {trees[unknown[0]]} has no node {own[unknown[0]]}")
         return found
+
+
+class _Names:
+    """Pairs of numbers, and their positions in the lists that they were given in."""
+
+    def __init__(self, trees: Numbers, own: Numbers) -> None:
+        self._trees, tree = np.unique(trees, return_inverse=True)
+        self._own, place = np.unique(own, return_inverse=True)
+        keys = tree * len(self._own) + place
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    @property
+    def are_unique(self) -> bool:
+        """Whether no pair is there twice."""
+        return bool((np.diff(self._keys) > 0).all())
+
+    def positions(self, trees: Numbers, own: Numbers) -> Numbers:
+        """Where each pair is, -1 for those that are nowhere."""
+        tree, place = np.searchsorted(self._trees, trees), np.searchsorted(self._own, own)
+        tree, place = (
+            np.minimum(tree, len(self._trees) - 1),
+            np.minimum(place, len(self._own) - 1),
+        )
+        keys = tree * len(self._own) + place
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        is_there = (self._trees[tree] == trees) & (self._own[place] == own)
+        is_there &= self._keys[at] == keys
+        return np.where(is_there, self._order[at], -1)
+
+
+def _whole(node: OnnxNode, name: str) -> Numbers:
+    return np.array(node.integers(name), np.int64)
+
+
+def _missing(node: OnnxNode, count: int) -> npt.NDArray[np.bool_]:
+    """Whether NaN is true for each node."""
+    given = node.integers("nodes_missing_value_tracks_true", ())
+    return np.array(given, np.bool_) if given else np.zeros(count, np.bool_)
+
+
+def _mode_numbers(node: OnnxNode, modes: Sequence[object]) -> npt.NDArray[np.int_]:
+    """The place in `MODES` of each node's mode, -1 for leaves."""
+    numbers: dict[object, int] = {LEAF: -1}
+    for mode in set(modes) - {LEAF}:
+        short = str(mode).removeprefix("BRANCH_")
+        if short not in MODES[:-1]:
+            raise node.unsupported(f"a node of mode {mode!r}")
+        numbers[mode] = MODES.index(short)
+    return np.fromiter(map(numbers.__getitem__, modes), np.int_, len(modes))
+
+
+def _split(
+    forest: Forest,
+    modes: npt.NDArray[np.int_],
+    nodes: Numbers,
+    features: Numbers,
+    values: npt.NDArray[np.float64],
+    children: tuple[Numbers, Numbers],
+    missing: npt.NDArray[np.bool_],
+    sets: Mapping[int, Sequence[float]],
+    dtype: DType,
+) -> None:
+    """Make nodes of leaves, those of one mode together; all lists are by the numbers in `nodes`.
+
+    `sets` has the values that a node asks for as a member.
+    """
+    for number in np.unique(modes).tolist():
+        at, mode = np.flatnonzero(modes == number), MODES[number]
+        own, ends = nodes[at], (children[0][at], children[1][at])
+        if mode in ORDERS:
+            forest.compare(own, mode, features[at], values[at], ends, missing[at], dtype)
+            continue
+        wanted = [sets.get(node, (value,)) for node, value in zip(own, values[at], strict=True)]
+        if mode == "NEQ":  # which NaN always is
+            none = np.zeros(len(at), np.bool_)
+            forest.among(own, features[at], wanted, (ends[1], ends[0]), none, dtype)
+        else:
+            forest.among(own, features[at], wanted, ends, missing[at], dtype)
 
 
 def _walked(
@@ -108,7 +184,7 @@ def _voted(
     if found.votes.target.min(initial=0) < 0 or found.votes.target.max(initial=0) >= targets:
         raise node.invalid(f"a leaf votes for none of {targets} targets")
     leaves = _walked(node, found.forest, found.roots, data, graph)
-    count = len(found.forest.features)
+    count = len(found.forest)
     return found.votes.total(leaves, count, targets, combine, data.dtype, graph)
 
 
@@ -176,7 +252,7 @@ def tree_ensemble(node: OnnxNode, graph: GraphBuilder) -> Value:
     aggregate = _AGGREGATES[_choice(node, "aggregate_function", 1, len(_AGGREGATES))]
     combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
     leaves = _walked(node, forest, roots, data, graph)
-    total = votes.total(leaves, len(forest.features), targets, combine, data.dtype, graph)
+    total = votes.total(leaves, len(forest), targets, combine, data.dtype, graph)
     if aggregate == "AVERAGE":
         total = graph.emit("mul", total, graph.scalar(1 / len(roots), total.dtype))
     order = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -202,35 +278,23 @@ def _split_form(node: OnnxNode, dtype: DType) -> tuple[Forest, Numbers, Votes]:
     """The nodes and then the leaves, the roots, and what leaves say."""
     modes, values = _tensor(node, "nodes_modes").astype(int), _tensor(node, "nodes_splits")
     weights, count = _tensor(node, "leaf_weights"), len(modes)
-    features = node.integers("nodes_featureids")
-    children = [node.integers(f"nodes_{side}nodeids") for side in ("true", "false")]
-    is_leaf = [node.integers(f"nodes_{side}leafs") for side in ("true", "false")]
-    missing = node.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
-    lengths = {len(values), *map(len, (features, *children, *is_leaf, missing))}
-    if lengths != {count}:
+    features = _whole(node, "nodes_featureids")
+    children = [_whole(node, f"nodes_{side}nodeids") for side in ("true", "false")]
+    is_leaf = [_whole(node, f"nodes_{side}leafs") for side in ("true", "false")]
+    missing = _missing(node, count)
+    if {len(values), *map(len, (features, *children, *is_leaf, missing))} != {count}:
         raise node.invalid(f"the lists of nodes are not all of {count} entries")
-    sets, forest = _members(node, modes), Forest()
-    for _ in range(count + len(weights)):
-        forest.add_leaf()
-    for position in range(count):
-        own = [
-            child[position] + (count if leaf[position] else 0)
-            for child, leaf in zip(children, is_leaf, strict=True)
-        ]
-        if not all(0 <= child < count + len(weights) for child in own):
-            raise node.invalid(f"node {position} has a child that there is not")
-        if not 0 <= modes[position] < len(MODES):
-            raise node.invalid(f"node {position} has the mode {modes[position]}")
-        given = sets[position] if position in sets else (float(values[position]),)
-        forest.split(
-            position,
-            MODES[modes[position]],
-            features[position],
-            given,
-            (own[0], own[1]),
-            bool(missing[position]),
-            dtype,
-        )
+    sets, forest = _members(node, modes), Forest(count + len(weights))
+    ends = [c + np.where(leaf != 0, count, 0) for c, leaf in zip(children, is_leaf, strict=True)]
+    for child in ends:
+        lost = np.flatnonzero((child < 0) | (child >= count + len(weights)))
+        if lost.size:
+            raise node.invalid(f"node {lost[0]} has a child that there is not")
+    strange = np.flatnonzero((modes < 0) | (modes >= len(MODES)))
+    if strange.size:
+        raise node.invalid(f"node {strange[0]} has the mode {modes[strange[0]]}")
+    nodes = np.arange(count)
+    _split(forest, modes, nodes, features, values, (ends[0], ends[1]), missing, sets, dtype)
     roots = np.array(node.integers("tree_roots"), np.int64)
     targets = np.array(node.integers("leaf_targetids"), np.int64)
     if len(targets) != len(weights) or not all(0 <= root < count for root in roots):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,9 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dims import ONE, whole
 from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from compiler.types.tensor_type import Array, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,12 @@ class _Pool:
 def tfidf_vectorizer(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Each n-gram is compared at every place, with up to `max_skip_count` items left out between
     two of its own: counts, whether there are any (IDF), or counts by weights (TFIDF)."""
-    if node.has("pool_strings"):
-        raise node.unsupported("a pool of strings")
     data = node.input(0)
+    is_text = data.dtype is DType.STRING
+    if is_text != node.has("pool_strings"):
+        raise node.invalid("the pool must have elements of the input's type")
+    if is_text:  # numbers of words are compared
+        data = replace(data, type=TensorType(DType.I64, data.shape))
     mode = node.choice("mode", "", ("TF", "IDF", "TFIDF"))
     if data.rank > 2:
         raise node.bad_shape(f"{data.type} is not one row or several")
@@ -43,11 +47,12 @@ def tfidf_vectorizer(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.invalid("ngram_indexes must be a list of positions")
     shape = (rows, width) if data.rank == 2 else (width,)
     graph.check_array((rows, width), 4)
-    pools = _pools(node, outputs)
+    pools = _pools(node, outputs, graph)
     flat = graph.reshape(data, (rows, data.type.size // max(rows, 1)))
     counts = [count for pool in pools if (count := _counts(node, flat, pool, graph)) is not None]
     if not counts:
-        return graph.constant(np.zeros(shape, np.float32))
+        none = graph.constant(np.zeros(shape, np.float32))
+        return graph.padded.begins(none, (*data.dims[:-1], whole(width)))
     found = counts[0] if len(counts) == 1 else graph.concat(counts, 1)
     used = [p for p in pools if p.length <= flat.shape[1]]
     places = np.concatenate([pool.outputs for pool in used])
@@ -65,9 +70,10 @@ def tfidf_vectorizer(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.reshape(found, shape)
 
 
-def _pools(node: OnnxNode, outputs: tuple[int, ...]) -> list[_Pool]:
+def _pools(node: OnnxNode, outputs: tuple[int, ...], graph: GraphBuilder) -> list[_Pool]:
     """The n-grams of each length that is asked for."""
-    items, starts = node.integers("pool_int64s"), node.integers("ngram_counts")
+    texts, starts = node.strings("pool_strings", ()), node.integers("ngram_counts")
+    items = tuple(map(graph.words.number, texts)) or node.integers("pool_int64s")
     shortest, longest = node.integer("min_gram_length"), node.integer("max_gram_length")
     pools: list[_Pool] = []
     first = 0
@@ -120,6 +126,7 @@ def _placed(counts: Value, places: Array, width: int, graph: GraphBuilder) -> Va
         source = np.full(width, counts.shape[1], np.int64)
         source[places] = np.arange(len(places))
         zero = graph.constant(np.zeros((counts.shape[0], 1)), counts.dtype)
+        zero = graph.padded.begins(zero, (counts.dims[0], ONE))
         return graph.emit("gather", graph.concat([counts, zero], 1), graph.constant(source), axis=1)
     spread = np.zeros((len(places), width), np.float32)
     spread[np.arange(len(places)), places] = 1

@@ -1,7 +1,7 @@
 """Converter of NonMaxSuppression: the best box that is left, again and again, for all classes.
 
 Each step takes the highest score of every class of every image at once and strikes out the boxes
-that overlap with it, in vectors; steps behind the last box that any class has left do not run.
+that overlap with it, in vectors; the loop ends behind the last box that any class has left.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.frontend.converter import converter
-from compiler.frontend.data_sizes import compacted, counted, iota, with_axis
+from compiler.frontend.data_sizes import all_there, compacted, counted, iota, with_axis
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.rearranged import compacted as in_order
+from compiler.types.dims import size_of
 from compiler.types.dtypes import DType
-
-_MOST_STEPS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,7 @@ def non_max_suppression(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"boxes {boxes.type} and scores {scores.type} do not fit")
     if boxes.shape[1] != scores.shape[2]:
         raise node.bad_shape(f"boxes {boxes.type} and scores {scores.type} do not fit")
-    if boxes.padded is not None or scores.padded is not None:
-        raise graph.refusal("suppression among so many boxes", [boxes, scores])
+    boxes, scores = _of_size(node, boxes, scores, graph)
     images, classes, count = scores.shape
     steps, limit = _steps(node, graph, count)
     if steps == 0:
@@ -57,6 +56,19 @@ def non_max_suppression(node: OnnxNode, graph: GraphBuilder) -> Value:
     return with_axis(graph.emit("gather", rows, order, axis=0), 0, size, graph)
 
 
+def _of_size(
+    node: OnnxNode, boxes: Value, scores: Value, graph: GraphBuilder
+) -> tuple[Value, Value]:
+    """Boxes and scores as they are padded: the lowest score is no box."""
+    for own, other in ((0, 0), (1, 2)):
+        sizes = size_of(boxes.dims[own]), size_of(scores.dims[other])
+        graph.run_time.require_equal(*sizes, f"node {graph.source!r}")
+    boxes, scores = in_order(boxes, graph), in_order(scores, graph)
+    for axis in range(scores.rank):
+        scores = graph.padded.filled(scores, axis, "lowest")
+    return all_there(boxes, graph), all_there(scores, graph)
+
+
 def _steps(node: OnnxNode, graph: GraphBuilder, count: int) -> tuple[int, Value | None]:
     """The most boxes of a class, and how many are asked for where that is computed."""
     most = node.optional(2)
@@ -67,11 +79,6 @@ def _steps(node: OnnxNode, graph: GraphBuilder, count: int) -> tuple[int, Value 
         computed = graph.reshape(graph.cast(most, DType.I64), ())
     else:
         count = max(0, min(count, node.constant_integer(2, "the most boxes of a class")))
-    if count > _MOST_STEPS:
-        raise node.unsupported(
-            f"up to {count} boxes of a class (at most {_MOST_STEPS}; a constant "
-            "max_output_boxes_per_class limits them)"
-        )
     return count, computed
 
 
@@ -108,31 +115,30 @@ def _selected(
     if node.optional(4) is not None:
         enough = graph.emit("greater", scores, _threshold(node, graph, 4))
         scores = graph.emit("where", enough, scores, struck)
-    places = iota(scores.shape[2], graph)
-    going: Value | None = None  # whether any class had a box at the step before
-    taken: list[Value] = []
-    flags: list[Value] = []
-    for step in range(steps):
-        best = graph.emit("arg_max", scores, axis=2, keepdims=True)
-        top = graph.emit("reduce_max", scores, axes=(2,), keepdims=True)
-        flag = graph.emit("greater", top, struck)
-        if limit is not None:
-            wanted = graph.emit("less", graph.scalar(step, DType.I64), limit)
-            flag = graph.emit("and", flag, wanted)
-        if going is not None:
-            none = [np.zeros(value.shape, value.dtype.numpy) for value in (best, flag)]
-            best = graph.emit("choose", going, best, graph.constant(none[0]))
-            flag = graph.emit("choose", going, flag, graph.constant(none[1]))
-        taken.append(best)
-        flags.append(flag)
-        if step == steps - 1:
-            break
-        going = graph.emit("reduce_max", flag, axes=(0, 1, 2), keepdims=False)
-        overlaps = graph.emit("greater", _overlap(graph, boxes, best, scores.shape), threshold)
-        gone = graph.emit("or", overlaps, graph.emit("equal", places, best))
-        left = graph.emit("where", gone, struck, scores)
-        scores = graph.emit("choose", going, left, scores)
-    return graph.concat(taken, 2), graph.concat(flags, 2)
+    loop = graph.fresh_number()
+    left = graph.emit("loop_state", scores, loop=loop, number=0)
+    best = graph.emit("arg_max", left, axis=2, keepdims=True)
+    top = graph.emit("reduce_max", left, axes=(2,), keepdims=True)
+    flag = graph.emit("greater", top, struck)
+    going = graph.emit("reduce_max", flag, axes=(0, 1, 2), keepdims=False)
+    overlaps = graph.emit("greater", _overlap(graph, boxes, best, scores.shape), threshold)
+    gone = graph.emit("or", overlaps, graph.emit("equal", iota(scores.shape[2], graph), best))
+    following = graph.emit("where", gone, struck, left)
+
+    def result(number: int) -> Value:
+        values = (limit, None, going, scores, following, best, flag)
+        bounds = {"loop": loop, "states": 1, "most": steps, "number": number}
+        return graph.emit("loop_result", *values, **bounds)
+
+    taken, flags = (_of_classes(graph, result(number)) for number in (1, 2))
+    ran = graph.emit("less", iota(steps, graph), result(3))  # the other rows hold anything
+    return taken, graph.emit("and", flags, ran)
+
+
+def _of_classes(graph: GraphBuilder, rows: Value) -> Value:
+    """What the steps gave, [steps, images, classes, 1], as [images, classes, steps]."""
+    steps, images, classes, _ = rows.shape
+    return graph.reshape(graph.transpose(rows, (1, 2, 0, 3)), (images, classes, steps))
 
 
 def _threshold(node: OnnxNode, graph: GraphBuilder, position: int) -> Value:

@@ -45,8 +45,23 @@ def as_whole(value: Value, axis: int, graph: GraphBuilder) -> Value:
     return with_axis(value, axis, whole(value.shape[axis]), graph)
 
 
-def taken(value: Value, axis: int, places: Value, dims: Axis, graph: GraphBuilder) -> Value:
-    """Elements of an axis at computed places, clamped to it; `dims` say which are there."""
+def taken(
+    value: Value,
+    axis: int,
+    places: Value,
+    dims: Axis,
+    graph: GraphBuilder,
+    *,
+    there: bool = False,
+) -> Value:
+    """Elements of an axis at computed places, clamped to it; `dims` say which are there.
+
+    `there`: the places of those are all of elements that are there too.
+    """
+    if there:
+        data = graph.readable(value)
+        picked = graph.append("gather", (data, graph.readable(places)), {"axis": axis})
+        return graph.with_dims(picked, (*value.dims[:axis], dims, *value.dims[axis + 1 :]))
     picked = graph.emit("gather", as_whole(value, axis, graph), places, axis=axis)
     return with_axis(picked, axis, dims, graph)
 
@@ -70,7 +85,7 @@ def window(
         starts[axis], steps[axis] = start, step
         part = graph.emit("slice", data, starts=tuple(starts), steps=tuple(steps), shape=shape)
         return with_axis(part, axis, dims, graph)
-    return taken(value, axis, moved(most, start, step, graph), dims, graph)
+    return taken(value, axis, moved(most, start, step, graph), dims, graph, there=True)
 
 
 @padded_form("concat")
@@ -177,6 +192,19 @@ def pad_axis(
     return graph.emit("where", condition, picked, graph.reshape(outside, ()))
 
 
+def from_start(places: Value, sizes: Sequence[Dimension], graph: GraphBuilder) -> Value:
+    """Places of axes of these sizes, of which negative ones count from the end, from the start.
+
+    Of several sizes each is that of one entry of the places' last axis.
+    """
+    if places.array is not None and (places.array.size == 0 or places.array.min() >= 0):
+        return places
+    one = len(sizes) == 1
+    end = graph.size(sizes[0], places.dtype) if one else graph.size_vector(sizes, places.dtype)
+    negative = graph.emit("less", places, graph.scalar(0, places.dtype))
+    return graph.emit("where", negative, graph.emit("add", places, end), places)
+
+
 def _gathering(operator: str) -> PaddedForm:
     def form(
         graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
@@ -190,11 +218,7 @@ def _gathering(operator: str) -> PaddedForm:
             return None
         if len(data.dims[axis]) > 1:
             data = compacted(data, graph)
-        if picks.array is not None and picks.array.min() >= 0:
-            return graph.emit(operator, as_whole(data, axis, graph), picks, axis=axis)
-        size = graph.size(size_of(data.dims[axis]), picks.dtype)
-        negative = graph.emit("less", picks, graph.scalar(0, picks.dtype))
-        places = graph.emit("where", negative, graph.emit("add", picks, size), picks)
+        places = from_start(picks, [size_of(data.dims[axis])], graph)
         return graph.emit(operator, as_whole(data, axis, graph), places, axis=axis)
 
     return form

@@ -55,38 +55,42 @@ def _inverse_root(square: Value, epsilon: float, graph: GraphBuilder) -> Value:
 def _layer_norm(
     graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
 ) -> Value | None:
-    data = _data(operands)
-    axes = range(attributes.integer("axis"), data.rank)
-    if not _is_padded(data, axes):
+    rows = _padded_rows(operands, attributes, graph)
+    if rows is None:
         return None
-    wide = graph.cast(data, data.dtype.wide)
-    deviation, variance = _deviation(wide, axes, graph)
+    deviation, variance = _deviation(*rows, graph)
     inverse = _inverse_root(variance, attributes.floating("epsilon"), graph)
-    return _scaled(graph.emit("mul", deviation, inverse), operands, data, graph)
+    return _scaled(graph.emit("mul", deviation, inverse), operands, graph)
 
 
 @padded_form("rms_norm")
 def _rms_norm(
     graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
 ) -> Value | None:
+    rows = _padded_rows(operands, attributes, graph)
+    if rows is None:
+        return None
+    data, axes = rows
+    square = _mean(graph.emit("mul", data, data), axes, True, graph)
+    inverse = _inverse_root(square, attributes.floating("epsilon"), graph)
+    return _scaled(graph.emit("mul", data, inverse), operands, graph)
+
+
+def _padded_rows(
+    operands: Sequence[Value | None], attributes: Attributes, graph: GraphBuilder
+) -> tuple[Value, range] | None:
+    """The data in f32 or f64 and the axes of its rows; None where rows have no padding."""
     data = _data(operands)
     axes = range(attributes.integer("axis"), data.rank)
-    if not _is_padded(data, axes):
-        return None
-    wide = graph.cast(data, data.dtype.wide)
-    square = _mean(graph.emit("mul", wide, wide), axes, True, graph)
-    inverse = _inverse_root(square, attributes.floating("epsilon"), graph)
-    return _scaled(graph.emit("mul", wide, inverse), operands, data, graph)
+    return (graph.cast(data, data.dtype.wide), axes) if _is_padded(data, axes) else None
 
 
-def _scaled(
-    normal: Value, operands: Sequence[Value | None], data: Value, graph: GraphBuilder
-) -> Value:
+def _scaled(normal: Value, operands: Sequence[Value | None], graph: GraphBuilder) -> Value:
     """The normalised data with its scale and its bias, if there are any, in the data's type."""
     for operator, operand in zip(("mul", "add"), operands[1:], strict=False):
         if operand is not None:
             normal = graph.emit(operator, normal, graph.cast(operand, normal.dtype))
-    return graph.cast(normal, data.dtype)
+    return graph.cast(normal, _data(operands).dtype)
 
 
 @padded_form("mean_variance_norm")

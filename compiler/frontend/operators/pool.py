@@ -5,12 +5,28 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from typing import overload
 
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.sized_windows import counted, max_windows, refuse_same
-from compiler.frontend.operators.windows import overhanging_ends, pool_windows, window_attributes
+from compiler.frontend.operators.sized_places import renumbered
+from compiler.frontend.operators.sized_windows import (
+    average_of_there,
+    counted,
+    is_same_at_strides,
+    max_windows,
+    pooled_windows,
+    same_average,
+)
+from compiler.frontend.operators.windows import (
+    Windows,
+    overhanging_ends,
+    pool_windows,
+    window_attributes,
+)
+from compiler.types.dims import is_whole, size_of
+from compiler.types.sizes import Dimension
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
@@ -38,24 +54,43 @@ def max_unpool(node: OnnxNode, graph: GraphBuilder) -> Value:
     rank = data.rank - 2
     if places.shape != data.shape or len(found.kernel) != rank:
         raise node.bad_shape(f"places {places.type} and data {data.type} do not fit")
-    covered = tuple(
-        found.reach(axis, count) - found.pads[axis] - found.pads[axis + rank]
-        for axis, count in enumerate(data.shape[2:])
-    )
+    covered = tuple(_covered(found, axis, count) for axis, count in enumerate(data.shape[2:]))
     shape = (*data.shape[:2], *covered)
     wanted = shape if node.optional(2) is None else node.constant_integers(2, "the output shape")
     if min(covered) < 1 or len(wanted) != data.rank or any(map(operator.lt, wanted, shape)):
         raise node.bad_shape(f"windows that cover {list(shape)} do not fit {list(wanted)}")
+    dims = data.dims
+    if data.padded is not None or places.padded is not None:
+        if wanted != shape:
+            raise graph.refusal("an output shape", [data, places])
+        sizes = [size_of(axis) for axis in data.dims]
+        true = [*sizes[:2], *(_covered(found, axis, n) for axis, n in enumerate(sizes[2:]))]
+        dims = tuple(((size, extent),) for size, extent in zip(true, shape, strict=True))
+        places = renumbered(places, true, shape, graph)
     rows, count = math.prod(shape), data.type.size
     zeros = graph.emit("expand", graph.scalar(0, data.dtype), shape=(rows, 1))
     tuples, updates = graph.reshape(places, (count, 1)), graph.reshape(data, (count, 1))
     flat = graph.emit("scatter_rows", zeros, tuples, updates, reduction="none", named=(rows,))
     behind = map(operator.sub, wanted, shape)
     pads = (*(0,) * data.rank, *behind)
-    result = graph.reshape(flat, shape)
+    result = graph.with_dims(graph.reshape(flat, shape), dims)
     if not any(pads):
         return result
     return graph.emit("pad", result, graph.scalar(0, data.dtype), pads=pads, mode="constant")
+
+
+@overload
+def _covered(windows: Windows, axis: int, count: int) -> int: ...
+
+
+@overload
+def _covered(windows: Windows, axis: int, count: Dimension) -> Dimension: ...
+
+
+def _covered(windows: Windows, axis: int, count: Dimension) -> Dimension:
+    """The elements that windows cover along an axis, without those around the data."""
+    pads = windows.pads[axis] + windows.pads[axis + len(windows.kernel)]
+    return (count - 1) * windows.strides[axis] + (windows.reach(axis) - pads)
 
 
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)
@@ -66,21 +101,21 @@ def average_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_whole: bool) -> Value:
     """The averages over windows of the node's attributes; `counts_whole`: also those cut off."""
-    refuse_same(node, data, graph)
+    if is_same_at_strides(node, data, node.integers("kernel_shape")):
+        return same_average(node, data, graph)
     found = pool_windows(node, data.shape[2:])
     begins, ends = found.pads[: data.rank - 2], found.pads[data.rank - 2 :]
     if counts_whole and not node.integer("ceil_mode", 0):
         ends = tuple(map(max, ends, overhanging_ends(data.shape[2:], found)))
-    result = graph.emit(
-        "average_pool",
-        data,
-        kernel=found.kernel,
-        **found.steps,
-        pads=begins + ends,
-        shape=found.shape,
-        count_include_pad=bool(node.integer("count_include_pad", 0)),
-    )
-    return counted(result, data, found, node, graph)
+    windows = {**found.steps, "kernel": found.kernel, "pads": begins + ends, "shape": found.shape}
+    counts_pads = bool(node.integer("count_include_pad", 0))
+    if all(map(is_whole, data.dims[2:])):
+        return graph.emit("average_pool", data, **windows, count_include_pad=counts_pads)
+
+    def sized(total: Value) -> Value:
+        return counted(total, data, found, node, graph)
+
+    return average_of_there(data, windows, counts_pads, sized, graph)
 
 
 def _over_space(node: OnnxNode, name: str, data: Value, graph: GraphBuilder) -> Value:
@@ -135,9 +170,7 @@ def global_lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("LpPool", 1, 2, 11, 18, 22)
 def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, p = node.input(0), _power(node)
-    refuse_same(node, data, graph)
-    found = pool_windows(node, data.shape[2:])
-    powers = raised(data, p, graph)
+    powers, found = pooled_windows(node, raised(data, p, graph), 0.0, graph)
     total = graph.emit(
         "sum_pool", powers, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
     )

@@ -16,6 +16,7 @@ from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dims import size_of
 from compiler.types.dtypes import FLOATS, DType
 
 
@@ -55,7 +56,8 @@ def dropout(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
 
 def _ones(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
     dtype = DType.BOOL if node.version >= 10 else data.dtype
-    return graph.emit("expand", graph.scalar(1, dtype), shape=data.shape)
+    ones = graph.emit("expand", graph.scalar(1, dtype), shape=data.shape)
+    return graph.with_dims(ones, data.dims)
 
 
 def _dropped(
@@ -71,7 +73,8 @@ def _dropped(
     if training is not None and training.array is None:
         off = graph.scalar(0.0, DType.F64)
         ratio = graph.emit("where", graph.reshape(training, ()), ratio, off)
-    kept = graph.emit("greater_equal", _uniform(node, data.shape, graph), ratio)
+    drawn = graph.padded.begins(_uniform(node, data.shape, graph), data.dims)
+    kept = graph.emit("greater_equal", drawn, ratio)
     share = graph.emit("sub", graph.scalar(1.0, DType.F64), ratio)
     scale = graph.cast(graph.emit("reciprocal", share), data.dtype)
     scaled = graph.emit("mul", data, scale)
@@ -86,7 +89,8 @@ def random_uniform(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("RandomUniformLike", 1, 22)
 def random_uniform_like(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return _drawn_uniform(node, node.input(0).shape, node.input(0).dtype, graph)
+    like = node.input(0)
+    return graph.padded.begins(_drawn_uniform(node, like.shape, like.dtype, graph), like.dims)
 
 
 def _drawn_uniform(
@@ -105,7 +109,8 @@ def random_normal(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("RandomNormalLike", 1, 22)
 def random_normal_like(node: OnnxNode, graph: GraphBuilder) -> Value:
-    return _drawn_normal(node, node.input(0).shape, node.input(0).dtype, graph)
+    like = node.input(0)
+    return graph.padded.begins(_drawn_normal(node, like.shape, like.dtype, graph), like.dims)
 
 
 def _drawn_normal(
@@ -138,7 +143,7 @@ def _scaled(
 def bernoulli(node: OnnxNode, graph: GraphBuilder) -> Value:
     """1 with the probability that the data is, else 0."""
     data = node.input(0)
-    drawn = _uniform(node, data.shape, graph)
+    drawn = graph.padded.begins(_uniform(node, data.shape, graph), data.dims)
     below = graph.emit("less", drawn, graph.cast(data, DType.F64))
     return graph.cast(below, _type(node, data.dtype))
 
@@ -157,6 +162,7 @@ def multinomial(node: OnnxNode, graph: GraphBuilder) -> Value:
     share = graph.emit("softmax", graph.cast(data, DType.F64), axis=1)
     total = graph.emit("cumsum", share, axis=1)
     drawn = graph.reshape(_uniform(node, (batch, samples), graph), (batch, samples, 1))
+    drawn = graph.padded.begins(drawn, (data.dims[0], *drawn.dims[1:]))
     passed = graph.emit("less_equal", graph.reshape(total, (batch, 1, classes)), drawn)
     count = graph.emit("reduce_sum", graph.cast(passed, dtype), axes=(2,), keepdims=False)
-    return graph.emit("min", count, graph.scalar(classes - 1, dtype))
+    return graph.emit("min", count, graph.size(size_of(data.dims[1]) - 1, dtype))

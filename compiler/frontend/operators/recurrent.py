@@ -10,9 +10,10 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import as_whole, with_axis
+from compiler.frontend.operators.padded_moves import as_whole, window, with_axis
 from compiler.operators.activation import RECURRENT
 from compiler.types.dims import is_whole, size_of
+from compiler.types.sizes import Dimension, bounds_of
 from compiler.types.tensor_type import Attribute
 
 _ALPHAS = {
@@ -101,12 +102,13 @@ def _given(
 
 @dataclass(frozen=True, slots=True)
 class _Importer:
-    """A node on its way into the graph; `x` is [steps, batch, size]."""
+    """A node on its way into the graph; `x` is [steps, batch, size], `count` of its steps there."""
 
     node: OnnxNode
     graph: GraphBuilder
     x: Value
     lengths: Value | None
+    count: Dimension
 
     @property
     def kind(self) -> Kind:
@@ -137,7 +139,7 @@ class _Importer:
     def projected(self, direction: int, backward: bool) -> Value:
         """[1, steps, batch, gates, hidden]: what inputs and biases contribute, in walked order."""
         graph, (steps, batch, size) = self.graph, self.x.shape
-        x = _flipped(self.x, graph) if backward else self.x
+        x = self.flipped(self.x) if backward else self.x
         weight = graph.pick(self.node.input(1), 0, direction)
         flat = graph.reshape(x, (steps * batch, size))
         result = graph.emit("matmul", flat, weight, transpose_a=False, transpose_b=True)
@@ -202,10 +204,13 @@ class _Importer:
         """[direction, batch]: the first step that counts, and the one after the last."""
         lengths, graph, steps = self.lengths, self.graph, self.x.shape[0]
         if lengths is None or not _may_end(lengths, steps):
-            return None, None
+            return None, None  # what comes behind the last step that is there is not looked at
         row = graph.reshape(lengths, (1, self.x.shape[1]))
-        whole = graph.constant(np.full(row.shape, steps, row.dtype.numpy))
         none = graph.constant(np.zeros(row.shape, row.dtype.numpy))
+        if isinstance(self.count, int):
+            whole = graph.constant(np.full(row.shape, self.count, row.dtype.numpy))
+        else:
+            whole = graph.emit("expand", graph.size(self.count, row.dtype), shape=row.shape)
         if row.padded is not None:
             whole, none = graph.with_dims(whole, row.dims), graph.with_dims(none, row.dims)
         late = graph.emit("sub", whole, row) if any(backward) else none
@@ -258,14 +263,32 @@ class _Importer:
         # States are kept as they are computed, and rounded where they are shown.
         stored = self.x.dtype
         wide = [None if item is None else graph.cast(item, stored.wide) for item in operands]
+        if wide[0] is not None:
+            wide[0] = as_whole(wide[0], 1, graph)
         states = graph.emit("recurrence", *wide, first, last, **attributes)
-        states = graph.cast(states, stored)
-        rows, steps = states.shape[0], states.shape[2]
+        states = graph.cast(with_axis(states, 2, self.x.dims[0], graph), stored)
+        rows = states.shape[0]
         hidden = 0 if first is None and last is None else 1
         return [
-            self._direction(states, number, hidden, rows - 1 if is_lstm else None, steps, back)
+            self._direction(states, number, hidden, rows - 1 if is_lstm else None, back)
             for number, back in enumerate(backward)
         ]
+
+    def flipped(self, value: Value) -> Value:
+        """The steps of [steps, ...] from the last that is there to the first."""
+        graph, steps = self.graph, value.shape[0]
+        if steps == 1:
+            return value
+        if not isinstance(self.count, int):
+            return window(value, 0, self.count - 1, self.count, graph, step=-1)
+        others = (0,) * (value.rank - 1)
+        return graph.emit(
+            "slice",
+            value,
+            starts=(steps - 1, *others),
+            steps=(-1, *(1 for _ in others)),
+            shape=value.shape,
+        )
 
     def _direction(
         self,
@@ -273,35 +296,23 @@ class _Importer:
         number: int,
         hidden: int,
         cell: int | None,
-        steps: int,
         backward: bool,
     ) -> Direction:
         graph = self.graph
 
         def last(row: int) -> Value:
-            return graph.pick(graph.pick(graph.pick(states, 0, row), 0, number), 0, steps - 1)
+            walked = graph.pick(graph.pick(states, 0, row), 0, number)
+            if isinstance(self.count, int):
+                return graph.pick(walked, 0, self.count - 1)
+            end = window(walked, 0, self.count - 1, 1, graph)
+            return graph.reshape(end, end.shape[1:])
 
         shown = graph.pick(graph.pick(states, 0, 0), 0, number)
         return Direction(
-            _flipped(shown, graph) if backward else shown,
+            self.flipped(shown) if backward else shown,
             last(hidden),
             None if cell is None else last(cell),
         )
-
-
-def _flipped(value: Value, graph: GraphBuilder) -> Value:
-    """The steps of [steps, ...] from the last to the first."""
-    steps = value.shape[0]
-    if steps == 1:
-        return value
-    others = (0,) * (value.rank - 1)
-    return graph.emit(
-        "slice",
-        value,
-        starts=(steps - 1, *others),
-        steps=(-1, *(1 for _ in others)),
-        shape=value.shape,
-    )
 
 
 def _may_end(lengths: Value, steps: int) -> bool:
@@ -323,10 +334,12 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
         raise node.bad_shape("X, W and R must have three axes")
     if batch_first:
         x = graph.transpose(x, (1, 0, 2))
-    steps, lengths = x.dims[0], node.optional(4)
-    if not is_whole(steps):
-        x, lengths = _ended(x, lengths, graph)
-    importer = _Importer(node, graph, x, lengths)
+    steps, lengths, count = x.dims[0], node.optional(4), size_of(x.dims[0])
+    may_be_none = not is_whole(steps) and bounds_of(count)[0] < 1
+    if may_be_none:
+        lengths = _counted(x, count, graph) if lengths is None else lengths
+        x, count = as_whole(x, 0, graph), x.shape[0]
+    importer = _Importer(node, graph, x, lengths, count)
     backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[kind]
     importer.check_shapes(len(backward))
     functions = _functions(node, len(backward))
@@ -338,18 +351,15 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
             for number, back in enumerate(backward)
             for found in importer.run(functions[number], (number,), (back,), batch_first)
         ]
-    if not is_whole(steps):
+    if may_be_none:
         made = [replace(item, sequence=with_axis(item.sequence, 0, steps, graph)) for item in made]
     return _outputs(made, batch_first, graph)
 
 
-def _ended(x: Value, lengths: Value | None, graph: GraphBuilder) -> tuple[Value, Value]:
-    """Data of as many steps as there may be, and where each of its sequences ends."""
-    count = size_of(x.dims[0])
-    if lengths is None:
-        lengths = graph.emit("expand", graph.size(count), shape=(x.shape[1],))
-        lengths = graph.with_dims(lengths, (x.dims[1],))
-    return as_whole(x, 0, graph), lengths
+def _counted(x: Value, count: Dimension, graph: GraphBuilder) -> Value:
+    """Where each sequence ends, which may be before its first step: its states stay as they are."""
+    lengths = graph.emit("expand", graph.size(count), shape=(x.shape[1],))
+    return graph.with_dims(lengths, (x.dims[1],))
 
 
 def _outputs(made: list[Direction], batch_first: bool, graph: GraphBuilder) -> list[Value]:

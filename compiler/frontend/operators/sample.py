@@ -11,9 +11,16 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.sized_sample import (
+    left_out,
+    reflected,
+    spatial_sizes,
+    spread_behind,
+)
 from compiler.frontend.operators.windows import window_attributes
 from compiler.operators.sample import MOST_TAPS
-from compiler.types.dtypes import FLOATS
+from compiler.types.dtypes import FLOATS, DType
+from compiler.types.sizes import Dimension, known
 from compiler.types.tensor_type import Array, Attribute
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -42,7 +49,13 @@ def grid_sample(node: OnnxNode, graph: GraphBuilder) -> Value:
         return graph.constant(np.zeros(shape, data.dtype.numpy))
     places = graph.reshape(grid, (grid.shape[0], math.prod(grid.shape[1:-1]), last))
     dtype = data.dtype.wide if data.dtype in FLOATS else grid.dtype.wide
-    places = _in_elements(graph.cast(places, dtype), extents, align, graph)
+    sizes = spatial_sizes(data)
+    places = _in_elements(graph.cast(places, dtype), sizes, align, graph)
+    if known(sizes) is None and padding == "reflection":
+        if mode == "cubic":
+            raise graph.refusal("cubic samples with padding_mode=reflection", [data])
+        places, padding = reflected(places, sizes, align, graph), "border"
+    data = spread_behind(data, padding, graph)
     tables = _Tables(extents, mode, padding, align)
     if data.shape[1] < _FEW_CHANNELS:
         found = tables.planes(data, places, graph)
@@ -136,7 +149,9 @@ def _as_rows(data: Value, graph: GraphBuilder) -> Value:
     return graph.reshape(turned, (batch * turned.shape[1], channels))
 
 
-def _in_elements(places: Value, extents: Sequence[int], align: bool, graph: GraphBuilder) -> Value:
+def _in_elements(
+    places: Value, extents: Sequence[Dimension], align: bool, graph: GraphBuilder
+) -> Value:
     """Places of -1..1 as coordinates of elements, in the order of the data's axes.
 
     The ends are the middles of the first and of the last element if `align`, else their borders.
@@ -147,10 +162,20 @@ def _in_elements(places: Value, extents: Sequence[int], align: bool, graph: Grap
         places = graph.emit("slice", places, starts=starts, steps=steps, shape=places.shape)
     moved = graph.emit("add", places, graph.scalar(1.0, dtype))
     if align:
-        return graph.emit("mul", moved, graph.constant((np.array(extents) - 1) / 2, dtype))
-    scaled = graph.emit("mul", moved, graph.constant(np.array(extents), dtype))
+        return graph.emit(
+            "mul", moved, _vector([extent - 1 for extent in extents], 0.5, dtype, graph)
+        )
+    scaled = graph.emit("mul", moved, _vector(extents, 1.0, dtype, graph))
     shifted = graph.emit("sub", scaled, graph.scalar(1.0, dtype))
     return graph.emit("mul", shifted, graph.scalar(0.5, dtype))
+
+
+def _vector(sizes: Sequence[Dimension], factor: float, dtype: DType, graph: GraphBuilder) -> Value:
+    """Sizes times a factor."""
+    numbers = known(sizes)
+    if numbers is not None:
+        return graph.constant(np.array(numbers) * factor, dtype)
+    return graph.emit("mul", graph.size_vector(sizes, dtype), graph.scalar(factor, dtype))
 
 
 # --- RoiAlign -----------------------------------------------------------------------------------
@@ -180,6 +205,8 @@ def roi_align(node: OnnxNode, graph: GraphBuilder) -> Value:
     sizes = graph.emit("div", sizes, graph.constant(np.array(bins), sizes.dtype))
     samples = (ratio, ratio) if ratio else _most_samples(node, mode, sizes, extents, bins)
     places, weight = _samples(starts, sizes, bins, samples, bool(ratio), graph)
+    places = left_out(places, spatial_sizes(data), graph)
+    data = spread_behind(data, "edge", graph)
     tables, number = _Tables(extents, "linear", "edge"), math.prod(samples)
     if mode == "max":
         found = tables.largest(data, places, batch, graph, number)
@@ -281,6 +308,7 @@ def deform_conv(node: OnnxNode, graph: GraphBuilder) -> Value:
     moved = graph.transpose(moved, (0, 3, 1, 2))  # [N G, windows, taps, axes]
     places = graph.emit("add", moved, graph.constant(base, offset.dtype))
     places = graph.reshape(places, (batch * groups, count * taps, rank))
+    data = spread_behind(data, "zeros", graph)
     grouped = graph.reshape(data, (batch * groups, channels // groups, *data.shape[2:]))
     tables = _Tables(data.shape[2:], "linear", "zeros")
     found = tables.rows(grouped, graph.cast(places, data.dtype.wide), None, graph)

@@ -10,7 +10,10 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
+from compiler.frontend.operators.rearranged import compacted
 from compiler.operators.scatter import REDUCTIONS
+from compiler.types.dims import is_whole, size_of, whole_dims
 
 _MAX_ELEMENTS = 2**26
 
@@ -31,7 +34,7 @@ def scatter_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"indices {list(indices.shape)} reach beyond {data.type}")
     if math.prod(updates.shape) == 0:
         return data
-    if indices.array is None:
+    if indices.array is None or data.padded is not None:
         return _scatter_elements(node, data, indices, updates, axis, graph)
     graph.check_array((indices.rank, *indices.shape), 8)
     positions: list[Positions] = list(np.indices(indices.shape, np.int64))
@@ -53,7 +56,7 @@ def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
     if math.prod(updates.shape) == 0:
         return data
     rows, count = math.prod(named), math.prod(indices.shape[:-1])
-    if indices.array is not None:
+    if indices.array is not None and all(map(is_whole, data.dims[:depth])):
         tuples = indices.array.astype(np.int64).reshape(count, depth)
         each = [_wrapped(node, tuples[:, a], extent) for a, extent in enumerate(named)]
         targets = np.ravel_multi_index(tuple(each), named)
@@ -65,10 +68,16 @@ def _scatter_elements(
     node: OnnxNode, data: Value, indices: Value, updates: Value, axis: int, graph: GraphBuilder
 ) -> Value:
     """ScatterElements: `indices` names, for each update, its position along an axis."""
+    dims = data.dims
+    if not is_whole(dims[axis]):
+        data = compacted(data, graph)
+        dims = data.dims
+        indices = from_start(indices, [size_of(dims[axis])], graph)
+        data = as_whole(data, axis, graph)
     count, outside = indices.shape[axis], -data.shape[axis] - 1
     reaching = (*data.shape[:axis], count, *data.shape[axis + 1 :])
-    indices = _widened(graph, indices, reaching, outside)
-    updates = _widened(graph, updates, reaching, 0)
+    indices = _beside(data, axis, _widened(graph, indices, reaching, outside), indices, graph)
+    updates = _beside(data, axis, _widened(graph, updates, reaching, 0), updates, graph)
     before, behind = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
     result = graph.emit(
         "scatter_elements",
@@ -77,7 +86,7 @@ def _scatter_elements(
         graph.reshape(updates, (before, count, behind)),
         reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
     )
-    return graph.reshape(result, data.shape)
+    return with_axis(graph.reshape(result, data.shape), axis, dims[axis], graph)
 
 
 def _scatter_tuples(
@@ -90,6 +99,12 @@ def _scatter_tuples(
 ) -> Value:
     """ScatterND: the last axis of `indices` names a row of the data's first axes."""
     rows, width, depth = math.prod(named), data.type.size // math.prod(named), len(named)
+    dims = data.dims
+    if not all(map(is_whole, dims[:depth])):
+        data = compacted(data, graph)
+        dims = data.dims
+        indices = from_start(indices, data.true_shape[:depth], graph)
+        data = graph.with_dims(data, (*whole_dims(named), *dims[depth:]))
     count = indices.type.size // depth
     result = graph.emit(
         "scatter_rows",
@@ -99,7 +114,7 @@ def _scatter_tuples(
         reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
         named=named,
     )
-    return graph.reshape(result, data.shape)
+    return graph.with_dims(graph.reshape(result, data.shape), dims)
 
 
 def _widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...], fill: int) -> Value:
@@ -109,6 +124,15 @@ def _widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...], fill: in
     ends = (full - extent for full, extent in zip(shape, value.shape, strict=True))
     pads = (*(0,) * len(shape), *ends)
     return graph.emit("pad", value, graph.scalar(fill, value.dtype), pads=pads, mode="constant")
+
+
+def _beside(data: Value, axis: int, value: Value, given: Value, graph: GraphBuilder) -> Value:
+    """A widened value with the sizes of the data in axes where not all of that are there."""
+    for other, dims in enumerate(data.dims):
+        is_wider = is_whole(given.dims[other]) and value.shape[other] > given.shape[other]
+        if other != axis and is_wider and not is_whole(dims):
+            value = with_axis(value, other, dims, graph)
+    return value
 
 
 def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:

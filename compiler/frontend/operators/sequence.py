@@ -13,10 +13,14 @@ from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.stacked_sequences import joined_rows, row_of
 from compiler.frontend.structured_values import (
     Entity,
+    GrowingSequence,
     OptionalValue,
+    RecordsValue,
     SequenceValue,
+    StackedSequence,
     declared_kind,
     schema_kind,
 )
@@ -36,7 +40,10 @@ def sequence_construct(node: OnnxNode, graph: GraphBuilder) -> SequenceValue:
 
 
 @converter("SequenceInsert", 11)
-def sequence_insert(node: OnnxNode, graph: GraphBuilder) -> SequenceValue:
+def sequence_insert(node: OnnxNode, graph: GraphBuilder) -> SequenceValue | GrowingSequence:
+    grown = node.entity(0)
+    if isinstance(grown, GrowingSequence) and node.optional(2) is None:
+        return GrowingSequence((*grown.appended, node.input(1)), grown.dtype)
     sequence, item = node.sequence(0), node.input(1)
     if item.dtype is not sequence.dtype:
         raise node.invalid(f"a tensor of {item.dtype} cannot join a sequence of {sequence.dtype}")
@@ -58,7 +65,10 @@ def sequence_erase(node: OnnxNode, graph: GraphBuilder) -> SequenceValue:
 @converter("SequenceAt", 11)
 def sequence_at(node: OnnxNode, graph: GraphBuilder) -> Value:
     """At a computed position: a row of all tensors, which must have one shape then."""
-    sequence, position = node.sequence(0), node.input(1)
+    stacked, position = node.entity(0), node.input(1)
+    if isinstance(stacked, StackedSequence):
+        return row_of(node, graph, stacked.rows, position)
+    sequence = node.sequence(0)
     if not sequence.items:
         raise node.bad_shape("there is nothing at any position of an empty sequence")
     if position.array is not None:
@@ -73,6 +83,9 @@ def sequence_at(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("SequenceLength", 11)
 def sequence_length(node: OnnxNode, graph: GraphBuilder) -> Value:
+    stacked = node.entity(0)
+    if isinstance(stacked, StackedSequence):
+        return graph.size(stacked.rows.true_shape[0])
     return graph.scalar(len(node.sequence(0).items), DType.I64)
 
 
@@ -112,10 +125,12 @@ def _part(data: Value, axis: int, start: int, size: int, graph: GraphBuilder) ->
 
 @converter("ConcatFromSequence", 11)
 def concat_from_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
+    stacked, stacks = node.entity(0), bool(node.integer("new_axis", 0))
+    if isinstance(stacked, StackedSequence):
+        return joined_rows(node, graph, stacked.rows, stacks)
     items = node.sequence(0).items
     if not items:
         raise node.bad_shape("an empty sequence cannot be joined")
-    stacks = bool(node.integer("new_axis", 0))
     axis = node.axis(node.integer("axis"), items[0].rank + stacks)
     if stacks:
         items = tuple(
@@ -133,8 +148,10 @@ def optional(node: OnnxNode, graph: GraphBuilder) -> OptionalValue:
         if not isinstance(declared, TypeProto):
             raise node.invalid("an empty optional needs the attribute type")
         return OptionalValue(None, declared_kind(declared, f"{node.label}: the result"))
-    if isinstance(content, OptionalValue):
-        raise node.invalid("an optional cannot hold an optional")
+    if isinstance(content, OptionalValue | RecordsValue):
+        raise node.invalid("an optional holds a tensor, or a sequence of tensors")
+    if not isinstance(content, Value):
+        content = node.sequence(0)
     return OptionalValue(content, schema_kind(content))
 
 

@@ -18,8 +18,10 @@ from compiler.frontend.operators.sized_shapes import (
     sized_slice,
     sized_split,
     sized_tile,
+    under_shape,
 )
 from compiler.operators.rules import broadcast_shapes
+from compiler.types.sizes import divide
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
 
@@ -253,10 +255,17 @@ def space_to_depth(node: OnnxNode, graph: GraphBuilder) -> Value:
     """[N, C, H b, W b] -> [N, b b C, H, W]."""
     data, block = node.input(0), node.integer("blocksize")
     mode = node.choice("mode", "DCR", ("DCR", "CRD"))
-    if data.rank != 4 or block < 1 or data.shape[2] % block or data.shape[3] % block:
+    sizes = data.true_shape
+    if (
+        data.rank != 4
+        or block < 1
+        or any(isinstance(size, int) and size % block for size in sizes[2:])
+    ):
         raise node.bad_shape(f"{data.type} has no blocks of {block}")
-    n, c, h, w = data.shape
-    split = graph.reshape(data, (n, c, h // block, block, w // block, block))
+    for size in sizes[2:]:
+        graph.run_time.require_equal(size % block, 0, f"node {graph.source!r}")
+    n, c, h, w = sizes[0], sizes[1], divide(sizes[2], block), divide(sizes[3], block)
+    split = under_shape(data, (n, c, h, block, w, block), graph)
     perm = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
     moved = graph.emit("transpose", split, perm=perm)
-    return graph.reshape(moved, (n, c * block * block, h // block, w // block))
+    return under_shape(moved, (n, c * block * block, h, w), graph)

@@ -11,6 +11,8 @@ from compiler.frontend.element_types import dtype_of
 from compiler.frontend.fourier import real_inverse, transform
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import as_whole
+from compiler.types.dims import is_whole, size_of
 from compiler.types.dtypes import FLOATS, DType
 from compiler.types.tensor_type import Array
 
@@ -34,8 +36,13 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> Value:
     length = 2 * (data.shape[axis] - 1) if inverse and onesided else data.shape[axis]
     if node.optional(1) is not None:
         length = node.constant_integer(1, "the length")
+    elif not is_whole(data.dims[axis]):
+        hint = "give the length of the transform, or fix the size with --shape"
+        raise graph.refusal(f"a transform of {size_of(data.dims[axis])} elements", [data], hint)
     if length < 1:
         raise node.bad_shape(f"a transform of length {length}")
+    if not is_whole(data.dims[axis]):
+        data = as_whole(graph.padded.filled(data, axis, "zero"), axis, graph)
     perm = (*(a for a in range(data.rank - 1) if a != axis), axis, data.rank - 1)
     moved = graph.transpose(graph.cast(data, data.dtype.wide), perm)
     outer = moved.shape[:-2]
@@ -65,7 +72,9 @@ def _with_parts(rows: Value, graph: GraphBuilder) -> Value:
     """A spectrum of both parts."""
     if rows.shape[2] == 2:
         return rows
-    return graph.concat([rows, graph.constant(np.zeros(rows.shape), rows.dtype)], 2)
+    zeros = graph.constant(np.zeros(rows.shape), rows.dtype)
+    zeros = graph.padded.begins(zeros, rows.dims)
+    return graph.concat([rows, zeros], 2)
 
 
 @converter("STFT", 17)
@@ -80,6 +89,12 @@ def stft(node: OnnxNode, graph: GraphBuilder) -> Value:
     length = signal.shape[1] if window is None else window.shape[0]
     if node.optional(3) is not None:
         length = node.constant_integer(3, "the length of the frames")
+    if (window is not None and window.padded is not None) or (
+        window is None and node.optional(3) is None and not is_whole(signal.dims[1])
+    ):
+        hint = "give frame_length as a constant, or fix the size with --shape"
+        size = size_of(signal.dims[1] if window is None else window.dims[0])
+        raise graph.refusal(f"frames of {size} elements", [signal, window], hint)
     if step < 1 or not 1 <= length <= signal.shape[1]:
         raise node.bad_shape(f"frames of {length} in steps of {step} in {signal.type}")
     if window is not None and window.shape != (length,):

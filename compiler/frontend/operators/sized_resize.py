@@ -8,22 +8,32 @@ import numpy as np
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.operators.padded_moves import along, as_whole, positions, taken, with_axis
+from compiler.frontend.resize_taps import Interpolation
 from compiler.types.dims import Axis, size_of, whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, bounds_of, divide, quotient
 
 _MAX_DENOMINATOR = 1024
+_MOST_TRIED = 1 << 16
 _FIXED = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
 """Coordinates that depend on the scale alone."""
 
 
 def scaled_size(size: Dimension, scale: float) -> Dimension | None:
-    """The size times a scale, rounded down; None for scales of too many digits."""
+    """The size times a scale, rounded down; None for scales of too many digits.
+
+    One that is a fraction but for its rounding counts as that, where all sizes are the same.
+    """
     if isinstance(size, int):
         return int(size * Fraction(scale))
     ratio = Fraction(scale)
     if ratio.denominator > _MAX_DENOMINATOR:
-        return None
+        near, (low, high) = ratio.limit_denominator(_MAX_DENOMINATOR), size.bounds
+        if high - low > _MOST_TRIED or any(
+            int(n * near) != int(n * ratio) for n in range(low, high + 1)
+        ):
+            return None
+        ratio = near
     return divide(size * ratio.numerator, ratio.denominator)
 
 
@@ -48,7 +58,7 @@ def edge_extended(data: Value, axis: int, graph: GraphBuilder) -> Value:
     """The data with its last true element in all of an axis' padding; the axis is whole then."""
     last = graph.size(size_of(data.dims[axis]) - 1)
     places = graph.emit("min", positions(data.shape[axis], graph), last)
-    return taken(data, axis, places, whole(data.shape[axis]), graph)
+    return taken(data, axis, places, whole(data.shape[axis]), graph, there=True)
 
 
 def sampled(
@@ -56,34 +66,58 @@ def sampled(
     axis: int,
     wanted: Dimension,
     scale: float | None,
-    how: tuple[str, str, str],
+    how: Interpolation,
     graph: GraphBuilder,
 ) -> Value:
     """An axis resized to a size, at positions that are computed at run time.
 
-    `how` has mode, coordinates and rounding of the nearest; a `scale` of None is that of the sizes.
+    A `scale` of None is that of the sizes.
     """
-    mode, coordinates, nearest = how
     extent = bounds_of(wanted)[1]
     dims: Axis = ((wanted, extent),)
     given = size_of(data.dims[axis])
-    places = _coordinates(extent, given, wanted, scale, coordinates, graph)
+    places = _coordinates(extent, given, wanted, scale, how.coordinates, graph)
     last = graph.size(given - 1)
-    if mode == "nearest":
-        index = graph.cast(_rounded(places, nearest, graph), DType.I64)
-        return taken(data, axis, _clamped(index, last, graph), dims, graph)
+    if how.mode == "nearest":
+        index = graph.cast(_rounded(places, how.nearest, graph), DType.I64)
+        return taken(data, axis, _clamped(index, last, graph), dims, graph, there=True)
     below = graph.emit("floor", places)
     first = graph.cast(below, DType.I64)
-    behind = graph.emit("add", first, graph.scalar(1, DType.I64))
     weight = graph.cast(graph.emit("sub", places, below), data.dtype)
-    weight = along(weight, axis, data.rank, graph)
-    near, far = (
-        as_whole(taken(data, axis, _clamped(item, last, graph), dims, graph), axis, graph)
-        for item in (first, behind)
-    )
-    rest = graph.emit("sub", graph.scalar(1, data.dtype), weight)
-    total = graph.emit("add", graph.emit("mul", near, rest), graph.emit("mul", far, weight))
-    return with_axis(total, axis, dims, graph)
+    terms = []
+    for number, factor in _taps(along(weight, axis, data.rank, graph), how, graph):
+        index = graph.emit("add", first, graph.scalar(number, DType.I64))
+        element = taken(data, axis, _clamped(index, last, graph), dims, graph, there=True)
+        terms.append(graph.emit("mul", as_whole(element, axis, graph), factor))
+    return with_axis(graph.fold("add", terms), axis, dims, graph)
+
+
+def _taps(share: Value, how: Interpolation, graph: GraphBuilder) -> list[tuple[int, Value]]:
+    """Elements counted from the one before a position, with their weights; the position lies a
+    `share` of the way to the next one."""
+
+    def number(value: float) -> Value:
+        return graph.scalar(value, share.dtype)
+
+    rest = graph.emit("sub", number(1.0), share)
+    if how.mode == "linear":
+        return [(0, rest), (1, share)]
+
+    def polynomial(distance: Value, *coefficients: float) -> Value:
+        total = number(coefficients[0])
+        for coefficient in coefficients[1:]:
+            total = graph.emit("add", graph.emit("mul", total, distance), number(coefficient))
+        return total
+
+    a = how.cubic  # Keys 1981
+    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
+    one = number(1.0)
+    return [
+        (-1, polynomial(graph.emit("add", share, one), *far)),
+        (0, polynomial(share, *near)),
+        (1, polynomial(rest, *near)),
+        (2, polynomial(graph.emit("add", rest, one), *far)),
+    ]
 
 
 def _coordinates(

@@ -54,8 +54,14 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
                 f"[{_text(data.true_shape)}] under the shape [{_text(shape)}] leaves a size that "
                 "is not known",
                 [data],
+                sizes=shape,
             )
         shape[free[0]] = left
+    return under_shape(data, shape, graph)
+
+
+def under_shape(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Value:
+    """The value under another true shape, its elements moved if they lie otherwise."""
     viewed = graph.padded.view(data, shape)
     return rearranged(data, shape, graph) if viewed is None else viewed
 

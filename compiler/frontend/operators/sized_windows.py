@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from compiler.frontend.operators.padded_moves import pad_axis, with_axis
 from compiler.frontend.operators.windows import Windows, pool_windows, window_attributes, windows
 from compiler.frontend.padded_forms import padded_form
 from compiler.operators.use import Attributes
-from compiler.types.dims import is_whole, size_of
+from compiler.types.dims import ONE, is_whole, size_of
 from compiler.types.sizes import Dimension, divide, greater, smaller
 
 
@@ -21,25 +22,43 @@ def conv_windows(
     node: OnnxNode, data: Value, kernel: tuple[int, ...], graph: GraphBuilder
 ) -> tuple[Value, Windows]:
     """The windows of a convolution, and the data that they run over."""
-    if not _is_same_at_strides(node, data, kernel):
+    if not is_same_at_strides(node, data, kernel):
         return data, windows(node, data.shape[2:], kernel)
     return _same(node, data, kernel, 0.0, graph)
 
 
 def max_windows(node: OnnxNode, data: Value, graph: GraphBuilder) -> tuple[Value, Windows]:
     """The windows of a maximum, and the data that they run over."""
-    kernel = node.integers("kernel_shape")
-    if not kernel or not _is_same_at_strides(node, data, kernel):
-        return data, pool_windows(node, data.shape[2:])
     lowest = -np.inf if data.dtype.is_float else data.dtype.limits[0]
-    return _same(node, data, kernel, float(lowest), graph)
+    return pooled_windows(node, data, float(lowest), graph)
 
 
-def refuse_same(node: OnnxNode, data: Value, graph: GraphBuilder) -> None:
-    """Raise for pools that do not know which of their elements are padding of this kind."""
+def pooled_windows(
+    node: OnnxNode, data: Value, content: float, graph: GraphBuilder
+) -> tuple[Value, Windows]:
+    """The windows of a pool, and the data that they run over, with `content` around it."""
     kernel = node.integers("kernel_shape")
-    if kernel and _is_same_at_strides(node, data, kernel):
-        raise graph.refusal(f"auto_pad={node.string('auto_pad')} with strides", [data])
+    if not is_same_at_strides(node, data, kernel):
+        return data, pool_windows(node, data.shape[2:])
+    return _same(node, data, kernel, content, graph)
+
+
+def same_average(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
+    """Sums over windows by their elements; of what is around the data if that is to be counted."""
+    total, kernel = _sums(node, graph.cast(data, data.dtype.wide), graph)
+    if node.integer("count_include_pad", 0):
+        counts = graph.scalar(prod(kernel), total.dtype)
+    else:
+        ones = graph.constant(np.ones((1, 1, *data.shape[2:]), total.dtype.numpy))
+        ones = graph.padded.begins(ones, (ONE, ONE, *data.dims[2:]))
+        counts, _ = _sums(node, ones, graph)
+    return graph.cast(graph.emit("div", total, counts), data.dtype)
+
+
+def _sums(node: OnnxNode, data: Value, graph: GraphBuilder) -> tuple[Value, tuple[int, ...]]:
+    data, found = pooled_windows(node, data, 0.0, graph)
+    windows = {"kernel": found.kernel, **found.steps, "pads": found.pads, "shape": found.shape}
+    return graph.emit("sum_pool", data, **windows), found.kernel
 
 
 def counted(
@@ -65,9 +84,13 @@ def _rounded_up(size: Dimension, divisor: int) -> Dimension:
     return -divide(-size, divisor)
 
 
-def _is_same_at_strides(node: OnnxNode, data: Value, kernel: tuple[int, ...]) -> bool:
+def is_same_at_strides(node: OnnxNode, data: Value, kernel: tuple[int, ...]) -> bool:
     """Whether how much padding `auto_pad` asks for depends on a size."""
-    if data.padded is None or not node.string("auto_pad", "NOTSET").startswith("SAME"):
+    if (
+        not kernel
+        or data.padded is None
+        or not node.string("auto_pad", "NOTSET").startswith("SAME")
+    ):
         return False
     strides = node.integers("strides", (1,) * len(kernel))
     padded = [not is_whole(axis) for axis in data.dims[2:]]
@@ -101,32 +124,39 @@ def _same(
 def _average_pool(
     graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
 ) -> Value | None:
-    """Sums over windows by the number of elements that are there."""
     data = operands[0]
     assert data is not None
-    spatial = range(2, data.rank)
-    if all(is_whole(data.dims[axis]) for axis in spatial):
+    if all(map(is_whole, data.dims[2:])):
         return None
-    windows = {
-        name: attributes.integers(name) for name in ("kernel", "strides", "dilations", "shape")
-    }
-    pads, rank = attributes.integers("pads"), data.rank - 2
-    wide = graph.cast(data, data.dtype.wide)
-    total = graph.emit("sum_pool", wide, **windows, pads=pads)
+    names = ("kernel", "strides", "dilations", "pads", "shape")
+    windows = {name: attributes.integers(name) for name in names}
+    counts_pads = attributes.flag("count_include_pad")
+    return average_of_there(data, windows, counts_pads, lambda total: total, graph)
+
+
+def average_of_there(
+    data: Value,
+    windows: Mapping[str, tuple[int, ...]],
+    counts_pads: bool,
+    sized: Callable[[Value], Value],
+    graph: GraphBuilder,
+) -> Value:
+    """Sums over windows by the number of elements that are there.
+
+    `windows` has the attributes of a pool; `sized` gives what it makes the number of windows.
+    """
+    pads, rank = windows["pads"], data.rank - 2
+    total = sized(graph.emit("sum_pool", graph.cast(data, data.dtype.wide), **windows))
     around = (0,) * rank
-    ones = graph.constant(np.ones((1, 1, *data.shape[2:]), wide.dtype.numpy))
-    if attributes.flag("count_include_pad"):
-        around, pads = (
-            tuple(map(sum, zip(pads[:rank], pads[rank:], strict=True))),
-            (0,) * (2 * rank),
-        )
-        extents = (extent + more for extent, more in zip(data.shape[2:], around, strict=True))
-        ones = graph.constant(np.ones((1, 1, *extents), wide.dtype.numpy))
+    if counts_pads:
+        around = tuple(map(sum, zip(pads[:rank], pads[rank:], strict=True)))
+        pads = (0,) * (2 * rank)
+    extents = tuple(extent + more for extent, more in zip(data.shape[2:], around, strict=True))
+    ones = graph.constant(np.ones((1, 1, *extents), total.dtype.numpy))
     there = [
         axis if is_whole(axis) and not more else ((size_of(axis) + more, extent),)
-        for axis, more, extent in zip(data.dims[2:], around, ones.shape[2:], strict=True)
+        for axis, more, extent in zip(data.dims[2:], around, extents, strict=True)
     ]
-    counts = graph.emit(
-        "sum_pool", graph.with_dims(ones, (*ones.dims[:2], *there)), **windows, pads=pads
-    )
+    ones = graph.padded.begins(ones, (ONE, ONE, *there))
+    counts = sized(graph.emit("sum_pool", ones, **{**windows, "pads": pads}))
     return graph.cast(graph.emit("div", total, counts), data.dtype)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from compiler.graph.evaluate_graph import evaluate_graph
 from compiler.graph.ir import Graph
-from compiler.operators.evaluate_node import evaluate_node
 from compiler.types.tensor_type import Array
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -46,10 +46,7 @@ def model(
 
 def outputs_of(graph: Graph, inputs: Mapping[str, Array]) -> list[Any]:
     """The graph's outputs in NumPy."""
-    values: dict[str, Array] = dict(graph.constants) | dict(inputs)
-    for node in graph.nodes:
-        operands = tuple(values[name] if name else None for name in node.inputs)
-        values[node.output] = evaluate_node(node, operands)
+    values = evaluate_graph(graph, inputs)
     return [values[name] for name in graph.outputs]
 
 

@@ -42,6 +42,36 @@ def _recurrent(op: str, g: int, d: int = 1, **kw: Any) -> Case:
     )
 
 
+HALF = [
+    _node("Gather", "shape one", "s"),
+    _node("Div", "s two", "hs"),
+    _node("Unsqueeze", "hs ax", "hu"),
+]
+"""Nodes from x's shape to half of its length, hu."""
+HALF_CONSTANTS = {
+    "one": np.array(1),
+    "two": np.array(2),
+    "ax": integers(0),
+    "first": integers(0),
+    "far": integers(2**62),
+    "axis": integers(1),
+}
+
+
+def _resized(height_and_width: list[onnx.NodeProto], **how: str) -> list[onnx.NodeProto]:
+    """x resized to what nodes make of its shape sx: to_hw."""
+    return [
+        _node("Shape", "x", "sx"),
+        *height_and_width,
+        _node("Slice", "sx zero two", "nc"),
+        _node("Concat", "nc to_hw", "to", axis=0),
+        helper.make_node("Resize", ["x", "", "", "to"], ["y"], **how),
+    ]
+
+
+RESIZED_CONSTANTS = {"zero": integers(0), "two": integers(2), "four": integers(4)}
+
+
 MORE_CASES: dict[str, Case] = {
     "lstm": _recurrent("LSTM", 4),
     "gru": _recurrent("GRU", 3),
@@ -208,75 +238,33 @@ MORE_CASES: dict[str, Case] = {
         ],
         one=np.array(1),
     ),
-    "div_floor_shape": on_shapes(
-        [
-            _node("Gather", "shape one", "s"),
-            _node("Div", "s two", "hs"),
-            _node("Unsqueeze", "hs ax", "hu"),
-            _node("Slice", "x zero hu one1", "y"),
-        ],
-        one=np.array(1),
-        two=np.array(2),
-        ax=integers(0),
-        zero=integers(0),
-        one1=integers(1),
-    ),
-    "second_half": on_shapes(
-        [
-            _node("Gather", "shape one", "s"),
-            _node("Div", "s two", "hs"),
-            _node("Unsqueeze", "hs ax", "hu"),
-            _node("Slice", "x hu big one1", "y"),
-        ],
-        one=np.array(1),
-        two=np.array(2),
-        ax=integers(0),
-        big=integers(2**62),
-        one1=integers(1),
-    ),
+    "div_floor_shape": on_shapes([*HALF, _node("Slice", "x first hu axis", "y")], **HALF_CONSTANTS),
+    "second_half": on_shapes([*HALF, _node("Slice", "x hu far axis", "y")], **HALF_CONSTANTS),
     "expand_like": _two(
         [_node("Shape", "x", "sx"), _node("Expand", "z sx", "e"), _node("Add", "x e")], ("b", 1, 6)
     ),
     "resize_sizes_of": Case(
-        [
-            _node("Shape", "z", "sz"),
-            _node("Slice", "sz two four", "hw"),
-            _node("Shape", "x", "sx"),
-            _node("Slice", "sx zero two", "nc"),
-            _node("Concat", "nc hw", "to", axis=0),
-            helper.make_node(
-                "Resize",
-                ["x", "", "", "to"],
-                ["y"],
-                mode="linear",
-                coordinate_transformation_mode="half_pixel",
-            ),
-        ],
+        _resized(
+            [_node("Shape", "z", "sz"), _node("Slice", "sz two four", "to_hw")],
+            mode="linear",
+            coordinate_transformation_mode="half_pixel",
+        ),
         {"x": ("b", 3, "h", "w"), "z": ("b", 3, "H", "W")},
         {"b": "1..2", "h": "2..4", "w": "2..5", "H": "2..9", "W": "2..8"},
         [{"b": 1, "h": 2, "w": 5, "H": 9, "W": 3}, {"b": 2, "h": 4, "w": 3, "H": 8, "W": 8}],
-        {"zero": integers(0), "two": integers(2), "four": integers(4)},
+        RESIZED_CONSTANTS,
     ),
     "resize_twice_size": Case(
-        [
-            _node("Shape", "x", "sx"),
-            _node("Slice", "sx two four", "hw"),
-            _node("Mul", "hw two", "hh"),
-            _node("Slice", "sx zero two", "nc"),
-            _node("Concat", "nc hh", "to", axis=0),
-            helper.make_node(
-                "Resize",
-                ["x", "", "", "to"],
-                ["y"],
-                mode="nearest",
-                coordinate_transformation_mode="asymmetric",
-                nearest_mode="floor",
-            ),
-        ],
+        _resized(
+            [_node("Slice", "sx two four", "hw"), _node("Mul", "hw two", "to_hw")],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        ),
         {"x": ("b", 3, "h", "w")},
         {"b": "1..2", "h": "2..4", "w": "2..5"},
         [{"b": 1, "h": 2, "w": 5}, {"b": 2, "h": 4, "w": 3}],
-        {"zero": integers(0), "two": integers(2), "four": integers(4)},
+        RESIZED_CONSTANTS,
     ),
     "gemm": Case(
         [_node("Gemm", "x w c")],

@@ -365,19 +365,11 @@ def test_loop_is_unrolled_until_its_condition_fails() -> None:
     body = counting_body([node("Less", ["i", "limit"], ["going"])])
     graph = import_model_proto(loop("Loop", ["three", "true", "x"], body=body))
     assert sum(n.operator == "mul" for n in graph.nodes) == 3
-    body = counting_body([node("Less", ["i", "limit"], ["going"])])
-    check(loop("Loop", ["", "true", "x"], body=body), {"x": random(2), "xs": random(3, 2)})
 
 
 def test_loop_without_condition_input_runs_all_trips() -> None:
     body = counting_body([node("Identity", ["c"], ["going"])])
     check(loop("Loop", ["three", "", "x"], body=body), {"x": random(2), "xs": random(3, 2)})
-
-
-def test_endless_loop_is_refused() -> None:
-    body = counting_body([node("Identity", ["true"], ["going"])])
-    with pytest.raises(ImportModelError, match="more than 1024 steps"):
-        import_model_proto(loop("Loop", ["", "true", "x"], body=body))
 
 
 @settings(max_examples=200, deadline=None)

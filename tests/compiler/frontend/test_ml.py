@@ -301,17 +301,3 @@ def test_a_key_that_is_nan_is_what_any_nan_is() -> None:
     model = _model("LabelEncoder", data, 1, 2, default_int64=-7, **given)
     (found,) = outputs_of(import_model_proto(model), data)
     np.testing.assert_array_equal(found, [4, 5, -7, 6])
-
-
-def test_labels_that_are_strings_are_refused_where_they_are_wanted() -> None:
-    given: dict[str, Any] = {
-        "coefficients": _numbers(3, WIDTH),
-        "classlabels_strings": ["a", "b", "c"],
-    }
-    model = _model("LinearClassifier", {"x": _data()}, 2, 1, **given)
-    with pytest.raises(ImportModelError, match="labels that are strings"):
-        import_model_proto(model)
-    model.graph.node[0].output[0] = ""
-    del model.graph.output[0]
-    (scores,) = outputs_of(import_model_proto(model), {"x": _data()})
-    assert scores.shape == (ROWS, 3)

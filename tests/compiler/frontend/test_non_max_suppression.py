@@ -8,7 +8,6 @@ import pytest
 from onnx import parser
 
 import compiler
-from compiler.errors import UnsupportedOperatorError
 from compiler.frontend.import_onnx import import_model_proto
 
 TEXT = """<ir_version: 8, opset_import: ["" : 18]>
@@ -35,7 +34,16 @@ def test_boxes_that_are_kept_are_those_of_onnxruntime(center: int) -> None:
             np.testing.assert_array_equal(found, wanted)
 
 
-def test_more_boxes_than_can_be_kept_are_refused() -> None:
-    proto = parser.parse_model(TEXT.replace("CENTER", "0").replace("13", "5000"))
-    with pytest.raises(UnsupportedOperatorError, match="max_output_boxes_per_class limits them"):
-        import_model_proto(proto)
+def test_many_boxes_none_of_which_is_one_too_many() -> None:
+    text = TEXT.replace("CENTER", "0").replace("13", "700").replace("int64[1] m", "int64[1] k")
+    text = text.replace("  i =", "  m = Constant<value_ints=[9223372036854775807]>() i =")
+    proto = parser.parse_model(text.replace(", int64[1] k", ""))
+    rng = np.random.default_rng(5)
+    corners = rng.uniform(0, 30, (2, 700, 2))
+    boxes = np.concatenate([corners, corners + rng.uniform(1, 3, (2, 700, 2))], 2)
+    scores = rng.uniform(0, 1, (2, 3, 700)).astype(np.float32)
+    inputs = {"b": boxes.astype(np.float32), "s": scores}
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)[0]
+    found = compiler.build(import_model_proto(proto)).run(inputs)["y"]
+    assert len(found) > 600
+    np.testing.assert_array_equal(found, wanted)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import parser
 
 import compiler
-from compiler.errors import InputError
+from compiler.errors import InputError, UnsupportedOperatorError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.kernels.kernel import KernelCall
 from compiler.limits import Limits
 from compiler.pipeline import kernels_of
-from compiler.runtime.executable import Executable
+from tests.compiler.frontend.loop_models import (
+    CASES,
+    LoopCase,
+    check,
+    floats,
+    integer,
+    loops_of,
+    parsed,
+)
 
 COUNTED = """
 g (int64 m, bool c, float[3] x) => (float[3] y, float[n,3] s) {
@@ -34,23 +36,9 @@ g (float x, float top) => (float y, float[n] s) {
 """
 
 
-def parsed(text: str) -> onnx.ModelProto:
-    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>{text}')
-
-
-def check(
-    text: str, calls: Sequence[Mapping[str, Any]], limits: Limits | None = None
-) -> Executable:
-    proto = parsed(text)
-    executable = compiler.build(import_model_proto(proto, limits=limits))
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
-    names = [output.name for output in session.get_outputs()]
-    for inputs in calls:
-        ours = executable.run(inputs)
-        for name, wanted in zip(names, session.run(names, dict(inputs)), strict=True):
-            assert ours[name].shape == wanted.shape
-            np.testing.assert_allclose(ours[name], wanted, rtol=1e-6)
-    return executable
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_counted_at_run_time(name: str) -> None:
+    check(CASES[name].proto, CASES[name])
 
 
 def test_trip_count_and_first_condition_are_inputs() -> None:
@@ -58,15 +46,16 @@ def test_trip_count_and_first_condition_are_inputs() -> None:
     calls = [
         {"m": np.array(m), "c": np.array(c), "x": x} for m, c in ((3, True), (8, True), (3, False))
     ]
-    executable = check(COUNTED, calls, Limits(loop_steps=8))
+    executable = check(parsed(COUNTED), LoopCase(COUNTED, calls), Limits(loop_steps=8))
     with pytest.raises(InputError, match="goes on after 8 steps"):
         executable.run({"m": np.array(9), "c": np.array(True), "x": x})
 
 
 def test_a_loop_that_never_ends_is_an_error_of_the_run() -> None:
     one, many = np.array(1, np.float32), np.array(100, np.float32)
-    executable = check(DOUBLED, [{"x": one, "top": many}, {"x": many, "top": one}])
-    with pytest.raises(InputError, match="goes on after 64 steps"):
+    calls = [{"x": one, "top": many}, {"x": many, "top": one}]
+    executable = check(parsed(DOUBLED), LoopCase(DOUBLED, calls))
+    with pytest.raises(InputError, match="goes on after 1024 steps"):
         executable.run({"x": np.array(0, np.float32), "top": many})
 
 
@@ -85,8 +74,72 @@ def test_a_branch_that_is_not_taken_may_loop_for_ever() -> None:
         executable.run({"c": np.array(False), "x": x})
 
 
-def test_each_step_behind_the_first_runs_only_where_the_loop_goes_on() -> None:
+def test_a_loop_is_as_long_as_its_body_whatever_the_steps() -> None:
     graph = import_model_proto(parsed(DOUBLED), limits=Limits(loop_steps=4))
     calls = [call for call in kernels_of(graph).calls if isinstance(call, KernelCall)]
-    body = [bool(call.guards) for call in calls if call.operators in (("add",), ("less",))]
-    assert body == [False] * 2 + [True] * 6
+    assert [call.operators for call in calls if "cast" not in call.operators] == [
+        ("add",),
+        ("less",),
+    ]
+
+
+def test_few_steps_are_unrolled() -> None:
+    text = (
+        CASES["states that change places"]
+        .text.replace("int64 m, ", "")
+        .replace("t = Con", "m = Constant<value = int64 {4}>() t = Con")
+    )
+    case = LoopCase(text, [{"x": floats(3), "z": floats(3) + 1}], loops=0)
+    calls = kernels_of(import_model_proto(case.proto)).calls
+    assert len(check(case.proto, case).spec.steps) == len(calls)
+
+
+def test_what_does_not_depend_on_states_is_computed_once() -> None:
+    program = kernels_of(import_model_proto(parsed(CASES["branches in steps"].text)))
+    begins = next(i for i, call in enumerate(program.calls) if not hasattr(call, "kernel"))
+    before = [c.operators for c in program.calls[:begins] if isinstance(c, KernelCall)]
+    assert ("exp",) in before
+
+
+def test_a_state_that_grows_beyond_its_memory_is_an_error_of_the_run() -> None:
+    case = CASES["a state that grows"]
+    executable = check(case.proto, case, Limits(loop_rows=8))
+    with pytest.raises(InputError, match="grows beyond 9"):
+        executable.run({"m": integer(9), "x": floats(1, 2)})
+
+
+def test_what_is_wrong_in_one_step_is_wrong_with_the_run() -> None:
+    case = CASES["a loop in a loop"]
+    executable = check(case.proto, case, Limits(loop_steps=4))
+    inputs = {"m": integer(3), "x": floats(4)}
+    executable.run({**inputs, "k": integer(2)})
+    with pytest.raises(InputError, match="goes on after 4 steps"):
+        executable.run({**inputs, "k": integer(3)})  # the last step of the outer loop asks for 5
+
+
+def test_a_sequence_of_unknown_length_is_no_output() -> None:
+    text = CASES["a sequence that grows"].text
+    text = text.replace("(float[2,n] y, int64 count)", "(seq(float[2]) s, int64 count)")
+    with pytest.raises(UnsupportedOperatorError, match="whose length is computed"):
+        import_model_proto(parsed(text))
+
+
+def test_a_state_that_becomes_another_kind_of_tensor_is_refused() -> None:
+    text = """g (int64 m, float[3] x) => (float[n,3] y) {
+      t = Constant<value = bool {1}>()
+      y = Loop(m, t, x) <body = b (int64 i, bool ci, float[k] p) => (bool co, float[l] r)
+        { co = Identity(ci) axes = Constant<value = int64[1] {0}>() r = Unsqueeze(p, axes) }> }"""
+    with pytest.raises(UnsupportedOperatorError, match=r"state 'p'.* is f32\[3\] before a step"):
+        import_model_proto(parsed(text))
+
+
+def test_steps_that_are_known_are_no_loop() -> None:
+    text = """g (float[3] x) => (float[3] y) {
+      m = Constant<value = int64 {300}>() t = Constant<value = bool {1}>()
+      z = Constant<value = float {0}>()
+      k = Loop(m, t, z) <body = b (int64 i, bool ci, float p) => (bool co, float r)
+        { co = Identity(ci) f = Cast<to = 1>(i) r = Add(p, f) }>
+      y = Mul(x, k) }"""
+    case = LoopCase(text, [{"x": floats(3)}], loops=0)
+    check(case.proto, case)
+    assert loops_of(import_model_proto(case.proto)) == 0

@@ -1,0 +1,364 @@
+"""The body of a loop, converted once for all of its steps.
+
+What it is given is not known before: which states no step changes, and which ones have other
+extents after a step than before. So it is converted again, with what was found out, until all of
+it fits: what never changes is taken as it is outside, and what grows gets memory for as much as it
+may become, its true extent being one more state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto
+
+from compiler.errors import UnsupportedOperatorError
+from compiler.frontend.checkpoint import checkpoint
+from compiler.frontend.chosen_values import kind_text, widened
+from compiler.frontend.data_sizes import counted
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.structured_values import Entity, GrowingSequence, SequenceValue
+from compiler.frontend.subgraphs import Results, Subgraphs
+from compiler.operators.loop import INDEX, STATE
+from compiler.types.dims import Dims, extent_of
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, bounds_of
+from compiler.types.tensor_type import Attribute
+
+_MOST_CONVERSIONS = 8
+
+
+class StateTypeError(UnsupportedOperatorError):
+    """A state of a loop becomes another kind of tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopForm:
+    """What bounds a loop, and what its body is given.
+
+    There are at most `most` steps. `limit` (an i64 scalar) and `first` (a bool) may say less, and
+    so does the body if its first result is a condition (`asks`); `length` is how many steps there
+    are, where that is known as a size. `arguments` are the body's, for the number of the step and
+    the states before it.
+    """
+
+    body: GraphProto
+    initial: tuple[Value | SequenceValue, ...]
+    most: int
+    limit: Value | None
+    first: Value | None
+    asks: bool
+    length: Dimension | None
+    arguments: Callable[[Value, Sequence[Entity]], Results]
+    outputs: int
+    backward: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAxis:
+    """An axis of a state whose extent changes: it is what the state at `place` says, which is
+    `initial` before the first step, from `low` to `high`."""
+
+    state: int
+    axis: int
+    place: int
+    initial: Value
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBody:
+    """A body that was converted: values of the first step's beginning, and of a step's end.
+
+    The loop's own states are those of the model that `states` numbers, then the extents of the
+    `open` axes. Sequences, numbered by `grown`, get what is collected last.
+    """
+
+    number: int
+    initial: list[Value]
+    following: list[Value]
+    again: Value | None
+    collected: list[Value]
+    states: tuple[int, ...]
+    dims: tuple[Dims | None, ...]
+    grown: tuple[int, ...]
+    open: tuple[OpenAxis, ...]
+
+
+def convert_body(
+    node: OnnxNode, graph: GraphBuilder, subgraphs: Subgraphs, form: LoopForm
+) -> LoopBody | None:
+    """The body; None when a recorded problem hides its results.
+
+    Raises UnsupportedOperatorError where states become tensors of another kind.
+    """
+    known = _Known(_passed_on(node, form), {})
+    for _ in range(_MOST_CONVERSIONS):
+        restore = checkpoint(graph)
+        attempt = _Attempt(node, graph, form, known)
+        results = subgraphs(form.body, form.arguments(attempt.index, attempt.values))
+        if results is None:
+            return None
+        if not attempt.learns(results):
+            return attempt.finished()
+        restore()
+    raise node.unsupported("a loop whose states take other shapes again and again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The states that no step changes, and bounds of axes that some do, by state and axis."""
+
+    same: set[int]
+    open: dict[tuple[int, int], tuple[int, int]]
+
+
+def _passed_on(node: OnnxNode, form: LoopForm) -> set[int]:
+    """The states that the body names as what they are next, of which shapes may depend then."""
+    body, first = form.body, int(form.asks)
+    copies = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
+    found = set()
+    for position in range(len(form.initial)):
+        name = body.output[first + position].name if first + position < len(body.output) else ""
+        while name in copies:
+            name = copies[name]
+        if name == state_name(node, body, position):
+            found.add(position)
+    return found
+
+
+class _Attempt:
+    """One conversion of a body."""
+
+    def __init__(self, node: OnnxNode, graph: GraphBuilder, form: LoopForm, known: _Known) -> None:
+        self._node, self._graph, self._form, self._known = node, graph, form, known
+        self._number = graph.fresh_number()
+        self.values: list[Entity] = list(form.initial)
+        self._initial: dict[int, Value] = {}
+        self._sizes: list[OpenAxis] = []
+        given = [
+            (position, value)
+            for position, value in enumerate(form.initial)
+            if position not in known.same
+        ]
+        tensors = [(position, value) for position, value in given if isinstance(value, Value)]
+        opened = {state for state, _ in known.open}
+        kept = [item for item in tensors if item[1].type.size or item[0] in opened]
+        for position, value in given:
+            if isinstance(value, SequenceValue):
+                self.values[position] = GrowingSequence((), value.dtype)
+        for place, (position, value) in enumerate(kept):
+            self._initial[position] = self._opened(position, value, len(kept))
+            state = begin_state(graph, self._initial[position], self._number, place)
+            self.values[position] = state
+        self._begin_sizes()
+        most = graph.scalar(form.most, DType.I64)
+        self.index = graph.append(INDEX, (most,), {"loop": self._number})
+
+    def _opened(self, position: int, value: Value, count: int) -> Value:
+        """The first value of a state, with room for what it may become."""
+        value = self._graph.readable(value)
+        axes = {
+            axis: bounds for (state, axis), bounds in self._known.open.items() if state == position
+        }
+        if not axes:
+            return value
+        dims = list(value.dims)
+        for axis, (low, high) in axes.items():
+            size = self._graph.size(value.true_shape[axis])
+            place = count + len(self._sizes)
+            self._sizes.append(OpenAxis(position, axis, place, size, low, high))
+            dims[axis] = ((high, high),)
+        return self._graph.with_dims(
+            widened(self._graph, value, tuple(map(extent_of, dims))), tuple(dims)
+        )
+
+    def _begin_sizes(self) -> None:
+        """The extents of open axes at the beginning of a step, and the states with them."""
+        graph = self._graph
+        for item in self._sizes:
+            count = begin_state(graph, item.initial, self._number, item.place)
+            size = counted(self._node, graph, count, item.high, item.low)
+            state = self.values[item.state]
+            assert isinstance(state, Value)
+            dims = list(state.dims)
+            dims[item.axis] = ((size, item.high),)
+            self.values[item.state] = graph.with_dims(state, tuple(dims))
+
+    def learns(self, results: Results) -> bool:
+        """Whether these results tell of a state what was not known."""
+        self._ends, self._following, self._rows = _parts(self._node, results, self._form)
+        known = self._known
+        before = len(known.same), len(known.open)
+        for position, (old, new) in enumerate(zip(self.values, self._following, strict=True)):
+            if position in known.same:
+                continue
+            if _is_same(old, new):
+                known.same.add(position)
+            elif isinstance(old, Value) and isinstance(new, Value):
+                self._open_axes(position, old, new)
+        return before != (len(known.same), len(known.open))
+
+    def _open_axes(self, position: int, old: Value, new: Value) -> None:
+        """Have the axes be open along which a step changes a state's extent."""
+        if old.rank != new.rank or old.dtype is not new.dtype:
+            return
+        limits = self._graph.allowance.limits
+        steps = min(self._form.most, limits.loop_rows)
+        for axis, (before, after) in enumerate(zip(old.dims, new.dims, strict=True)):
+            if before == after or len(before) > 1 or len(after) > 1:
+                continue
+            (first, _), (second, _) = before[0], after[0]
+            growth = second - first if (position, axis) not in self._known.open else 0
+            if not isinstance(growth, int):
+                growth = 1
+            low, high = bounds_of(first)
+            bounds = (low, high + growth * steps) if growth > 0 else (0, high)
+            self._known.open.setdefault((position, axis), bounds)
+
+    def finished(self) -> LoopBody:
+        """The body, of whose states all is known."""
+        node, graph, form = self._node, self._graph, self._form
+        later: list[Value] = []
+        grown: list[int] = []
+        for position, (new, old) in enumerate(zip(self._following, self.values, strict=True)):
+            if isinstance(old, GrowingSequence) and isinstance(new, GrowingSequence):
+                if len(new.appended) != 1:
+                    raise node.unsupported(
+                        f"a loop that appends {len(new.appended)} tensors a step"
+                    )
+                _check_rows(node, form.initial[position], new.appended[0])
+                grown.append(position)
+                self._rows += new.appended
+            elif position in self._initial:
+                later.append(self._followed(position, new, old))
+            elif position not in self._known.same and not _is_same(old, new):
+                raise _changes(node, form.body, position, new, old)
+        if any(not value.type.size for value in self._rows):
+            raise node.unsupported("a loop that collects tensors without elements")
+        return LoopBody(
+            self._number,
+            [*self._initial.values(), *(item.initial for item in self._sizes)],
+            [*later, *map(self._size_after, self._sizes)],
+            None if self._ends is None else _condition(node, graph, self._ends),
+            [graph.readable(value) for value in self._rows],
+            tuple(self._initial),
+            tuple(self._dims_of(position) for position in self._initial),
+            tuple(grown),
+            tuple(self._sizes),
+        )
+
+    def _dims_of(self, position: int) -> Dims | None:
+        state = self.values[position]
+        assert isinstance(state, Value)
+        return state.padded
+
+    def _followed(self, position: int, new: Entity, old: Entity) -> Value:
+        """What a state is after a step, if it is the same kind of tensor as before."""
+        assert isinstance(old, Value)
+        if not isinstance(new, Value) or new.dtype is not old.dtype or new.rank != old.rank:
+            raise _changes(self._node, self._form.body, position, new, old)
+        for axis, (before, after) in enumerate(zip(old.dims, new.dims, strict=True)):
+            if (position, axis) not in self._known.open and before != after:
+                raise _changes(self._node, self._form.body, position, new, old)
+        result = self._graph.readable(new)
+        if new.shape == old.shape:
+            return result
+        shape = tuple(map(min, new.shape, old.shape))
+        if shape != new.shape:
+            attributes: dict[str, Attribute] = {
+                "starts": (0,) * new.rank,
+                "steps": (1,) * new.rank,
+                "shape": shape,
+            }
+            result = self._graph.append("slice", (result,), attributes)
+        return widened(self._graph, result, old.shape)
+
+    def _size_after(self, item: OpenAxis) -> Value:
+        """The extent of an open axis after a step, which must be one that there is room for."""
+        graph, new = self._graph, self._following[item.state]
+        assert isinstance(new, Value)
+        size: Dimension = new.true_shape[item.axis]
+        count, most = graph.size(size), graph.scalar(item.high, DType.I64)
+        if bounds_of(size)[1] <= item.high:
+            return count
+        graph.require(
+            graph.emit("less", most, count),
+            self._name_of(item.state),
+            f"axis {item.axis} of this state of {self._node.label} grows beyond {item.high}, the "
+            "most that it was built for (limits.loop_rows)",
+        )
+        return graph.emit("min", count, most)
+
+    def _name_of(self, position: int) -> str:
+        return state_name(self._node, self._form.body, position)
+
+
+def state_name(node: OnnxNode, body: GraphProto, position: int) -> str:
+    """What the body calls a state."""
+    first = 2 if node.operator == "Loop" else 0
+    return str(body.input[first + position].name)
+
+
+def _changes(
+    node: OnnxNode, body: GraphProto, position: int, new: Entity, old: Entity
+) -> StateTypeError:
+    error = node.unsupported(
+        f"the state {state_name(node, body, position)!r}, which is {kind_text(old)} before a step "
+        f"and {kind_text(new)} after it, in a loop whose steps are counted at run time: keep its "
+        "rank and element type, or fix the number of steps"
+    )
+    return StateTypeError(error.message, hint=error.hint)
+
+
+def _is_same(old: Entity, new: Entity) -> bool:
+    if isinstance(old, GrowingSequence):
+        return isinstance(new, GrowingSequence) and not new.appended
+    same_value = isinstance(old, Value) and isinstance(new, Value) and old.name == new.name
+    return old is new or same_value
+
+
+def _condition(node: OnnxNode, graph: GraphBuilder, given: Value) -> Value | None:
+    """Whether there is one more step; None where it is known that there is."""
+    if given.array is not None and given.array.all():
+        return None
+    if given.type.size != 1:
+        raise node.bad_shape("the condition must have one element")
+    return graph.reshape(graph.readable(given), ())
+
+
+def _check_rows(node: OnnxNode, before: Entity, row: Value) -> None:
+    """What was in a sequence before the loop must be like what is appended to it."""
+    assert isinstance(before, SequenceValue)
+    for item in before.items:
+        if item.type != row.type or item.dims != row.dims:
+            raise node.unsupported(f"a loop that appends {row.type} to tensors like {item.type}")
+
+
+def begin_state(graph: GraphBuilder, initial: Value, number: int, place: int) -> Value:
+    """A state at the beginning of a step, and what it is before the first one."""
+    state = graph.append(STATE, (initial,), {"loop": number, "number": place})
+    return graph.with_dims(state, initial.padded)
+
+
+def _parts(
+    node: OnnxNode, results: Results, form: LoopForm
+) -> tuple[Value | None, list[Entity], list[Value]]:
+    """The results of a body: its condition, if it has one, the states, and what is collected."""
+    first, states = int(form.asks), len(form.initial)
+    count = len(results) - first - states
+    if count != form.outputs:
+        raise node.invalid(f"the body gives {count} results for {form.outputs} outputs")
+    entities = [value for value in results if value is not None]
+    condition, rows = entities[:first], entities[first + states :]
+    tensors = [value for value in (*condition, *rows) if isinstance(value, Value)]
+    if len(entities) < len(results) or len(tensors) < first + count:
+        raise node.invalid("an output of the body that is collected is no tensor")
+    return (
+        tensors[0] if form.asks else None,
+        entities[first : first + states],
+        tensors[first:],
+    )

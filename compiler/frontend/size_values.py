@@ -1,0 +1,148 @@
+"""SizeValues: sizes that are known at run time only, as values that nodes read."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import astuple
+
+import numpy as np
+
+from compiler.errors import ShapeError
+from compiler.frontend.emitter import Emitter
+from compiler.frontend.run_time_sizes import MOST_SIZES, RunTimeSizes, symbols_text
+from compiler.frontend.value import Sizes, Value
+from compiler.types.dtypes import DType
+from compiler.types.signature import SIZES, ResultSource
+from compiler.types.sizes import Atom, Dimension, Size, Symbol, known, symbols_of
+from compiler.types.tensor_type import TensorType
+
+
+class SizeValues(Emitter):
+    """An emitter that knows the sizes of a model: those of its inputs, and those it computes.
+
+    `is_padded` says whether any value is padded, or computed of sizes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run_time = RunTimeSizes()
+        self.is_padded = False
+        self._computed: dict[Symbol, Value] = {}
+        self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
+
+    @abstractmethod
+    def _fresh(self, hint: str) -> str:
+        """A name that no value has."""
+
+    def computed_symbol(self, symbol: Symbol, count: Value, *, output: bool = True) -> None:
+        """A symbol that the graph computes: its value is the i64 scalar `count`.
+
+        It is known after the run where it stands in outputs' shapes, for which it is an `output`.
+        """
+        self._computed[symbol] = count
+        if output:
+            self.run_time.declare(ResultSource(symbol, f"%size:{symbol.name}", 0))
+
+    def count_of(self, symbol: Symbol) -> Value:
+        """The value of a symbol that the graph computes."""
+        return self._computed[symbol]
+
+    @property
+    def computed_symbols(self) -> frozenset[Symbol]:
+        """The symbols that the graph computes."""
+        return frozenset(self._computed)
+
+    def unused_symbol(self, hint: str) -> str:
+        """A name like `hint` that no computed symbol has."""
+        taken = {symbol.name for symbol in self._computed}
+        name, count = hint, 1
+        while name in taken:
+            count += 1
+            name = f"{hint}_{count}"
+        return name
+
+    def size(self, size: Dimension, dtype: DType = DType.I64) -> Value:
+        """A size as a scalar that nodes can read."""
+        if isinstance(size, int):
+            return self.scalar(size, dtype)
+        vector, number = self.vector_with(size)
+        return self.cast(self.reshape(self._slice_of(vector, number, 1), ()), dtype)
+
+    def size_vector(self, sizes: Sequence[Dimension], dtype: DType = DType.I64) -> Value:
+        """Sizes as a vector that nodes can read."""
+        numbers = known(sizes)
+        if numbers is not None:
+            return self.cast(self.integers(numbers), dtype)
+        if any(symbol in self._computed for size in sizes for symbol in symbols_of(size)):
+            return self.concat([self.reshape(self.size(size, dtype), (1,)) for size in sizes], 0)
+        number = self.run_time.block(sizes)
+        return self.cast(self._slice_of(self._sizes, number, len(sizes)), dtype)
+
+    def integers_of(self, sizes: Sizes, dtype: DType = DType.I64) -> Value:
+        """Integers that are computed of sizes; constants where they depend on no symbol."""
+        numbers = known(sizes.reshape(-1).tolist())
+        if numbers is not None:
+            return self.constant(np.array(numbers, dtype.numpy).reshape(sizes.shape))
+        self.is_padded = True
+        type = TensorType(dtype, sizes.shape)
+        return Value(self._fresh("sizes"), type, sizes=sizes)
+
+    def readable(self, value: Value) -> Value:
+        """The value as nodes can read it: integers of sizes are taken from the sizes' vector."""
+        if value.sizes is None:
+            return value
+        flat = value.sizes.reshape(-1).tolist()
+        return self.reshape(self.size_vector(flat, value.dtype), value.shape)
+
+    def _slice_of(self, vector: Value, first: int, count: int) -> Value:
+        if vector.shape == (count,):
+            return vector
+        return self.append(
+            "slice", (vector,), {"starts": (first,), "steps": (1,), "shape": (count,)}
+        )
+
+    def vector_with(self, size: Dimension) -> tuple[Value, int]:
+        """An i64 vector and the place in it where it has the size."""
+        if not any(symbol in self._computed for symbol in symbols_of(size)):
+            return self._sizes, self.run_time.number(size)
+        return self.reshape(self.computed_size(size), (1,)), 0
+
+    def computed_size(self, size: Dimension) -> Value:
+        """A size that depends on what the graph computes, as an i64 scalar."""
+        if not isinstance(size, Size):
+            return self.scalar(size, DType.I64)
+        terms: list[Value] = []
+        for atoms, factor in size.terms:
+            factors = [self._atom(atom) for atom in atoms]
+            if factor != 1 or not factors:
+                factors.append(self.scalar(factor, DType.I64))
+            terms.append(self.fold("mul", factors))
+        return self.fold("add", terms)
+
+    def _atom(self, atom: Atom) -> Value:
+        if isinstance(atom, Symbol):
+            known_symbol = self._computed.get(atom)
+            return self.size(Symbol.of(*astuple(atom))) if known_symbol is None else known_symbol
+        operator = {"//": "div", "%": "mod"}.get(atom.name, atom.name)  # divisors are positive
+        left, right = (self.computed_size(operand) for operand in atom.operands)
+        if operator != "div":
+            return self.emit(operator, left, right)
+        # Rounded down, where division of integers rounds towards 0.
+        return self.emit("div", self.emit("sub", left, self.emit("mod", left, right)), right)
+
+    def refusal(
+        self,
+        reason: str,
+        values: Sequence[Value | None],
+        hint: str = "",
+        sizes: Sequence[Dimension] = (),
+    ) -> ShapeError:
+        """The error for what cannot be done with values, or sizes, that are known at run time only.
+
+        It names the symbols that the reason does, or else all of them.
+        """
+        dims = [value.dims for value in values if value is not None]
+        text, fix = symbols_text([*dims, tuple(((size, 1),) for size in sizes)], reason)
+        label = self.label or f"node {self.source!r}"
+        return ShapeError(f"{label}: {reason}{text}", hint=hint or fix)

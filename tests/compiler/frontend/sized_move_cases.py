@@ -1,0 +1,95 @@
+"""Moves along axes whose sizes are known at run time only, as drawn models have found them."""
+
+from __future__ import annotations
+
+from onnx import helper
+
+from tests.compiler.frontend.onnx_models import integers
+from tests.compiler.frontend.sized_cases import Case, node, on_rows, on_shapes, with_second
+
+SIZES = [{"b": 3, "s": 7}, {"b": 1, "s": 3}, {"b": 2, "s": 5}]
+BOUNDS = {"b": "1..3", "s": "3..7"}
+
+
+def _from_end(operator: str, reduction: str) -> Case:
+    """Updates of places that are counted from the true end of the sequence."""
+    scatter = helper.make_node(operator, ["x", "places", "z"], ["y"], axis=1, reduction=reduction)
+    return Case(
+        [node("Sub", "i three", "places"), scatter],
+        {"x": ("b", "s", 6), "i": ("b", 2, 6), "z": ("b", 2, 6)},
+        BOUNDS,
+        SIZES,
+        {"three": integers(3)},
+        integers=("i",),
+    )
+
+
+MOVE_CASES: dict[str, Case] = {
+    "sequences backwards": Case(
+        [node("ReverseSequence", "x n", time_axis=1, batch_axis=0)],
+        {"x": ("b", "s", 6), "n": ("b",)},
+        BOUNDS,
+        SIZES,
+        integers=("n",),
+    ),
+    "places added to from the end": _from_end("ScatterElements", "add"),
+    "places replaced from the end": Case(
+        [node("ScatterElements", "x places z", axis=0)],
+        {"x": ("s", 6), "z": (2, 6)},
+        {"s": "3..7"},
+        [{"s": 7}, {"s": 3}, {"s": 5}],
+        {"places": integers(*[-1] * 6, *[0] * 6).reshape(2, 6)},
+    ),
+    "rows replaced from the end": Case(
+        [node("ScatterND", "x places z")],
+        {"x": ("s", 6), "z": (2, 6)},
+        {"s": "3..7"},
+        [{"s": 7}, {"s": 3}, {"s": 5}],
+        {"places": integers(-1, 1).reshape(2, 1)},
+    ),
+    "elements replaced from the end of both axes": Case(
+        [node("ScatterND", "x places z")],
+        {"x": ("b", "s", 6), "z": (2, 6)},
+        {"b": "2..3", "s": "3..7"},
+        [{"b": 3, "s": 7}, {"b": 2, "s": 3}, {"b": 3, "s": 4}],
+        {"places": integers(-1, -3, 0, -1).reshape(2, 2)},
+    ),
+    "blocks of an image of any size": Case(
+        [node("SpaceToDepth", "x", blocksize=2)],
+        {"x": (1, 3, "h", "w")},
+        {"h": "2..7", "w": "2..8"},
+        [{"h": 6, "w": 8}, {"h": 2, "w": 2}, {"h": 4, "w": 6}],
+    ),
+    "elements found in rows side by side": on_shapes(
+        [node("Reshape", "x rows", "r"), node("Relu", "r", "p"), node("NonZero", "p")],
+        rows=integers(-1, 6),
+    ),
+    "different elements of all": on_rows("Unique"),
+    "greatest of all rows": on_shapes(
+        [node("Reshape", "x rows", "r"), node("TopK", "r two", "y at", axis=0)],
+        rows=integers(-1, 6),
+        two=integers(2),
+    ),
+    "products over channels that need not be there": with_second(
+        [node("Conv", "x z", kernel_shape=[3], pads=[1, 1])], (5, "s", 3)
+    ),
+    "products turned round over channels": with_second(
+        [node("ConvTranspose", "x z", strides=[2])], ("s", 4, 3)
+    ),
+    "channels of any number by their statistics": Case(
+        [node("Abs", "r", "v"), node("BatchNormalization", "x g g g v", epsilon=0.1)],
+        {"x": ("b", "s", 6), "g": ("s",), "r": ("s",)},
+        BOUNDS,
+        SIZES,
+    ),
+    "ones on the diagonal of any size": Case(
+        [node("EyeLike", "x", k=1)], {"x": ("b", "s")}, BOUNDS, SIZES
+    ),
+    "twice the sequence beside as much of another": Case(
+        [node("Tile", "x twice", "t"), node("Max", "t z")],
+        {"x": ("b", "s", 6), "z": ("b", "t", 6)},
+        {**BOUNDS, "t": "6..14"},
+        [{"b": 3, "s": 7, "t": 14}, {"b": 1, "s": 3, "t": 6}],
+        {"twice": integers(1, 2, 1)},
+    ),
+}

@@ -1,0 +1,158 @@
+"""Windows, samples and picks whose places depend on sizes that are known at run time only."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import helper
+
+from tests.compiler.frontend.onnx_models import integers
+from tests.compiler.frontend.sized_cases import Case, floats, node, on_image, on_shapes
+
+
+def _sampled(mode: str, padding: str, align: int) -> Case:
+    return Case(
+        [node("GridSample", "x g", mode=mode, padding_mode=padding, align_corners=align)],
+        {"x": ("b", 3, "h", "w"), "g": ("b", "p", "q", 2)},
+        {"b": "1..2", "h": "2..9", "w": "2..8", "p": "1..5", "q": "1..6"},
+        [
+            {"b": 1, "h": 5, "w": 3, "p": 3, "q": 2},
+            {"b": 2, "h": 2, "w": 8, "p": 5, "q": 6},
+            {"b": 2, "h": 9, "w": 7, "p": 1, "q": 5},
+        ],
+        opset=20,
+    )
+
+
+PLACE_CASES: dict[str, Case] = {
+    **{
+        f"grid_sample_{mode}_{padding}_{align}": _sampled(mode, padding, align)
+        for mode, padding, align in (
+            ("linear", "zeros", 0),
+            ("linear", "reflection", 1),
+            ("nearest", "reflection", 0),
+            ("cubic", "border", 1),
+        )
+    },
+    "roi_align": Case(
+        [node("RoiAlign", "x regions i", sampling_ratio=2, output_height=2, output_width=3)],
+        {"x": ("b", 3, "h", "w"), "regions": ("r", 4), "i": ("r",)},
+        {"b": "1..3", "h": "3..9", "w": "3..8", "r": "1..5"},
+        [{"b": 3, "h": 5, "w": 3, "r": 2}, {"b": 3, "h": 9, "w": 8, "r": 5}],
+        integers=("i",),
+    ),
+    "stft": Case(
+        [node("STFT", "x step window length")],
+        {"x": ("b", "n", 1)},
+        {"b": "1..2", "n": "8..40"},
+        [{"b": 1, "n": 8}, {"b": 2, "n": 23}, {"b": 1, "n": 40}],
+        {"step": np.array(3), "window": floats(8), "length": np.array(8)},
+    ),
+    "dft_of_a_length": Case(
+        [node("DFT", "x length")],
+        {"x": ("b", "n", 1)},
+        {"b": "1..2", "n": "5..12"},
+        [{"b": 1, "n": 5}, {"b": 2, "n": 8}, {"b": 1, "n": 12}],
+        {"length": np.array(8)},
+    ),
+    "eye_like": Case(
+        [node("EyeLike", "x", "e", k=1), node("MatMul", "e x", "y")],
+        {"x": ("s", "s")},
+        {"s": "1..7"},
+        [{"s": 1}, {"s": 4}, {"s": 7}],
+    ),
+    "resize_cubic_by_sizes": Case(
+        [
+            node("Shape", "x", "sx"),
+            node("Slice", "sx two four", "hw"),
+            node("Add", "hw two", "more"),
+            node("Slice", "sx zero two", "nc"),
+            node("Concat", "nc more", "to", axis=0),
+            helper.make_node("Resize", ["x", "", "", "to"], ["y"], mode="cubic"),
+        ],
+        {"x": ("b", 3, "h", "w")},
+        {"b": "1..2", "h": "2..9", "w": "3..8"},
+        [{"b": 1, "h": 5, "w": 3}, {"b": 2, "h": 9, "w": 8}],
+        {"zero": integers(0), "two": integers(2), "four": integers(4)},
+    ),
+    "resize_by_tenths": on_image(
+        "Resize",
+        "",
+        "sc",
+        constants={"sc": np.array([1, 1, 0.6, 1.2], np.float32)},
+        mode="linear",
+    ),
+    **{
+        f"average_same_{side}_{counts}": on_image(
+            "AveragePool",
+            kernel_shape=[3, 2],
+            strides=[2, 2],
+            auto_pad=f"SAME_{side}",
+            count_include_pad=counts,
+        )
+        for side, counts in (("UPPER", 0), ("LOWER", 0), ("UPPER", 1))
+    },
+    "average_ceil": on_image(
+        "AveragePool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1, opset=22
+    ),
+    "lp_same": on_image(
+        "LpPool", kernel_shape=[3, 2], strides=[2, 2], auto_pad="SAME_UPPER", opset=18
+    ),
+    "max_places": Case(
+        [
+            node("MaxPool", "x", "m y", kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 0, 1]),
+        ],
+        {"x": ("b", "c", "h", "w")},
+        {"b": "1..2", "c": "1..3", "h": "2..7", "w": "3..8"},
+        [{"b": 1, "c": 2, "h": 4, "w": 5}, {"b": 2, "c": 3, "h": 7, "w": 8}],
+        outputs=("m", "y"),
+    ),
+    "max_unpool": Case(
+        [
+            node("MaxPool", "x", "m i", kernel_shape=[2, 2], strides=[2, 2]),
+            node("MaxUnpool", "m i", "y", kernel_shape=[2, 2], strides=[2, 2]),
+        ],
+        {"x": ("b", 2, "h", "w")},
+        {"b": "1..2", "h": "2..8", "w": "2..8"},
+        [{"b": 1, "h": 4, "w": 6}, {"b": 2, "h": 8, "w": 2}],
+    ),
+    "one_hot_of_size": on_shapes(
+        [
+            node("Gather", "shape one", "s"),
+            node("OneHot", "i s values", "y", axis=1),
+        ],
+        one=np.array(1),
+        i=integers(0, -1, 6, -3, 2),
+        values=np.array([0.5, 2], np.float32),
+    ),
+    "suppression": Case(
+        [
+            node("Slice", "x zero four last", "p"),
+            node("Abs", "p", "q"),
+            node("Reshape", "q rows", "boxes"),
+            node("Slice", "x four five last", "s"),
+            node("Reshape", "s row", "scores"),
+            node("NonMaxSuppression", "boxes scores most overlap least", "y"),
+        ],
+        {"x": (1, "h", "w", 5)},
+        {"h": "1..4", "w": "1..5"},
+        [{"h": 2, "w": 3}, {"h": 4, "w": 5}, {"h": 1, "w": 1}],
+        {
+            "zero": integers(0),
+            "four": integers(4),
+            "five": integers(5),
+            "last": integers(3),
+            "rows": integers(1, -1, 4),
+            "row": integers(1, 1, -1),
+            "most": integers(4),
+            "overlap": np.array([0.3], np.float32),
+            "least": np.array([-0.5], np.float32),
+        },
+    ),
+    "scatter_in_a_corner": Case(
+        [node("ScatterElements", "x i u", axis=0)],
+        {"x": (4, "s"), "i": (2, 2), "u": (2, 2)},
+        {"s": "2..7"},
+        [{"s": 2}, {"s": 5}, {"s": 7}],
+        integers=("i",),
+    ),
+}

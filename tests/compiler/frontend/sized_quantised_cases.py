@@ -1,0 +1,94 @@
+"""Models in 8 bits on data whose sizes are known at run time only."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.sized_cases import Case, node, on_shapes
+
+_RNG = np.random.default_rng(1)
+
+
+def _weights(*shape: int) -> Array:
+    return _RNG.integers(-127, 127, shape).astype(np.int8)
+
+
+def _number(value: float) -> Array:
+    return np.array(value, np.float32)
+
+
+_FORMS = {
+    "scale": _number(0.02),
+    "zero": np.array(120, np.uint8),
+    "scale2": _number(0.05),
+    "zero2": np.array(100, np.uint8),
+    "ws": _number(0.01),
+}
+
+
+def _on_image(nodes: list[onnx.NodeProto]) -> Case:
+    sizes = [{"b": 1, "h": 5, "w": 9}, {"b": 2, "h": 8, "w": 6}, {"b": 1, "h": 11, "w": 11}]
+    bounds = {"b": "1..2", "h": "5..11", "w": "5..12"}
+    constants = {**_FORMS, "w": _weights(3, 4, 3, 3)}
+    return Case(nodes, {"x": ("b", 4, "h", "w")}, bounds, sizes, constants)
+
+
+QUANTISED_CASES: dict[str, Case] = {
+    "dynamic product": on_shapes(
+        [
+            node("DynamicQuantizeLinear", "x", "q s z"),
+            node("MatMulInteger", "q w z wz", "i"),
+            node("Cast", "i", "c", to=1),
+            node("Mul", "c s", "y"),
+        ],
+        w=_weights(6, 5),
+        wz=np.array(0, np.int8),
+    ),
+    "dynamic sums over rows": on_shapes(
+        [
+            node("DynamicQuantizeLinear", "x", "q s z"),
+            node("Transpose", "q", "qt", perm=[0, 2, 1]),
+            node("MatMulInteger", "qt q z z", "i"),
+            node("Cast", "i", "y", to=1),
+        ],
+    ),
+    "attention between scales": on_shapes(
+        [
+            node("QuantizeLinear", "x scale zero", "q"),
+            node("DequantizeLinear", "q scale zero", "d"),
+            node("Transpose", "d", "t", perm=[0, 2, 1]),
+            node("MatMul", "d t", "m"),
+            node("Softmax", "m", "p", axis=-1),
+            node("QuantizeLinear", "p share none", "q2"),
+            node("DequantizeLinear", "q2 share none", "e"),
+            node("MatMul", "e d", "y"),
+        ],
+        share=_number(1 / 255),
+        none=np.array(0, np.uint8),
+        scale=_FORMS["scale"],
+        zero=_FORMS["zero"],
+    ),
+    "dynamic convolution": _on_image(
+        [
+            node("DynamicQuantizeLinear", "x", "q s z"),
+            node("ConvInteger", "q w z", "i", pads=[1, 1, 1, 1]),
+            node("Cast", "i", "c", to=1),
+            node("Mul", "c s", "y"),
+        ]
+    ),
+    "convolution between scales": _on_image(
+        [
+            node("QuantizeLinear", "x scale zero", "q"),
+            node("DequantizeLinear", "q scale zero", "d"),
+            node("DequantizeLinear", "w ws", "wd"),
+            node("Conv", "d wd", "c", pads=[1, 1, 1, 1], strides=[2, 2]),
+            node("Relu", "c", "r"),
+            node("QuantizeLinear", "r scale2 zero2", "q2"),
+            node("DequantizeLinear", "q2 scale2 zero2", "d2"),
+            node("MaxPool", "d2", "p", kernel_shape=[2, 2]),
+            node("GlobalAveragePool", "p", "y"),
+        ]
+    ),
+}

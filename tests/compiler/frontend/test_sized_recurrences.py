@@ -1,0 +1,87 @@
+"""Recurrent layers over any number of steps: compiled, they walk those that are there."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.helper import make_node
+
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.kernels.kernel import KernelCall
+from compiler.pipeline import compile_model
+from compiler.runtime.executable import Executable
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import model, tensor
+
+STEPS, BATCH, SIZE, HIDDEN = 11, 3, 5, 18
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+CASES = [
+    (kind, direction, lengths, low)
+    for kind, direction in (("RNN", "forward"), ("GRU", "reverse"), ("LSTM", "bidirectional"))
+    for lengths in (False, True)
+    for low in (1, 0)
+    if low or kind != "RNN"
+]
+
+
+def layer(kind: str, direction: str, lengths: bool) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    directions, rows = 1 + (direction == "bidirectional"), GATES[kind] * HIDDEN
+    weights = {
+        name: rng.standard_normal((directions, rows, width)).astype(np.float32) / 4
+        for name, width in (("w", SIZE), ("r", HIDDEN))
+    }
+    outputs = ["y", "h", *(["c"] if kind == "LSTM" else [])]
+    inputs = ["x", "w", "r", "", *(["n"] if lengths else [])]
+    node = make_node(kind, inputs, outputs, hidden_size=HIDDEN, direction=direction)
+    given = [tensor("x", ["steps", "batch", SIZE])]
+    given += [tensor("n", ["batch"], onnx.TensorProto.INT32)] if lengths else []
+    return model([node], given, outputs, weights)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
+def built(request: pytest.FixtureRequest) -> tuple[onnx.ModelProto, Executable, int]:
+    kind, direction, lengths, low = request.param
+    proto = layer(kind, direction, lengths)
+    graph = import_model_proto(proto, {"steps": (f"{low}..{STEPS}",), "batch": (f"1..{BATCH}",)})
+    compiled = compile_model(graph)
+    (recurrence,) = (
+        call.kernel
+        for call in compiled.program.calls
+        if isinstance(call, KernelCall) and "recurrence" in call.operators
+    )
+    ends = {(limit.stride, limit.extent) for limit in recurrence.limits}
+    assert ((BATCH * HIDDEN, STEPS) in ends) == bool(low)
+    return proto, Executable(compiled.spec), low
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, STEPS), st.integers(1, BATCH), st.integers(0, 99))
+def test_steps_that_are_there_give_what_onnxruntime_gives(
+    built: tuple[onnx.ModelProto, Executable, int], steps: int, batch: int, seed: int
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    proto, executable, _ = built
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    rng = np.random.default_rng(seed)
+    lengths = len(proto.graph.input) > 1
+
+    def arguments(steps: int, batch: int, scale: float) -> dict[str, Array]:
+        x = (scale * rng.standard_normal((steps, batch, SIZE))).astype(np.float32)
+        given: dict[str, Array] = {"x": x}
+        if lengths:
+            given["n"] = rng.integers(1, steps + 1, batch).astype(np.int32)
+        return given
+
+    executable.run(arguments(STEPS, BATCH, np.nan))
+    inputs = arguments(steps, batch, 1.0)
+    names = [output.name for output in proto.graph.output]
+    found = executable.run(inputs)
+    for name, wanted in zip(names, session.run(names, inputs), strict=True):
+        assert found[name].shape == wanted.shape
+        assert np.allclose(found[name], wanted, atol=1e-4)

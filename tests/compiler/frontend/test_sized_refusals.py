@@ -1,0 +1,78 @@
+"""Symbols that reach a place that needs a constant: which node, which symbol, what to fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import pytest
+
+from compiler.errors import ImportModelError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tests.compiler.frontend.sized_cases import floats, node
+
+
+def _on(nodes: list[onnx.NodeProto], **shapes: Any) -> onnx.ModelProto:
+    constants: dict[str, Array] = {"to": integers(-1, 7), "w": floats(6, 4)}
+    inputs = [tensor(name, shape) for name, shape in shapes.items()]
+    return model(nodes, inputs, ["y"], constants, opset=20)
+
+
+@pytest.mark.parametrize(
+    ("proto", "bounds", "told"),
+    [
+        (
+            _on([node("Conv", "x v")], x=["b", 4, 9], v=[3, 4, "k"]),
+            {"b": "1..2", "k": "1..3"},
+            "Conv node 'y': conv: an axis of the weights would have the size k (known at run time "
+            "only: k:1..3) (fix k with --shape, for example --shape k=3)",
+        ),
+        (
+            _on([node("MaxPool", "x", kernel_shape=[5])], x=["b", 3, "h"]),
+            {"b": "1..2", "h": "1..9"},
+            "MaxPool node 'y': max_pool: a window of 5 may not fit into the size h with a padding "
+            "of 0 (known at run time only: h:1..9) (raise the lower bound of its symbols)",
+        ),
+        (
+            _on([node("Reshape", "x to")], x=["b", 6]),
+            {"b": "1..9"},
+            "Reshape node 'y': [b, 6] under the shape [-1, 7] leaves a size that is not known "
+            "(known at run time only: b:1..9) (fix b with --shape, for example --shape b=9)",
+        ),
+        (
+            _on([node("DFT", "x")], x=["b", "n", 1]),
+            {"b": "1..2", "n": "4..9"},
+            "DFT node 'y': a transform of n elements (known at run time only: n:4..9) (give the "
+            "length of the transform, or fix the size with --shape)",
+        ),
+        (
+            _on([node("MatMul", "x w")], x=["b", "f"]),
+            {"b": "1..2", "f": "7..9"},
+            "MatMul node 'y': matmul: the sizes f and 6 are never equal (known at run time only: "
+            "f:7..9) (give bounds that have a size in common)",
+        ),
+    ],
+)
+def test_a_refusal_says_node_symbol_and_what_to_fix(
+    proto: onnx.ModelProto, bounds: dict[str, str], told: str
+) -> None:
+    with pytest.raises(ImportModelError) as caught:
+        import_model_proto(proto, {name: (text,) for name, text in bounds.items()})
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"seq": ("1..4",)}, r"no input 'seq' .* its symbols: 'b', 's'\) \(did you mean 's'\?\)"),
+        ({"v": ("1..4",)}, r"for the symbol 'v' give the shape of an input: --shape x=b,v:1\.\.8"),
+        ({"x": ("b:1..2", "s:1..4"), "v": ("b:1..3", 4)}, "fix the dimension 'b' to 1..2 and to"),
+    ],
+)
+def test_a_symbol_that_is_none_names_the_nearest(given: dict[str, Any], told: str) -> None:
+    second = "v" if list(given) == ["v"] else "s"
+    proto = _on([node("Add", "x v")], x=["b", second], v=["b", 4])
+    with pytest.raises(ImportModelError, match=told):
+        import_model_proto(proto, given)

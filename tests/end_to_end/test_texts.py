@@ -1,0 +1,85 @@
+"""Models whose inputs and outputs are texts and dictionaries, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from compiler.frontend.import_onnx import import_onnx
+from compiler.runtime.executable import Executable
+from compiler.target import host_target
+from configs.settings import Settings
+from tuner.building.compile import compile_with
+from tuner.commands.bench import bench
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
+from tuner.confirm.latency import LatencyOptions, compare_models
+
+ML = "ai.onnx.ml"
+LABELS = ["cat", "dog", "cow"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Words -> numbers -> scores -> labels and dictionaries, as scikit-learn's pipelines export."""
+    node = helper.make_node
+    nodes = [
+        node("LabelEncoder", ["x"], ["n"], domain=ML, keys_strings=["a"], values_floats=[1.5]),
+        node(
+            "LinearClassifier",
+            ["n"],
+            ["label", "scores"],
+            domain=ML,
+            classlabels_strings=LABELS,
+            coefficients=[0.1, 0.2, 0.3, 0.4, -0.5, 0.6],
+            intercepts=[0.0, 0.1, 0.2],
+            multi_class=1,
+            post_transform="SOFTMAX",
+        ),
+        node("ZipMap", ["scores"], ["maps"], domain=ML, classlabels_strings=LABELS),
+    ]
+    value = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.STRING, value))
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.STRING, ["N", 2])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.STRING, ["N"]),
+            helper.make_value_info("maps", maps),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(ML, 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_build_and_run(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent)
+    np.save("x.npy", np.array([["a", "b"], ["new", "a"]]))
+    build = ["build", "--untuned", "--model", "m.onnx", "--shape", "N=1..8", "--output", "m.tuned"]
+    assert run_command(app, build) == 0
+    run = ["run", "m.tuned", "--input", "x=x.npy", "--output", "y.npz", "--profile"]
+    assert run_command(app, run) == 0
+    assert "label: string[2]" in capsys.readouterr().out
+    with np.load("y.npz") as results:
+        assert set(results["label"].tolist()) <= set(LABELS)
+        np.testing.assert_allclose(results["maps"].sum(axis=1), 1.0, rtol=1e-5)
+    np.save("x.npy", np.array([[1.5, 2.5]]))
+    assert run_command(app, ["run", "m.tuned", "--input", "x=x.npy"]) == 1
+    assert "must have texts" in capsys.readouterr().err
+
+
+def test_others_get_texts_and_the_tuner_compares_tensors(model: Path) -> None:
+    spec = compile_with(import_onnx(model, {"N": (3,)}), None, Settings(), host_target()).spec
+    options = LatencyOptions(rounds=2, max_seconds=1.0)
+    found = bench(model, Executable(spec), ["onnxruntime"], options)
+    assert [engine.engine for engine in found.engines] == ["tunefarm", "onnxruntime"]
+    models = [Executable(spec.of_tensors()) for _ in range(2)]
+    assert compare_models(models[0], models[1], None, options).untuned > 0
