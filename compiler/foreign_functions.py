@@ -166,6 +166,11 @@ def find_function(name: str) -> RegisteredFunction | None:
     return _FUNCTIONS.get(name)
 
 
+def registered_functions() -> dict[str, RegisteredFunction]:
+    """All functions by name, as they are now."""
+    return dict(_FUNCTIONS)
+
+
 def nearest_function(name: str) -> str:
     """A hint with the registered name that is most alike; "" where none is."""
     near = difflib.get_close_matches(name, _FUNCTIONS, n=1)

@@ -32,8 +32,10 @@ from compiler.errors import (
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.pipeline import compile_model
 from compiler.runtime.export_c import export_library, export_object
+from compiler.runtime.guards import SizeGuard
 from compiler.runtime.manifest import manifest_to_json
 from compiler.runtime.seal import json_text
+from compiler.runtime.sized_programs import SizedPrograms
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, Attribute, TensorType
 from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
@@ -100,6 +102,26 @@ int main(void)
     void *workspace = aligned_alloc(SCALER_ALIGNMENT, scaler_workspace_bytes());
     int code = scaler_run(&io, workspace);
     printf("%d %s %g %g\n", code, scaler_error(code), y[5], s[0]);
+    return 0;
+}
+"""
+
+SIZED_PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "scaler.h"
+
+int main(void)
+{
+    float x[12] = {1, 2, 3, 4, 5, 6}, b[1] = {10}, y[12];
+    struct scaler_io io = {.x = x, .b = b, .y = y, .x_shape = {2, 3}};
+    void *workspace = aligned_alloc(SCALER_ALIGNMENT, scaler_workspace_bytes(NULL));
+    for (int rows = 2; rows <= 6; rows += 2) {
+        io.x_shape[0] = rows;
+        int code = scaler_run(&io, workspace);
+        printf("%d %s %g [%d, %d]\n", code, scaler_error(code), y[5], (int)io.y_shape[0],
+               (int)io.y_shape[1]);
+    }
     return 0;
 }
 """
@@ -482,6 +504,36 @@ def test_c_library_takes_functions_from_what_it_is_linked_with(
         cc(tmp_path, "main.c", "scaler.o", *rest, "static")
         for program in ("./shared", "./static"):
             assert run(tmp_path, program).startswith(expected)
+
+
+def test_programs_for_sizes_call_functions_and_name_those_that_fail(
+    library: Path, tmp_path: Path
+) -> None:
+    context = np.array([2.5], np.float32).tobytes()
+    register_function(
+        f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), first_alike, version="1"
+    )
+    fine = node("Scaled", ["x", "b"], ["y"])
+    failing = (node("Scaled", ["x", "b"], ["z"]), node("Scaled", ["z", "b"], ["y"], fail=1))
+    specs = [
+        compile_model(
+            import_model_proto(model_of(*nodes, shape=(rows, 3))),
+            guards=[SizeGuard("rows", "x", 0, rows, rows)],
+        ).spec
+        for rows, nodes in ((4, failing), (2, (fine,)))
+    ]
+    several = SizedPrograms(specs)
+    np.testing.assert_allclose(several.run(FEEDS)["y"], 2.5 * X + 10)
+    with pytest.raises(FunctionError, match=r"Scaled failed in node 'the node': it was told to"):
+        several.run({"x": np.ones((4, 3), np.float32), "b": B})
+    (tmp_path / "main.c").write_text(SIZED_PROGRAM)
+    export_library(specs[0], tmp_path, "scaler", others=specs[1:])
+    rest = (str(library), f"-Wl,-rpath,{library.parent}", "-lm", "-o", "main")
+    cc(tmp_path, "main.c", "-L.", "-lscaler", "-Wl,-rpath,$ORIGIN", *rest)
+    good, bad, none = run(tmp_path, "./main").splitlines()
+    assert good == "0 no error 25 [2, 3]"
+    assert bad.startswith("4 function my.domain::Scaled failed in node 'the node': code 7 it was")
+    assert "no program for these sizes: it was built for rows=4; rows=2" in none
 
 
 def test_c_library_has_no_python_functions(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""Functions by name from the command line: built, run, refused where they are missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+MODULE = """
+import compiler
+
+def first(operands, attributes):
+    return [operands[0]]
+
+
+compiler.register_function("my.domain::Twice", lambda x: FACTOR * x, first, version="1")
+"""
+
+
+def tune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tuner.commands.entry", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>'
+        "g (float[4] x) => (float[4] y) { t = my.domain.Twice (x) y = Exp (t) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    (tmp_path / "mine.py").write_text(MODULE.replace("FACTOR", "2"))
+    np.save(tmp_path / "x.npy", np.arange(4, dtype=np.float32))
+    return tmp_path
+
+
+BUILD = ("build", "--untuned", "--model", "m.onnx", "--output", "m.tuned")
+RUN = ("run", "m.tuned", "--input", "x=x.npy", "--output", "y.npz")
+
+
+def test_a_model_is_built_and_run_with_functions_of_a_file(folder: Path) -> None:
+    for factor in ("2", "3"):  # the second build does not take the first one's result for its own
+        (folder / "mine.py").write_text(MODULE.replace("FACTOR", factor))
+        for command in (BUILD, RUN):
+            done = tune(folder, *command, "--functions", "mine.py")
+            assert done.returncode == 0, done.stderr
+        with np.load(folder / "y.npz") as results:
+            np.testing.assert_allclose(
+                results["y"], np.exp(float(factor) * np.arange(4)), rtol=1e-5
+            )
+    missing = tune(folder, *RUN)
+    assert missing.returncode == 1
+    assert "my.domain::Twice" in missing.stderr and "Traceback" not in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("none.py", None, "there is no such file"),
+        ("raises.py", "1 / 0", "importing it raised ZeroDivisionError"),
+        ("empty.py", "", "registers no function"),
+        ("no_such_module", None, "importing it raised ModuleNotFoundError"),
+    ],
+)
+def test_modules_that_are_none_are_refused_in_one_line(
+    folder: Path, name: str, text: str | None, reason: str
+) -> None:
+    if text is not None:
+        (folder / name).write_text(text)
+    done = tune(folder, *BUILD, "--functions", name)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"--functions {name}" in line and reason in line
+    assert not (folder / "m.tuned").exists()
