@@ -144,6 +144,10 @@ class LimitSettings(_Section):
     """Most dimensions of a value."""
     seconds: Duration = 600.0
     """Most seconds that an import or a build may take."""
+    loop_steps: Count = 1_000_000
+    """Most steps of a loop whose end is computed at run time."""
+    loop_rows: Count = 1024
+    """Most of them where each gives something that is kept, or makes something larger."""
 
 
 class DatabaseSettings(_Section):

@@ -49,6 +49,8 @@ def tune(
     """
     from configs.settings import load_settings
     from tuner.calibration.options import PrecisionOptions
+    from tuner.job_request import JobRequest
+    from tuner.reports.progress import Progress
     from tuner.tune_sizes import tune_sizes
 
     settings = load_settings(
@@ -66,7 +68,7 @@ def tune(
         },
     )
     options = PrecisionOptions(None if calibration is None else fspath(calibration))
-    return tune_sizes(model, settings, options, shapes=shapes, progress=progress)
+    return tune_sizes(JobRequest(model, settings, options, shapes, progress or Progress()))
 
 
 def choose(
@@ -92,6 +94,8 @@ def choose(
     """
     from configs.settings import load_settings
     from tuner.calibration.options import PrecisionOptions
+    from tuner.job_request import JobRequest
+    from tuner.reports.progress import Progress
     from tuner.tune_precisions import tune_auto
 
     settings = load_settings(
@@ -107,7 +111,7 @@ def choose(
     )
     data = None if calibration is None else fspath(calibration)
     options = PrecisionOptions(data, max_error=max_error)
-    return tune_auto(model, settings, options, shapes=shapes, progress=progress)
+    return tune_auto(JobRequest(model, settings, options, shapes, progress or Progress()))
 
 
 def build(

@@ -68,4 +68,11 @@ def limits_of(settings: Settings) -> Limits:
     """The settings' limits; where they name none, this machine's."""
     given = settings.limits
     rest = {} if given.bytes is None else {"bytes": given.bytes}
-    return Limits(nodes=given.nodes, rank=given.rank, seconds=given.seconds, **rest)
+    return Limits(
+        nodes=given.nodes,
+        rank=given.rank,
+        seconds=given.seconds,
+        loop_steps=given.loop_steps,
+        loop_rows=given.loop_rows,
+        **rest,
+    )

@@ -69,12 +69,14 @@ class TrialCounts:
 class TargetResult:
     """What a job for several targets came to for one of them, by its CPU's name.
 
-    The whole model is measured on this machine: `latency` is None where it is of another kind.
+    The whole model is measured on this machine, or `elsewhere`: by a node of a cluster where this
+    machine is of another kind. `latency` is None where none could.
     """
 
     cpu: str
     latency: ModelLatency | None
     build: BuildReport
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,10 @@ class TuneResult:
 
     @property
     def _confirmed(self) -> list[TaskStatus]:
-        """The kernels of which something was claimed, and with it confirmed."""
-        return [t for t in self.tasks if math.isfinite(t.default * t.claimed * t.confirmed)]
+        """The kernels of which something was claimed, and with it confirmed, at the greatest
+        sizes."""
+        known = (t for t in self.tasks if math.isfinite(t.default * t.claimed * t.confirmed))
+        return [task for task in known if not task.sizes]
 
 
 def _target_to_json(item: TargetResult) -> dict[str, Any]:
@@ -188,10 +192,13 @@ def size_lines(sizes: Sequence[SizeResult]) -> list[str]:
 
 def plan_lines(plan: SizePlan) -> list[str]:
     """Latencies against sizes, drawn, and how many ranges have schedules of their own."""
-    rows = [(name, own, one) for name, (own, one) in plan.seconds.items()]
+    title, times, other = "whole model:", plan.models, "untuned"
+    if not times:
+        title, times, other = "kernels that depend on sizes:", plan.seconds, "with one schedule"
+    rows = [(name, own, one) for name, (own, one) in times.items()]
     own = sum(bool(item.schedules) for item in plan.ranges)
     ranges = f"{own} of {len(plan.ranges)} ranges of sizes have schedules of their own"
-    return ["kernels that depend on the sizes:", *_drawn(rows, "with one schedule"), ranges]
+    return [title, *_drawn(rows, other), ranges]
 
 
 def _drawn(rows: Sequence[tuple[str, float, float]], other: str) -> list[str]:
@@ -239,7 +246,9 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     for item in result.targets if len(result.targets) > 1 else ():
         told = "its kernels alone, this machine is of another kind"
         if item.latency is not None:
-            told = "its kernels, and the whole model on this machine"
+            where = "a node of its kind" if item.elsewhere else "this machine"
+            gain = format_speed_up(item.latency.untuned, item.latency.tuned)
+            told = f"its kernels, and the whole model on {where}: {gain} as fast"
         share = format_share(item.build.tuned_share)
         lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {told}")
     lines += moved_lines(result.tasks)

@@ -8,14 +8,13 @@ What was chosen is recorded, and `tune build` with the same numerics builds it.
 
 from __future__ import annotations
 
-import os
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 from compiler.graph.ir import Graph
+from compiler.graph.serialize import structural_hash
 from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.types.extents import Shapes
 from compiler.types.numerics import Numerics
 from configs.errors import SettingsError
 from configs.settings import Settings
@@ -30,110 +29,74 @@ from tuner.building.lowered import (
     wider_note,
 )
 from tuner.calibration.choice import PrecisionChoice
-from tuner.calibration.options import AUTO, INT8, PrecisionOptions
+from tuner.calibration.options import AUTO, INT8
 from tuner.from_settings import limits_of, target_of
-from tuner.job import MakeRunner, check_job, tune_lowered, tune_model
+from tuner.job_request import JobRequest
 from tuner.precision.choose import choose_precisions
-from tuner.reports.progress import Progress
 from tuner.result import TuneResult
+from tuner.tune_model import check_job, tune_lowered, tune_model
 
-Model = str | os.PathLike[str]
 
-
-def tune_with(
-    model: Model,
-    settings: Settings,
-    options: PrecisionOptions,
-    *,
-    shapes: Shapes | None = None,
-    progress: Progress | None = None,
-    make_runner: MakeRunner | None = None,
-    started: float | None = None,
-) -> TuneResult:
+def tune_with(request: JobRequest) -> TuneResult:
     """Tune a model under the settings' numerics; with int8 that is the quantised model.
 
     Raises TunefarmError as `tune_model` does, for calibration data that does not fit the model, and
     for `auto`, of which more comes than a tuned model.
     """
-    started = time.monotonic() if started is None else started
-    options.check(settings.compile.numerics)
+    settings = request.settings
+    request.options.check(settings.compile.numerics)
     if settings.compile.numerics == AUTO:
         raise SettingsError("numerics auto is a choice, no job", hint="tuner.choose makes it")
-    job = _Job(progress=progress, make_runner=make_runner, started=started)
     if settings.compile.numerics != INT8:
-        return tune_model(model, settings, shapes=shapes, **job)
+        return tune_model(request)
     check_job(settings)
-    lowered = _quantised(model, settings, options, shapes, progress)
-    return tune_lowered(model, lowered, _plain(settings), **job)
+    graph = import_model(request.model, request.shapes, limits_of(settings))
+    built_from = structural_hash(graph), settings
+    lowered = _quantised(request, graph)
+    return tune_lowered(replace(request, settings=_plain(settings)), lowered, built_from)
 
 
-class _Job(TypedDict):
-    """What any job takes beside its model and settings."""
-
-    progress: Progress | None
-    make_runner: MakeRunner | None
-    started: float
-
-
-def _quantised(
-    model: Model,
-    settings: Settings,
-    options: PrecisionOptions,
-    shapes: Shapes | None,
-    progress: Progress | None,
-) -> LoweredModel:
+def _quantised(request: JobRequest, graph: Graph) -> LoweredModel:
     """The quantised model; its ranges are of the calibration data, or of the record."""
+    settings, options = request.settings, request.options
     target = target_of(settings)
-    graph = import_model(model, shapes, limits_of(settings))
     with Store.open(settings.database.url) as store:
         if options.calibration is None:
             choice = recorded_choice(graph, settings, target, store)
         else:
             choice = calibrated(graph, settings, options, target)
-            record_choice(store, choice, Path(model).name, graph, settings, target)
-            if progress is not None and (note := wider_note(graph, choice)):
-                progress.message(note)
+            record_choice(store, choice, Path(request.model).name, graph, settings, target)
+            if note := wider_note(graph, choice):
+                request.progress.message(note)
     return LoweredModel(*apply_precisions(prepare(graph), choice.plan()))
 
 
-def tune_auto(
-    model: Model,
-    settings: Settings,
-    options: PrecisionOptions,
-    *,
-    shapes: Shapes | None = None,
-    progress: Progress | None = None,
-    make_runner: MakeRunner | None = None,
-) -> PrecisionChoice:
+def tune_auto(request: JobRequest) -> PrecisionChoice:
     """Tune a model in every precision and choose one for each contraction, into the database.
 
     The trials and minutes of the settings are those of all these jobs together. Raises
     TunefarmError as `tune_model` does, and as `choose_precisions` does; KeyboardInterrupt when it
     is ended early, with all measurements kept and nothing chosen.
     """
+    settings, options = request.settings, request.options
     options.check(AUTO)
     options.check_search()
     check_job(settings)
-    target, shown = target_of(settings), Progress() if progress is None else progress
-    graph = import_model(model, shapes, limits_of(settings))
+    target = target_of(settings)
+    graph = import_model(request.model, request.shapes, limits_of(settings))
 
     def tune(lowered: Graph, numerics: Numerics, part: Settings) -> None:
-        result = tune_lowered(
-            model,
-            LoweredModel(lowered, numerics),
-            _plain(part),
-            progress=shown,
-            make_runner=make_runner,
-        )
-        if result.interrupted:
+        own = replace(request, settings=_plain(part), started=time.monotonic())
+        if tune_lowered(own, LoweredModel(lowered, numerics)).interrupted:
             raise KeyboardInterrupt
 
     plain = _plain(settings)
     with Store.open(settings.database.url) as store:
         compile = plain.compile
         choose = choose_from(store, target, compile.threads, compile.numerics)
-        choice = choose_precisions(graph, plain, target, options, tune, choose, shown.message)
-        record_choice(store, choice, Path(model).name, graph, settings, target)
+        tell = request.progress.message
+        choice = choose_precisions(graph, plain, target, options, tune, choose, tell)
+        record_choice(store, choice, Path(request.model).name, graph, settings, target)
     return choice
 
 

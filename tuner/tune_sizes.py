@@ -12,59 +12,34 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compiler.types.extents import Shapes
 from configs.settings import Settings
 from tuner.building.size_values import programs_of
-from tuner.calibration.options import PrecisionOptions
-from tuner.job import MakeRunner
-from tuner.reports.progress import Progress
+from tuner.job_request import JobRequest
 from tuner.result import SizeResult, TuneResult
-from tuner.tune_precisions import Model, tune_with
+from tuner.tune_precisions import tune_with
 
 
-def tune_sizes(
-    model: Model,
-    settings: Settings,
-    options: PrecisionOptions,
-    *,
-    shapes: Shapes | None = None,
-    progress: Progress | None = None,
-    make_runner: MakeRunner | None = None,
-    started: float | None = None,
-) -> TuneResult:
-    """As `tune_with`, for each program that `shapes` asks for. Raises TunefarmError as it does."""
-    started = time.monotonic() if started is None else started
-    programs = programs_of(shapes or {})
+def tune_sizes(request: JobRequest) -> TuneResult:
+    """As `tune_with`, for each program that the shapes ask for. Raises TunefarmError as it does."""
+    programs = programs_of(request.shapes or {})
     if len(programs) == 1:
-        return tune_with(
-            model,
-            settings,
-            options,
-            shapes=shapes,
-            progress=progress,
-            make_runner=make_runner,
-            started=started,
-        )
+        return tune_with(request)
     results: list[TuneResult] = []
     told: list[SizeResult] = []
     for number, item in enumerate(programs):
-        if progress is not None:
-            progress.message(f"{item} ({number + 1} of {len(programs)})")
+        request.progress.message(f"{item} ({number + 1} of {len(programs)})")
+        now = time.monotonic()
         measured = sum(result.measured for result in results)
-        elapsed = time.monotonic() - started
-        result = tune_with(
-            model,
-            _part(settings, len(programs) - number, measured, elapsed),
-            options,
-            shapes=item.shapes,
-            progress=progress,
-            make_runner=make_runner,
-        )
+        left = len(programs) - number
+        settings = _part(request.settings, left, measured, now - request.started)
+        options = replace(request.options, several=True)
+        part = replace(request, settings=settings, options=options, shapes=item.shapes, started=now)
+        result = tune_with(part)
         results.append(result)
         told.append(SizeResult(str(item), result.latency))
         if result.interrupted:
             break
-    return _joined(results, told, time.monotonic() - started)
+    return _joined(results, told, time.monotonic() - request.started)
 
 
 def _part(settings: Settings, left: int, measured: int, elapsed: float) -> Settings:

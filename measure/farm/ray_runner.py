@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,17 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from compiler.errors import MeasureError
-from compiler.target import Target, host_target
+from compiler.target import host_target
 from configs.remains import make_folder, on_leaving
-from measure.farm.overlap import settle_overlap
 from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from measure.farm.ray_address import check_address
+from measure.farm.ray_calls import call_on_node
+from measure.farm.ray_nodes import Node, find_nodes, live_nodes
 from measure.farm.ray_start import ray_among_us, read_authentication_again
 from measure.farm.ray_watch import RayWatch, ray_daemons
 from measure.farm.runner import RunnerOptions
-from measure.farm.slots import ProcessPin, SlotPlan, plan_slots
-from measure.machine import available_cores
+from measure.farm.slots import ProcessPin, SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.node_kind import kind_of, this_node
 from measure.sandbox.python_path import python_path
 from measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from measure.sandbox.worker_settings import WorkerSettings
@@ -44,7 +43,6 @@ from measure.worker.build_candidate import BuildResult
 from measure.worker.supervisor import BUILD, MEASURE, Supervisor
 
 _OBJECT_STORE_BYTES = 128 << 20
-_INSPECT_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
 _MOST_FOLDER_CHARACTERS = 40  # Ray puts sockets below, whose names have at most 107
 _ENVIRONMENT = {
@@ -52,16 +50,6 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about devices
 }
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What a node says of itself; `refusal` is why it has no plan."""
-
-    target: Target
-    cores: tuple[int, ...]
-    plan: SlotPlan | None
-    refusal: str = ""
 
 
 class MeasuringSlot:
@@ -108,27 +96,6 @@ def _builder(settings: WorkerSettings) -> Supervisor:
     return _builders[key]
 
 
-def inspect_task(
-    threads: int, slots: int, builders: int | None, overlap: str, probe: str
-) -> NodeFacts:
-    """What this node is, and how its cores are divided."""
-    target, cores = this_node(probe), available_cores()
-    try:
-        plan = plan_slots(cores, threads, slots=slots, builders=builders)
-    except MeasureError as error:
-        return NodeFacts(target, cores, None, error.message)
-    return NodeFacts(target, cores, settle_overlap(plan, overlap))
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A node, its cores, and the target that it measures for."""
-
-    id: str
-    plan: SlotPlan
-    target: Target
-
-
 class RayBackend:
     """Builders and slots of every node of a Ray cluster that has one of the wanted targets."""
 
@@ -150,7 +117,7 @@ class RayBackend:
         self.daemons: set[Process] = set()  # of an embedded Ray
         self._build: Any = ray.remote(build_task)
         self._slot: Any = ray.remote(MeasuringSlot)
-        self._nodes: list[_Node] = []
+        self._nodes: list[Node] = []
         self._actors: dict[tuple[int, int], Any] = {}
         try:
             self._start(plan)
@@ -176,9 +143,9 @@ class RayBackend:
                 self._reaper.note()
                 self.daemons = ray_daemons(tag)
         self._nodes = (
-            [_Node(ray.get_runtime_context().get_node_id(), plan, self._wanted[0])]
+            [Node(ray.get_runtime_context().get_node_id(), plan, self._wanted[0])]
             if self._embedded
-            else _find_nodes(self._wanted, self._options)
+            else find_nodes(self._wanted, self._options)
         )
         for number, node in enumerate(self._nodes):
             for index in range(len(node.plan.slots)):
@@ -208,6 +175,17 @@ class RayBackend:
         future: Future[MeasureResult] = reference.future()
         future.add_done_callback(lambda done: self._drop_dead_actor(node, index, done))
         return future
+
+    def call_on(
+        self, target: str, function: str, arguments: Sequence[object], seconds: float
+    ) -> object:
+        """What a function returns on the first node of the target that lives."""
+        live = live_nodes()
+        node = next((n for n in self._nodes if n.target.key == target and n.id in live), None)
+        if node is None:
+            raise MeasureError(f"no node of the cluster is a {target} any more")
+        wanted, probe = self._wanted, self._options.probe
+        return call_on_node(node.id, node.target, wanted, probe, function, arguments, seconds)
 
     def close(self) -> None:
         self._pin.release()
@@ -272,7 +250,7 @@ class RayBackend:
 
     def _is_alive(self, node: int) -> bool:
         wanted = self._nodes[node].id
-        return wanted in _live_nodes()
+        return wanted in live_nodes()
 
 
 class RayRunner(PipelineRunner):
@@ -286,6 +264,12 @@ class RayRunner(PipelineRunner):
         kinds = self.backend.kinds
         super().__init__(self.backend, settings.threads, options.retries, kinds)
         self._watch = RayWatch(self.backend.daemons, self.fail)
+
+    def call_on(
+        self, target: str, function: str, arguments: Sequence[object], seconds: float
+    ) -> object:
+        """See `measure.farm.runner.CallsNodes`."""
+        return self.backend.call_on(target, function, arguments, seconds)
 
     def close(self) -> None:
         self._watch.close()
@@ -332,51 +316,6 @@ def _authentication(address: str, token_file: str | None) -> dict[str, str]:
             f"there is no token file {token_file}", hint="see measure.token_file in the settings"
         )
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(token_file).resolve())}
-
-
-def _find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[_Node]:
-    """The cluster's nodes that stand for a wanted target, each divided into builders and slots."""
-    inspect = ray.remote(inspect_task)
-    ids = _live_nodes()
-    references = [
-        inspect.options(
-            num_cpus=0,
-            max_retries=1,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote(options.threads, options.slots, options.builders, options.overlap, options.probe)
-        for node in ids
-    ]
-    try:
-        facts: list[NodeFacts] = ray.get(references, timeout=_INSPECT_SECONDS)
-    except RayError as error:
-        raise MeasureError(
-            f"the cluster's nodes do not answer: {str(error).strip().splitlines()[-1]}",
-            hint="tunefarm must be installed on every node",
-        ) from error
-    nodes = []
-    refusals: dict[str, str] = {}
-    for node, fact in zip(ids, facts, strict=True):
-        target = kind_of(fact.target, wanted)
-        if target is not None and fact.plan is not None:
-            nodes.append(_Node(node, fact.plan, target))
-        elif target is not None:
-            refusals[target.key] = fact.refusal
-    missing = [target for target in wanted if target not in {node.target for node in nodes}]
-    if missing and missing[0].key in refusals:
-        raise MeasureError(f"no node of the cluster can measure: {refusals[missing[0].key]}")
-    if missing:
-        found = ", ".join(sorted({fact.target.key for fact in facts}))
-        lacking = " or a ".join(target.key for target in missing)
-        raise MeasureError(
-            f"no node of the cluster is a {lacking} (there are: {found})",
-            hint="start Ray on such a machine, or leave the target out",
-        )
-    return nodes
-
-
-def _live_nodes() -> list[str]:
-    entries: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [entry["NodeID"] for entry in entries if entry["Alive"]]
 
 
 @contextmanager

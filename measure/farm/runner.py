@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
@@ -77,3 +77,16 @@ class Runner(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
+
+
+@runtime_checkable
+class CallsNodes(Protocol):
+    """A runner that can have a function called on a node of a target, when nothing is pending."""
+
+    def call_on(
+        self, target: str, function: str, arguments: Sequence[object], seconds: float
+    ) -> object:
+        """What the function at `module:name` returns on a node of the target (by its key).
+
+        Raises MeasureError when there is no answer within so many seconds, or an error.
+        """

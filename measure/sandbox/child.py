@@ -16,6 +16,7 @@ import sys
 import traceback
 from typing import BinaryIO, Protocol
 
+from compiler.function_modules import load_modules
 from measure.measurement import Status
 from measure.sandbox.by_name import by_name
 from measure.sandbox.limits import die_with, limit, limit_cpu
@@ -34,6 +35,7 @@ def main(arguments: list[str]) -> int:
     requests, replies = _claim_pipes()
     limit(settings)
     faulthandler.enable()
+    load_modules(settings.functions)
     role: _Role = by_name(arguments[2])(settings)
     gc.disable()  # no collection may fall into a timed run
     gc.freeze()

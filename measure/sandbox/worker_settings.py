@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from compiler.function_modules import loaded_modules
 from compiler.machine_memory import memory_bytes
 
 _MEMORY_SHARE = 0.75
@@ -23,6 +24,7 @@ class WorkerSettings:
     the most that it may have: the driver's. `turn` is the descriptor of the file in which it notes
     whose turn it is (-1: nowhere). `kinds` are the targets of a job whose nodes differ, as JSON,
     `probe` tells what this machine is in tests (see `measure.sandbox.node_kind`).
+    `functions` are the modules that register functions by name, those that this process loaded.
     """
 
     cores: tuple[int, ...]
@@ -37,6 +39,7 @@ class WorkerSettings:
     turn: int = -1
     kinds: tuple[Mapping[str, Any], ...] = ()
     probe: str = ""
+    functions: tuple[str, ...] = field(default_factory=loaded_modules)
 
     @property
     def address_space(self) -> int:
@@ -49,5 +52,5 @@ class WorkerSettings:
     def from_json(text: str) -> WorkerSettings:
         """The inverse of `to_json`."""
         data = json.loads(text)
-        tuples = {name: tuple(data[name]) for name in ("cores", "kinds")}
+        tuples = {name: tuple(data[name]) for name in ("cores", "kinds", "functions")}
         return WorkerSettings(**{**data, **tuples})

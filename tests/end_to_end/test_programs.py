@@ -21,6 +21,7 @@ from configs.settings import load_target
 from db import queries
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
+from tests.compiler.runtime.c_models import compile_example, run
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.building.request import LIBRARY
 from tuner.commands.cli import app
@@ -121,7 +122,7 @@ def test_values_of_a_symbol_make_a_program_each(
     np.save("x.npy", np.zeros((3, 3, 12, 12), np.float32))
     assert tune("run", "tiny.tuned", "--input", "x=x.npy") == 1
     told = capsys.readouterr().err
-    assert "input 'x' has 3 as axis 0 (batch): the model was built for 1, 4" in told
+    assert "batch = 3 is none of the sizes that the model was built for: 1|4" in told
     assert len(told.splitlines()) == 1
 
 
@@ -162,6 +163,18 @@ def test_targets_and_values_go_together(folder: Path) -> None:
     assert {s.target.cpu for s in artefact.read_programs("tiny.tuned", fallback=True)} == {"x86-64"}
 
 
+def test_a_library_holds_values_and_bounds_for_several_cpus(folder: Path) -> None:
+    options = ("--untuned", "--targets", ",".join(ABLE), "--shape", "batch=1|3..4")
+    assert build(*options, "--emit", LIBRARY) == 0
+    header = Path("tiny.tuned/tiny.h").read_text()
+    assert "f32[batch:1|3..4, 3, 12, 12]" in header and "int64_t x_shape[4];" in header
+    compile_example(Path("tiny.tuned"), "tiny")
+    for batch in ("1", "3", "4"):
+        assert f"y [{batch}, " in run(Path("tiny.tuned"), "./tiny_example", batch)
+    with pytest.raises(AssertionError, match=r"built for batch=1; batch=3\.\.4"):
+        run(Path("tiny.tuned"), "./tiny_example", "2")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -170,7 +183,6 @@ def test_targets_and_values_go_together(folder: Path) -> None:
         (("--targets", "x86-64-v3,,host"), "names of targets, with commas between"),
         (("--targets", "x86-64-v2,x86-64-v3", "--emit", "llvm"), "llvm holds one program"),
         (("--targets", "x86-64-v2,armv8-neon", "--emit", LIBRARY), "one kind of machine, not for"),
-        (("--shape", "batch=1|2", "--emit", LIBRARY), "one size of each input"),
         (("--cc", "missing-gcc", "--emit", LIBRARY), "there is no C compiler 'missing-gcc'"),
         (("--shape", "batch=1..4|3..9"), "the bounds in '1..4|3..9' overlap"),
         (("--shape", "x=1|2|3|4|5|6|7|8|9,1|2|3|4|5|6|7|8|9,12,12"), "81 programs, and 64 is"),

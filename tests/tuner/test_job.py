@@ -25,11 +25,13 @@ from measure.placement import buffer_sizes
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import neighbours
-from tuner import job as job_module
+from tuner.building.size_plan import size_plan
+from tuner.confirm import whole_model
 from tuner.confirm.finalists import Settled
 from tuner.confirm.latency import ModelLatency, compare_models
 from tuner.job import Job
 from tuner.model.cost_model import BoostedTrees
+from tuner.records.size_ranges import SizePlan, SizeRange
 from tuner.reports.progress import Progress
 from tuner.search.budget import End
 from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
@@ -48,6 +50,7 @@ class Setting:
         cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
         self.store = store
         self.job = Job(
+            graph=self.graph,
             settings=settings,
             target=host_target(),
             store=store,
@@ -57,8 +60,8 @@ class Setting:
             make_runner=lambda *_: ReplayRunner({}),
             started=time.monotonic(),
         )
-        self.job.register("tiny", self.graph)
-        self.job.prepare(self.graph)
+        self.job.register("tiny")
+        self.job.prepare()
         self.task = next(task for task in self.job.tasks if "conv" in task.kernel.name)
         default = self.record(self.task, self.task.default.schedule, 2e-6)
         other = plan(self.task.space, neighbours(self.task.space, self.task.default.candidate)[0])
@@ -99,8 +102,8 @@ def test_a_slower_model_keeps_the_former_schedules(
     is_slower: bool, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = latency_of_model(is_slower=is_slower)
-    monkeypatch.setattr(job_module, "compare_models", lambda *_: found)
-    latency, _ = setting.job.confirm(setting.graph)
+    monkeypatch.setattr(whole_model, "compare_models", lambda *_: found)
+    latency, _ = setting.job.confirm()
     assert latency is found
     best = queries.best(setting.store, setting.task.key)
     assert best is not None
@@ -116,8 +119,8 @@ def test_the_new_model_is_really_built_and_measured(
     def compare(*models: Any) -> ModelLatency:
         return replace(compare_models(*models), is_slower=False)
 
-    monkeypatch.setattr(job_module, "compare_models", compare)
-    latency, report = setting.job.confirm(setting.graph)
+    monkeypatch.setattr(whole_model, "compare_models", compare)
+    latency, report = setting.job.confirm()
     assert latency is not None and latency.tuned > 0 and latency.untuned > 0
     assert latency.former is None  # nothing was tuned before: the untuned model is the former one
     used = {use.report.key: use.report for use in report.kernels}
@@ -128,19 +131,19 @@ def test_the_new_model_is_really_built_and_measured(
 def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) -> None:
     setting.store.add([setting.rival])
     earlier = setting.rival
-    setting.job.register("tiny", setting.graph)
+    setting.job.register("tiny")
     candidates = neighbours(setting.task.space, setting.task.default.candidate)
     other = plan(setting.task.space, candidates[-1])
     newest = setting.best(setting.record(setting.task, other.schedule, 0.5e-6))
     setting.job.settled = [Settled(setting.task, newest, earlier, Estimate(0.0, 0.01))]
-    latency, _ = setting.job.confirm(setting.graph)
+    latency, _ = setting.job.confirm()
     assert latency is not None and latency.former is not None and latency.former > 0
 
 
 def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> None:
     setting.job.settled = []
     setting.store.add([setting.rival])
-    latency, _ = setting.job.confirm(setting.graph)
+    latency, _ = setting.job.confirm()
     assert latency is not None and latency.former is None
     best = queries.best(setting.store, setting.task.key)
     assert best is not None and best[0].schedule_hash == setting.rival.schedule_hash
@@ -167,3 +170,20 @@ def test_statuses_tell_what_another_placement_does(setting: Setting) -> None:
     told = {status.key: status.placement for status in setting.job.statuses()}
     assert told.pop(setting.task.key.workload) == found
     assert set(told.values()) == {None}
+
+
+def test_a_plan_for_sizes_is_recorded_for_what_a_build_begins_with(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Job, "is_here", lambda *_: False)  # nothing is measured
+    job, built_from = setting.job, "as it was imported"
+    ranges = tuple(SizeRange({"n": ends}, {}) for ends in ((1, 4), (5, 9)))
+    job.size_plans = {job.target.key: SizePlan(ranges, {})}
+    settings = load_settings("ci", {"compile.numerics": "int8"}, environment={})
+    job.built_from = built_from, settings
+    job.confirm()
+    found = size_plan(setting.store, built_from, settings, job.target)
+    assert found is not None and [dict(item.bounds) for item in found.ranges] == [
+        {"n": (1, 4)},
+        {"n": (5, 9)},
+    ]

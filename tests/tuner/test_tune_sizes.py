@@ -9,7 +9,7 @@ import pytest
 from configs.settings import load_settings
 from tests.tuner.test_job import latency_of_model
 from tuner import tune_sizes as module
-from tuner.calibration.options import PrecisionOptions
+from tuner.job_request import JobRequest
 from tuner.result import SizeResult, TuneResult, size_lines
 from tuner.search.budget import End
 from tuner.tune_sizes import tune_sizes
@@ -26,15 +26,14 @@ def test_trials_are_shared_out_and_an_interrupt_ends_all(
     settings = load_settings(overrides={"search.total_trials": 30}, environment={})
     asked: list[tuple[object, int | None]] = []
 
-    def tune(model: object, part: object, options: object, **rest: object) -> TuneResult:
-        search = getattr(part, "search")  # noqa: B009
-        asked.append((rest["shapes"], search.total_trials))
+    def tune(part: JobRequest) -> TuneResult:
+        asked.append((part.shapes, part.settings.search.total_trials))
         end = End.INTERRUPTED if interrupted and len(asked) == 2 else End.TOTAL_TRIALS
         return result(4, end)
 
     monkeypatch.setattr(module, "tune_with", tune)
     shapes = {"batch": ("1|4|16",)}
-    found = tune_sizes("m.onnx", settings, PrecisionOptions(), shapes=shapes)
+    found = tune_sizes(JobRequest("m.onnx", settings, shapes=shapes))
     expected = [({"batch": (1,)}, 10), ({"batch": (4,)}, 13), ({"batch": (16,)}, 22)]
     assert asked == (expected[:2] if interrupted else expected)
     assert found.measured == 4 * len(asked) and found.interrupted == interrupted

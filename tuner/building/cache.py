@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key, source_digest
 from compiler.errors import ArtefactError, TunefarmError
+from compiler.function_modules import modules_digests
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.large_files import ChangedFileError, copy_file
 from compiler.target import Target
@@ -78,6 +79,8 @@ class BuildCache:
         compile = request.settings.compile
         shapes = sorted(texts(request.shapes).items())
         made_from = [program(), digest, request.name, shapes, target.to_json(), compile.numerics]
+        if modules := modules_digests():  # what their type rules say is part of the model
+            made_from.append(modules)
         self._request = request
         self._cache = ContentCache(folder)
         self._database = None if request.untuned else request.settings.database.url

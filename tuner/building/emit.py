@@ -26,13 +26,15 @@ from compiler.runtime.toolchain import find_toolchain
 from compiler.target import host_target
 from configs.files import write_text
 from tuner.building.request import LIBRARY, OBJECT, BuildRequest
+from tuner.building.size_values import programs_of
 from tuner.from_settings import targets_of
 
 
 def check_c(request: BuildRequest) -> tuple[str, ...]:
     """Refuse a folder or a machine that cannot do. Returns the files that may be overwritten."""
     output, targets = request.output, targets_of(request.settings)
-    static = request.form == OBJECT or len(targets) > 1
+    several = len(targets) > 1 or len(programs_of(request.shapes)) > 1
+    static = request.form == OBJECT or several
     if request.form == LIBRARY:
         check_folder(output)
     for target in targets:
@@ -68,7 +70,14 @@ def write_programs(
     """Write programs of one model as C, the preferred one first; as `write_form`."""
     export = export_library if request.form == LIBRARY else export_object
     first, *others = programs
-    files = export(first, request.output, request.name, others=others, compiler=request.compiler)
+    files = export(
+        first,
+        request.output,
+        request.name,
+        others=others,
+        compiler=request.compiler,
+        kernels=request.kernels,
+    )
     return tuple(map(str, files)), _c_command(request, first)
 
 

@@ -15,7 +15,14 @@ from configs.remains import make_folder
 from tuner.building.cache import BuildCache, KnownModel
 from tuner.building.model_file import Meanwhile, begin_digest
 from tuner.building.report import build_report, require_share
-from tuner.building.request import ARTEFACT, CODE_TEXTS, BuildRequest, BuildResult, built_artefact
+from tuner.building.request import (
+    ARTEFACT,
+    CODE_TEXTS,
+    OF_SEVERAL,
+    BuildRequest,
+    BuildResult,
+    built_artefact,
+)
 from tuner.from_settings import limits_of, target_of
 
 if TYPE_CHECKING:
@@ -132,7 +139,7 @@ def _compiled(
     from tuner.building.size_plan import size_plan
 
     settings, output, graph = request.settings, request.output, read()
-    is_sized = request.form == ARTEFACT and graph.signature is not None
+    is_sized = request.form in OF_SEVERAL and graph.signature is not None
     if is_sized and request.dump_after is None:
         plan = size_plan(store, structural_hash(graph), settings, target)
         if plan is not None:

@@ -28,7 +28,7 @@ from configs.settings import Settings
 from tuner.building.compile import compile_with
 from tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
 from tuner.calibration.collect import calibrate
-from tuner.calibration.data import read_samples
+from tuner.calibration.data import SampleForm, read_samples
 from tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
 from tuner.calibration.solo import too_sensitive
 
@@ -81,16 +81,6 @@ def lower_model(
     return LoweredModel(lowered, replace(planned, name=numerics), chosen, note)
 
 
-def refuse_open_sizes(graph: Graph) -> None:
-    """Raise `SettingsError` for a model whose values have padding, of which ranges say nothing."""
-    if graph.signature is not None:
-        raise SettingsError(
-            f"precisions of {graph.name} cannot be chosen by its data: it has sizes that are known "
-            "at run time only",
-            hint="fix them with --shape, or choose --numerics bf16 or f16",
-        )
-
-
 def calibrated(
     graph: Graph, settings: Settings, options: PrecisionOptions, target: Target
 ) -> PrecisionChoice:
@@ -101,17 +91,15 @@ def calibrated(
 
     Raises SettingsError for data that does not fit and for a model without contractions.
     """
-    refuse_open_sizes(graph)
     prepared = prepare(graph)
     assert options.calibration is not None
-    types = {name: prepared.types[name] for name in prepared.inputs}
     plain = settings.compile.model_copy(update={"numerics": "default"})
     with_f32 = settings.model_copy(update={"compile": plain})
 
     def compile(graph: Graph) -> Executable:
         return Executable(compile_with(graph, None, with_f32, host_target()).spec)
 
-    samples = read_samples(options.calibration, types)
+    samples = read_samples(options.calibration, SampleForm.of(prepared, options.several))
     calibration = calibrate(prepared, samples, options.method(), compile)
     able = (item.identity for item in contractions(prepared) if item.quantisable)
     precisions = dict.fromkeys(able, Precision.INT8)

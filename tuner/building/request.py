@@ -38,7 +38,8 @@ class BuildRequest:
     `fallback` an artefact gets variants for CPUs that cannot run the first. `dump_after` names a
     stage of the compiler whose program is printed (see `compiler.pipeline`): then nothing is taken
     from caches. `precision` has the calibration data of int8, or asks for a point of what was
-    chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
+    chosen for the model. `compiler` is the C compiler for C forms, None: one for the target. With
+    `kernels` these have each kernel as a function too.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -55,6 +56,7 @@ class BuildRequest:
     listed: bool = True
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     compiler: str | None = None
+    kernels: bool = False
 
     def __post_init__(self) -> None:
         self.precision.check(self.settings.compile.numerics)
@@ -67,6 +69,12 @@ class BuildRequest:
             )
         if self.fallback and self.form != ARTEFACT:
             raise SettingsError(f"--fallback is for artefacts, not for {self.form}")
+        if self.kernels and self.form not in (LIBRARY, OBJECT):
+            raise SettingsError(f"--kernels is for {LIBRARY} and {OBJECT}, not for {self.form}")
+        if self.is_several and self.kernels:
+            raise SettingsError(
+                "--kernels exports those of one program: name one target, and one size"
+            )
         if self.is_several and self.form not in OF_SEVERAL:
             raise SettingsError(f"{self.form} holds one program: name one target, and one size")
         if self.is_several and self.dump_after is not None:

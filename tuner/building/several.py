@@ -28,6 +28,7 @@ from tuner.building.overflow import overflow_note
 from tuner.building.report import BuildReport, ProgramReport, build_report, require_share
 from tuner.building.request import (
     ARTEFACT,
+    OF_SEVERAL,
     BuildRequest,
     BuildResult,
     built_artefact,
@@ -61,6 +62,8 @@ def build_several(
     check_reachable(targets)
     others = _fallbacks(targets) if request.fallback else ()
     sizes, limits = programs_of(request.shapes), limits_of(request.settings)
+    precision = replace(request.precision, several=len(sizes) > 1)
+    request = replace(request, precision=precision)
     graphs = [graph or import_model(request.model, item.shapes, limits) for item in sizes]
     built = [
         program
@@ -97,7 +100,7 @@ def _build(
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target)
     plan = None
-    if request.form == ARTEFACT and not fallback:
+    if request.form in OF_SEVERAL and not fallback:
         plan = size_plan(store, structural_hash(graph), settings, target)
     programs = []
     for item in range_programs(plan, lowered.graph, guards, records.choose):

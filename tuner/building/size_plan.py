@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import compiler
 from compiler.errors import ScheduleError
 from compiler.graph.ir import Graph
-from compiler.graph.serialize import structural_hash
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.runtime.guards import SizeGuard
@@ -35,16 +34,19 @@ class RangeProgram:
 
 
 def record_size_plan(
-    store: Store, plan: SizePlan, name: str, graph: Graph, settings: Settings, target: Target
+    store: Store, plan: SizePlan, name: str, model_hash: str, settings: Settings, target: Target
 ) -> None:
-    """Keep what was found for a model. Raises DatabaseError."""
+    """Keep what was found for a model, by its graph as it was imported, under these settings.
+
+    Raises DatabaseError.
+    """
     store.add([TargetRecord(target.key, target.to_json())])
     store.add(
         [
             PlanRecord(
                 id=uuid.uuid4().hex,
                 model_name=name,
-                model_hash=structural_hash(graph),
+                model_hash=model_hash,
                 target=target.key,
                 threads=settings.compile.threads,
                 numerics=_kind(settings),

@@ -10,7 +10,10 @@ from compiler.graph import dead_code
 from compiler.graph.ir import Graph
 from compiler.plan.contractions import contractions
 from compiler.runtime.executable import Executable
+from compiler.types.dims import extent_of, true_shape, whole_dims
 from compiler.types.precision import Calibration
+from compiler.types.signature import SizedPort
+from compiler.types.structure import NO_STRUCTURE
 from tuner.calibration.data import Samples
 from tuner.calibration.ranges import Method, ValueRange
 
@@ -48,8 +51,30 @@ def calibrate(prepared: Graph, samples: Samples, method: Method, compile: Compil
 
 
 def with_outputs(graph: Graph, values: Iterable[str]) -> Graph:
-    """The part of a graph that computes these values; all inputs stay."""
-    return dead_code.run(replace(graph, outputs=tuple(values)))
+    """The part of a graph that computes these values; all inputs stay.
+
+    Where sizes are known at run time only they are given without padding, and what the graph
+    computes of sizes and conditions stays, too.
+    """
+    graph = replace(graph, structure=NO_STRUCTURE)
+    names, signature = tuple(values), graph.signature
+    if signature is None:
+        return dead_code.run(replace(graph, outputs=names))
+    former = {port.name for port in signature.outputs}
+    computed = (name for name in graph.outputs if name not in former)
+    ports = tuple(_port(graph, name) for name in names)
+    outputs = tuple(dict.fromkeys((*names, *computed)))
+    shown = replace(graph, outputs=outputs, signature=replace(signature, outputs=ports))
+    return dead_code.run(shown)
+
+
+def _port(graph: Graph, name: str) -> SizedPort:
+    """A value as an output: of its padding nothing is shown, if it is known."""
+    type = graph.types[name]
+    dims = graph.padded.get(name)
+    if dims is None or tuple(map(extent_of, dims)) != type.shape:
+        dims = whole_dims(type.shape)
+    return SizedPort(name, type.dtype, true_shape(dims), dims)
 
 
 def _batches(graph: Graph, values: Sequence[str]) -> Iterator[list[str]]:

@@ -2,7 +2,8 @@
 
 An array has the input's own shape (one run of the model), one more axis in front of it (as many
 runs as that is long), or a longer first axis, a multiple of the model's own (runs of one batch
-after the other). A folder is all its .npz files in the order of their names.
+after the other). Where sizes are open each run may have others (`open_shapes`). A folder is all its
+.npz files in the order of their names; in one file `0/x`, `1/x`, ... are the input x of runs.
 """
 
 from __future__ import annotations
@@ -17,11 +18,32 @@ from random import Random
 import numpy as np
 
 from compiler.errors import InputError, SettingsError
+from compiler.graph.ir import Graph
+from compiler.types.signature import SIZES, Signature, SizedPort
 from compiler.types.tensor_type import Array, TensorType
+from tuner.calibration.open_shapes import open_runs
 
 CHECK_SHARE = REPORT_SHARE = 0.25
 LEAST_SAMPLES = 8
 """Of which the three parts of a split are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleForm:
+    """What a run of a model takes: `types` by input, those of its `signature` where sizes are open.
+
+    Data of `several` programs has runs of other sizes, too, which are passed over.
+    """
+
+    types: Mapping[str, TensorType]
+    signature: Signature | None = None
+    several: bool = False
+
+    @staticmethod
+    def of(graph: Graph, several: bool = False) -> SampleForm:
+        """That of a graph."""
+        types = {name: graph.types[name] for name in graph.inputs if name != SIZES}
+        return SampleForm(types, graph.signature, several)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +53,20 @@ class Samples:
     Only the file that is being read is in memory: `places` are a file and a number within it.
     """
 
-    types: Mapping[str, TensorType]
+    form: SampleForm
     places: tuple[tuple[Path, int], ...]
     digest: str
     given: tuple[Mapping[str, Array], ...] = ()
 
     @staticmethod
-    def of(runs: Sequence[Mapping[str, Array]], types: Mapping[str, TensorType]) -> Samples:
+    def of(runs: Sequence[Mapping[str, Array]], form: SampleForm) -> Samples:
         """Samples that are in memory."""
         digest = hashlib.sha256()
         for run in runs:
             for name in sorted(run):
                 digest.update(np.ascontiguousarray(run[name]).data)
         places = tuple((Path(), number) for number in range(len(runs)))
-        return Samples(types, places, digest.hexdigest(), tuple(runs))
+        return Samples(form, places, digest.hexdigest(), tuple(runs))
 
     def __len__(self) -> int:
         return len(self.places)
@@ -56,13 +78,13 @@ class Samples:
         path, runs = None, []
         for place, number in self.places:
             if place != path:
-                path, runs = place, _read(place, self.types)
+                path, runs = place, _read(place, self.form)
             yield runs[number]
 
     def part(self, numbers: Sequence[int]) -> Samples:
         """Some of the samples."""
         places = tuple(self.places[number] for number in sorted(numbers))
-        return Samples(self.types, places, self.digest, self.given)
+        return Samples(self.form, places, self.digest, self.given)
 
     def spread(self, count: int) -> Samples:
         """At most so many of them, from all over."""
@@ -73,8 +95,8 @@ class Samples:
         return self.part(range(min(count, len(self))))
 
 
-def read_samples(path: str, types: Mapping[str, TensorType]) -> Samples:
-    """The samples of a file or folder for a model with these inputs; all of it is checked.
+def read_samples(path: str, form: SampleForm) -> Samples:
+    """The samples of a file or folder for a model that takes this; all of it is checked.
 
     Raises InputError or SettingsError, a readable line, for what cannot be read, has other names,
     shapes or element types than the inputs, holds NaN or infinities, or is empty.
@@ -86,10 +108,14 @@ def read_samples(path: str, types: Mapping[str, TensorType]) -> Samples:
     digest = hashlib.sha256()
     places: list[tuple[Path, int]] = []
     for file in files:
-        runs = _read(file, types)
+        runs = _read(file, form)
         places += [(file, number) for number in range(len(runs))]
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return Samples(types, tuple(places), digest.hexdigest())
+    if not places:
+        sizes = form.types.items() if form.signature is None else form.signature.inputs
+        told = ", ".join(map(_told, sizes))
+        raise SettingsError(f"{path}: no sample has the sizes of the program for {told}")
+    return Samples(form, tuple(places), digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +146,50 @@ class Split:
         return Split(searched, checked, reported)
 
 
-def _read(path: Path, types: Mapping[str, TensorType]) -> list[dict[str, Array]]:
+def _told(input: SizedPort | tuple[str, TensorType]) -> str:
+    return f"{input.name} {input}" if isinstance(input, SizedPort) else "{} {}".format(*input)
+
+
+def _read(path: Path, form: SampleForm) -> list[dict[str, Array]]:
     """The runs of one file."""
-    arrays = _arrays(path)
+    found: list[dict[str, Array]] = []
+    for arrays in _numbered(_arrays(path), form.types):
+        _check_names(path, arrays, form.types)
+        for name, type in form.types.items():
+            _check_content(path, name, arrays[name], type, form.signature is not None)
+        try:
+            found += _cut(path, arrays, form)
+        except InputError:
+            if not form.several:
+                raise
+    return found
+
+
+def _numbered(
+    arrays: dict[str, Array], types: Mapping[str, TensorType]
+) -> Iterator[dict[str, Array]]:
+    """The arrays of each run, where their names begin with its number: `0/x`."""
+    parts = {name: name.partition("/") for name in arrays}
+    if not all(number.isdecimal() and name in types for number, _, name in parts.values()):
+        yield arrays
+        return
+    for number in sorted({number for number, _, _ in parts.values()}, key=int):
+        yield {name: arrays[key] for key, (own, _, name) in parts.items() if own == number}
+
+
+def _check_names(path: Path, arrays: Mapping[str, Array], types: Mapping[str, TensorType]) -> None:
     missing = [name for name in types if name not in arrays]
     foreign = [name for name in arrays if name not in types]
     if missing or foreign:
         has = f"has {', '.join(foreign)}" if foreign else f"lacks {', '.join(missing)}"
         raise InputError(f"{path}: it {has}; the model's inputs are {', '.join(types)}")
-    runs = {name: _runs(path, name, arrays[name], type) for name, type in types.items()}
+
+
+def _cut(path: Path, arrays: Mapping[str, Array], form: SampleForm) -> list[dict[str, Array]]:
+    """The arrays of a file cut into runs."""
+    if form.signature is not None:
+        return open_runs(str(path), arrays, form.signature)
+    runs = {name: _runs(path, name, arrays[name], type) for name, type in form.types.items()}
     counts = {name: len(found) for name, found in runs.items()}
     if len(set(counts.values())) != 1:
         told = ", ".join(f"{count} of {name}" for name, count in counts.items())
@@ -148,17 +209,21 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise InputError(f"{path}: it is no .npz file of plain arrays: {error}") from error
 
 
-def _runs(path: Path, name: str, array: Array, type: TensorType) -> list[Array]:
-    """The array of an input cut into runs of the model."""
+def _check_content(path: Path, name: str, array: Array, type: TensorType, is_open: bool) -> None:
+    """Raise `InputError` for elements that are none of an input's; caches may begin empty."""
     if array.dtype != type.dtype.numpy:
         raise InputError(
             f"{path}: {name} is {array.dtype}, the model's input is {type.dtype.numpy}",
             hint=f"{name}.astype(numpy.{type.dtype.numpy})",
         )
-    if array.size == 0:
+    if array.size == 0 and not is_open:
         raise InputError(f"{path}: {name} is empty")
     if type.dtype.is_float and not np.isfinite(array).all():
         raise InputError(f"{path}: {name} holds NaN or infinities")
+
+
+def _runs(path: Path, name: str, array: Array, type: TensorType) -> list[Array]:
+    """The array of an input cut into runs of the model."""
     if array.shape == type.shape:
         return [array]
     if array.shape[1:] == type.shape:

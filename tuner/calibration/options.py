@@ -21,7 +21,8 @@ CHOSEN = (INT8, AUTO)
 class PrecisionOptions:
     """`calibration` names data, `calibration_method` how ranges follow from it, `max_error` the
     largest relative error of the outputs, or `max_loss` what a `metric` with `labels` may lose;
-    `point` asks for a point of an earlier choice."""
+    `point` asks for a point of an earlier choice. Of the data of `several` programs each takes what
+    has its sizes."""
 
     calibration: str | None = None
     calibration_method: str | None = None
@@ -30,6 +31,7 @@ class PrecisionOptions:
     labels: str | None = None
     max_loss: float | None = None
     point: int | None = None
+    several: bool = False
 
     def check(self, numerics: str) -> None:
         """Raise SettingsError for options that do not fit these numerics, or each other."""

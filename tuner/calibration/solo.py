@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import fsum, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.graph.ir import Graph
 from compiler.plan.contractions import Contraction, contractions
@@ -87,13 +88,18 @@ def noise(found: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, 
     for name, first in expected[0].items():
         if first.dtype.kind not in "fV":
             continue
-        wanted = np.stack([run[name] for run in expected]).astype(np.float64)
-        differences = np.stack([run[name] for run in found]).astype(np.float64) - wanted
+        wanted = _values(name, expected)
+        differences = _values(name, found) - wanted
         finite = np.isfinite(differences)
         scale = float(np.square(wanted[finite]).sum())
         error = float(np.square(differences[finite]).sum())
         shares.append(sqrt(error / scale) if scale else 0.0)
     return max(shares, default=0.0)
+
+
+def _values(name: str, runs: Sequence[Mapping[str, Array]]) -> npt.NDArray[np.float64]:
+    """All elements of an output, whose shape may be another in each run."""
+    return np.concatenate([run[name].reshape(-1).astype(np.float64) for run in runs])
 
 
 def too_noisy(

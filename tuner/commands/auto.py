@@ -26,11 +26,12 @@ def choose_and_show(
     Raises TunefarmError.
     """
     with signals_held():  # libraries start threads
+        from tuner.job_request import JobRequest
         from tuner.precision.report import contractions_table, points_table, summary_lines
         from tuner.reports.progress import make_progress
         from tuner.tune_precisions import tune_auto
     try:
-        choice = tune_auto(model, settings, options, shapes=shapes, progress=make_progress())
+        choice = tune_auto(JobRequest(model, settings, options, shapes, make_progress()))
     except KeyboardInterrupt:
         print("interrupted; all measurements are kept, nothing is chosen", file=sys.stderr)
         raise typer.Exit(exit_code()) from None

@@ -15,6 +15,7 @@ from compiler.errors import MeasureError, SettingsError
 from compiler.plan.choose_precision import NARROW
 from compiler.runtime.executable import Executable
 from compiler.types.numerics import Algorithm
+from compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain
 from compiler.types.tensor_type import Array
 from configs.layers import suggestion
 from measure.compare import compare_paired
@@ -39,6 +40,8 @@ from tuner.confirm.latency import (
     pinned,
 )
 from tuner.reports.report import format_ratio, format_seconds, format_share
+
+OURS = "tunefarm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def bench(
     options = LatencyOptions() if options is None else options
     if ours.threads > 1:
         options = replace(options, idle=LONGEST_SPIN)
-    multiplied = {kernel.numerics for kernel in ours.spec.kernels} - set(Algorithm)
+    multiplied = {kernel.numerics for kernel in ours.kernels} - set(Algorithm)
     storage = next((dtype for dtype in NARROW if any(dtype in each for each in multiplied)), None)
     quantised = is_quantised(os.fspath(model))
     shapes = {name: array.shape for name, array in inputs.items()}
@@ -112,9 +115,10 @@ def bench(
         others = [engine for name in against for engine in ENGINES[name](asked)]
         if quantised:
             others = [replace(engine, numerics=QUANTISED) for engine in others]
-        engines = [Engine("tunefarm", ours.spec.numerics, ours.run), *others]
+        engines = all_engines(ours, others)
+        others = engines[1:]
         if not multiplied and not quantised:
-            _check(others, inputs, ours.run(inputs))
+            _check(others, inputs, engines[0].run(inputs))
         reference = _reference(asked, others, quantised)
         accuracies = _accuracies(engines, reference, ours)
         programs = [partial(engine.run, inputs) for engine in engines]
@@ -123,11 +127,26 @@ def bench(
         os.fspath(model),
         ours.threads,
         tuple(
-            _latency(engine, times, samples[0], accuracy)
+            latency_of(engine, times, samples[0], accuracy)
             for engine, times, accuracy in zip(engines, samples, accuracies, strict=True)
         ),
         reference.name,
     )
+
+
+def all_engines(ours: Executable, others: Sequence[Engine]) -> list[Engine]:
+    """Ours first, then the others, all called with the inputs that ours takes as tensors."""
+    structure = ours.spec.structure
+    if structure.texts:
+        others = [replace(engine, run=_of_texts(engine.run, structure)) for engine in others]
+    run: Run = ours.run if structure == NO_STRUCTURE else lambda given: plain(ours.run(given))
+    return [Engine(OURS, ours.spec.numerics, run), *others]
+
+
+def _of_texts(run: Run, structure: Structure) -> Run:
+    """A run of an engine that takes words where ours takes their numbers as well."""
+    words = Words(WordTable(structure.words))
+    return lambda inputs: run(words.shown(structure.texts, inputs))
 
 
 def bench_table(result: BenchResult) -> Table:
@@ -151,7 +170,7 @@ def bench_table(result: BenchResult) -> Table:
     return table
 
 
-def _latency(
+def latency_of(
     engine: Engine, times: Sequence[float], ours: Sequence[float], accuracy: Accuracy | None
 ) -> EngineLatency:
     """The ratio comes from pairs, and the seconds are ours times the ratio: so the two agree."""

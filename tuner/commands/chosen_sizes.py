@@ -6,38 +6,10 @@ from collections.abc import Mapping
 
 from compiler.errors import InputError
 from compiler.runtime.executable import Executable
-from compiler.runtime.guards import SizeGuard
-from compiler.runtime.sized_programs import SizedPrograms
-from compiler.types.chosen_sizes import choose_sizes, sizes_of_shapes
+from compiler.types.chosen_sizes import sizes_of_shapes
 from compiler.types.signature import Signature
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-def program_of(executable: Executable, files: Shapes, given: Shapes) -> Executable:
-    """The program that is for these shapes, where an executable has several."""
-    if not isinstance(executable, SizedPrograms):
-        return executable
-    shapes = {**_shapes_by_symbols(executable, given), **files}
-    inputs = {name: shape for name, shape in given.items() if name in executable.inputs}
-    return executable.program_for_shapes({**shapes, **inputs})
-
-
-def _shapes_by_symbols(executable: SizedPrograms, given: Shapes) -> dict[str, tuple[int, ...]]:
-    """Shapes of the inputs whose axes are symbols that are given."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for guard in _guards(executable):
-        extents = given.get(guard.symbol, ())
-        if len(extents) == 1:
-            shape = list(shapes.get(guard.input, executable.inputs[guard.input].shape))
-            shape[guard.axis] = extents[0]
-            shapes[guard.input] = tuple(shape)
-    return shapes
-
-
-def _guards(executable: Executable) -> list[SizeGuard]:
-    programs = executable.programs if isinstance(executable, SizedPrograms) else (executable,)
-    return [guard for program in programs for guard in program.spec.guards]
 
 
 def sizes_of(executable: Executable, files: Shapes, given: Shapes) -> dict[str, int]:
@@ -60,16 +32,14 @@ def sizes_of(executable: Executable, files: Shapes, given: Shapes) -> dict[str, 
                 hint=f"inputs: {', '.join(inputs)}",
             )
     asked = {name: extents[0] for name, extents in symbols.items()}
-    sizes = choose_sizes(signature, {**sizes_of_shapes(signature, shapes), **asked})
+    sizes = executable.chosen_sizes({**sizes_of_shapes(signature, shapes), **asked})
     _check_shapes(executable, signature, given, sizes)
     return sizes
 
 
 def _check_fixed(executable: Executable, given: Shapes) -> None:
-    inputs, guarded = executable.inputs, {guard.symbol for guard in _guards(executable)}
+    inputs = executable.inputs
     for name, shape in given.items():
-        if name in guarded and len(shape) == 1:
-            continue  # the program was chosen by it
         if name not in inputs:
             raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(inputs)}")
         if inputs[name].shape != shape:

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from compiler.types.extents import Shapes
+from compiler.function_modules import load_modules
 from tuner.calibration.options import AUTO, PrecisionOptions
 from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, tell_of_tiles, write_file
 from tuner.commands.database_cli import database, open_database
 from tuner.commands.entry import began, begins, short_lived
+from tuner.commands.next_build import next_build
 from tuner.commands.options import (
     ConfigOption,
     DbOption,
     DumpOption,
+    FunctionsOption,
     JsonOption,
     ModelOption,
     NumericsOption,
@@ -48,7 +50,7 @@ from tuner.commands.precision_options import (
 from tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
-    from configs.settings import Settings
+    pass
 
 _C_FORMS = ("c-header+shared-library", "object")
 
@@ -85,6 +87,7 @@ def tune(
     config: ConfigOption = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="S", help="Random seed.")] = None,
     shape: ShapeOption = None,
+    functions: FunctionsOption = None,
     address: Annotated[
         str | None, typer.Option(metavar="A", help="Ray cluster to join [default: this machine].")
     ] = None,
@@ -94,6 +97,7 @@ def tune(
     json: JsonOption = None,
 ) -> None:
     """Tune the kernels of an ONNX model, then say how much faster the model has become."""
+    load_modules(functions or ())
     begins()
     started = began()
     name = context.invoked_subcommand
@@ -123,22 +127,22 @@ def tune(
     )
     precision.check(settings.compile.numerics)
     prepare(settings, config, model, [json], precision.files())
-    command = _build_command(model, settings, config, shapes, db)
+    command = next_build(model, settings, config, shapes, db)
     if settings.compile.numerics == AUTO:
         from tuner.commands.auto import choose_and_show
 
         choose_and_show(model, settings, precision, shapes, json, command)
         return
     with signals_held():  # libraries start threads
+        from tuner.job_request import JobRequest
         from tuner.reports.progress import make_progress
         from tuner.reports.task_table import TaskTable
         from tuner.result import summary_lines
         from tuner.tune_sizes import tune_sizes
 
         tell_of_tiles(settings)
-    result = tune_sizes(
-        model, settings, precision, shapes=shapes, progress=make_progress(), started=started
-    )
+    asked = JobRequest(model, settings, precision, shapes, make_progress(), started=started)
+    result = tune_sizes(asked)
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
         again = shlex.join(["tune", *sys.argv[1:]])
@@ -146,30 +150,6 @@ def tune(
         raise typer.Exit(exit_code())
     if json != "-":
         print("\n".join(summary_lines(result, command)))
-
-
-def _build_command(
-    model: str,
-    settings: Settings,
-    config: str | None,
-    shapes: Shapes,
-    typed_db: str | None,
-) -> str:
-    command = ["tune", "build", "--model", model]
-    if typed_db is not None or "://" not in settings.database.url:
-        command += ["--db", settings.database.url]  # else a password may be in it
-    command += ["--output", Path(model).with_suffix(".tuned").name]
-    if settings.compile.threads != 1:
-        command += ["--threads", str(settings.compile.threads)]
-    if settings.compile.numerics != "default":
-        command += ["--numerics", settings.compile.numerics]
-    if settings.compile.targets:
-        command += ["--targets", ",".join(settings.compile.targets)]
-    if config is not None:
-        command += ["--config", config]
-    for name, shape in shapes.items():
-        command += ["--shape", f"{name}={','.join(map(str, shape))}"]
-    return shlex.join(command)
 
 
 @app.command()
@@ -200,6 +180,9 @@ def build(
         str | None,
         typer.Option("--cc", metavar="COMPILER", help="C compiler of the target, for C forms."),
     ] = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="In C forms export each kernel as a function too.")
+    ] = False,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Use code that was compiled before.")
     ] = True,
@@ -211,10 +194,12 @@ def build(
     point: PointOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    functions: FunctionsOption = None,
     dump_after: DumpOption = None,
     json: JsonOption = None,
 ) -> None:
     """Build a model from the best records, and list for every kernel what it runs."""
+    load_modules(functions or ())
     short_lived()
     shapes = shapes_of(shape)
     if cc is not None and (emit not in _C_FORMS or not cc.strip()):
@@ -248,6 +233,7 @@ def build(
         dump_after,
         precision=precision,
         compiler=cc,
+        kernels=kernels,
     )
     prepare(settings, config, model, [*request.files(), json], precision.files())
     result = build_model(request, digest)
@@ -292,10 +278,12 @@ def run(
             "(repeatable) [default: the middle of the bounds].",
         ),
     ] = None,
+    functions: FunctionsOption = None,
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
     json: JsonOption = None,
 ) -> None:
     """Run a built model and time it."""
+    load_modules(functions or ())
     shapes = numbers_of(shape)
     files = named_values(input, "--input", "NAME=FILE.npy")
     check_files(writes=[output, json], reads=[artefact, *files.values()])
@@ -324,9 +312,11 @@ def bench(
     numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    functions: FunctionsOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Time the built model against other engines in interleaved runs."""
+    """Time the built model against other engines in interleaved runs, at several sizes if open."""
+    load_modules(functions or ())
     shapes = shapes_of(shape)
     from configs.settings import load_settings
 
@@ -341,6 +331,12 @@ def bench(
     engines = benchmark.parse_engines(against)
     ours = build_executable(BuildRequest(model, "", settings, shapes, untuned=untuned))
     options = LatencyOptions(rounds=rounds)
+    from tuner.commands.bench_sizes import bench_sizes, has_sizes, sizes_table
+
+    if has_sizes(ours):
+        sized = bench_sizes(model, ours, engines, options)
+        show(json, sized.to_json(), sizes_table(sized))
+        return
     result = benchmark.bench(model, ours, engines, options)
     show(json, result.to_json(), benchmark.bench_table(result))
 
@@ -386,9 +382,11 @@ def inspect(
     numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    functions: FunctionsOption = None,
     dump_after: DumpOption = None,
 ) -> None:
     """Print a model's program at a stage of the compiler; with --db by the best records."""
+    load_modules(functions or ())
     shapes = shapes_of(shape)
     check_files(model=model)
     from configs.settings import load_settings
@@ -414,12 +412,18 @@ def inspect(
 def report(
     html: Annotated[str, typer.Option(metavar="FILE", help="Where the page goes.")],
     db: DbOption = None,
+    bench: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="What tune bench --json wrote: latencies by size."),
+    ] = None,
 ) -> None:
     """Write a page about the jobs and kernels of a database."""
-    check_files(writes=[html], databases=[db])
+    check_files(reads=bench or [], writes=[html], databases=[db])
     from tuner.reports.html_report import html_report
+    from tuner.reports.size_curves import read_curves
 
+    curves = [read_curves(path) for path in bench or []]
     with open_database(db) as store:
-        page = html_report(store)
+        page = html_report(store, curves)
     write_file(html, page)
     print(html)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from compiler.errors import SettingsError
 from compiler.limits import Allowance
 from compiler.types.dtypes import DType
+from compiler.types.structure import plain
 from compiler.types.tensor_type import Array
 
 Inputs: TypeAlias = Mapping[str, Array]
@@ -77,7 +78,7 @@ def onnxruntime_session(model: str, threads: int, *, optimised: bool = True) -> 
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    return lambda inputs: plain(dict(zip(names, session.run(names, dict(inputs)), strict=True)))
 
 
 def openvino(asked: Asked) -> list[Engine]:

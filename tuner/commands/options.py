@@ -52,6 +52,14 @@ TargetsOption = Annotated[
         help="CPUs to make code for, by name or TOML file; host is this machine.",
     ),
 ]
+FunctionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--functions",
+        metavar="FILE.py|MODULE",
+        help="Python that registers functions which the model calls by name (repeatable).",
+    ),
+]
 UntunedOption = Annotated[
     bool, typer.Option("--untuned", help="Default schedules only, without a database.")
 ]

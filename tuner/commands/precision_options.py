@@ -13,7 +13,7 @@ CalibrationOption = Annotated[
         metavar="FILE.npz|FOLDER",
         help="Data for int8 and auto: .npz with an array for each input, of the input's own shape "
         "(one sample), with one more axis in front or a longer first axis (several); a folder: "
-        "all its .npz.",
+        "all its .npz. Where sizes are open, each file or sample (0/x, 1/x, ...) has its own.",
     ),
 ]
 MethodOption = Annotated[

@@ -17,11 +17,12 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.guards import sizes_text
 from compiler.runtime.profile import KernelTime, Profile
 from compiler.types.dtypes import DType
+from compiler.types.structure import plain
 from compiler.types.tensor_type import Array, TensorType
 from configs.files import replacing
 from configs.regular_file import open_regular
 from measure.worker.stability import relative_mad
-from tuner.commands.chosen_sizes import program_of, sizes_of
+from tuner.commands.chosen_sizes import sizes_of
 from tuner.confirm.drawn_inputs import drawn_inputs
 from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
@@ -80,19 +81,16 @@ def run_model(
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
     read = {name: read_array(path) for name, path in files.items()}
     known = {name: array.shape for name, array in read.items()}
-    executable = program_of(executable, known, shapes or {})
     chosen = sizes_of(executable, known, shapes or {})
     given = {name: _stored(executable, name, array) for name, array in read.items()}
     inputs = {**drawn_inputs(executable, seed, chosen), **given}
-    outputs = executable.run(inputs)
+    outputs = plain(executable.run(inputs))
     samples = []
     for _ in range(repeat):
         start = time.perf_counter()
-        outputs = executable.run(inputs)
+        executable.run(inputs)
         samples.append(time.perf_counter() - start)
-    types = {name: str(type) for name, type in executable.outputs.items()}
-    if executable.signature is not None:
-        types = {name: _type_text(array) for name, array in outputs.items()}
+    types = {name: _type_text(array) for name, array in outputs.items()}
     spec, threads = executable.spec, executable.threads
     sizes = ", ".join(f"{name}={size}" for name, size in chosen.items())
     sizes = sizes or sizes_text(spec.guards)
@@ -210,6 +208,7 @@ def write_outputs(outputs: Mapping[str, Array], path: str) -> None:
         with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
             for name, array in outputs.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+                    stored = array.astype(str) if array.dtype.kind == "O" else np.asanyarray(array)
+                    np.lib.format.write_array(file, stored, allow_pickle=False)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import numpy as np
 
+from compiler.errors import InputError
 from compiler.runtime.executable import Executable
 from compiler.types.chosen_sizes import choose_sizes, put_sizes
 from compiler.types.conversions import converted
+from compiler.types.signature import ResultSource, Signature
 from compiler.types.tensor_type import Array, TensorType
 
 
@@ -34,5 +37,23 @@ def drawn_inputs(
     """
     inputs = seeded_inputs(executable.inputs_at(sizes), seed)
     if executable.signature is not None:
-        put_sizes(executable.signature, choose_sizes(executable.signature, sizes or {}), inputs)
+        put_sizes(executable.signature, executable.chosen_sizes(sizes or {}), inputs)
     return inputs
+
+
+def drawn_sizes(signature: Signature, seed: int) -> dict[str, int]:
+    """Sizes within the bounds, each order of magnitude as likely as another.
+
+    Raises `InputError` where no sizes fit that are looked at.
+    """
+    rng, drawn = np.random.default_rng(seed), dict[str, int]()
+    for source in signature.sources:
+        low, high = max(source.symbol.low, 1), source.symbol.high
+        if not isinstance(source, ResultSource):
+            drawn[source.symbol.name] = round(low * (high / low) ** rng.random())
+    for count in range(len(drawn), 0, -1):  # what must be equal leaves fewer to be drawn
+        try:
+            return choose_sizes(signature, dict(islice(drawn.items(), count)))
+        except InputError:
+            continue
+    return choose_sizes(signature, {})

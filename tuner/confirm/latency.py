@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -208,8 +208,11 @@ def compare_models(
     former: Executable | None = None,
     options: LatencyOptions = COMPARISON,
     agree: Agree = outputs_agree,
+    sizes: Mapping[str, int] | None = None,
 ) -> ModelLatency:
     """Latencies of all in interleaved runs on pinned cores, over the same memory.
+
+    Symbols have these `sizes`, those that are not named one in the middle of their bounds.
 
     Where buffers lie changes a model by some per cent for as long as they lie there: so all models
     run in one arena, from the same inputs to the same outputs, and a few of these have their turns.
@@ -229,7 +232,7 @@ def compare_models(
                 max_seconds=(end - begin) / (PLACEMENTS - number),
                 seed=options.seed + number,
             )
-            meetings.append(dict(enumerate(_latencies(models, part, agree))))
+            meetings.append(dict(enumerate(_latencies(models, part, agree, sizes))))
             took = time.perf_counter() - begin
     return latency_of_meetings(meetings)
 
@@ -257,14 +260,17 @@ def latency_of_meetings(meetings: Sequence[Meeting]) -> ModelLatency:
 
 
 def _latencies(
-    models: Sequence[Executable], options: LatencyOptions, agree: Agree
+    models: Sequence[Executable],
+    options: LatencyOptions,
+    agree: Agree,
+    sizes: Mapping[str, int] | None,
 ) -> list[list[float]]:
     """`interleaved_latencies` of models in one piece of memory."""
-    inputs = aligned_inputs(models[0])
-    arena = _arena(max(model.spec.arena_bytes for model in models), options.seed)
+    inputs = aligned_inputs(models[0], sizes=sizes)
+    arena = _arena(max(model.arena_bytes for model in models), options.seed)
     outputs = {
         name: aligned_empty(type.shape, type.dtype.numpy)
-        for name, type in models[0].outputs_at().items()
+        for name, type in models[0].outputs_at(sizes).items()
     }
     expected: dict[str, Array] = {}
     programs: list[Program] = []
@@ -286,9 +292,11 @@ def _arena(size: int, number: int) -> Array:
     return memory[begin : begin + size]
 
 
-def aligned_inputs(executable: Executable, seed: int = 0) -> dict[str, Array]:
+def aligned_inputs(
+    executable: Executable, seed: int = 0, sizes: Mapping[str, int] | None = None
+) -> dict[str, Array]:
     """`drawn_inputs` in memory that starts at cache lines."""
-    inputs = executable.empty_inputs()
-    for name, array in drawn_inputs(executable, seed).items():
+    inputs = executable.empty_inputs(sizes)
+    for name, array in drawn_inputs(executable, seed, sizes).items():
         np.copyto(inputs[name], array)
     return inputs

@@ -1,14 +1,15 @@
 """Which schedules serve which sizes: the best of a search, side by side at representative sizes.
 
-A search measures at the greatest sizes. Kernels that end where their sizes say may have other
-schedules that are faster at less: those that were fast are timed at each point in turn, and few of
-them chosen that are within 5 % of the best everywhere.
+A search measures at a few sizes. Kernels that end where their sizes say may have other schedules
+that are faster at less: those that were fast at one of these are timed at each point in turn, and
+few of them chosen that are within 5 % of the best everywhere.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
@@ -19,7 +20,7 @@ from measure.farm.runner import Runner
 from measure.measurement import MeasureRequest, MeasureResult, Status
 from tuner.confirm.finalists import POLL_SECONDS, Settled
 from tuner.records.size_ranges import SizePlan, SizePoint, SizeRange, cover, merged
-from tuner.search.tasks import TuningTask
+from tuner.search.tasks import Planned, TuningTask
 
 CONTENDERS = 6
 SAMPLES = 10
@@ -37,7 +38,7 @@ class SizeRace:
         self._stopped = False
         self._number = 0
         self._times: dict[tuple[str, int], dict[str, float]] = {}  # by workload and point
-        self._tasks: dict[str, tuple[TuningTask, list[str]]] = {}
+        self._tasks: dict[str, tuple[TuningTask, dict[str, Planned]]] = {}
 
     def stop(self) -> None:
         """Submit nothing more; safe to call from a signal handler."""
@@ -56,12 +57,14 @@ class SizeRace:
         `applied` are the hashes of the schedules that are applied, by workload; `out_of_time` tells
         whether so many seconds from now is too late. What fails or scatters is left out.
         """
-        sized = [task for task in tasks if greatest_sizes(task.kernel)]
+        sized = [task for task in tasks if greatest_sizes(task.kernel) and not task.sizes]
         sized.sort(key=_cost, reverse=True)
         for task in sized:
-            names = contenders(task, applied.get(task.key.workload, task.default.hash))
-            if len(names) > 1:
-                self._tasks[task.key.workload] = task, names
+            key = task.key.workload
+            others = [other for other in tasks if other.sizes and other.built_as == key]
+            found = contenders(task, others, applied)
+            if len(found) > 1:
+                self._tasks[key] = task, found
         waiting = iter([(key, place) for key in self._tasks for place in range(len(self._points))])
         options = {**timing, "samples": SAMPLES}
         pending: dict[str, tuple[str, int]] = {}
@@ -79,13 +82,13 @@ class SizeRace:
             for result in runner.results(POLL_SECONDS):
                 where = pending.pop(result.request_id, None)
                 if where is not None and result.status is Status.OK:
-                    self._times[where] = _medians(result, self._tasks[where[0]][1])
+                    self._times[where] = _medians(result, list(self._tasks[where[0]][1]))
 
     def _request(
         self, workload: str, place: int, options: Mapping[str, float | int]
     ) -> MeasureRequest:
-        task, names = self._tasks[workload]
-        first, *others = (task.plans[name].schedule for name in names)
+        task, racing = self._tasks[workload]
+        first, *others = (planned.schedule for planned in racing.values())
         self._number += 1
         return MeasureRequest(
             request_id=f"{self._job[:16]}-sizes-{self._number}",
@@ -110,14 +113,15 @@ class SizeRace:
         schedules: list[dict[str, list[Any]]] = [{} for _ in every]
         seconds = [[0.0, 0.0] for _ in every]
         for key in known:
-            task, names = self._tasks[key]
+            task, racing = self._tasks[key]
+            applied = next(iter(racing))
             times = [self._times[key, number] for number in every]
-            for number, name in enumerate(cover(times, names[0])):
+            for number, name in enumerate(cover(times, applied)):
                 calls = task.progress.occurrences
                 seconds[number][0] += calls * times[number][name]
-                seconds[number][1] += calls * times[number][names[0]]
-                if name != names[0]:
-                    schedules[number][key] = task.plans[name].schedule
+                seconds[number][1] += calls * times[number][applied]
+                if name != applied:
+                    schedules[number][key] = racing[name].schedule
         for number, (own, one) in enumerate(seconds):
             if own > (1.0 - LEAST_GAIN) * one:  # not worth a program, or noise
                 schedules[number], seconds[number] = {}, [one, one]
@@ -140,14 +144,27 @@ def applied_schedules(
     return {task.key.workload: found[task.key] for task in tasks if task.key in found}
 
 
-def contenders(task: TuningTask, applied: str) -> list[str]:
-    """The hashes of the schedules that race: the applied one, the default one, the fastest."""
-    fastest = sorted(
-        (name for name in task.plans if math.isfinite(task.known.get(name, math.inf))),
-        key=lambda name: task.known[name],
-    )
-    wanted = dict.fromkeys((applied, task.default.hash, *fastest))
-    return [name for name in wanted if name in task.plans][:CONTENDERS]
+def contenders(
+    task: TuningTask, others: Sequence[TuningTask], applied: Mapping[str, str]
+) -> dict[str, Planned]:
+    """The schedules of a kernel that race, by their hashes: the one that is applied, the default
+    one, what was found best for other sizes (by the tasks `others`), then the fastest of each.
+
+    `applied` are hashes by workload.
+    """
+    tasks = (task, *others)
+    plans = {name: planned for each in reversed(tasks) for name, planned in each.plans.items()}
+    settled = [applied.get(each.key.workload, each.default.hash) for each in tasks]
+    fastest = map(_fastest_first, tasks)
+    in_turn = (name for places in zip_longest(*fastest) for name in places if name is not None)
+    wanted = dict.fromkeys((settled[0], task.default.hash, *settled, *in_turn))
+    names = [name for name in wanted if name in plans]
+    return {name: plans[name] for name in names[:CONTENDERS]}
+
+
+def _fastest_first(task: TuningTask) -> list[str]:
+    known = (name for name in task.plans if math.isfinite(task.known.get(name, math.inf)))
+    return sorted(known, key=lambda name: task.known[name])
 
 
 def _medians(result: MeasureResult, names: Sequence[str]) -> dict[str, float]:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from compiler.kernels.count_work import elements, kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.kernel_sizes import live_extents
 from compiler.schedule.nest_shape import NestShape, Numbers
 from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
 from compiler.schedule.vectors import vector_lanes
@@ -312,21 +313,29 @@ class _SketchTables:
 
 
 def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
-    """The values of `KERNEL_FEATURES`."""
+    """The values of `KERNEL_FEATURES`; extents are those at the sizes that it is tuned for."""
     anchor = kernel.stage(kernel.anchor)
-    flops, moved = kernel_flops(kernel), kernel_bytes(kernel)
+    live = live_extents(kernel)
+    spatial = [axis.extent for axis in anchor.axes]
+    if anchor.shape == kernel.output.shape:
+        spatial = list(live.output)
+    reduce = [live.reduce.get(axis.name, axis.extent) for axis in anchor.reduce_axes]
+    whole = math.prod(axis.extent for axis in anchor.reduce_axes)
+    rows = math.prod(live.output) / max(1, elements(kernel.output))
+    flops = kernel_flops(kernel) * rows * math.prod(reduce) / max(1, whole)
+    moved = kernel_bytes(kernel)
     return (
         float(flops),
         float(moved),
         flops / max(1, moved),
-        float(math.prod(axis.extent for axis in anchor.reduce_axes)),
-        float(elements(kernel.output)),
+        float(math.prod(reduce)),
+        float(math.prod(live.output)),
         float(anchor.dtype.bytes),
         float(len(kernel.stages)),
         float(kernel.stages.index(anchor)),
         float(len(kernel.inputs)),
-        *_innermost([axis.extent for axis in anchor.axes], SPATIAL_AXES),
-        *_innermost([axis.extent for axis in anchor.reduce_axes], REDUCE_AXES),
+        *_innermost(spatial, SPATIAL_AXES),
+        *_innermost(reduce, REDUCE_AXES),
     )
 
 

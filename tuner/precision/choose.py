@@ -25,7 +25,6 @@ from compiler.target import Target
 from compiler.types.numerics import Numerics
 from compiler.types.precision import Precision
 from configs.settings import Settings
-from tuner.building.lowered import refuse_open_sizes
 from tuner.calibration.choice import (
     RELATIVE_ERROR,
     ChoicePoint,
@@ -74,7 +73,6 @@ def choose_precisions(
     that nothing below f32 meets; MeasureError.
     """
     options.check_search()
-    refuse_open_sizes(graph)
     model = PlannedModel(prepare(graph), settings, target, choose, say)
     if not model.found:
         raise SettingsError(

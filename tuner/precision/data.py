@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.types.chosen_sizes import put_sizes, types_at
 from compiler.types.precision import Calibration
+from compiler.types.tensor_type import Array
 from tuner.calibration.collect import calibrate
-from tuner.calibration.data import Samples, Split, read_samples
+from tuner.calibration.data import SampleForm, Samples, Split, read_samples
 from tuner.calibration.metric import Metric
 from tuner.calibration.options import PrecisionOptions
 from tuner.calibration.solo import SOLO_SAMPLES
-from tuner.confirm.drawn_inputs import seeded_inputs
+from tuner.confirm.drawn_inputs import drawn_sizes, seeded_inputs
 from tuner.precision.effects import Effects
 from tuner.precision.model import PlannedModel
 
@@ -65,15 +67,15 @@ def read_data(model: PlannedModel, options: PrecisionOptions) -> Data:
     Raises InputError or SettingsError for data and labels that do not fit the model, for too few
     samples and for a metric that is not there.
     """
-    types = {name: model.prepared.types[name] for name in model.prepared.inputs}
+    form = SampleForm.of(model.prepared, options.several)
     seed = model.settings.search.seed
     metric = options.load_metric()
     if options.calibration is None:
         model.say("no calibration data: errors are those of random inputs, and int8 is left out")
-        drawn = [seeded_inputs(types, seed + number) for number in range(DRAWN_SAMPLES)]
-        samples = Samples.of(drawn, types)
+        drawn = [_random_run(form, seed + number) for number in range(DRAWN_SAMPLES)]
+        samples = Samples.of(drawn, form)
     else:
-        samples = read_samples(options.calibration, types)
+        samples = read_samples(options.calibration, form)
     if metric is not None:
         metric.check(len(samples))
     parts = Split.of(len(samples), seed)
@@ -92,3 +94,13 @@ def read_data(model: PlannedModel, options: PrecisionOptions) -> Data:
         return Part(samples.part(numbers), own)
 
     return Data(part(parts.search), part(parts.check), part(parts.report), calibration)
+
+
+def _random_run(form: SampleForm, seed: int) -> dict[str, Array]:
+    """Random inputs of a model, of sizes that are drawn, too, where these are open."""
+    if form.signature is None:
+        return seeded_inputs(form.types, seed)
+    sizes = drawn_sizes(form.signature, seed)
+    inputs = seeded_inputs(types_at(form.signature.inputs, sizes), seed)
+    put_sizes(form.signature, sizes, inputs)
+    return inputs

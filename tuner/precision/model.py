@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from tuner.building.compile import compile_with
 from tuner.confirm.latency import aligned_inputs
 from tuner.precision.search import Assignment
 from tuner.precision.speed import UniformTimes, marked, uniform_times
+from tuner.records.size_ranges import points_of
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -78,7 +79,14 @@ class PlannedModel:
 
     def executable(self, graph: Graph, numerics: Numerics = DEFAULT_NUMERICS) -> Executable:
         """The same, loaded."""
-        return Executable(self.compiled(graph, numerics).spec)
+        return Executable(self.compiled(graph, numerics).spec.of_tensors())
+
+    def _greatest_sizes(self) -> Mapping[str, int]:
+        """Those at which kernels on record were measured."""
+        signature = self.prepared.signature
+        if signature is None:
+            return {}
+        return points_of(signature)[-1].symbols
 
     def times(
         self, kinds: Sequence[Precision], calibration: Calibration | None
@@ -90,5 +98,6 @@ class PlannedModel:
         for kind in kinds:
             plan = PrecisionPlan(self.assignment(kind), calibration)
             builds[kind] = self.compiled(*apply_precisions(graph, plan))
-        inputs = aligned_inputs(Executable(builds[Precision.F32].spec), self.settings.search.seed)
+        executable = Executable(builds[Precision.F32].spec.of_tensors())
+        inputs = aligned_inputs(executable, self.settings.search.seed, self._greatest_sizes())
         return uniform_times(builds, inputs)

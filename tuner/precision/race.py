@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import fsum
+from statistics import median
 
+from compiler.graph.ir import Graph
 from compiler.types.precision import Calibration
 from measure.compare import Comparison, compare_paired
 from tuner.calibration.choice import ChoicePoint
 from tuner.confirm.latency import COMPARISON, aligned_inputs, interleaved_latencies, pinned
 from tuner.precision.model import PlannedModel
 from tuner.precision.search import Assignment, Point, pareto
+from tuner.records.size_ranges import points_of
 
 RACED_WITHIN, RACED_BEYOND = 4, 3
 """Points within the error, and beyond it, that are timed beside f32 and the uniform ones."""
+MOST_SIZES = 3
 RACE = replace(COMPARISON, max_seconds=10.0)
 
 
@@ -80,11 +85,45 @@ def race(
 def run_in_turn(
     model: PlannedModel, assignments: Sequence[Assignment], calibration: Calibration | None
 ) -> list[list[float]]:
-    """Seconds of whole models with these plans, from interleaved runs on pinned cores."""
+    """Seconds of whole models with these plans, from interleaved runs on pinned cores.
+
+    Where sizes are open they are run at representative ones, see `together`.
+    """
     executables = [
         model.executable(*model.lowered(assignment, calibration)) for assignment in assignments
     ]
-    inputs = aligned_inputs(executables[0], model.settings.search.seed)
-    bound = [executable.bind(inputs) for executable in executables]
-    with pinned(executables[0].threads):
-        return interleaved_latencies([run.run for run in bound], RACE)
+    chosen = representative_sizes(model.prepared)
+    options = replace(RACE, max_seconds=RACE.max_seconds / len(chosen))
+    found = []
+    for sizes in chosen:
+        inputs = aligned_inputs(executables[0], model.settings.search.seed, sizes)
+        bound = [executable.bind(inputs) for executable in executables]
+        with pinned(executables[0].threads):
+            found.append(interleaved_latencies([run.run for run in bound], options))
+    return found[0] if len(found) == 1 else together(found)
+
+
+def representative_sizes(graph: Graph) -> list[Mapping[str, int]]:
+    """Sizes at which plans are timed: few of those between the least and the greatest."""
+    if graph.signature is None:
+        return [{}]
+    points = points_of(graph.signature)
+    last = len(points) - 1
+    spread = sorted({round(last * n / (MOST_SIZES - 1)) for n in range(MOST_SIZES)})
+    return [points[number].symbols for number in spread]
+
+
+def together(found: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """Samples of each program at several sizes as samples of all sizes: each size counts alike.
+
+    Seconds at a size are shares of the first program's median there.
+    """
+    scales = [median(times[0]) for times in found]
+    count = min(len(samples) for times in found for samples in times)
+    return [
+        [
+            fsum(times[program][i] / scale for times, scale in zip(found, scales, strict=True))
+            for i in range(count)
+        ]
+        for program in range(len(found[0]))
+    ]

@@ -56,7 +56,9 @@ def uniform_times(
 
     Calls that convert what a contraction made count as its own.
     """
-    executables = {precision: Executable(built.spec) for precision, built in builds.items()}
+    executables = {
+        precision: Executable(built.spec.of_tensors()) for precision, built in builds.items()
+    }
     timed: dict[Precision, list[list[float]]] = {precision: [] for precision in builds}
     with pinned(max(executable.threads for executable in executables.values())):
         for _ in range(_ROUNDS):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from compiler.types.sizes import Symbol, symbols_of, value_of
 WITHIN = 0.05
 """A schedule serves a size if it takes so much longer than the best at most (0.05 is 5 %)."""
 MOST_POINTS = 9
+SEARCHED = 3
 Bounds: TypeAlias = Mapping[str, tuple[int, int]]
 
 
@@ -36,16 +37,16 @@ class SizePoint:
         return ", ".join(f"{name}={value}" for name, value in self.symbols.items())
 
 
-def points_of(signature: Signature) -> list[SizePoint]:
+def points_of(signature: Signature, *, only_told: bool = True) -> list[SizePoint]:
     """Representative sizes of a model: of each symbol the least, the greatest and those between.
 
-    Only symbols that are the extent of an input's axis, and that kernels are told of, have points;
-    others stay at the greatest.
+    Only symbols that are the extent of an input's axis, and that kernels are told of (or all of
+    these), have points; others stay at the greatest.
     """
     symbols = {source.symbol.name: source.symbol for source in signature.sources}
     told = {symbol.name for size in signature.sizes for symbol in symbols_of(size)}
     axes = [s.symbol.name for s in signature.sources if isinstance(s, AxisSource)]
-    able = [name for name in dict.fromkeys(axes) if name in told]
+    able = [name for name in dict.fromkeys(axes) if name in told or not only_told]
     each = next((n for n in (4, 3, 2) if n ** len(able) <= MOST_POINTS), 1)
     samples = {name: _samples(symbols[name], each) for name in able}
     points = []
@@ -56,6 +57,15 @@ def points_of(signature: Signature) -> list[SizePoint]:
         sizes = tuple(value_of(size, values) for size in signature.sizes)
         points.append(SizePoint({name: values[name] for name in able}, sizes, bounds))
     return points
+
+
+def searched_points(points: Sequence[SizePoint]) -> list[SizePoint]:
+    """Those of a model's points that a search measures at: the smallest, a middle one, the
+    greatest."""
+    ordered = sorted(points, key=lambda point: math.prod(point.symbols.values()))
+    if len(ordered) <= SEARCHED:
+        return ordered
+    return [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
 
 
 def _samples(symbol: Symbol, count: int) -> list[tuple[int, tuple[int, int]]]:
@@ -105,17 +115,24 @@ class SizeRange:
     bounds: Bounds
     schedules: Mapping[str, list[Any]]
 
+    def holds(self, point: SizePoint) -> bool:
+        """Whether a point is of this range."""
+        ends = ((point.symbols[name], *ends) for name, ends in self.bounds.items())
+        return all(low <= value <= high for value, low, high in ends)
+
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
     """What a job found for a model's range of sizes.
 
     `seconds` are those of all kernels that depend on the sizes, at each point, by its name: with
-    the schedules of the plan, and with those that are applied anyway.
+    the schedules of the plan, and with those that are applied anyway. `models` are seconds of the
+    whole model, tuned and untuned, at the points where it was measured.
     """
 
     ranges: tuple[SizeRange, ...]
     seconds: Mapping[str, tuple[float, float]]
+    models: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
@@ -128,6 +145,7 @@ class SizePlan:
                 for item in self.ranges
             ],
             "seconds": {name: list(both) for name, both in self.seconds.items()},
+            "models": {name: list(both) for name, both in self.models.items()},
         }
 
     @staticmethod
@@ -141,7 +159,8 @@ class SizePlan:
             for item in data["ranges"]
         )
         seconds = {str(n): (float(a), float(b)) for n, (a, b) in data["seconds"].items()}
-        return SizePlan(ranges, seconds)
+        models = {str(n): (float(a), float(b)) for n, (a, b) in data.get("models", {}).items()}
+        return SizePlan(ranges, seconds, models)
 
 
 def merged(ranges: Sequence[SizeRange]) -> tuple[SizeRange, ...]:

@@ -16,7 +16,7 @@ from db import queries
 from db.records import TaskKey, TrialRecord
 from db.store import Store
 from tuner.records.trials import latency_of, record_to_apply, search_trials
-from tuner.reports import html_plans
+from tuner.reports import html_plans, size_curves
 from tuner.reports.report import (
     format_duration,
     format_ratio,
@@ -24,13 +24,15 @@ from tuner.reports.report import (
     format_speed_up,
     format_time,
 )
+from tuner.reports.size_curves import SizeCurves, curves_of_plans, drawn
 from tuner.reports.terminal import printable
 
 _WIDTH, _HEIGHT = 160, 28
 
 
-def html_report(store: Store) -> str:
-    """The page: jobs, precisions that were chosen, every tuned kernel with its progress."""
+def html_report(store: Store, benches: Sequence[SizeCurves] = ()) -> str:
+    """The page: jobs, precisions that were chosen, latencies by size, every tuned kernel with its
+    progress. `benches` are further latencies by size."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -48,6 +50,9 @@ def html_report(store: Store) -> str:
         plans=html_plans.plans(store),
         plan_width=html_plans.WIDTH,
         plan_height=html_plans.HEIGHT,
+        size_curves=drawn([*benches, *curves_of_plans(store)]),
+        curves_width=size_curves.WIDTH,
+        curves_height=size_curves.HEIGHT,
     )
 
 

@@ -60,6 +60,7 @@ def _latencies(tasks: Sequence[TaskStatus]) -> list[str]:
     The untuned figure is left out while a default schedule among them has none: the two could not
     be compared.
     """
+    tasks = [task for task in tasks if not task.sizes]
     known = [task for task in tasks if task.is_measured]
     parts = []
     name = "model"

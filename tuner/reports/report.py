@@ -50,6 +50,7 @@ class TaskStatus:
     confirmed: float = math.nan
     placement: LogRatio | None = None
     target: str = ""  # the CPU, in a job for several
+    sizes: str = ""  # that the kernel is tuned for, where they are not the greatest of the model
 
     @property
     def latency(self) -> Latency:
@@ -77,11 +78,13 @@ class TaskStatus:
 
 
 def sum_of(tasks: Sequence[TaskStatus]) -> Latency:
-    """Seconds that the model spends in the tasks that were measured.
+    """Seconds that the model spends in the tasks that were measured, at its greatest sizes.
 
     Their errors are independent: the squares of the intervals' halves add up.
     """
-    parts = [(task.occurrences, task.latency) for task in tasks if task.is_measured]
+    parts = [
+        (task.occurrences, task.latency) for task in tasks if task.is_measured and not task.sizes
+    ]
     total = math.fsum(times * latency.value for times, latency in parts)
     below = math.hypot(*(times * (latency.value - latency.low) for times, latency in parts))
     above = math.hypot(*(times * (latency.high - latency.value) for times, latency in parts))
@@ -89,11 +92,14 @@ def sum_of(tasks: Sequence[TaskStatus]) -> Latency:
 
 
 def shares(tasks: Sequence[TaskStatus]) -> list[float]:
-    """Each task's share of the model's time; NaN while nothing of it was measured."""
+    """Each task's share of the model's time; NaN while nothing of it was measured, and of tasks for
+    other sizes than the greatest."""
     total = sum_of(tasks).value
     if total <= 0:
         return [math.nan] * len(tasks)
-    return [task.cost / total if task.is_measured else math.nan for task in tasks]
+    return [
+        task.cost / total if task.is_measured and not task.sizes else math.nan for task in tasks
+    ]
 
 
 def format_seconds(seconds: float) -> str:
@@ -168,6 +174,7 @@ def task_to_json(task: TaskStatus) -> dict[str, Any]:
         "kernel": task.kernel,
         "workload": task.key,
         "target": task.target,
+        "sizes": task.sizes,
         "occurrences": task.occurrences,
         "trials": task.trials,
         "failures": task.failures,

@@ -56,7 +56,8 @@ class TaskProgress:
     """What the budget knows of one task.
 
     `best` is the latency that the task's nominee is expected to have when it is confirmed: it rises
-    when a schedule was believed too much.
+    when a schedule was believed too much. `weight` is what a second of it is worth beside one of
+    the model at its greatest sizes: a model that is to be fast at small sizes is so by shares.
     """
 
     occurrences: int
@@ -71,6 +72,7 @@ class TaskProgress:
     headroom: float = math.inf  # log2 of the speed-up that the cost model thinks possible
     seconds: float = 0.0  # spent on building, checking and timing
     history: list[float] = field(default_factory=list)  # best latency after each trial
+    weight: float = 1.0
 
     def record(self, best: float, seconds: float = 0.0) -> None:
         """Count a finished trial that took `seconds`, after which the best latency is this."""
@@ -92,8 +94,8 @@ class TaskProgress:
 
     @property
     def cost(self) -> float:
-        """Seconds that the model spends in this kernel, with the best schedule so far."""
-        return self.occurrences * self.best
+        """Seconds that the model spends in this kernel with the best schedule so far, weighted."""
+        return self.weight * self.occurrences * self.best
 
     @property
     def recent_rate(self) -> float:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compiler.kernels.calls_in_run import calls_in_run
 from compiler.kernels.kernel import FusedKernel, KernelProgram
+from compiler.kernels.kernel_sizes import kernel_at
 from compiler.kernels.serialize import kernel_to_json
+from compiler.kernels.workload_key import workload_key
 from compiler.schedule.space import ScheduleSpace
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
@@ -15,6 +18,7 @@ from tuner.model.cost_model import CostModel
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.model.history import PastKernel, bests
 from tuner.model.relatives import Known, nearest_bests
+from tuner.records.size_ranges import SizePoint
 from tuner.records.trials import task_key
 from tuner.search.budget import TaskProgress
 from tuner.search.strategy import Score, SearchProblem, make_strategy
@@ -24,14 +28,33 @@ from tuner.search.tasks import TuningTask, plan
 
 def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int]]:
     """Each distinct kernel and how often the model calls it, by workload key."""
-    return {key: (calls[0].kernel, len(calls)) for key, calls in program.kernel_calls().items()}
+    counts = calls_in_run(program)
+    return {key: (calls[0].kernel, counts[key]) for key, calls in program.kernel_calls().items()}
+
+
+def kernels_at(
+    kernels: Mapping[str, tuple[FusedKernel, int]], points: Sequence[SizePoint]
+) -> tuple[dict[str, tuple[FusedKernel, int]], dict[str, str]]:
+    """The kernels as they are tuned for each of the points, and what sizes those are by key.
+
+    A kernel that does not depend on a point's sizes, or for which they are the greatest, is itself.
+    """
+    found, names = dict(kernels), dict[str, str]()
+    for point in points:
+        for kernel, calls in kernels.values():
+            sized = kernel_at(kernel, point.sizes)
+            key = workload_key(sized)
+            if key not in found:
+                found[key], names[key] = (sized, calls), str(point)
+    return found, names
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
     """The kernels of a model for one target, and what is known of them beforehand.
 
-    `kernels` are by workload key, each with the number of its calls. After the default schedule,
+    `kernels` are by workload key, each with the number of its calls; of those that are tuned for
+    other sizes than the greatest, `sizes` says these (`kernels_at`). After the default schedule,
     first tried are the best ones that `elsewhere` has of the same kernel (by workload: for another
     number of threads, say) and those of the nearest relatives in `past`, kernels tuned before.
     """
@@ -40,6 +63,7 @@ class TaskSource:
     kernels: Mapping[str, tuple[FusedKernel, int]]
     past: Sequence[PastKernel] = ()
     elsewhere: Mapping[str, Sequence[Known]] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_tasks(
@@ -106,6 +130,7 @@ def _tasks_of(
                 progress=TaskProgress(occurrences),
                 default=default,
                 target=name,
+                sizes=source.sizes.get(key, ""),
             )
         )
     return tasks

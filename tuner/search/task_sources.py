@@ -14,20 +14,25 @@ from tuner.from_settings import limits_of
 from tuner.model.cost_model import TrainingData
 from tuner.model.features import FeatureLayout
 from tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
+from tuner.records.size_ranges import points_of, searched_points
 from tuner.records.trials import task_key
-from tuner.search.make_tasks import TaskSource, distinct_kernels
+from tuner.search.make_tasks import TaskSource, distinct_kernels, kernels_at
 
 
 def task_source(
     store: Store, graph: Graph, numerics: Numerics, target: Target, settings: Settings
 ) -> TaskSource:
-    """The kernels that a model has for a target, and what the database knows beforehand."""
+    """The kernels that a model has for a target, and what the database knows beforehand.
+
+    Of a model with a range of sizes each kernel is there for a few of them.
+    """
     program = kernels_of(graph, target, limits=limits_of(settings), numerics=numerics)
-    kernels = distinct_kernels(program)
+    points = [] if graph.signature is None else searched_points(points_of(graph.signature))
+    kernels, sizes = kernels_at(distinct_kernels(program), points)
     like = task_key("", target, settings.compile.threads, settings.compile.numerics)
     past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
     found = {key: kernel for key, (kernel, _) in kernels.items()}
-    return TaskSource(target, kernels, past, bests_elsewhere(store, found, like))
+    return TaskSource(target, kernels, past, bests_elsewhere(store, found, like), sizes)
 
 
 def known_of_others(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
 from compiler.schedule.space import Candidate, ScheduleSpace
 from db.records import BestRecord, TaskKey, TrialRecord, hash_json
 from measure.compare import LogRatio
@@ -46,7 +47,8 @@ class TuningTask:
     measured to the candidates that wait for it. `confirmed_latency` is that of the record to
     apply, infinity when the search expects another schedule to beat it. `placements` are where the
     model's calls have the kernel's buffers. `target` is what the CPU is called, in a job for
-    several.
+    several; `sizes` are those that the kernel is tuned for, in words, where a model has a range of
+    them and these are not the greatest.
     """
 
     kernel: FusedKernel
@@ -59,6 +61,7 @@ class TuningTask:
     default: Planned
     placements: tuple[Placement, ...] = ()
     target: str = ""
+    sizes: str = ""
     candidates: list[Candidate] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
@@ -78,6 +81,16 @@ class TuningTask:
         self._features = self.extract([])
         self.ranking = Ranking(self.default.hash)
         self.plans[self.default.hash] = self.default
+
+    @property
+    def name(self) -> str:
+        """What the kernel is called, for people."""
+        return f"{self.kernel.name} at {self.sizes}" if self.sizes else self.kernel.name
+
+    @property
+    def built_as(self) -> str:
+        """The workload key that the kernel has in a build, for which no sizes are said."""
+        return workload_key(replace(self.kernel, sizes=())) if self.sizes else self.key.workload
 
     @property
     def timed_at(self) -> tuple[list[int], ...]:
@@ -236,7 +249,7 @@ class TuningTask:
             expected, interval = self.confirmed_latency, self.confirmed_interval
         known = math.isfinite(expected)
         return TaskStatus(
-            kernel=self.kernel.name,
+            kernel=self.name,
             key=self.key.workload,
             occurrences=self.progress.occurrences,
             trials=self.progress.trials,
@@ -249,6 +262,7 @@ class TuningTask:
             low=interval[0] if known else math.nan,
             high=interval[1] if known else math.nan,
             target=self.target,
+            sizes=self.sizes,
         )
 
 

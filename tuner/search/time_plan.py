@@ -18,10 +18,12 @@ SEARCH_SHARE = 0.4  # of what is left before the search, which it gets at least
 COMPARISON_SECONDS = 4.0  # of the whole models, at least
 ROUNDS = 60  # of such a comparison, each a run of both models
 LEAST_ROUNDS = 16  # of these, however late it is; some are for warming up
+ELSEWHERE_SECONDS = 8.0  # of a comparison by a node of a cluster
 COMPARISON_MOST = 30.0  # that are wanted for slow models
 PATIENCE = 3.0  # times as long as wanted, a comparison may take if there is time
 AT_A_SIZE_SECONDS = 0.4  # of a kernel's fastest schedules at one size
-SIZES_SHARE = 0.15  # of what is left before the search, for all sizes together, at most
+MODEL_AT_A_SIZE_SECONDS = 1.2  # of the whole model at one size
+SIZES_SHARE = 0.25  # of what is left before the search, for all sizes together, at most
 
 
 class TimePlan:
@@ -37,7 +39,9 @@ class TimePlan:
         self._clock = clock
         self.build_seconds = 0.0  # of one build of the model
         self.run_seconds = 0.0  # of one run of the model
+        self.elsewhere = 0  # models that nodes of a cluster measure
         self._size_seconds = 0.0  # kept for measuring kernels at several sizes
+        self._model_seconds = 0.0  # the same of the whole model
 
     @property
     def left(self) -> float | None:
@@ -51,13 +55,25 @@ class TimePlan:
         if left is None:
             return self._wanted
         least = 2.0 * LEAST_ROUNDS * self.run_seconds
-        return max(least, min(PATIENCE * self._wanted, left - ENDING_SECONDS))
+        return max(least, min(PATIENCE * self._wanted, left - ENDING_SECONDS - self._model_seconds))
 
-    def keep_for_sizes(self, measurements: int) -> None:
-        """Keep time for so many measurements of kernels at several sizes, after the finalists."""
-        wanted = AT_A_SIZE_SECONDS * measurements
+    def keep_for_sizes(self, kernels: int, models: int) -> None:
+        """Keep time for so many measurements of kernels, and of whole models, at several sizes."""
+        wanted = AT_A_SIZE_SECONDS * kernels + MODEL_AT_A_SIZE_SECONDS * models
         left = self.left
-        self._size_seconds = wanted if left is None else min(wanted, SIZES_SHARE * left)
+        share = 1.0 if left is None else min(1.0, SIZES_SHARE * left / wanted)
+        self._size_seconds = share * AT_A_SIZE_SECONDS * kernels
+        self._model_seconds = share * MODEL_AT_A_SIZE_SECONDS * models
+
+    def begin_sizes(self) -> None:
+        """What was kept for measuring kernels at several sizes is for that now."""
+        self._size_seconds = 0.0
+
+    @property
+    def at_sizes_seconds(self) -> float:
+        """What measuring the whole model at several sizes may take, as the last thing to do."""
+        left = self.left
+        return self._model_seconds if left is None else max(0.0, left - ENDING_SECONDS)
 
     def search_minutes(self, tasks: int) -> float | None:
         """Minutes for the search, from now on, of so many tasks."""
@@ -80,4 +96,5 @@ class TimePlan:
     @property
     def _confirmation(self) -> float:
         ending = CLOSING_SECONDS + 2.0 * self.build_seconds + self._wanted + ENDING_SECONDS
-        return ending + self._size_seconds
+        kept = self._size_seconds + self._model_seconds + ELSEWHERE_SECONDS * self.elsewhere
+        return ending + kept

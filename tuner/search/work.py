@@ -179,7 +179,4 @@ def refuted_reference(task: TuningTask, result: MeasureResult) -> str:
     lines = result.error.strip().splitlines()
     reason = f" ({lines[-1]})" if lines else ""
     happened = FAILED.get(result.status, "failed")
-    return (
-        f"the reference of {task.kernel.name} {happened}{reason}: "
-        f"candidates are measured {others} now"
-    )
+    return f"the reference of {task.name} {happened}{reason}: candidates are measured {others} now"

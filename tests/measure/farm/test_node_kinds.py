@@ -19,13 +19,14 @@ from configs.settings import Settings, load_settings, load_target
 from db import queries
 from db.store import Store
 from measure.farm.make_runner import create_runner
-from measure.farm.runner import Runner, RunnerOptions
+from measure.farm.runner import CallsNodes, Runner, RunnerOptions
 from measure.measurement import MeasureResult, Status
 from tests.end_to_end.tiny_model import tiny_model
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.measure.simulated_nodes import COMPILE_HERE, KIND, PROBE
-from tuner.job import tune_model
+from tuner.job_request import JobRequest
 from tuner.search.measuring import runner_options
+from tuner.tune_model import tune_model
 
 pytestmark = [
     pytest.mark.slow,
@@ -95,12 +96,14 @@ def test_one_job_tunes_for_both_kinds(cluster: Any, tmp_path: Path) -> None:
         options = runner_options(settings, target, tell)
         return create_runner("ray", replace(options, probe=PROBE, compile=COMPILE_HERE))
 
-    result = tune_model(tmp_path / "tiny.onnx", settings, make_runner=runner_of)
+    result = tune_model(JobRequest(tmp_path / "tiny.onnx", settings, make_runner=runner_of))
     assert {status.target for status in result.tasks} == {HOST.cpu, LESSER.cpu}
-    assert [(item.cpu, item.latency is None) for item in result.targets] == [
+    assert [(item.cpu, item.elsewhere) for item in result.targets] == [
         (HOST.cpu, False),
         (LESSER.cpu, True),
     ]
+    for item in result.targets:  # a node of the other kind has measured the other one
+        assert item.latency is not None and item.latency.untuned > 0
     with Store.open(tmp_path / "tuning.db") as store:
         for target in (HOST, LESSER):
             keys = [key for key in queries.tasks(store) if key.target == target.key]
@@ -117,7 +120,13 @@ def test_a_node_that_is_of_another_kind_times_nothing_and_a_target_without_one_i
     with join(cluster) as runner:
         runner.submit(replace(fresh, request_id="before", target=LESSER.key))
         assert collect(runner, 1)[0].status is Status.OK
+        assert isinstance(runner, CallsNodes)
+        assert runner.call_on(LESSER.key, PROBE, (), 60.0) == LESSER
+        with pytest.raises(MeasureError, match="on a x86-64-v3: there is no math:cosh2"):
+            runner.call_on(LESSER.key, "math:cosh2", (), 60.0)
         kind_file.write_text("x86-64-v2")
+        with pytest.raises(MeasureError, match="x86-64-v2 is no node for x86-64-v3"):
+            runner.call_on(LESSER.key, PROBE, (), 60.0)
         runner.submit(replace(fresh, request_id="after", target=LESSER.key))
         (result,) = collect(runner, 1)
     assert result.status is Status.INFRASTRUCTURE

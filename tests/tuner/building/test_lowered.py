@@ -22,6 +22,8 @@ from configs.settings import Settings, load_settings
 from db import queries
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.calibration.sized_rows import expected as rows_of
+from tests.tuner.calibration.sized_rows import sized_rows, sized_run
 from tuner.building.flow import build
 from tuner.building.lowered import record_choice, wider_note
 from tuner.building.request import BuildRequest
@@ -135,6 +137,28 @@ def test_contractions_that_8_bits_are_too_few_for_are_named(folder: Path) -> Non
     assert wider_note(graph(), choice) == told
     every = ChoicePoint(dict.fromkeys(precisions, Precision.INT8), 1.0, 0.0)
     assert wider_note(graph(), replace(choice, points=(every,))) == ""
+
+
+@pytest.mark.parametrize("rows", ["1..12", "1..3|4..12"])
+def test_ranges_of_open_sizes_are_those_of_samples_of_any(folder: Path, rows: str) -> None:
+    onnx.save(sized_rows(), "rows.onnx")
+    (folder / "samples").mkdir()
+    sizes = [(1, 1), (3, 5), (2, 3), (3, 8), (1, 4)]
+    for number, size in enumerate(sizes):
+        np.savez(f"samples/{number}.npz", **sized_run(*size))  # type: ignore[arg-type]
+    shapes = {"b": ("1..3",), "s": (rows,)}
+    precision = PrecisionOptions(calibration="samples")
+    request = BuildRequest(
+        "rows.onnx", "rows.tuned", settings("int8"), precision=precision, shapes=shapes
+    )
+    build(request)
+    build(replace(request, output="again.tuned", precision=PrecisionOptions()))
+    assert Path("again.tuned").read_bytes() == Path("rows.tuned").read_bytes()
+    model = compiler.load("rows.tuned")
+    for size in sizes:
+        run = sized_run(*size)
+        found, wanted = model.run(run)["y"], rows_of(run)
+        assert 0 < np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()
 
 
 def test_what_was_not_chosen_is_refused(folder: Path) -> None:

@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.target import host_target
 from configs.settings import load_settings
+from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.sized_cases import node
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tuner.building.compile import compile_with
 from tuner.building.overflow import overflow_note
@@ -37,3 +40,13 @@ def test_contractions_that_read_what_f16_does_not_hold_are_named(
     note = overflow_note(graph, built, settings)
     assert note.endswith("65504, bf16 does not: operands of wide") is named
     assert bool(note) is named
+
+
+def test_they_are_named_where_sizes_are_open() -> None:
+    nodes = [node("Mul", "x factor", "large"), node("MatMul", "large w", name="wide")]
+    constants = {"factor": np.array(1e6, np.float32), "w": np.ones((64, 64), np.float32)}
+    proto = model(nodes, [tensor("x", ["b", 64])], ["y"], constants)
+    graph = import_model_proto(proto, shapes={"b": ("1..4",)})
+    settings = load_settings(None, {"compile.numerics": "f16", "cache.enabled": False})
+    note = overflow_note(graph, compile_with(graph, None, settings, host_target()), settings)
+    assert note.endswith("bf16 does not: operands of wide")

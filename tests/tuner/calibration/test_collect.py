@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from compiler.errors import SettingsError
+from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
 from compiler.plan.apply_precisions import prepare
 from compiler.plan.contractions import contractions
 from compiler.runtime.executable import Executable
-from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
+from tests.tuner.calibration.sized_rows import SHAPES, kept, sized_rows, sized_run, sums
 from tuner.calibration import collect
 from tuner.calibration.collect import calibrate, with_outputs
-from tuner.calibration.data import Samples
+from tuner.calibration.data import SampleForm, Samples
 from tuner.calibration.ranges import Method
 
 
@@ -28,8 +29,8 @@ def network() -> Graph:
 
 
 def samples_of(graph: Graph, count: int = 3) -> Samples:
-    types: dict[str, TensorType] = {name: graph.types[name] for name in graph.inputs}
-    return Samples.of([random_inputs(graph, seed) for seed in range(count)], types)
+    runs = [random_inputs(graph, seed) for seed in range(count)]
+    return Samples.of(runs, SampleForm.of(graph))
 
 
 class Compiled:
@@ -63,6 +64,18 @@ def test_ranges_are_those_of_the_data_of_contractions(
         ]
         expected = float(np.min(values)), float(np.max(values))
         assert found.ranges[item.data_identity] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_padding_has_no_part_in_ranges() -> None:
+    graph = prepare(import_model_proto(sized_rows(), shapes=SHAPES))
+    runs = [sized_run(1, 3), sized_run(3, 5), sized_run(2, 1)]
+    samples = Samples.of(runs, SampleForm.of(graph))
+    found = calibrate(graph, samples, Method.of("minmax"), Compiled()).ranges
+    first, second = contractions(graph)
+    for item, read in ((first, sums), (second, kept)):
+        values = np.concatenate([read(run).reshape(-1) for run in runs])
+        wanted = values.min(), values.max()
+        assert found[item.data_identity] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
 def test_a_model_without_contractions_is_refused() -> None:

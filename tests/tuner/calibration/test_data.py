@@ -10,9 +10,9 @@ import pytest
 from compiler.errors import TunefarmError
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
-from tuner.calibration.data import Samples, Split, read_samples
+from tuner.calibration.data import SampleForm, Samples, Split, read_samples
 
-TYPES = {"x": TensorType(DType.F32, (2, 3)), "n": TensorType(DType.I64, ())}
+FORM = SampleForm({"x": TensorType(DType.F32, (2, 3)), "n": TensorType(DType.I64, ())})
 
 
 def save(path: Path, **arrays: Array) -> Path:
@@ -27,7 +27,7 @@ def whole(samples: Samples) -> list[tuple[list[float], int]]:
 def test_an_array_of_the_inputs_shape_is_one_sample(tmp_path: Path) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     file = save(tmp_path / "a.npz", x=x, n=np.array(4))
-    samples = read_samples(str(file), TYPES)
+    samples = read_samples(str(file), FORM)
     assert whole(samples) == [([0, 1, 2, 3, 4, 5], 4)]
 
 
@@ -37,7 +37,7 @@ def test_a_further_or_longer_first_axis_counts_samples(
 ) -> None:
     x = np.arange(18, dtype=np.float32).reshape(shape)
     file = save(tmp_path / "a.npz", x=x, n=np.array([7, 8, 9]))
-    found = whole(read_samples(str(file), TYPES))
+    found = whole(read_samples(str(file), FORM))
     assert [number for _, number in found] == [7, 8, 9]
     assert [row[0] for row, _ in found] == [0, 6, 12]
 
@@ -46,10 +46,10 @@ def test_files_of_a_folder_follow_each_other_by_name(tmp_path: Path) -> None:
     x = np.zeros((2, 3), np.float32)
     for name, number in (("b", 2), ("a", 1)):
         save(tmp_path / f"{name}.npz", x=x, n=np.array(number))
-    samples = read_samples(str(tmp_path), TYPES)
+    samples = read_samples(str(tmp_path), FORM)
     assert [number for _, number in whole(samples)] == [1, 2]
     assert [number for _, number in whole(samples.part([1]))] == [2]
-    assert samples.digest != read_samples(str(tmp_path / "a.npz"), TYPES).digest
+    assert samples.digest != read_samples(str(tmp_path / "a.npz"), FORM).digest
 
 
 GOOD = {"x": np.zeros((2, 3), np.float32), "n": np.array(0)}
@@ -73,7 +73,7 @@ def test_data_that_does_not_fit_is_refused_in_one_line(
 ) -> None:
     file = save(tmp_path / "a.npz", **arrays)
     with pytest.raises(TunefarmError, match=reason) as caught:
-        read_samples(str(file), TYPES)
+        read_samples(str(file), FORM)
     assert str(file) in str(caught.value)
 
 
@@ -82,20 +82,20 @@ def test_a_file_that_is_no_npz_is_refused(content: bytes, tmp_path: Path) -> Non
     file = tmp_path / "a.npz"
     file.write_bytes(content)
     with pytest.raises(TunefarmError, match=r"a\.npz: it is no \.npz file"):
-        read_samples(str(file), TYPES)
+        read_samples(str(file), FORM)
 
 
 def test_missing_file_and_empty_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TunefarmError, match=r"cannot read .*nowhere"):
-        read_samples(str(tmp_path / "nowhere.npz"), TYPES)
+        read_samples(str(tmp_path / "nowhere.npz"), FORM)
     with pytest.raises(TunefarmError, match=r"there is no \.npz file"):
-        read_samples(str(tmp_path), TYPES)
+        read_samples(str(tmp_path), FORM)
 
 
 def test_objects_in_an_npz_are_not_unpickled(tmp_path: Path) -> None:
     file = save(tmp_path / "a.npz", x=np.array([{}], object), n=np.array(0))
     with pytest.raises(TunefarmError, match="plain arrays"):
-        read_samples(str(file), TYPES)
+        read_samples(str(file), FORM)
 
 
 def test_split_is_seeded_and_leaves_nothing_out() -> None:
@@ -110,8 +110,8 @@ def test_split_is_seeded_and_leaves_nothing_out() -> None:
 
 def test_samples_in_memory_are_known_by_their_contents() -> None:
     runs = [{"x": np.zeros((2, 3), np.float32), "n": np.array(n)} for n in range(3)]
-    samples = Samples.of(runs, TYPES)
+    samples = Samples.of(runs, FORM)
     assert [number for _, number in whole(samples.part([2, 0]))] == [0, 2]
     assert len(samples.first(2)) == 2
-    assert samples.digest == Samples.of(runs, TYPES).digest
-    assert samples.digest != Samples.of(runs[:2], TYPES).digest
+    assert samples.digest == Samples.of(runs, FORM).digest
+    assert samples.digest != Samples.of(runs[:2], FORM).digest

@@ -11,7 +11,7 @@ from compiler.plan.contractions import contractions
 from compiler.types.precision import Precision
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tuner.calibration.collect import calibrate
-from tuner.calibration.data import Samples
+from tuner.calibration.data import SampleForm, Samples
 from tuner.calibration.ranges import Method
 from tuner.calibration.solo import SoloRuns, noises, too_noisy, too_sensitive
 
@@ -25,9 +25,8 @@ def test_a_contraction_that_reads_far_apart_values_is_the_noisiest() -> None:
     back = np.diag(np.where(np.arange(16) == 3, 0.001, 1.0)).astype(np.float32)
     graph = prepare(maker.graph(maker.node("matmul", scaled, maker.constant(back))))
     rng = np.random.default_rng(0)
-    types = {name: graph.types[name] for name in graph.inputs}
     runs = [{graph.inputs[0]: rng.standard_normal((4, 16)).astype(np.float32)} for _ in range(4)]
-    samples = Samples.of(runs, types)
+    samples = Samples.of(runs, SampleForm.of(graph))
     calibration = calibrate(graph, samples, Method(), compiler.build)
     solo = SoloRuns.of(graph, [Precision.INT8], calibration, samples, compiler.build)
     found = noises(solo, Precision.INT8)

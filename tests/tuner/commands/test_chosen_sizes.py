@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import compiler
-from compiler.errors import InputError, SettingsError
+from compiler.errors import InputError
 from compiler.pipeline import compile_model
 from compiler.runtime.executable import Executable
 from compiler.runtime.guards import SizeGuard
 from compiler.runtime.sized_programs import SizedPrograms
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
-from tuner.building.lowered import refuse_open_sizes
 from tuner.commands.chosen_sizes import sizes_of
 from tuner.commands.run_model import run_model
 from tuner.confirm.drawn_inputs import drawn_inputs
@@ -71,9 +70,9 @@ def test_a_size_chooses_among_programs() -> None:
         outputs, result = run_model(several, {}, shapes={"batch": (rows,)})
         assert [array.shape for array in outputs.values()] == [(rows, 3)]
         assert result.sizes == f"batch={rows}"
-    with pytest.raises(InputError, match=r"3 as axis 0 \(batch\): the model was built for 1, 4"):
+    with pytest.raises(InputError, match=r"batch = 3 is none of the sizes .* built for: 1\|4"):
         run_model(several, {}, shapes={"batch": (3,)})
-    with pytest.raises(InputError, match="no input 'bach'"):
+    with pytest.raises(InputError, match=r"no size 'bach'.*did you mean 'batch'"):
         run_model(several, {}, shapes={"bach": (1,)})
 
 
@@ -93,8 +92,3 @@ def test_drawn_arguments_say_the_sizes_that_they_are_asked_for() -> None:
     assert inputs["count"][1] == 4
     assert [array.shape for array in model.run(inputs).values()] == [(), (4,)]
     assert drawn_inputs(compiler.build(cache_graph()))["past"].shape == (2, 15, 4)
-
-
-def test_precisions_are_not_chosen_by_data_where_sizes_are_open() -> None:
-    with pytest.raises(SettingsError, match=r"known at run time only \(fix them with --shape"):
-        refuse_open_sizes(rows_graph())

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from compiler.errors import SettingsError
+from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
+from compiler.plan.apply_precisions import prepare
 from compiler.target import host_target
 from compiler.types.precision import Precision
 from configs.settings import Settings, load_settings
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.tuner.calibration.sized_rows import MOST_ROWS, SHAPES, sized_rows, sized_run
 from tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tuner.calibration.options import PrecisionOptions
 from tuner.precision import race
@@ -100,6 +103,32 @@ def test_the_fastest_plan_within_the_error_is_chosen(
     if budget == 0.2:
         assert set(point.precisions.values()) == {Precision.INT8}
     assert PrecisionChoice.from_json(choice.to_json()) == choice
+
+
+def test_a_model_of_open_sizes_is_judged_by_samples_of_several(
+    settings: Settings, tmp_path: Path
+) -> None:
+    for number in range(12):
+        run = sized_run(1 + number % 3, 1 + 5 * number % MOST_ROWS)
+        np.savez(tmp_path / f"{number:02}.npz", **run)  # type: ignore[arg-type]
+    graph = import_model_proto(sized_rows(), shapes=SHAPES)
+    calibrated = PrecisionOptions(str(tmp_path), max_error=0.2)
+    choice, tuned = chosen(settings, calibrated, graph)
+    assert set(choice.points[choice.chosen].precisions.values()) == {Precision.INT8}
+    assert all(job[0].signature is not None for job in tuned)
+    drawn, _ = chosen(settings, PrecisionOptions(max_error=0.2), graph)
+    assert drawn.calibration is None
+    assert Precision.INT8 not in drawn.points[drawn.chosen].precisions.values()
+
+
+def test_plans_of_open_sizes_are_timed_at_several(settings: Settings) -> None:
+    graph = prepare(import_model_proto(sized_rows(), shapes=SHAPES))
+    sizes = race.representative_sizes(graph)
+    assert sizes[0] == {"b": 1, "s": 1} and sizes[-1] == {"b": 3, "s": MOST_ROWS}
+    assert len(sizes) == race.MOST_SIZES
+    assert race.representative_sizes(network()) == [{}]
+    small, large = [[1.0, 1.0], [0.5, 0.5]], [[200.0, 100.0, 100.0], [100.0, 75.0, 50.0]]
+    assert race.together([small, large]) == [[3.0, 2.0], [1.5, 1.25]]
 
 
 @pytest.mark.parametrize(("high", "best"), [(0.99, 1), (1.01, 0)])

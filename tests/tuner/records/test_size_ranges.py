@@ -19,6 +19,7 @@ from tuner.records.size_ranges import (
     cover,
     merged,
     points_of,
+    searched_points,
 )
 
 
@@ -55,6 +56,12 @@ def test_sizes_that_no_kernel_is_told_have_no_points() -> None:
     told = Signature((), (), full.sources, (second,))
     assert {tuple(point.symbols) for point in points_of(told)} == {("s1",)}
     assert [str(point) for point in points_of(told)] == ["s1=1", "s1=8", "s1=64", "s1=512"]
+
+
+def test_a_search_measures_at_the_smallest_sizes_the_greatest_and_some_between() -> None:
+    searched = searched_points(points_of(signature((1, 4), (0, 512))))
+    assert [tuple(point.symbols.values()) for point in searched] == [(1, 1), (2, 23), (4, 512)]
+    assert len(searched_points(points_of(signature((1, 2))))) == 2
 
 
 seconds = st.dictionaries(st.sampled_from("abcd"), st.floats(0.5, 2.0), min_size=4, max_size=4)

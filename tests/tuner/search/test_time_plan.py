@@ -49,15 +49,15 @@ def test_time_is_kept_for_kernels_at_several_sizes_until_they_begin() -> None:
     clock = Clock()
     plan = TimePlan(10.0, 1000.0, clock)
     without = plan.search_minutes(20)
-    plan.keep_for_sizes(100)
+    plan.keep_for_sizes(100, 0)
     searched = plan.search_minutes(20)
     assert without is not None and searched is not None
     assert searched == pytest.approx(without - 100 * AT_A_SIZE_SECONDS / 60)
-    plan.keep_for_sizes(10**6)
+    plan.keep_for_sizes(10**6, 10)
     assert plan.search_minutes(20) == pytest.approx(without - SIZES_SHARE * 10.0)
     clock.now += 0.9 * 600.0
     assert plan.finalists_are_late()
-    plan.keep_for_sizes(0)
+    plan.begin_sizes()
     assert not plan.finalists_are_late()
 
 

@@ -1,0 +1,85 @@
+"""Other engines at several sizes: wrong ones are told from right ones, and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+
+import compiler
+from compiler.errors import InputError, MeasureError
+from compiler.frontend.zoo import build_model
+from compiler.frontend.zoo.network import Size
+from compiler.runtime.executable import Executable
+from compiler.types.tensor_type import Array
+from tuner.commands import bench_sizes as module
+from tuner.commands.bench_sizes import bench_sizes, sizes_table
+from tuner.commands.engines import Asked, Engine
+from tuner.confirm.latency import LatencyOptions
+from tuner.reports.size_curves import curves_of_bench, read_curves
+
+QUICK = LatencyOptions(rounds=3, min_sample_seconds=1e-4)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    size = Size(width=0.0625, tokens=13, layers=1, dynamic=True)
+    path = str(tmp_path / "encoder.onnx")
+    onnx.save(build_model("encoder", size=size), path)
+    return path
+
+
+@pytest.fixture
+def ours(model: str) -> Executable:
+    return compiler.build(model, shapes={"batch": (1,), "sequence": ("1..24",)})
+
+
+def wrong_below_3(asked: Asked) -> list[Engine]:
+    """An engine that is right at the greater sizes only; it is given the model with sizes open."""
+    assert set(asked.shapes.values()) == {(1, -1, 64)}, asked.shapes
+    right = compiler.build(asked.model, shapes={"batch": (1,), "sequence": ("1..24",)}).run
+
+    def run(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        (x,) = inputs.values()
+        return {name: y + (x.shape[1] < 3) for name, y in right(inputs).items()}
+
+    return [Engine("other", "f32", run)]
+
+
+def test_an_engine_with_wrong_outputs_counts_where_it_is_right(
+    model: str, ours: Executable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "ENGINES", {"other": wrong_below_3})
+    result = bench_sizes(model, ours, ["other"], QUICK)
+    assert [at.sizes for at in result.sizes] == [f"sequence={n}" for n in (1, 3, 8, 24)]
+    assert [at.wrong for at in result.sizes] == [("other",), (), (), ()]
+    assert result.means["other"] > 0 and result.reference == "tunefarm"
+    table = sizes_table(result)
+    (cells,) = [column._cells for column in table.columns if column.header == "other"]
+    assert str(cells[0]).startswith("wrong, error") and "x" in str(cells[1])
+    (tmp_path / "bench.json").write_text(json.dumps(result.to_json()))
+    curves = read_curves(str(tmp_path / "bench.json"))
+    assert curves == curves_of_bench(json.loads(json.dumps(result.to_json())))
+    (_, mine), (_, others) = curves.lines
+    assert None not in mine and others[0] is None and None not in others[1:]
+
+
+def test_wrong_outputs_of_ours_are_refused(
+    model: str, ours: Executable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(asked: Asked) -> list[Engine]:
+        return [Engine("onnxruntime", "f32", each.run) for each in wrong_below_3(asked)]
+
+    monkeypatch.setattr(module, "ENGINES", {"other": other})
+    with pytest.raises(MeasureError, match=r"our outputs differ from .* onnxruntime at sequence=1"):
+        bench_sizes(model, ours, ["other"], QUICK)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sizes": []}'])
+def test_other_files_are_no_latencies_by_size(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match="holds no latencies by size"):
+        read_curves(str(tmp_path / "x.json"))

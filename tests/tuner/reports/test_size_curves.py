@@ -1,0 +1,53 @@
+"""Latencies by size on the page: of plans in the database, and beside other engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.store import Store
+from tests.db.examples import TARGET, plan
+from tests.tuner.reports.test_html_report import EVIL, parsed
+from tuner.records.size_ranges import SizePlan, SizeRange
+from tuner.reports.html_report import html_report
+from tuner.reports.size_curves import WRONG, SizeCurves, curves_of_plans, drawn
+
+RANGE = SizeRange({"seq": (1, 64)}, {})
+KERNELS = {"seq=1": (1e-6, 2e-6), "seq=64": (1e-4, 1e-4)}
+MODELS = {"seq=1": (1e-5, 2e-5), "seq=64": (1e-3, 1e-3)}
+
+
+def test_whole_models_are_drawn_where_they_were_measured_else_kernels(tmp_path: Path) -> None:
+    whole, kernels = SizePlan((RANGE,), KERNELS, MODELS), SizePlan((RANGE,), KERNELS)
+    with Store.open(tmp_path / "tuning.db") as store:
+        store.add([TARGET])
+        store.add([plan(1, plan=whole.to_json(), model_name="whole.onnx")])
+        store.add([plan(2, plan=kernels.to_json(), model_name="parts.onnx")])
+        store.add([plan(3, plan={"seconds": 1}, model_name="none.onnx")])
+        found = {curves.title.split(",")[0]: curves for curves in curves_of_plans(store)}
+        page = html_report(store)
+    assert found["whole.onnx"].lines == (("tuned", (1e-5, 1e-3)), ("untuned", (2e-5, 1e-3)))
+    assert found["kernels of parts.onnx"].lines[0] == ("tuned", (1e-6, 1e-4))
+    assert len(found) == 2
+    texts = "".join(parsed(page).texts)
+    assert "Latency by size: whole.onnx" in texts and "20 µs" in texts
+    assert 'points="12.0,188.0 468.0,12.0"' in page  # from the least latency to the greatest
+
+
+@pytest.mark.parametrize("seconds", [(None, None), (1e-3, None)])
+def test_wrong_outputs_have_no_place_in_a_curve(
+    seconds: tuple[float | None, ...], tmp_path: Path
+) -> None:
+    curves = SizeCurves(EVIL, ("seq=1", EVIL), (("ours", (1e-3, 2e-3)), (EVIL, seconds)))
+    (item,) = drawn([curves])
+    lines: Any = item["lines"]
+    ours, other = lines
+    assert len(ours["points"].split()) == 2
+    assert len(other["points"].split()) == 2 - seconds.count(None)
+    with Store.open(tmp_path / "tuning.db") as store:
+        page = html_report(store, [curves])
+    found = parsed(page)
+    assert not {"script", "img"} & set(found.tags)
+    assert any(WRONG in text for text in found.texts)

@@ -1,0 +1,34 @@
+"""The command that builds what was tuned: what `tune` says at its end."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from compiler.types.extents import Shapes
+from configs.settings import Settings
+
+
+def next_build(
+    model: str,
+    settings: Settings,
+    config: str | None,
+    shapes: Shapes,
+    typed_db: str | None,
+) -> str:
+    """`tune build` with the options of a job; a database that was not typed may have a password."""
+    command = ["tune", "build", "--model", model]
+    if typed_db is not None or "://" not in settings.database.url:
+        command += ["--db", settings.database.url]  # else a password may be in it
+    command += ["--output", Path(model).with_suffix(".tuned").name]
+    if settings.compile.threads != 1:
+        command += ["--threads", str(settings.compile.threads)]
+    if settings.compile.numerics != "default":
+        command += ["--numerics", settings.compile.numerics]
+    if settings.compile.targets:
+        command += ["--targets", ",".join(settings.compile.targets)]
+    if config is not None:
+        command += ["--config", config]
+    for name, shape in shapes.items():
+        command += ["--shape", f"{name}={','.join(map(str, shape))}"]
+    return shlex.join(command)

@@ -1,0 +1,85 @@
+"""Whole models at several sizes: what a size plan makes of the model, beside the untuned one.
+
+Kernels that are faster by themselves at a size may not make the model so. Each range's program is
+measured at its points in turn with the untuned model and with the one that has one set of schedules
+for all sizes: a range whose program loses to that keeps none of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.target import Target
+from tuner.building.size_plan import range_programs
+from tuner.confirm.latency import (
+    COMPARISON,
+    Agree,
+    aligned_inputs,
+    compare_models,
+)
+from tuner.confirm.whole_model import ModelBuilds
+from tuner.records.size_ranges import SizePlan, SizePoint, merged
+
+RUNS = 3  # of which the fastest counts, where a rough figure will do
+AT_LEAST = 0.2  # seconds of one comparison; with less the rest of the points is left out
+
+
+def seconds_at(model: Executable, sizes: Mapping[str, int] | None = None) -> float:
+    """Roughly how long a run takes where symbols have these sizes (None: in the middle)."""
+    inputs = aligned_inputs(model, sizes=sizes)
+    taken = []
+    for _ in range(1 + RUNS):
+        begin = time.perf_counter()
+        model.run(inputs)
+        taken.append(time.perf_counter() - begin)
+    return min(taken[1:])
+
+
+def confirm_plan(
+    builds: ModelBuilds,
+    target: Target,
+    untuned: ExecutableSpec,
+    plan: SizePlan,
+    points: Sequence[SizePoint],
+    seconds: float,
+    agree: Agree,
+) -> SizePlan:
+    """The plan with the model's latency at each point, as far as `seconds` suffice; ranges whose
+    programs are slower than what is applied anyway lose their schedules."""
+    choose = builds.choose(target)
+    one, _ = builds.compile(target, choose)
+    programs = [
+        builds.compile(target, program.choose)[0] if item.schedules else one
+        for item, program in zip(
+            plan.ranges, range_programs(plan, builds.graph, (), choose), strict=True
+        )
+    ]
+    models: dict[str, tuple[float, float]] = {}
+    slower: set[int] = set()
+    end = time.monotonic() + seconds
+    for number, point in enumerate(points):
+        left = (end - time.monotonic()) / (len(points) - number)
+        place = next(place for place, item in enumerate(plan.ranges) if item.holds(point))
+        if left < AT_LEAST:
+            break
+        own = programs[place]
+        latency = compare_models(
+            Executable(untuned.of_tensors()),
+            Executable(own.of_tensors()),
+            Executable(one.of_tensors()) if own.objects != one.objects else None,
+            replace(COMPARISON, max_seconds=left),
+            agree,
+            sizes=point.symbols,
+        )
+        if own.objects != one.objects and latency.is_slower:
+            slower.add(place)
+        models[str(point)] = latency.untuned * latency.applied.ratio, latency.untuned
+    ranges = [
+        replace(item, schedules={}) if place in slower else item
+        for place, item in enumerate(plan.ranges)
+    ]
+    return replace(plan, ranges=merged(ranges), models=models)

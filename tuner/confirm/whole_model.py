@@ -1,0 +1,132 @@
+"""The whole model has the last word: its builds with one set of schedules and another, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from compiler.graph.ir import Graph
+from compiler.kernels.kernel import FusedKernel
+from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.schedule.choice import ChooseSchedule
+from compiler.target import Target
+from compiler.types.dtypes import DType
+from compiler.types.numerics import Numerics
+from configs.settings import Settings
+from db import queries
+from db.records import BestRecord
+from db.store import Store
+from tuner.building.apply_best import choose_from
+from tuner.building.compile import compile_with
+from tuner.building.report import BuildReport, build_report
+from tuner.confirm.finalists import Settled
+from tuner.confirm.latency import (
+    COMPARISON,
+    Agree,
+    ModelLatency,
+    compare_models,
+    outputs_agree,
+    outputs_near,
+)
+
+CompareSpecs: TypeAlias = Callable[[Sequence[ExecutableSpec]], ModelLatency]
+"""Latencies of the untuned model, the tuned one and, if there is a third, the former one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBuilds:
+    """Builds of one model with schedules of its own choice (`numerics`: the settings' if None)."""
+
+    graph: Graph
+    settings: Settings
+    numerics: Numerics | None
+    store: Store
+
+    def compile(
+        self, target: Target, choose: ChooseSchedule | None
+    ) -> tuple[ExecutableSpec, BuildReport]:
+        """The model's code and how it was built; the constants before packing are not kept."""
+        built = compile_with(self.graph, choose, self.settings, target, numerics=self.numerics)
+        return built.spec, build_report(built.spec.kernels, built.kernels)
+
+    def choose(
+        self,
+        target: Target,
+        *,
+        only_confirmed: bool = False,
+        settled: Iterable[BestRecord] = (),
+    ) -> ChooseSchedule:
+        """What a build applies: of the records, or before them of what was `settled`."""
+        compile = self.settings.compile
+        return choose_from(
+            self.store,
+            target,
+            compile.threads,
+            compile.numerics,
+            only_confirmed=only_confirmed,
+            settled=settled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What is to be kept, and how it was found; `latency` is None where nothing was measured."""
+
+    bests: tuple[BestRecord, ...]
+    report: BuildReport
+    latency: ModelLatency | None
+
+
+def confirm_model(
+    builds: ModelBuilds,
+    target: Target,
+    untuned: ExecutableSpec,
+    settled: Sequence[Settled],
+    compare: CompareSpecs | None,
+    tell: Callable[[str], None],
+) -> Confirmed:
+    """The better one of what was settled and what is applied so far, for the whole model.
+
+    `compare` measures builds; None: no machine at hand can, and what was settled stays.
+    """
+    bests = tuple(item.best for item in settled)
+    new, report = builds.compile(target, builds.choose(target, settled=bests))
+    if compare is None:
+        return Confirmed(bests, report, None)
+    old, former = builds.compile(target, builds.choose(target, only_confirmed=True))
+    tell("measuring it and the untuned one in turn")
+    changes = new.objects != old.objects
+    third = (old,) if changes and old.objects != untuned.objects else ()
+    latency = compare((untuned, new, *third))
+    if changes and latency.is_slower:
+        tell("the new schedules make the model slower: the former ones stay")
+        kept = [item.incumbent for item in settled if _still_applies(builds.store, item)]
+        return Confirmed(tuple(kept), former, latency)
+    return Confirmed(bests, report, latency)
+
+
+def compare_here(seconds: float, agree: Agree) -> CompareSpecs:
+    """A comparison on this machine that may take so many seconds."""
+
+    def compare(specs: Sequence[ExecutableSpec]) -> ModelLatency:
+        untuned, new, *former = (Executable(spec.of_tensors()) for spec in specs)
+        options = replace(COMPARISON, max_seconds=seconds)
+        return compare_models(untuned, new, former[0] if former else None, options, agree)
+
+    return compare
+
+
+def agreement(kernels: Iterable[FusedKernel]) -> Agree:
+    """How outputs of builds with other schedules are compared: models with narrow operands round
+    inside."""
+    operands = (buffer for kernel in kernels for buffer in kernel.inputs)
+    narrow = any(b.dtype.bytes < 4 and b.dtype is not DType.BOOL for b in operands)
+    return outputs_near if narrow else outputs_agree
+
+
+def _still_applies(store: Store, settled: Settled) -> bool:
+    """Whether no other job has settled the task since the finalists met."""
+    found = queries.best(store, settled.task.key)
+    return found is None or found[0].schedule_hash == settled.incumbent.schedule_hash

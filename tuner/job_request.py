@@ -1,0 +1,36 @@
+"""What a job is asked: a model, how it is to be tuned, who measures and who is told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from compiler.target import Target
+from compiler.types.extents import Shapes
+from configs.settings import Settings
+from measure.farm.runner import Runner
+from tuner.calibration.options import PrecisionOptions
+from tuner.reports.progress import Progress
+from tuner.search.measuring import runner_of
+
+MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A model and the settings of its job; its minutes count from `started`, a moment of
+    `time.monotonic`.
+
+    `options` say how narrow numerics are chosen, `shapes` fix or bound symbolic dimensions.
+    """
+
+    model: str | os.PathLike[str]
+    settings: Settings
+    options: PrecisionOptions = field(default_factory=PrecisionOptions)
+    shapes: Shapes | None = None
+    progress: Progress = field(default_factory=Progress)
+    make_runner: MakeRunner = runner_of
+    started: float = field(default_factory=time.monotonic)

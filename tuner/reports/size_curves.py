@@ -1,0 +1,121 @@
+"""Latency against size: of the tuned model and the untuned one, of ours and other engines.
+
+Curves come from size plans in a database, and from what `tune bench --json` wrote. Sizes stand side
+by side in their order, latencies on a logarithmic scale.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compiler.errors import InputError
+from db import queries
+from db.store import Store
+from tuner.records.size_ranges import SizePlan
+from tuner.reports.report import format_seconds, format_time
+
+WIDTH, HEIGHT, MARGIN = 480, 200, 12
+"""Of a drawing, in pixels."""
+WRONG = "wrong outputs"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCurves:
+    """Seconds by size of each line, by name; None where the outputs were wrong."""
+
+    title: str
+    sizes: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[float | None, ...]], ...]
+
+
+def curves_of_plans(store: Store) -> list[SizeCurves]:
+    """What jobs found for models with a range of sizes, the newest first.
+
+    Of whole models where they were measured, else of the kernels that depend on sizes.
+    """
+    found = []
+    for record in queries.plans(store):
+        try:
+            plan = SizePlan.from_json(record.plan)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue  # a choice of precisions, or what others wrote
+        what = f"{record.model_name}, {record.threads} thread(s), {format_time(record.created)}"
+        times, other = plan.models, "untuned"
+        if not times:
+            what, times, other = f"kernels of {what}", plan.seconds, "one schedule for all sizes"
+        if len(times) > 1:
+            tuned, untuned = zip(*times.values(), strict=True)
+            found.append(SizeCurves(what, tuple(times), (("tuned", tuned), (other, untuned))))
+    return found
+
+
+def curves_of_bench(data: Any) -> SizeCurves:
+    """What `tune bench --json` wrote of a model with sizes that are open.
+
+    `KeyError`, `TypeError`, `ValueError` or `IndexError` on other JSON.
+    """
+    rows = data["sizes"]
+    lines = []
+    for place, engine in enumerate(rows[0]["engines"]):
+        name = str(engine["engine"])
+        seconds = tuple(
+            None if name in row["wrong"] else float(row["engines"][place]["seconds"])
+            for row in rows
+        )
+        lines.append((name, seconds))
+    title = f"{data['model']}, {int(data['threads'])} thread(s), beside other engines"
+    return SizeCurves(title, tuple(str(row["sizes"]) for row in rows), tuple(lines))
+
+
+def read_curves(path: str) -> SizeCurves:
+    """The latencies by size in a file that `tune bench --json` wrote. Raises InputError."""
+    try:
+        return curves_of_bench(json.loads(Path(path).read_text()))
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise InputError(
+            f"{path} holds no latencies by size: {type(error).__name__}",
+            hint="tune bench --json FILE writes them, of a model whose sizes are open",
+        ) from error
+
+
+def drawn(all_curves: Iterable[SizeCurves]) -> list[dict[str, object]]:
+    """What the page's template asks for: a polyline and a column of figures for each line."""
+    return [
+        {
+            "title": curves.title,
+            "lines": [
+                {"name": name, "points": points}
+                for (name, _), points in zip(curves.lines, _polylines(curves), strict=True)
+            ],
+            "rows": [
+                {"sizes": sizes, "cells": [_cell(line[place]) for _, line in curves.lines]}
+                for place, sizes in enumerate(curves.sizes)
+            ],
+        }
+        for curves in all_curves
+    ]
+
+
+def _cell(seconds: float | None) -> str:
+    return WRONG if seconds is None else format_seconds(seconds)
+
+
+def _polylines(curves: SizeCurves) -> list[str]:
+    known = [s for _, line in curves.lines for s in line if s is not None and s > 0]
+    low, high = math.log(min(known, default=1.0)), math.log(max(known, default=1.0))
+    span = (high - low) or 1.0
+    step = (WIDTH - 2 * MARGIN) / max(1, len(curves.sizes) - 1)
+
+    def place(number: int, seconds: float) -> str:
+        height = (math.log(seconds) - low) / span * (HEIGHT - 2 * MARGIN)
+        return f"{MARGIN + number * step:.1f},{HEIGHT - MARGIN - height:.1f}"
+
+    def line(seconds: Sequence[float | None]) -> str:
+        return " ".join(place(n, s) for n, s in enumerate(seconds) if s is not None and s > 0)
+
+    return [line(seconds) for _, seconds in curves.lines]

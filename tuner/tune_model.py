@@ -1,0 +1,123 @@
+"""One job of one model: imported, tuned phase by phase (`tuner.job`), and what came of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from compiler.types.numerics import Numerics
+from configs.settings import Settings
+from db.records import JobState
+from db.store import Store
+from measure.farm.make_runner import check_runner
+from measure.sandbox.import_model import import_model
+from tuner.building.lowered import LoweredModel
+from tuner.from_settings import limits_of, target_of, targets_of
+from tuner.job import Job
+from tuner.job_request import JobRequest
+from tuner.model.cost_model import BoostedTrees
+from tuner.result import TargetResult, TuneResult
+from tuner.search.budget import End
+from tuner.search.heartbeat import heartbeat
+from tuner.search.make_tasks import make_tasks
+from tuner.search.measuring import runner_options
+from tuner.search.session import job_progress
+from tuner.search.strategy import check_strategy
+from tuner.search.task_sources import known_of_others, task_source
+
+
+def tune_model(request: JobRequest) -> TuneResult:
+    """Tune a model's kernels into the settings' database; go on where an earlier run ended.
+
+    Raises TunefarmError for a model that cannot be compiled, a database that cannot be used and a
+    machine on which nothing can be measured. Ctrl-C ends it early with all results kept.
+    """
+    settings = request.settings
+    check_job(settings)
+    graph = import_model(request.model, request.shapes, limits_of(settings))
+    return tune_lowered(request, LoweredModel(graph, Numerics.of(settings.compile.numerics)))
+
+
+def check_job(settings: Settings) -> None:
+    """Raise SettingsError, before a model is read, for what no job can be done with."""
+    check_strategy(settings.search.sampler)
+    check_runner(settings.measure.runner, runner_options(settings, target_of(settings)))
+
+
+def tune_lowered(
+    request: JobRequest,
+    lowered: LoweredModel,
+    built_from: tuple[str, Settings] | None = None,
+) -> TuneResult:
+    """As `tune_model`, of a model that was imported; the request's is what it is called.
+
+    `built_from` is as in `Job`.
+    """
+    with Store.open(request.settings.database.url) as store:
+        job = _job(request, lowered, store)
+        job.built_from = built_from
+        store.patience = job.patience
+        job.register(Path(request.model).name)
+        state: JobState = "failed"
+        results: list[TargetResult] = []
+        try:
+            with heartbeat(store, job.id):
+                job.prepare()
+                end = job.search()
+                if end is not End.INTERRUPTED:
+                    results = [
+                        TargetResult(t.cpu, *job.confirm(t), not job.is_here(t))
+                        for t in job.targets
+                    ]
+            state = "interrupted" if end is End.INTERRUPTED else "finished"
+        except KeyboardInterrupt:
+            end, state = End.INTERRUPTED, "interrupted"
+        finally:
+            store.finish_job(job.id, state, job_progress(job.statuses()))
+        return _result(request, job, store.name, end, results)
+
+
+def _job(request: JobRequest, lowered: LoweredModel, store: Store) -> Job:
+    """The job with its tasks, of which nothing is measured yet."""
+    settings, graph = request.settings, lowered.graph
+    targets = targets_of(settings)
+    cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
+    sources = [task_source(store, graph, lowered.numerics, target, settings) for target in targets]
+    tasks = make_tasks(sources, settings, cost_model)
+    return Job(
+        graph=graph,
+        settings=settings,
+        target=targets[0],
+        others=targets[1:],
+        numerics=lowered.numerics,
+        store=store,
+        cost_model=cost_model,
+        tasks=tasks,
+        background=known_of_others(sources, tasks[0].extract.layout, settings) if tasks else [],
+        progress=request.progress,
+        make_runner=request.make_runner,
+        started=request.started,
+    )
+
+
+def _result(
+    request: JobRequest, job: Job, database: str, end: End, results: list[TargetResult]
+) -> TuneResult:
+    measured_here = (item for item in results if item.latency is not None and not item.elsewhere)
+    shown = next(measured_here, results[0] if results else None)
+    return TuneResult(
+        model=os.fspath(request.model),
+        database=database,
+        job=job.id,
+        end=end,
+        measured=job.measured,
+        seconds=time.monotonic() - request.started,
+        overhead=job.overhead,
+        tasks=tuple(job.statuses(end)),
+        latency=None if shown is None else shown.latency,
+        build=None if shown is None else shown.build,
+        known=job.known,
+        targets=tuple(results),
+        size_plan=next(iter(job.size_plans.values()), None),
+    )
