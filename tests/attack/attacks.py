@@ -8,6 +8,7 @@ from tests.attack.attack import Attack
 
 _HOMES = {
     "graphs": "tests.attack.graphs:Graphs",
+    "sized": "tests.attack.sized:Sized",
     "quantised": "tests.attack.quantised:Quantised",
     "models": "tests.attack.models:Models",
     "artefacts": "tests.attack.artefacts:Artefacts",

@@ -53,16 +53,21 @@ class Drawn:
 
 
 def model_proto(
-    nodes: Iterable[onnx.NodeProto],
+    nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Array],
     outputs: Mapping[str, Array | None],
     constants: Mapping[str, Array],
+    axes: Mapping[str, Sequence[int | str]] | None = None,
+    opset: int = OPSET,
 ) -> onnx.ModelProto:
-    """A model of these nodes; an output that is None has no declared type."""
+    """A model of these nodes; an output that is None has no declared type.
+
+    `axes` are the extents of inputs whose arrays are not of the only shape that they may have.
+    """
 
     def declared(name: str, value: Array) -> onnx.ValueInfoProto:
         element = helper.np_dtype_to_tensor_dtype(value.dtype)
-        return helper.make_tensor_value_info(name, element, value.shape)
+        return helper.make_tensor_value_info(name, element, (axes or {}).get(name, value.shape))
 
     graph = helper.make_graph(
         list(nodes),
@@ -74,13 +79,23 @@ def model_proto(
         ],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    others = {node.domain for node in nodes if node.domain}
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(o, 1) for o in sorted(others))]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
 def run_onnxruntime(
     model: onnx.ModelProto, inputs: Mapping[str, Array], *, optimised: bool = True
 ) -> list[Array]:
     """The model's outputs; whatever onnxruntime raises."""
+    (outputs,) = run_session(model, [inputs], optimised=optimised)
+    return outputs
+
+
+def run_session(
+    model: onnx.ModelProto, calls: Sequence[Mapping[str, Array]], *, optimised: bool = True
+) -> list[list[Array]]:
+    """The model's outputs of each of several calls; whatever onnxruntime raises."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -90,7 +105,7 @@ def run_onnxruntime(
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return [np.asarray(value) for value in session.run(None, dict(inputs))]
+    return [[np.asarray(value) for value in session.run(None, dict(call))] for call in calls]
 
 
 def names_read(node: onnx.NodeProto) -> set[str]:
@@ -111,6 +126,10 @@ class Drawing:
     inputs: list[str] = field(default_factory=list)
     constants: list[str] = field(default_factory=list)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def extent(self, among: Sequence[int] = EXTENTS) -> int:
+        """The size of an axis of a new value."""
+        return self.rng.choice(among)
 
     def array(self, shape: Sequence[int], dtype: str = "float32", *, exact: bool = False) -> Array:
         """Values of order 1; with `exact` multiples of 1/4, few of them equal."""
@@ -161,20 +180,25 @@ class Drawing:
         """
         names = [f"v{len(self.nodes)}{'abcdefgh'[i] if i else ''}" for i in range(outputs)]
         made = helper.make_node(operator, operands, names, **attributes)
-        used = {name: self.values[name] for name in (*operands, *captured) if name}
-        fixed = {name: used.pop(name) for name in list(used) if name in self.constants}
-        model = model_proto([made], used, dict.fromkeys(names), fixed)
-        try:
-            results = run_onnxruntime(model, used, optimised=False)
-        except Exception:  # noqa: BLE001  # onnxruntime's errors have no common base
-            return ""
-        if not all(map(_is_sensible, results)):
+        results = self._results(made, {name for name in (*operands, *captured) if name})
+        if results is None:
             return ""
         self.nodes.append(made)
         exact = keeps and all(name in self.exact for name in operands if name)
         for name, value in zip(names, results, strict=True):
-            self._keep(name, value, exact and _is_exact(value))
+            self._keep(name, value, exact and is_exact(value))
         return names[0]
+
+    def _results(self, made: onnx.NodeProto, read: set[str]) -> list[Array] | None:
+        """What onnxruntime makes of a node that reads these values; None if it is not to be had."""
+        used = {name: self.values[name] for name in sorted(read)}
+        fixed = {name: used.pop(name) for name in list(used) if name in self.constants}
+        model = model_proto([made], used, dict.fromkeys(made.output), fixed)
+        try:
+            results = run_onnxruntime(model, used, optimised=False)
+        except Exception:  # noqa: BLE001  # onnxruntime's errors have no common base
+            return None
+        return results if all(map(is_sensible, results)) else None
 
     def pick(self, wanted: Callable[[str, Array], bool]) -> str:
         """One of the values that `wanted` says yes to, later ones more often; "" if none."""
@@ -194,7 +218,7 @@ class Drawing:
         found = self.pick(wanted)
         if found:
             return found
-        shape = [self.rng.choice(EXTENTS) for _ in range(rank or 2)]
+        shape = [self.extent() for _ in range(rank or 2)]
         return self.input(self.array(shape, exact=exact), exact=exact)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -245,13 +269,15 @@ def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
     return all(m == n or 1 in (m, n) for m, n in zip(reversed(a), reversed(b), strict=False))
 
 
-def _is_sensible(value: Array) -> bool:
-    if value.size > MOST_ELEMENTS or value.size == 0:
+def is_sensible(value: Array, *, empty: bool = False) -> bool:
+    """Whether a value has some elements (or may be `empty`), not too many, and none too large."""
+    if value.size > MOST_ELEMENTS or (value.size == 0 and not empty):
         return False
     return value.dtype.kind != "f" or bool(np.all(np.abs(value) <= LARGEST))
 
 
-def _is_exact(value: Array) -> bool:
+def is_exact(value: Array) -> bool:
+    """Whether floats are such multiples as sums of a few have no rounding errors."""
     if value.dtype.kind != "f":
         return True
     scaled = value * FRACTION

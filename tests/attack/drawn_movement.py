@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tests.attack.drawn_model import EXTENTS, Drawing
+from tests.attack.drawn_model import Drawing
 
 
 def _any(d: Drawing, rank: int = 1) -> str:
@@ -62,7 +62,7 @@ def concat(d: Drawing) -> None:
     x = _any(d)
     axis = d.rng.randrange(len(d.shape(x)))
     shape = list(d.shape(x))
-    shape[axis] = d.rng.choice(EXTENTS)
+    shape[axis] = d.extent()
     parts = [x, d.like(x, shape)]
     parts += [x] if d.rng.random() < 0.2 else []
     d.rng.shuffle(parts)
@@ -125,7 +125,7 @@ def triangle(d: Drawing) -> None:
 
 
 def one_hot(d: Drawing) -> None:
-    indices = d.input(d.array([d.rng.choice(EXTENTS), d.rng.choice((1, 3))], "int64"))
+    indices = d.input(d.array([d.extent(), d.rng.choice((1, 3))], "int64"))
     depth = d.constant(np.array(d.rng.choice((3, 10)), np.int64))
     values = d.constant(np.array([-0.5, 2.0], np.float32), exact=True)
     d.node("OneHot", indices, depth, values, axis=d.rng.choice((-1, 0, 1)), keeps=True)

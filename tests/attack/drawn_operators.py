@@ -106,7 +106,7 @@ def compare(d: Drawing) -> None:
 
 def _flags(d: Drawing) -> str:
     found = d.pick(lambda _, value: value.dtype == np.bool_)
-    return found or d.input(d.array([d.rng.choice(EXTENTS) for _ in range(2)], "bool"))
+    return found or d.input(d.array([d.extent() for _ in range(2)], "bool"))
 
 
 def logic(d: Drawing) -> None:
@@ -125,7 +125,7 @@ def where(d: Drawing) -> None:
 
 def _whole(d: Drawing) -> str:
     found = d.pick(lambda _, value: value.dtype in (np.int32, np.int64))
-    shape = [d.rng.choice(EXTENTS) for _ in range(2)]
+    shape = [d.extent() for _ in range(2)]
     return found or d.input(d.array(shape, d.rng.choice(("int32", "int64"))))
 
 
@@ -156,8 +156,9 @@ def _image(d: Drawing) -> str:
     if found and d.rng.random() < 0.8:
         return found
     rank = d.rng.choice((1, 2, 2))
-    spatial = [d.rng.choice((1, 3, 5, 7, 8, 9, 13)) for _ in range(rank)]
-    return d.input(d.array([d.rng.choice((1, 2)), d.rng.choice((1, 3, 4, 6, 8, 16)), *spatial]))
+    spatial = [d.extent((1, 3, 5, 7, 8, 9, 13)) for _ in range(rank)]
+    channels = d.rng.choice((1, 3, 4, 6, 8, 16))
+    return d.input(d.array([d.extent((1, 2)), channels, *spatial]))
 
 
 def _window(d: Drawing, rank: int, largest: int = 3) -> dict[str, Any]:
@@ -234,7 +235,7 @@ def matmul(d: Drawing) -> None:
     x = d.floats(2)
     batch = [d.rng.choice((1, n)) for n in d.shape(x)[:-2]]
     batch = batch[d.rng.randint(0, len(batch)) :]
-    d.node("MatMul", x, d.like(x, [*batch, d.shape(x)[-1], d.rng.choice(EXTENTS)]))
+    d.node("MatMul", x, d.like(x, [*batch, d.shape(x)[-1], d.extent()]))
 
 
 def gemm(d: Drawing) -> None:
@@ -242,14 +243,14 @@ def gemm(d: Drawing) -> None:
     rows, columns = d.shape(x)
     if turned := d.rng.random() < 0.3:
         rows, columns = columns, rows
-    wide, other = d.rng.choice(EXTENTS), d.rng.random() < 0.5
+    wide, other = d.extent(), d.rng.random() < 0.5
     weight = d.like(x, [wide, columns] if other else [columns, wide])
     bias = [d.like(x, d.rng.choice(([wide], [rows, 1], [1]))) for _ in range(d.rng.randint(0, 1))]
     d.node("Gemm", x, weight, *bias, transA=int(turned), transB=int(other), alpha=0.5, beta=2.0)
 
 
 def einsum(d: Drawing) -> None:
-    a, b, i, j, k = (d.rng.choice(EXTENTS[:8]) for _ in range(5))
+    a, b, i, j, k = (d.extent(EXTENTS[:8]) for _ in range(5))
     equation, left, right = d.rng.choice(
         (
             ("bij,bjk->bik", (b, i, j), (b, j, k)),
@@ -337,7 +338,7 @@ def quantise(d: Drawing) -> None:
 
 
 def narrow_matmul(d: Drawing) -> None:
-    m, n, k = (d.rng.choice(EXTENTS) for _ in range(3))
+    m, n, k = (d.extent() for _ in range(3))
     left, right = d.input(d.array([m, k], "uint8")), d.constant(d.array([k, n], "int8"))
     zeros = [d.constant(np.array(v, t)) for v, t in ((3, "uint8"), (1, "int8"))]
     d.node("MatMulInteger", left, right, *zeros[: d.rng.randint(0, 2)])
@@ -345,7 +346,8 @@ def narrow_matmul(d: Drawing) -> None:
 
 def recurrent(d: Drawing) -> None:
     operator, gates = d.rng.choice((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
-    steps, batch, wide, hidden = (d.rng.choice((1, 2, 3, 5)) for _ in range(4))
+    steps, batch = (d.extent((1, 2, 3, 5)) for _ in range(2))
+    wide, hidden = (d.rng.choice((1, 2, 3, 5)) for _ in range(2))
     direction = d.rng.choice(("forward", "reverse", "bidirectional"))
     ways = 2 if direction == "bidirectional" else 1
     x = d.input(d.array([steps, batch, wide]))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import onnx
 from onnx import printer
 
 import compiler
-from compiler.errors import TunefarmError
 from tests.attack.attack import Attack, Outcome
 from tests.attack.drawn_model import (
     Array,
@@ -25,10 +22,13 @@ from tests.attack.drawn_model import (
     run_onnxruntime,
 )
 from tests.attack.drawn_operators import add_node
-from tests.attack.forked import End, Forked, run_forked
+from tests.attack.forked import End, Forked
+from tests.attack.pickled import Made, made_in_fork
+
+AnyDrawn = TypeVar("AnyDrawn", bound=Drawn)
 
 NODES = (3, 11)
-TOLERANCE = {"float32": 2e-4, "float64": 1e-9}
+TOLERANCE = {"float16": 2e-3, "float32": 2e-4, "float64": 1e-9}
 """Of the largest magnitude of a value; a float64 may have come from a float32."""
 SECONDS = 60.0
 NUDGE = 1e-6  # relative, of inputs: what a well-conditioned model answers with as little
@@ -68,16 +68,9 @@ class Graphs(Attack):
 
     def _draw(self, seed: int) -> Drawn | Outcome:
         """In a fork: onnxruntime runs each node of it, and may crash."""
-        path = self.folder / "drawn.pickle"
-
-        def draw_there() -> str:
-            path.write_bytes(pickle.dumps(draw(seed)))
-            return ""
-
-        ended = run_forked(draw_there, seconds=SECONDS)
-        if ended.end is not End.RETURNED:
-            return Outcome(f"onnxruntime: {ended.end}", detail=ended.text)
-        drawn: Drawn = pickle.loads(path.read_bytes())
+        drawn = self._made(lambda: draw(seed))
+        if isinstance(drawn, Forked):
+            return Outcome(f"onnxruntime: {drawn.end}", detail=drawn.text)
         return drawn
 
     def _ask(self, drawn: Drawn, threads: int) -> Outcome:
@@ -86,49 +79,27 @@ class Graphs(Attack):
         path = self.folder / "drawn.onnx"
         onnx.save(model, path)
         inputs = {name: drawn.values[name] for name in drawn.inputs}
-        theirs = self._arrays("theirs.npz", lambda: run_onnxruntime(model, inputs))
+        theirs = self._made(lambda: run_onnxruntime(model, inputs))
         if not isinstance(theirs, list):
             return Outcome(NO_REFERENCE, detail=theirs.text)
-        ours = self._arrays("ours.npz", lambda: _run_ours(path, inputs, threads))
+        ours = self._made(lambda: _run_ours(path, inputs, threads))
         if not isinstance(ours, list):
             if ours.end is End.RETURNED:
                 return Outcome(REFUSED, broke=True, detail=ours.text)
             return Outcome(CRASH, broke=True, detail=f"{ours.end}: {ours.text}")
-        difference = _difference(drawn, ours, theirs)
-        if not difference:
+        wrong = difference(drawn, ours, theirs)
+        if not wrong:
             return Outcome(SAME)
-        plain = self._arrays("plain.npz", lambda: run_onnxruntime(model, inputs, optimised=False))
-        if isinstance(plain, list) and not _difference(drawn, ours, plain):
+        plain = self._made(lambda: run_onnxruntime(model, inputs, optimised=False))
+        if isinstance(plain, list) and not difference(drawn, ours, plain):
             return Outcome(REWRITTEN)
-        nudged = self._arrays("nudged.npz", lambda: run_onnxruntime(model, _nudged(drawn)))
-        if isinstance(nudged, list) and _difference(drawn, nudged, theirs, 0.1):
-            return Outcome(CONDITION, detail=difference)
-        return Outcome(WRONG, broke=True, detail=difference)
+        nudged = self._made(lambda: run_onnxruntime(model, _nudged(drawn)))
+        if isinstance(nudged, list) and difference(drawn, nudged, theirs, 0.1):
+            return Outcome(CONDITION, detail=wrong)
+        return Outcome(WRONG, broke=True, detail=wrong)
 
-    def _arrays(self, name: str, run: Callable[[], list[Array]]) -> list[Array] | Forked:
-        """What `run` gives in a fork; how it ended if that is no list of arrays.
-
-        An error of the project's own is text that was returned: a refusal.
-        """
-        path = self.folder / name
-
-        def there() -> str:
-            try:
-                arrays = run()
-            except TunefarmError as error:
-                return json.dumps(f"{type(error).__name__}: {error}")
-            np.savez(path, *arrays)
-            return ""
-
-        ended = run_forked(there, seconds=SECONDS)
-        if ended.end is not End.RETURNED or ended.text:
-            return replace(ended, text=json.loads(ended.text)) if _is_text(ended) else ended
-        with np.load(path) as saved:
-            return [saved[key] for key in saved.files]
-
-
-def _is_text(ended: Forked) -> bool:
-    return ended.end is End.RETURNED
+    def _made(self, make: Callable[[], Made]) -> Made | Forked:
+        return made_in_fork(make, self.folder / "made.pickle", seconds=SECONDS)
 
 
 def _threads(seed: int) -> int:
@@ -160,7 +131,7 @@ def _nudged(drawn: Drawn) -> dict[str, Array]:
     }
 
 
-def _difference(drawn: Drawn, ours: list[Array], theirs: list[Array], part: float = 1.0) -> str:
+def difference(drawn: Drawn, ours: list[Array], theirs: list[Array], part: float = 1.0) -> str:
     """The first output that differs by more than that part of the tolerance, "" if none does."""
     for name, our, their in zip(drawn.outputs, ours, theirs, strict=True):
         if (our.dtype, our.shape) != (their.dtype, their.shape):
@@ -179,17 +150,16 @@ def _difference(drawn: Drawn, ours: list[Array], theirs: list[Array], part: floa
 
 
 def _precision(drawn: Drawn, value: Array) -> str:
-    """The narrowest float type of the model, or its output's."""
-    narrow = any(
-        item.dtype == np.float32 for name, item in drawn.values.items() if name not in drawn.exact
-    )
-    return "float32" if narrow else str(value.dtype)
+    """The narrowest float type of the model's values that are rounded, and of the output."""
+    rounded = [item for name, item in drawn.values.items() if name not in drawn.exact]
+    types = {item.dtype for item in (value, *rounded) if item.dtype.kind == "f"}
+    return str(min(types, key=lambda dtype: dtype.itemsize))
 
 
 # Shrinking ---------------------------------------------------------------------------------------
 
 
-def smaller(drawn: Drawn, breaks: Callable[[Drawn], bool]) -> Drawn:
+def smaller(drawn: AnyDrawn, breaks: Callable[[AnyDrawn], bool]) -> AnyDrawn:
     """A part of the model that still breaks: one output, and as few nodes as go."""
     for output in drawn.outputs:
         alone = _used(replace(drawn, outputs=(output,)))
@@ -206,7 +176,7 @@ def smaller(drawn: Drawn, breaks: Callable[[Drawn], bool]) -> Drawn:
     return drawn
 
 
-def _parts(drawn: Drawn) -> list[Drawn]:
+def _parts(drawn: AnyDrawn) -> list[AnyDrawn]:
     """Models that end at another value, or begin at one: the shortest ends first."""
     made = [name for node in drawn.nodes for name in node.output if name]
     ends = [_used(replace(drawn, outputs=(name,))) for name in made]
@@ -218,7 +188,7 @@ def _parts(drawn: Drawn) -> list[Drawn]:
     return [part for part in (*ends, *begins) if part.nodes]
 
 
-def _used(drawn: Drawn) -> Drawn:
+def _used(drawn: AnyDrawn) -> AnyDrawn:
     """The model without what its outputs do not need."""
     wanted = set(drawn.outputs)
     given = {*drawn.inputs, *drawn.constants}

@@ -67,6 +67,7 @@ _WORDS = {
     "form": ("qqd", "", "\udcff", _LONG),
     "numerics": ("bf61", "", "BF16", "\udcff", _LONG),
     "calibration": ("", "missing", "folder", "\udcff", _LONG),  # all are wrong without int8 or auto
+    "bench": ("", "missing", "folder", "\udcff", _LONG),
     "calibration_method": ("", "entropy", "percentile:x", "\udcff", _LONG),
     "metric": ("", "x.py", "x.py:f", ":f", "\udcff", _LONG),
     "labels": ("", "missing", "\udcff", _LONG),
@@ -75,6 +76,7 @@ _WORDS = {
     "runner": ("rya", "", "replay", "\udcff", _LONG),
     "address": ("", "host", "host:x", "127.0.0.1:1", "no-such-host.invalid:1", "a\0:1", "\udcff:1"),
     "cc": ("", "no-such-cc", "missing", "folder", "\udcff", _LONG),
+    "functions": ("", "missing", "missing.py", "folder", "no_such_module", "\udcff", "a.b", _LONG),
     "targets": ("", ",", "x86-64-v3,", "x86-64-v9", "x86-64-v3,x86-64-v3", "a" * 5000),
     "shape": ("", "x", "x=", "=1", "x=0", "x=a", "x=1,,2", "x=-1", "none=1", "x=" + "9" * 5000),
     "input": ("", "x", "x=", "=x.npy", "none=x.npy", *(f"x={name}" for name in _OTHERS if name)),

@@ -40,4 +40,4 @@ def test_entries_that_are_believed_are_found(
 
     monkeypatch.setattr(content_cache, "_digest", of_contents)  # not of the key
     planted = CacheEntries(tmp_path)
-    assert next(broken(planted, range(4, 60)), None) is not None
+    assert next(broken(planted, range(105, 400)), None) is not None

@@ -232,6 +232,7 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
         }
         tasks = make_tasks([TaskSource(drawing.target, kernels)], settings, model)
         job = Job(
+            graph=drawing.graph,
             settings=settings,
             target=drawing.target,
             store=store,
@@ -242,8 +243,8 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
             started=time.monotonic(),
         )
         store.patience = job.patience
-        job.register(drawing.case.name, drawing.graph)
-        job.prepare(drawing.graph)
+        job.register(drawing.case.name)
+        job.prepare()
         end = job.search()
         store.add(settled.best for settled in job.settled)
         store.finish_job(job.id, "finished", {})

@@ -42,7 +42,7 @@ from compiler.runtime.executable import Executable
 from compiler.types.precision import Precision, PrecisionPlan
 from compiler.types.tensor_type import Array
 from tuner.calibration.collect import calibrate
-from tuner.calibration.data import Samples
+from tuner.calibration.data import SampleForm, Samples
 from tuner.calibration.ranges import METHODS, Method
 from tuner.calibration.solo import too_sensitive
 from tuner.commands.accuracy import error_of
@@ -121,7 +121,7 @@ def lowered_model(
         return compiler.build(graph, numerics=numerics)
     prepared = prepare(graph)
     seeds = range(FIRST_CALIBRATED, FIRST_CALIBRATED + options.calibrated)
-    samples = Samples.of([drawn.inputs(seed) for seed in seeds], drawn.types)
+    samples = Samples.of([drawn.inputs(seed) for seed in seeds], SampleForm(drawn.types))
     method = Method.of(options.method)
     calibration = calibrate(prepared, samples, method, compiler.build)
     able = (item.identity for item in contractions(prepared) if item.quantisable)

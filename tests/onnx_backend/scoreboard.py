@@ -42,10 +42,12 @@ from onnx.backend.test.loader import load_model_tests
 
 from compiler.errors import ImportModelError, InputError
 from compiler.frontend.import_onnx import import_model_proto
+from compiler.graph.evaluate_graph import evaluate_graph
 from compiler.graph.ir import Graph
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.types.structure import gathered, spread
+from compiler.types.signature import ResultSource
+from compiler.types.structure import Words, WordTable, gathered, spread
 from compiler.types.tensor_type import Array
+from tests.compiler.frontend.sized_models import true_part
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 STATUSES = ("passed", "fixed", "refused", "WRONG", "CRASHED")
@@ -79,14 +81,30 @@ class Result:
 
 def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The graph's outputs by NumPy, node by node through each node's tensor expression."""
-    values: dict[str, Array] = dict(graph.constants) | spread(graph.structure.inputs, inputs)
-    for node in graph.nodes:
-        operands = tuple(values[name] if name else None for name in node.inputs)
-        values[node.output] = evaluate_node(node, operands)
+    structure = graph.structure
+    words = Words(WordTable(structure.words))
+    given = words.read(structure.texts, spread(structure.inputs, inputs))
+    values = evaluate_graph(graph, given)
     for check in graph.signature.checks if graph.signature else ():
         if values[check.output].any():
             raise InputError(f"{check.operand!r} does not fit: {check.reason}")
-    return gathered(graph.structure.outputs, {name: values[name] for name in graph.outputs})
+    results = words.shown(structure.texts, _results(graph, values))
+    return gathered(structure.outputs, results)
+
+
+def _results(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs, of those whose sizes the graph computes as much as there is."""
+    signature = graph.signature
+    if signature is None:
+        return {name: values[name] for name in graph.outputs}
+    symbols = {
+        source.symbol.name: int(values[source.output][source.position])
+        for source in signature.sources
+        if isinstance(source, ResultSource)
+    }
+    return {
+        port.name: true_part(values[port.name], port.padded, symbols) for port in signature.outputs
+    }
 
 
 def run_compiled(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -146,15 +164,13 @@ def _import_fixing(
             open_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
             return import_model_proto(model, open_shapes, constants=fixed), fixed
         except ImportModelError as error:
-            wanted = _inputs_to_fix(str(error), values, fixed)
+            wanted = inputs_to_fix(str(error), values, fixed)
             if not wanted:
                 raise
             fixed.update({name: np.asarray(values[name]) for name in wanted})
 
 
-def _inputs_to_fix(
-    message: str, values: Mapping[str, Any], fixed: Mapping[str, Array]
-) -> list[str]:
+def inputs_to_fix(message: str, values: Mapping[str, Any], fixed: Mapping[str, Array]) -> list[str]:
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     if "at run time" not in message and "constant inputs only" not in message:
         return []
@@ -195,7 +211,7 @@ def run_case(case: TestCase, engine: Engine) -> Result:
     """Run all data sets of a case."""
     try:
         fixed = False
-        for model, inputs, expected in _data_sets(case):
+        for model, inputs, expected in data_sets(case):
             outputs, was_fixed = build_and_run(model, inputs, engine)
             fixed = fixed or was_fixed
             rounds = not case.name.startswith(EXACT)
@@ -216,7 +232,7 @@ def run_case(case: TestCase, engine: Engine) -> Result:
     return Result(case.name, case.kind, "fixed" if fixed else "passed")
 
 
-def _data_sets(case: TestCase) -> Iterator[tuple[onnx.ModelProto, list[Any], list[Any]]]:
+def data_sets(case: TestCase) -> Iterator[tuple[onnx.ModelProto, list[Any], list[Any]]]:
     if case.model is not None:
         for inputs, outputs in case.data_sets or []:
             yield case.model, [_value(v) for v in inputs], [_value(v) for v in outputs]
