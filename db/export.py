@@ -1,13 +1,13 @@
 """Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds, plans,
-and an end.
+latencies, and an end.
 
-    {"format": "tunefarm-records", "version": 6}
+    {"format": "tunefarm-records", "version": 7}
     {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …, "checksum": "01ef…"}
     {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …, "checksum": …}
     {"kind": "end", "records": 2}
 
-Only JSON goes in and out, and every field of a line that comes in is checked. Leases and claims
-stay where they are: they say who is at work on this very database.
+Only JSON goes in and out, and every field of a line that comes in is checked. Leases,
+claims, requests and queues stay where they are: they are about work on this very database.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
+    LatencyRecord,
     PlanRecord,
     Record,
     TargetRecord,
@@ -40,9 +41,9 @@ from db.records import (
 from db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 6
+VERSION = 7
 """Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs,
-version 4 no pairs, version 5 no plans."""
+version 4 no pairs, version 5 no plans, version 6 no latencies."""
 _CHECKED_SINCE = 4
 _PAIRS_SINCE = 5
 _ALONE: Mapping[str, Any] = {
@@ -130,6 +131,7 @@ def records_of(store: Store) -> Iterator[Record]:
     yield from queries.iterate_bests(store)
     yield from reversed(queries.builds(store))
     yield from reversed(queries.plans(store))
+    yield from reversed(queries.latencies(store))
 
 
 _KINDS: Mapping[str, type[Record]] = {
@@ -140,6 +142,7 @@ _KINDS: Mapping[str, type[Record]] = {
     "best": BestRecord,
     "build": BuildRecord,
     "plan": PlanRecord,
+    "latency": LatencyRecord,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -255,6 +258,9 @@ def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
             needed = {("job", record.job), ("trial", _trial_name(record))}
         case BuildRecord() | PlanRecord():
             needed = {("target", record.target)}
+        case LatencyRecord():
+            needed = {("target", record.target)}
+            needed |= set() if record.job is None else {("job", record.job)}
     needed |= {
         part for key in keys for part in (("workload", key.workload), ("target", key.target))
     }

@@ -25,8 +25,9 @@ def hold_lease(session: Session, job: str) -> None:
 
 
 def let_go(session: Session, job_id: int) -> None:
-    """Delete the lease and the claims of the job with this row id."""
+    """Delete the lease, the claims and the requests of the job with this row id."""
     session.execute(delete(schema.Lease).where(schema.Lease.job_id == job_id))
+    session.execute(delete(schema.Request).where(schema.Request.job_id == job_id))
     session.execute(delete(schema.Claim).where(schema.Claim.job_id == job_id))
 
 

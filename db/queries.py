@@ -21,6 +21,7 @@ from db.records import (
     BuildRecord,
     JobRecord,
     JobTask,
+    LatencyRecord,
     PlanRecord,
     TargetRecord,
     TaskKey,
@@ -336,6 +337,23 @@ def _plans(store: Store, statement: Select[Any]) -> list[PlanRecord]:
     with store.reading() as session:
         rows = session.execute(statement)
         return [record_of(PlanRecord, row, id=row.uid, target=target) for row, target in rows]
+
+
+def latencies(store: Store) -> list[LatencyRecord]:
+    """How long whole models take, as it was measured, newest first."""
+    row, job = schema.Latency, schema.Job
+    statement = (
+        select(row, schema.Target.key, schema.Machine.description, job.uid)
+        .join(schema.Target, schema.Target.id == row.target_id)
+        .join(schema.Machine, schema.Machine.id == row.machine_id)
+        .outerjoin(job, job.id == row.job_id)
+        .order_by(row.created.desc(), row.id.desc())
+    )
+    with store.reading() as session:
+        return [
+            record_of(LatencyRecord, found, id=found.uid, target=target, machine=machine, job=uid)
+            for found, target, machine, uid in session.execute(statement)
+        ]
 
 
 def is_built(store: Store, model_hash: str, artefact_sha256: str) -> bool:

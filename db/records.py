@@ -14,6 +14,10 @@ if TYPE_CHECKING:  # `read_record` knows it when it needs it; a build never does
 
 JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed", "lost"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
+EntryState: TypeAlias = Literal["waiting", "running", "finished", "failed"]
+ENTRY_STATES: tuple[EntryState, ...] = get_args(EntryState)
+LatencyPurpose: TypeAlias = Literal["job", "bench", "verify"]
+LATENCY_PURPOSES: tuple[LatencyPurpose, ...] = get_args(LatencyPurpose)
 OK = "ok"
 """The status of a trial that was built, gave the right result and was timed."""
 LOST_TO_NOISE = ("scattered", "unstable")
@@ -215,6 +219,29 @@ class PlanRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyRecord:
+    """How long a whole model takes on a machine, as a JSON value whose form `tuner` knows.
+
+    A job measures it at its end, `tune bench` beside other engines, `tune verify` to see whether it
+    still holds. `machine` is a fingerprint as in TrialRecord, `job` the id of a JobRecord or None.
+    `id` is unique over all databases; `created` is in seconds since the epoch.
+    """
+
+    id: bounds.Word
+    model_name: bounds.Prose
+    model_hash: bounds.Hash
+    target: bounds.TargetKey
+    threads: bounds.Count
+    numerics: bounds.Word
+    compiler_version: bounds.Hash
+    purpose: Annotated[LatencyPurpose, bounds.one_of(LATENCY_PURPOSES, "purpose")]
+    machine: bounds.JsonObject
+    measured: bounds.JsonObject
+    created: bounds.Moment
+    job: bounds.Word | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobTask:
     """One distinct kernel of a job's model and how often it occurs there."""
 
@@ -244,5 +271,12 @@ class JobRecord:
 
 
 Record: TypeAlias = (
-    TargetRecord | WorkloadRecord | JobRecord | TrialRecord | BestRecord | BuildRecord | PlanRecord
+    TargetRecord
+    | WorkloadRecord
+    | JobRecord
+    | TrialRecord
+    | BestRecord
+    | BuildRecord
+    | PlanRecord
+    | LatencyRecord
 )

@@ -19,6 +19,7 @@ from db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
+    LatencyRecord,
     PlanRecord,
     Record,
     TargetRecord,
@@ -197,6 +198,18 @@ def _values_of_model(ids: RowIds, record: BuildRecord | PlanRecord) -> dict[str,
     }
 
 
+def _latency_values(ids: RowIds, record: LatencyRecord) -> dict[str, Any]:
+    """The columns of a latency's row. Raises DatabaseError if its target or job is not there."""
+    return {
+        **_columns(record, "id", "target", "job", "machine"),
+        "uid": record.id,
+        "model_name": _printable(record.model_name),
+        "target_id": ids.target(record.target),
+        "job_id": ids.job(record.job),
+        "machine_id": ids.machine(record.machine),
+    }
+
+
 def _columns(record: Any, *left_out: str) -> dict[str, Any]:
     """What the columns hold that are named as a field: of the record's fields all but some."""
     names = (field.name for field in fields(record))
@@ -254,6 +267,7 @@ _ROWS: Mapping[type[Record], tuple[type[schema.Base], _Values]] = {
     BestRecord: (schema.Best, _best_values),
     BuildRecord: (schema.Build, _values_of_model),
     PlanRecord: (schema.Plan, _values_of_model),
+    LatencyRecord: (schema.Latency, _latency_values),
 }
 _PARENTS = (TargetRecord, WorkloadRecord, JobRecord)
 """Records that others refer to."""

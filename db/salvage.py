@@ -177,6 +177,7 @@ def _references_to(parent: str) -> Iterator[tuple[str, str]]:
 _NEEDED = {
     "bests": {"trial_id": "trials"},
     "leases": {"job_id": "jobs"},
+    "requests": {"job_id": "jobs"},
     "claims": {"job_id": "jobs", "task_id": "tasks"},
 }
 """Columns whose rows say nothing once the row that they are about is lost, and its table."""

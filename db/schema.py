@@ -4,8 +4,9 @@ workloads ─┐
            ├─ tasks (the key of a record) ─┬─ trials ─ machines
 targets  ──┘                               ├─ bests (each one of the trials)
                                            ├─ job_tasks ─ jobs
-                               └─ claims ─ jobs ─ leases
-targets ── builds, plans
+                               └─ claims ─ jobs ─ leases, requests
+targets ── builds, plans, latencies ─ jobs, machines
+queue_entries
 
 Every row has a checksum, so that a damaged one is told from an intact one (`db.checksum`).
 """
@@ -36,13 +37,13 @@ from sqlalchemy.types import TypeDecorator
 from configs.errors import DatabaseError
 from db.checksum import checksum_of, checksum_of_insert, damaged_row
 from db.packing import pack, unpack
-from db.records import OK, JobState, compact_json
+from db.records import OK, EntryState, JobState, LatencyPurpose, compact_json
 
-REVISION = "0006"
+REVISION = "0007"
 """The Alembic revision that these models are."""
 
 
-WITH_CHECKSUMS = ("0003", "0004", "0005", REVISION)
+WITH_CHECKSUMS = ("0003", "0004", "0005", "0006", REVISION)
 """The revisions whose tables, if there, have the columns of these models, but for those that stand
 behind the checksum (`db.checksum.added_columns`)."""
 
@@ -238,6 +239,17 @@ class Lease(Numbered):
     seen: Mapped[float]
 
 
+class Request(Numbered):
+    """What somebody asks of the process that is at work on a job."""
+
+    __tablename__ = "requests"
+
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    what: Mapped[str] = mapped_column(String(16))
+    asked_by: Mapped[str]
+    created: Mapped[float]
+
+
 class Claim(Numbered):
     """A candidate that a job is about to measure; nobody else does until it `expires`."""
 
@@ -334,3 +346,42 @@ class Plan(Numbered):
     compiler_version: Mapped[str] = mapped_column(String(64))
     plan: Mapped[Any] = mapped_column(PackedJson)
     created: Mapped[float]
+
+
+class Latency(Numbered):
+    """How long a whole model takes, as a job, a comparison or a check has measured it."""
+
+    __tablename__ = "latencies"
+
+    uid: Mapped[str] = mapped_column(String(32), unique=True)
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    model_name: Mapped[str]
+    model_hash: Mapped[str] = mapped_column(String(64), index=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), index=True)
+    machine_id: Mapped[int] = mapped_column(ForeignKey("machines.id"))
+    threads: Mapped[int]
+    numerics: Mapped[str] = mapped_column(String(32))
+    compiler_version: Mapped[str] = mapped_column(String(64))
+    purpose: Mapped[LatencyPurpose] = mapped_column(String(16))
+    measured: Mapped[Any] = mapped_column(PackedJson)
+    created: Mapped[float]
+
+
+class QueueEntry(Numbered):
+    """A job that waits for its turn, is at work, or was; `holder` is the process that runs it."""
+
+    __tablename__ = "queue_entries"
+
+    uid: Mapped[str] = mapped_column(String(32), unique=True)
+    model_name: Mapped[str]
+    arguments: Mapped[Any] = mapped_column(Json)
+    folder: Mapped[str]
+    options: Mapped[Any] = mapped_column(Json)
+    state: Mapped[EntryState] = mapped_column(String(16))
+    holder: Mapped[Any] = mapped_column(Json)
+    job: Mapped[str] = mapped_column(String(32))
+    attempts: Mapped[int]
+    seconds: Mapped[float]
+    error: Mapped[str]
+    created: Mapped[float]
+    updated: Mapped[float]

@@ -8,7 +8,15 @@ from typing import Any
 from sqlalchemy import func, select
 
 from db import schema
-from db.records import BuildRecord, PlanRecord, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from db.records import (
+    BuildRecord,
+    LatencyRecord,
+    PlanRecord,
+    TargetRecord,
+    TaskKey,
+    TrialRecord,
+    WorkloadRecord,
+)
 from db.store import Store
 
 KEY = TaskKey("89abcdef01234567", "x86-64-v3/8", 1, "default", "1")
@@ -84,6 +92,24 @@ def plan(number: int, **changes: Any) -> PlanRecord:
         compiler_version="1",
         plan={"points": [{"error": 0.01, "number": number}]},
         created=3000.0 + number,
+    )
+    return replace(record, **changes)
+
+
+def latency(number: int, **changes: Any) -> LatencyRecord:
+    """A latency of a model on KEY's target; another `number` is another one."""
+    record = LatencyRecord(
+        id=f"latency-{number}",
+        model_name="resnet18",
+        model_hash="abc",
+        target=TARGET.key,
+        threads=1,
+        numerics="default",
+        compiler_version="1",
+        purpose="job",
+        machine={"cpu": "test", "cores": 2},
+        measured={"before": 0.002, "after": 0.001 * number},
+        created=4000.0 + number,
     )
     return replace(record, **changes)
 

@@ -14,7 +14,7 @@ from db import queries
 from db.export import VERSION, export_records, import_records
 from db.records import BestRecord, JobTask, hash_json
 from db.store import Store
-from tests.db.examples import KEY, build, failed, paired, plan, populate, trial
+from tests.db.examples import KEY, build, failed, latency, paired, plan, populate, trial
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def file(tmp_path: Path) -> Path:
         store.add([best])
         store.add([build(1)])
         store.add([plan(1)])
+        store.add([latency(1, job=job.id), latency(2, purpose="verify")])
         store.finish_job(job.id, "interrupted", {"done": 0.5})
         assert export_records(store, path) == 3
     return path
@@ -44,6 +45,7 @@ def content(store: Store) -> list[object]:
         list(queries.iterate_bests(store)),
         queries.builds(store),
         queries.plans(store),
+        queries.latencies(store),
     ]
 
 
@@ -176,12 +178,16 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 PAIR = ("reference", "ratio", "low", "high", "reference_samples")
 
 
+_FIRST_WITH = {"best": 2, "build": 2, "plan": 6, "latency": 7}
+"""The version that first had lines of a kind, where that was not the first."""
+
+
 def as_of_version(version: int, text: str) -> str:
-    """An export as an earlier version wrote it: none had plans, version 1 no bests and builds."""
+    """An export as an earlier version wrote it: only 6 had plans, version 1 no bests and builds."""
     header, *lines, end = map(json.loads, text.splitlines())
     old = [{**header, "version": version}]
     for line in lines:
-        if line["kind"] == "plan" or (version == 1 and line["kind"] in ("best", "build")):
+        if version < _FIRST_WITH.get(line["kind"], 1):
             continue
         del line["checksum"]
         if line["kind"] == "trial" and version < 5:
@@ -200,7 +206,8 @@ def test_files_of_earlier_versions_are_read(version: int, file: Path) -> None:
         assert (list(queries.iterate_bests(store)) == []) == (version == 1)
         alone = all(trial.reference is None for trial in queries.iterate_trials(store))
         assert alone == (version < 5)
-        assert queries.plans(store) == []
+        assert (queries.plans(store) == []) == (version < 6)
+        assert queries.latencies(store) == []
 
 
 def test_pair_in_a_file_from_before_pairs_is_refused(file: Path) -> None:

@@ -13,7 +13,7 @@ from db import queries
 from db.export import export_records, merge_records
 from db.records import BestRecord, JobTask, Record, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
-from tests.db.examples import KEY, build, failed, paired, plan, populate, trial
+from tests.db.examples import KEY, build, failed, latency, paired, plan, populate, trial
 
 
 def fill(store: Store, *numbers: int) -> None:
@@ -31,6 +31,7 @@ def fill(store: Store, *numbers: int) -> None:
     store.add([best])
     store.add([build(numbers[0])])
     store.add([plan(numbers[0])])
+    store.add([latency(numbers[0], job=job.id)])
     store.finish_job(job.id, "finished")
 
 
@@ -60,6 +61,7 @@ def content(store: Store) -> dict[str, Any]:
         "bests": {(best.job, best.schedule_hash) for best in queries.iterate_bests(store)},
         "builds": {build.id: build for build in queries.builds(store)},
         "plans": {plan.id: plan for plan in queries.plans(store)},
+        "latencies": {found.id: found for found in queries.latencies(store)},
     }
 
 

@@ -18,6 +18,7 @@ from db.check import check
 from db.export import export_records
 from db.raw_rows import examined
 from db.records import BestRecord, JobTask
+from db.requests import ask
 from db.salvage import Salvage, salvage, table_of
 from db.sqlite_pages import layouts, rows
 from db.store import Store
@@ -273,11 +274,12 @@ def test_claims_of_a_lost_job_are_dropped_and_others_are_saved(tmp_path: Path) -
         for number in (1, 2):
             job = store.start_job("model", "hash", {}, [JobTask(KEY, 1)]).id
             claim(store, job, [(KEY, trial(number).schedule_hash)])
+            assert ask(store, job, "stop")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM job_tasks WHERE job_id = 2")
         connection.execute("UPDATE jobs SET state = 'gone' WHERE id = 2")
     saved = {table.name: table for table in salvage(path, tmp_path / "saved.db").tables}
-    for name in ("leases", "claims"):
+    for name in ("leases", "claims", "requests"):
         assert (saved[name].kept, saved[name].useless) == (1, 1)
     assert saved["jobs"].stand_ins == 0
     with Store.open(tmp_path / "saved.db") as store:
