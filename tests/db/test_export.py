@@ -162,7 +162,7 @@ def test_damaged_file_is_refused_as_a_whole(
             import_records(store, file)
         assert str(file) in str(caught.value)
         assert reason in str(caught.value)
-        assert content(store) == [{}, {}, [], [], [], [], []]
+        assert not any(content(store))
 
 
 def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
