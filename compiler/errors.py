@@ -21,8 +21,13 @@ __all__ = [
     "ShapeError",
     "TunefarmError",
     "UnsupportedOperatorError",
+    "UntunedWarning",
     "VerifyError",
 ]
+
+
+class UntunedWarning(UserWarning):
+    """A model was built of default schedules, because no record of any kernel was found."""
 
 
 class ImportModelError(TunefarmError):

@@ -251,6 +251,11 @@ def files_read(preset_or_path: str | None, settings: Settings) -> list[Path]:
     return files
 
 
+def names_database(settings: Settings) -> bool:
+    """Whether a file, the environment or the caller said which database, not the default alone."""
+    return "url" in settings.database.model_fields_set
+
+
 def cache_folder(settings: Settings) -> Path | None:
     """Where compiled kernels are kept; None if they are not, or there is no folder for them.
 

@@ -4,15 +4,20 @@
     tuner.tune("resnet18.onnx", db="tuning.db", trials=500)
     exe = tuner.build("resnet18.onnx", db="tuning.db")
 
+Without a database a model is built of default schedules, with an `UntunedWarning`.
+
 What a call needs is imported when it is made.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compiler.errors import UntunedWarning
 from compiler.types.extents import Shapes
 
 if TYPE_CHECKING:
@@ -130,12 +135,16 @@ def build(
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.
 
+    Where `db` is None and no configuration names a database either, that is tuning.db, and if there
+    is none the model is built untuned. If no kernel is tuned an `UntunedWarning` says so and why.
+
     Of several `targets` the best that this machine can run is loaded. With numerics "int8" the data
     `calibration` gives ranges, else the record; with "auto" `max_error` or `point` ask for another
     point than was chosen.
     Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
     """
-    from configs.settings import load_settings
+    from compiler.runtime.kernel_report import TUNED
+    from configs.settings import load_settings, names_database
     from tuner.building.flow import build_executable
     from tuner.building.request import BuildRequest
     from tuner.calibration.options import PrecisionOptions
@@ -150,16 +159,28 @@ def build(
         },
     )
     data = None if calibration is None else fspath(calibration)
-    return build_executable(
+    url = settings.database.url
+    without = not names_database(settings) and not Path(url).exists()
+    executable = build_executable(
         BuildRequest(
             fspath(model),
             "",
             settings,
             shapes or {},
+            untuned=without,
             require_tuned=require_tuned,
             precision=PrecisionOptions(data, max_error=max_error, point=point),
         )
     )
+    sources = {kernel.schedule_source for kernel in executable.kernels}
+    if sources and TUNED not in sources:
+        reason = f"there is no database {url}" if without else "no record of the database applies"
+        warnings.warn(
+            f"{fspath(model)} is built untuned: {reason}; tuner.tune measures its kernels",
+            UntunedWarning,
+            stacklevel=2,
+        )
+    return executable
 
 
-__all__ = ["build", "choose", "tune"]
+__all__ = ["UntunedWarning", "build", "choose", "tune"]

@@ -32,7 +32,8 @@ def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | N
         return nullcontext()
     if not os.path.exists(url) and "://" not in url:
         raise SettingsError(
-            f"no such database: {url}", hint="tune --model makes one; --untuned builds without"
+            f"no such database: {url}",
+            hint="tune --model makes one; --untuned, in Python no db=, builds without",
         )
     from db.store import Store
 
