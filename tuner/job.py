@@ -31,12 +31,14 @@ from db.store import Store
 from db.work import close_lost_jobs
 from measure.compare import LogRatio
 from measure.farm.runner import CallsNodes, Runner
+from measure.machine import fingerprint
 from measure.sandbox.node_kind import kind_of
 from tuner.building.report import BuildReport
 from tuner.building.size_plan import record_size_plan
 from tuner.confirm.elsewhere import compare_elsewhere
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import Agree, ModelLatency
+from tuner.confirm.model_times import times_of_job, with_kernels, with_steps
 from tuner.confirm.models_at_sizes import confirm_plan, seconds_at
 from tuner.confirm.placement import PlacementCheck
 from tuner.confirm.size_race import SizeRace, applied_schedules
@@ -51,11 +53,12 @@ from tuner.confirm.whole_model import (
 from tuner.interrupt import Interrupt, interruptible
 from tuner.job_request import MakeRunner
 from tuner.model.cost_model import BoostedTrees, TrainingData
+from tuner.records.model_latencies import Conditions, record_latency
 from tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
 from tuner.records.trials import unusable
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus, format_time
-from tuner.result import Outcome, TrialCounts
+from tuner.result import Outcome, TrialCounts, kernel_sums
 from tuner.search.budget import Budget, End, Limits
 from tuner.search.measuring import capacities_of, off_the_slots, timing_options
 from tuner.search.patience import DatabasePatience
@@ -309,7 +312,24 @@ class Job:
         self._keep_plan(target, agree)
         refresh(tasks, self.store)
         self.outcomes |= {task.key: self._outcome(task) for task in tasks}
+        self._keep_latency(target, found)
         return found.latency, found.report
+
+    def _keep_latency(self, target: Target, found: Confirmed) -> None:
+        """Record how long the model takes, and each of its steps, if it was measured."""
+        if found.latency is None:
+            return
+        is_here = self.is_here(target)
+        told = zip(self.tasks, self.statuses(), strict=True)
+        sums = kernel_sums(status for task, status in told if task.key.target == target.key)
+        times = times_of_job(found.latency, *sums)
+        times = with_kernels(times, self.store, [use.report for use in found.report.kernels])
+        model = Executable(found.spec.of_tensors()) if is_here else None
+        times = with_steps(times, found.spec, model, self.time.profile_seconds)
+        model_hash, settings = self.built_from or (structural_hash(self.graph), self.settings)
+        conditions = Conditions.of(settings, model_hash, target)
+        where = fingerprint() if is_here else {"cpu": target.cpu}
+        record_latency(self.store, times, self.model_name, conditions, "job", where, self.id)
 
     def _confirmed(
         self, target: Target, settled: Sequence[Settled], compare: CompareSpecs | None

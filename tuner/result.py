@@ -115,12 +115,12 @@ class TuneResult:
     @property
     def claimed_seconds(self) -> float:
         """Time of the model's kernels as the search expected it before its finalists met."""
-        return sum(t.occurrences * t.default * t.claimed for t in self._confirmed)
+        return kernel_sums(self.tasks)[0]
 
     @property
     def confirmed_seconds(self) -> float:
         """Time of the model's kernels as it was confirmed, from the same default latencies."""
-        return sum(t.occurrences * t.default * t.confirmed for t in self._confirmed)
+        return kernel_sums(self.tasks)[1]
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -162,12 +162,15 @@ class TuneResult:
         )
         return found | dict(zip(names, figures, strict=True))
 
-    @property
-    def _confirmed(self) -> list[TaskStatus]:
-        """The kernels of which something was claimed, and with it confirmed, at the greatest
-        sizes."""
-        known = (t for t in self.tasks if math.isfinite(t.default * t.claimed * t.confirmed))
-        return [task for task in known if not task.sizes]
+
+def kernel_sums(tasks: Iterable[TaskStatus]) -> tuple[float, float]:
+    """Seconds of all kernels together, claimed and confirmed.
+
+    Only kernels of which something was claimed, and with it confirmed, at the greatest sizes.
+    """
+    known = [t for t in tasks if math.isfinite(t.default * t.claimed * t.confirmed) and not t.sizes]
+    claimed = sum(t.occurrences * t.default * t.claimed for t in known)
+    return claimed, sum(t.occurrences * t.default * t.confirmed for t in known)
 
 
 def _target_to_json(item: TargetResult) -> dict[str, Any]:

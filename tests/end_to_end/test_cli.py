@@ -19,11 +19,14 @@ import onnxruntime
 import pytest
 
 import compiler
+from db import queries
+from db.store import Store
 from tests.end_to_end.tiny_model import external_model, tiny_model, unsupported_model
 from tuner.commands.accuracy import error_of
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
 from tuner.confirm.drawn_inputs import seeded_inputs
+from tuner.records.model_latencies import newest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -236,6 +239,32 @@ def test_bench_compares_outputs_and_times_both(tune: CommandLine, tuned: SimpleN
     engines = json.loads(result.out)["engines"]
     assert [engine["engine"] for engine in engines] == ["tunefarm", "onnxruntime"]
     assert all(engine["seconds"] > 0 for engine in engines)
+    with Store.open(tuned.db, read_only=True) as store:
+        kept = newest(store, purpose="bench")
+    assert kept is not None and kept.record.model_name == "tiny.onnx"
+    assert [engine.seconds for engine in kept.times.engines] == [e["seconds"] for e in engines]
+    assert len(kept.times.steps) >= 3
+
+
+def test_a_job_keeps_how_long_the_model_takes(tuned: SimpleNamespace) -> None:
+    with Store.open(tuned.db, read_only=True) as store:
+        kept = newest(store, purpose="job")
+        jobs = queries.jobs(store)
+        hashes = {
+            task.key.workload: found[1].schedule_hash
+            for task in jobs[-1].tasks
+            if (found := queries.best(store, task.key)) is not None
+        }
+    told, times = tuned.result["latency"], None if kept is None else kept.times
+    assert kept is not None and times is not None and times.over_untuned is not None
+    assert kept.record.job == jobs[-1].id and kept.record.model_hash == jobs[-1].model_hash
+    assert times.untuned == told["untuned"]
+    assert times.over_untuned.ratio == (told["kept"] or told)["ratio"]
+    assert times.confirmed == pytest.approx(tuned.result["search"]["confirmed_seconds"])
+    assert all(step.seconds is not None for step in times.steps)
+    assert any(step.reads for step in times.steps)
+    applied = {key: kernel.schedule for key, kernel in times.kernels.items()}
+    assert hashes and hashes.items() <= applied.items()
 
 
 @pytest.mark.parametrize(

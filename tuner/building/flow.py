@@ -82,13 +82,18 @@ def build_executable(request: BuildRequest) -> Executable:
 
     The request's output is of no account. Raises TunefarmError.
     """
+    return build_loaded(request)[0]
+
+
+def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
+    """The same, with what came of the build."""
     folder = make_folder("build")
     try:
         output = str(folder / f"{request.name}.tuned")
-        build(replace(request, output=output, listed=False))
+        result = build(replace(request, output=output, listed=False))
         from compiler.runtime.executable import load
 
-        return load(output)  # maps the file, which lasts as long as that
+        return load(output), result  # maps the file, which lasts as long as that
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

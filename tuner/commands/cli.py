@@ -50,7 +50,7 @@ from tuner.commands.precision_options import (
 from tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
-    pass
+    from tuner.commands.bench_sizes import SizedBench
 
 _C_FORMS = ("c-header+shared-library", "object")
 
@@ -323,22 +323,27 @@ def bench(
     values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
     settings = load_settings(config, values)
     prepare(settings, config, model, [json])
-    from tuner.building.flow import build_executable
+    from tuner.building.flow import build_loaded
     from tuner.building.request import BuildRequest
     from tuner.commands import bench as benchmark
     from tuner.confirm.latency import LatencyOptions
 
     engines = benchmark.parse_engines(against)
-    ours = build_executable(BuildRequest(model, "", settings, shapes, untuned=untuned))
+    request = BuildRequest(model, "", settings, shapes, untuned=untuned)
+    ours, built = build_loaded(request)
     options = LatencyOptions(rounds=rounds)
+    from tuner.commands.bench_record import record_bench
     from tuner.commands.bench_sizes import bench_sizes, has_sizes, sizes_table
 
+    result: benchmark.BenchResult | SizedBench
     if has_sizes(ours):
-        sized = bench_sizes(model, ours, engines, options)
+        result = sized = bench_sizes(model, ours, engines, options)
         show(json, sized.to_json(), sizes_table(sized))
-        return
-    result = benchmark.bench(model, ours, engines, options)
-    show(json, result.to_json(), benchmark.bench_table(result))
+    else:
+        result = fixed = benchmark.bench(model, ours, engines, options)
+        show(json, fixed.to_json(), benchmark.bench_table(fixed))
+    if not untuned and (note := record_bench(request, built, ours, result)):
+        print(f"note: {note}", file=sys.stderr)
 
 
 @app.command()

@@ -72,11 +72,15 @@ class ModelBuilds:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What is to be kept, and how it was found; `latency` is None where nothing was measured."""
+    """What is to be kept, and how it was found; `latency` is None where nothing was measured.
+
+    `report` and `spec` are of the model that is applied from now on.
+    """
 
     bests: tuple[BestRecord, ...]
     report: BuildReport
     latency: ModelLatency | None
+    spec: ExecutableSpec
 
 
 def confirm_model(
@@ -94,7 +98,7 @@ def confirm_model(
     bests = tuple(item.best for item in settled)
     new, report = builds.compile(target, builds.choose(target, settled=bests))
     if compare is None:
-        return Confirmed(bests, report, None)
+        return Confirmed(bests, report, None, new)
     old, former = builds.compile(target, builds.choose(target, only_confirmed=True))
     tell("measuring it and the untuned one in turn")
     changes = new.objects != old.objects
@@ -103,8 +107,8 @@ def confirm_model(
     if changes and latency.is_slower:
         tell("the new schedules make the model slower: the former ones stay")
         kept = [item.incumbent for item in settled if _still_applies(builds.store, item)]
-        return Confirmed(tuple(kept), former, latency)
-    return Confirmed(bests, report, latency)
+        return Confirmed(tuple(kept), former, latency, old)
+    return Confirmed(bests, report, latency, new)
 
 
 def compare_here(seconds: float, agree: Agree) -> CompareSpecs:

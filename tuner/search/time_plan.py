@@ -13,7 +13,9 @@ from collections.abc import Callable
 IN_FLIGHT_SECONDS = 1.5  # until what the search submitted last is answered
 FINALIST_SECONDS = 1.8  # of one task: two or three fresh processes
 CLOSING_SECONDS = 2.5  # of a runner, with Ray's processes
-ENDING_SECONDS = 0.8  # from the comparison's end to the process's
+ENDING_SECONDS = 0.8  # from the comparison's end to the process's, but for the profile
+PROFILE_SECONDS = 0.6  # of the model's steps one by one, at least
+PROFILE_RUNS = 4  # of the whole model are the least that a profile takes
 SEARCH_SHARE = 0.4  # of what is left before the search, which it gets at least
 COMPARISON_SECONDS = 4.0  # of the whole models, at least
 ROUNDS = 60  # of such a comparison, each a run of both models
@@ -55,7 +57,13 @@ class TimePlan:
         if left is None:
             return self._wanted
         least = 2.0 * LEAST_ROUNDS * self.run_seconds
-        return max(least, min(PATIENCE * self._wanted, left - ENDING_SECONDS - self._model_seconds))
+        kept = self.profile_seconds + ENDING_SECONDS + self._model_seconds
+        return max(least, min(PATIENCE * self._wanted, left - kept))
+
+    @property
+    def profile_seconds(self) -> float:
+        """What timing the steps of the whole model may take, behind the comparison."""
+        return max(PROFILE_SECONDS, PROFILE_RUNS * self.run_seconds)
 
     def keep_for_sizes(self, kernels: int, models: int) -> None:
         """Keep time for so many measurements of kernels, and of whole models, at several sizes."""
@@ -96,5 +104,6 @@ class TimePlan:
     @property
     def _confirmation(self) -> float:
         ending = CLOSING_SECONDS + 2.0 * self.build_seconds + self._wanted + ENDING_SECONDS
+        ending += self.profile_seconds
         kept = self._size_seconds + self._model_seconds + ELSEWHERE_SECONDS * self.elsewhere
         return ending + kept

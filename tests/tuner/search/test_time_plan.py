@@ -14,6 +14,7 @@ from tuner.search.time_plan import (
     IN_FLIGHT_SECONDS,
     LEAST_ROUNDS,
     PATIENCE,
+    PROFILE_SECONDS,
     SEARCH_SHARE,
     SIZES_SHARE,
     TimePlan,
@@ -41,7 +42,7 @@ def test_the_search_leaves_time_for_what_comes_after() -> None:
     plan.build_seconds, plan.run_seconds = 3.0, 0.03
     assert plan.left == 590.0
     later = IN_FLIGHT_SECONDS + 20 * FINALIST_SECONDS + CLOSING_SECONDS + ENDING_SECONDS
-    later += 2 * 3.0 + COMPARISON_SECONDS
+    later += 2 * 3.0 + COMPARISON_SECONDS + PROFILE_SECONDS
     assert plan.search_minutes(20) == pytest.approx((590.0 - later) / 60)
 
 
@@ -71,7 +72,8 @@ def test_finalists_end_when_the_whole_model_is_all_that_fits() -> None:
     clock = Clock()
     plan = TimePlan(2.0, 1000.0, clock)
     plan.build_seconds = 5.0
-    clock.now = 1120.0 - 10.0 - COMPARISON_SECONDS - CLOSING_SECONDS - ENDING_SECONDS - 1.5
+    later = COMPARISON_SECONDS + PROFILE_SECONDS + CLOSING_SECONDS + ENDING_SECONDS
+    clock.now = 1120.0 - 10.0 - later - 1.5
     assert not plan.finalists_are_late()
     assert not plan.finalists_are_late(1.0)
     assert plan.finalists_are_late(2.0)
@@ -93,7 +95,7 @@ def test_the_comparison_takes_what_is_left() -> None:
     plan.build_seconds, plan.run_seconds = 1.0, 0.02
     assert plan.comparison_seconds == PATIENCE * COMPARISON_SECONDS
     clock.now = 1114.0
-    assert plan.comparison_seconds == pytest.approx(6.0 - ENDING_SECONDS)
+    assert plan.comparison_seconds == pytest.approx(6.0 - ENDING_SECONDS - PROFILE_SECONDS)
     clock.now = 1130.0
     assert plan.left == 0.0
     assert plan.comparison_seconds == pytest.approx(2 * LEAST_ROUNDS * 0.02)
@@ -122,6 +124,7 @@ class Job:
             self.clock.now += self.meeting
         self.clock.now += 0.8 + 2 * self.build  # the runner is closed, both models are built
         self.clock.now += self.plan.comparison_seconds
+        self.clock.now += self.plan.profile_seconds
         return self.clock.now + 0.3 - self.begin
 
 

@@ -1,0 +1,108 @@
+"""From what was measured of a whole model to what is recorded of it (`ModelTimes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from compiler.errors import TunefarmError
+from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import CallStep, ExecutableSpec, FunctionStep
+from compiler.runtime.kernel_report import TUNED, KernelReport
+from compiler.runtime.profile import COPY, StepTime
+from compiler.runtime.step_reads import step_reads
+from compiler.target import llvm_version
+from db import queries
+from db.store import Store
+from measure.compare import Comparison
+from tuner.confirm.latency import ModelLatency, aligned_inputs, pinned
+from tuner.records.model_latencies import AppliedKernel, ModelStep, ModelTimes, Ratio
+
+MOST_ROUNDS = 20
+
+
+def times_of_job(latency: ModelLatency, claimed: float, confirmed: float) -> ModelTimes:
+    """What a comparison with the untuned model came to; sums of kernels are 0 where unknown."""
+    applied = latency.applied
+    return ModelTimes(
+        tuned=latency.untuned * applied.ratio,
+        llvm=llvm_version(),
+        spread=latency.tuned_spread,
+        untuned=latency.untuned,
+        over_untuned=_ratio(applied),
+        refused=_ratio(latency) if latency.is_slower else None,
+        claimed=claimed or None,
+        confirmed=confirmed or None,
+    )
+
+
+def with_kernels(times: ModelTimes, store: Store, kernels: Iterable[KernelReport]) -> ModelTimes:
+    """The same with how each kernel was built, from the reports of a build with this store."""
+    reports = list(kernels)
+    of_records = [r.record_id for r in reports if r.schedule_source == TUNED and r.record_id]
+    numbers = sorted({int(number) for number in of_records if number.isdecimal()})
+    hashes = {trial.number: trial.schedule_hash for trial in queries.numbered(store, numbers)}
+
+    def schedule(report: KernelReport) -> str:
+        is_known = report.schedule_source == TUNED and (report.record_id or "").isdecimal()
+        return hashes.get(int(report.record_id or 0), "") if is_known else ""
+
+    applied = {
+        report.key: AppliedKernel(
+            report.name,
+            report.occurrences,
+            report.schedule_source,
+            schedule(report),
+            report.latency or None,
+            report.flops,
+        )
+        for report in reports
+    }
+    return replace(times, kernels=applied)
+
+
+def with_steps(
+    times: ModelTimes, spec: ExecutableSpec, model: Executable | None, seconds: float
+) -> ModelTimes:
+    """The same with the steps of the `spec`, timed one by one for so long.
+
+    They have no times where `seconds` do not suffice for a round, and without the `model`. A model
+    of several programs has the steps of the first one.
+    """
+    steps, sizes = known_steps(spec), {}
+    rounds = min(MOST_ROUNDS, int(seconds / (2.0 * times.tuned)) - 1)
+    if model is not None:
+        sizes = model.chosen_sizes({})
+    if model is not None and rounds >= 1:
+        timed = _timed(model, sizes, rounds)
+        if len(timed) == len(steps):
+            pairs = zip(steps, timed, strict=True)
+            steps = tuple(replace(step, seconds=found.seconds) for step, found in pairs)
+    return replace(times, steps=steps, sizes=sizes)
+
+
+def _timed(model: Executable, sizes: Mapping[str, int], rounds: int) -> tuple[StepTime, ...]:
+    """None for a model whose functions do not want drawn inputs."""
+    try:
+        with pinned(model.threads):
+            return model.profile(aligned_inputs(model, sizes=sizes), rounds).steps
+    except TunefarmError:
+        return ()
+
+
+def known_steps(spec: ExecutableSpec) -> tuple[ModelStep, ...]:
+    """The steps of a model and what they read, without times."""
+    reports = {part.symbol: report for part, report in zip(spec.objects, spec.kernels, strict=True)}
+    found = []
+    for step, reads in zip(spec.steps, step_reads(spec), strict=True):
+        name, key = COPY, ""
+        if isinstance(step, CallStep):
+            name, key = reports[step.symbol].name, reports[step.symbol].key
+        elif isinstance(step, FunctionStep):
+            name = key = spec.functions[step.function].name
+        found.append(ModelStep(name, key, None, reads))
+    return tuple(found)
+
+
+def _ratio(compared: Comparison | ModelLatency) -> Ratio:
+    return Ratio(compared.ratio, compared.low, compared.high)
