@@ -5,6 +5,7 @@
     exe = compiler.load("resnet18.tuned")
     outputs = exe.run({"x": array})
 
+`InferenceSession` runs a model as onnxruntime's does, see `compiler.session.inference_session`.
 `register_function` binds operators that the compiler does not have to Python or C, see
 `compiler.foreign_functions`. `load` needs NumPy and llvmlite only; what `build` needs is imported
 when it is called.
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
     from compiler.runtime.ports import AnyArray
     from compiler.schedule.choice import ScheduleChoice
+    from compiler.session.inference_session import InferenceSession, get_available_providers
+    from compiler.session.options import SessionOptions
     from compiler.stages import DumpAfter
     from compiler.target import Target
     from compiler.types.extents import Shapes
@@ -42,8 +45,21 @@ def build(
     dump_after: DumpAfter = None,
     numerics: Numerics | str = "default",
 ) -> Executable:
-    """Compile a model and load it; the arguments are those of `compiler.pipeline.compile_model`."""
-    from compiler.pipeline import compile_model
+    """Compile a model and load it; the arguments are those of `compiler.pipeline.compile_model`.
+
+    Raises `TunefarmError` as that does, `ImportModelError` where only what runs models is
+    installed.
+    """
+    try:
+        from compiler.pipeline import compile_model
+    except ModuleNotFoundError as error:
+        from compiler.errors import ImportModelError
+
+        raise ImportModelError(
+            f"no model can be built here: {error.name} is not installed",
+            hint="install tunefarm, all of it, or build elsewhere: tune build --model FILE "
+            "--untuned --output FILE.tuned",
+        ) from error
     from compiler.runtime.executable import Executable
 
     compiled = compile_model(
@@ -80,20 +96,28 @@ def load(
 
 
 def __getattr__(name: str) -> object:
-    """Names of `compiler.foreign_functions`, which needs NumPy: imported when asked for."""
-    if name not in _FOREIGN:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import compiler.foreign_functions
+    """Names whose modules need NumPy: imported when asked for."""
+    if name in _FUNCTIONS:
+        import compiler.foreign_functions as functions
 
-    return getattr(compiler.foreign_functions, name)
+        return getattr(functions, name)
+    if name in _SESSIONS:
+        import compiler.session.inference_session as sessions
+
+        return getattr(sessions, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_FOREIGN = ("CFunction", "register_function", "unregister_function")
+_FUNCTIONS = ("CFunction", "register_function", "unregister_function")
+_SESSIONS = ("InferenceSession", "SessionOptions", "get_available_providers")
 
 __all__ = [
     "VERSION",
     "CFunction",
+    "InferenceSession",
+    "SessionOptions",
     "build",
+    "get_available_providers",
     "load",
     "register_function",
     "try_function",

@@ -50,6 +50,7 @@ COMPILER_ORDER = (
     "stages",
     "pipeline",
     "emit",
+    "session",
     "__init__",
 )
 
@@ -82,6 +83,7 @@ ORDERS = {
         "tune_model",
         "tune_precisions",
         "tune_sizes",
+        "inference_session",
         "__init__",
         "commands",
     ),

@@ -11,10 +11,8 @@ What a call needs is imported when it is made.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.errors import UntunedWarning
@@ -23,6 +21,7 @@ from compiler.types.extents import Shapes
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
     from tuner.calibration.choice import PrecisionChoice
+    from tuner.inference_session import InferenceSession
     from tuner.reports.progress import Progress
     from tuner.result import TuneResult
 
@@ -143,9 +142,8 @@ def build(
     point than was chosen.
     Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
     """
-    from compiler.runtime.kernel_report import TUNED
-    from configs.settings import load_settings, names_database
-    from tuner.building.flow import build_executable
+    from configs.settings import load_settings
+    from tuner.building.in_memory import build_in_memory
     from tuner.building.request import BuildRequest
     from tuner.calibration.options import PrecisionOptions
 
@@ -159,28 +157,24 @@ def build(
         },
     )
     data = None if calibration is None else fspath(calibration)
-    url = settings.database.url
-    without = not names_database(settings) and not Path(url).exists()
-    executable = build_executable(
-        BuildRequest(
-            fspath(model),
-            "",
-            settings,
-            shapes or {},
-            untuned=without,
-            require_tuned=require_tuned,
-            precision=PrecisionOptions(data, max_error=max_error, point=point),
-        )
+    request = BuildRequest(
+        fspath(model),
+        "",
+        settings,
+        shapes or {},
+        require_tuned=require_tuned,
+        precision=PrecisionOptions(data, max_error=max_error, point=point),
     )
-    sources = {kernel.schedule_source for kernel in executable.kernels}
-    if sources and TUNED not in sources:
-        reason = f"there is no database {url}" if without else "no record of the database applies"
-        warnings.warn(
-            f"{fspath(model)} is built untuned: {reason}; tuner.tune measures its kernels",
-            UntunedWarning,
-            stacklevel=2,
-        )
-    return executable
+    return build_in_memory(request, stacklevel=2)
 
 
-__all__ = ["UntunedWarning", "build", "choose", "tune"]
+def __getattr__(name: str) -> object:
+    """`InferenceSession`, whose module needs NumPy: imported when asked for."""
+    if name == "InferenceSession":
+        from tuner.inference_session import InferenceSession
+
+        return InferenceSession
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["InferenceSession", "UntunedWarning", "build", "choose", "tune"]

@@ -208,6 +208,15 @@ def read_programs(
     return programs_here(specs, fallback=fallback)
 
 
+def is_artefact(path: str | PathLike[str]) -> bool:
+    """Whether a file can be read and begins as artefacts do."""
+    try:
+        with open_regular(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
 def digest_of(path: str | PathLike[str]) -> str:
     """The SHA-256 of an artefact's manifest, in hex digits: it covers everything in the file.
 

@@ -1,0 +1,100 @@
+"""Inputs and outputs as sessions of onnxruntime tell them: names, types and shapes as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from compiler.runtime.executable import Executable
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension
+from compiler.types.structure import StructuredPort
+
+_ELEMENTS: Final = {
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.F8E4M3FN: "float8e4m3fn",
+    DType.F8E4M3FNUZ: "float8e4m3fnuz",
+    DType.F8E5M2: "float8e5m2",
+    DType.F8E5M2FNUZ: "float8e5m2fnuz",
+    DType.F8E8M0: "float8e8m0",
+    DType.F4E2M1: "float4e2m1",
+    DType.BOOL: "bool",
+    DType.STRING: "string",
+}
+"""Element types as onnxruntime spells them; integers have their number of bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output: its name, its type (`tensor(float)`), and its shape.
+
+    The shape has numbers, and the names or sums (`past + 1`) of sizes that are known at run time;
+    that of a list or an optional is empty.
+    """
+
+    name: str
+    type: str
+    shape: list[int | str]
+
+    def __str__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+def inputs_of(executable: Executable) -> list[NodeArg]:
+    """The inputs in the model's order; lists and optionals where their first tensor is."""
+    spec, signature = executable.spec, executable.signature
+    texts = spec.structure.texts
+    if signature is None:
+        plain = [_node_arg(name, type.dtype, type.shape, texts) for name, type in spec.inputs]
+    else:
+        plain = [_node_arg(p.name, p.dtype, p.shape, texts) for p in signature.inputs]
+    return _gathered(plain, spec.structure.inputs)
+
+
+def outputs_of(executable: Executable) -> list[NodeArg]:
+    """The same of the outputs; lists without tensors and optionals without content come last."""
+    spec, signature = executable.spec, executable.signature
+    texts = spec.structure.texts
+    if signature is None:
+        plain = [_node_arg(name, type.dtype, type.shape, texts) for name, type in spec.outputs]
+    else:
+        plain = [_node_arg(p.name, p.dtype, p.shape, texts) for p in signature.outputs]
+    return _gathered(plain, spec.structure.outputs)
+
+
+def _node_arg(name: str, dtype: DType, shape: Sequence[Dimension], texts: Sequence[str]) -> NodeArg:
+    extents = [extent if isinstance(extent, int) else str(extent) for extent in shape]
+    return NodeArg(name, f"tensor({_element(DType.STRING if name in texts else dtype)})", extents)
+
+
+def _element(dtype: DType) -> str:
+    if dtype.is_integer:
+        return f"{'int' if dtype.is_signed else 'uint'}{dtype.bits}"
+    return _ELEMENTS[dtype]
+
+
+def _gathered(plain: Sequence[NodeArg], structured: Sequence[StructuredPort]) -> list[NodeArg]:
+    """Ports in order, with each structured one where its first tensor is, or last."""
+    owners = {member: port for port in structured for member in port.members or ()}
+    types = {arg.name: arg.type for arg in plain}
+    found: dict[str, NodeArg] = {}
+    for arg in plain:
+        port = owners.get(arg.name)
+        known = arg if port is None else _structured(port, types)
+        found.setdefault(known.name, known)
+    for port in structured:
+        found.setdefault(port.name, _structured(port, types))
+    return list(found.values())
+
+
+def _structured(port: StructuredPort, types: Mapping[str, str]) -> NodeArg:
+    """A list or an optional; of one without tensors nobody keeps the element type."""
+    element = types[port.members[0]] if port.members else "tensor(float)"
+    if port.labels:
+        key = "int64" if isinstance(port.labels[0], int) else "string"
+        return NodeArg(port.name, f"seq(map({key},{element}))", [])
+    return NodeArg(port.name, f"seq({element})" if port.listed else f"optional({element})", [])

@@ -1,0 +1,48 @@
+"""Sessions that build ONNX files from a database, or say that there is none."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tuner
+from compiler import SessionOptions
+from compiler.errors import SettingsError
+from db.store import Store
+from tests.end_to_end.tiny_model import tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(tiny_model("batch"), "tiny.onnx")
+    return tmp_path
+
+
+def test_an_onnx_file_is_built_as_tuner_builds_it(folder: Path) -> None:
+    Store.open("tuning.db").close()
+    options = SessionOptions(intra_op_num_threads=2)
+    with pytest.warns(tuner.UntunedWarning, match="no record of the database applies") as caught:
+        session = tuner.InferenceSession(
+            "tiny.onnx", options, db="tuning.db", numerics="strict", shapes={"batch": (2,)}
+        )
+    assert caught[0].filename == __file__
+    executable = session.executable
+    assert (executable.threads, executable.spec.numerics) == (2, "strict")
+    pixels = np.ones((2, 3, 12, 12), np.float32)
+    (scores,) = session.run(["y"], {"x": pixels})
+    np.testing.assert_array_equal(scores, executable.run({"x": pixels})["y"])
+    executable.save("tiny.tuned")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = tuner.InferenceSession(folder / "tiny.tuned")
+    np.testing.assert_array_equal(again.run(None, {"x": pixels})[0], scores)
+
+
+def test_a_database_that_was_named_must_be_there(folder: Path) -> None:
+    with pytest.raises(SettingsError, match="no such database"):
+        tuner.InferenceSession("tiny.onnx", db="tuning.db", shapes={"batch": (2,)})

@@ -1,0 +1,54 @@
+"""InferenceSession with a database: ONNX files are built from the best records.
+
+import tuner
+
+session = tuner.InferenceSession("resnet18.onnx", db="tuning.db")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any
+
+from compiler.runtime.executable import Executable
+from compiler.session.inference_session import InferenceSession as BuiltSession
+from compiler.types.extents import Shapes
+from configs.settings import load_settings
+from tuner.building.in_memory import build_in_memory
+from tuner.building.request import BuildRequest
+
+
+class InferenceSession(BuiltSession):
+    """A model that is run as with onnxruntime; an ONNX file is built as by `tuner.build`."""
+
+    def __init__(
+        self,
+        path_or_bytes: str | PathLike[str] | Executable,
+        sess_options: object = None,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        db: str | PathLike[str] | None = None,
+        config: str | None = None,
+        numerics: str | None = None,
+        shapes: Shapes | None = None,
+    ) -> None:
+        """Load an artefact, or build an ONNX file from the best records of `db`.
+
+        `db`, `config` (a preset or TOML file), `numerics` and `shapes` are those of `tuner.build`,
+        and of no account for an artefact. Code that was compiled before comes from the cache.
+        Raises as `compiler.InferenceSession` and `tuner.build` do.
+        """
+        self._overrides = {
+            "database.url": None if db is None else fspath(db),
+            "compile.numerics": numerics,
+        }
+        self._config = config
+        super().__init__(path_or_bytes, sess_options, providers, provider_options, shapes=shapes)
+
+    def build(self, path: str, threads: int | None, shapes: Shapes | None) -> Executable:
+        """Build an ONNX file for the session; `threads` None: those of the configuration."""
+        settings = load_settings(self._config, {**self._overrides, "compile.threads": threads})
+        # The caller of this is the session's opening, of that its __init__, twice.
+        return build_in_memory(BuildRequest(path, "", settings, shapes or {}), stacklevel=5)
