@@ -66,6 +66,8 @@ class SignalHandler:
 
 
 _process_handler: SignalHandler | None = None
+_interrupts: dict[int, Interrupt] = {}
+"""Who is asked first, by the number of the thread that works."""
 
 
 def catch_signals() -> None:
@@ -114,12 +116,36 @@ def end_interrupted() -> NoReturn:
     os._exit(exit_code())  # threads may still wait for what has been ended
 
 
+def interrupt_thread(thread: threading.Thread) -> bool:
+    """Have the work of a thread end as Ctrl-C would have it; whether it was told. From any thread.
+
+    The main thread gets a signal, one that is not ignored. Another one is told while it is
+    `interruptible`.
+    """
+    if thread is threading.main_thread():
+        caught = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+        for number in caught[:1]:
+            signal.pthread_kill(thread.ident or 0, number)
+        return bool(caught)
+    interrupt = _interrupts.get(thread.ident or 0)
+    if interrupt is None or interrupt.asked:
+        return interrupt is not None
+    interrupt.ask()
+    return True
+
+
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Signals ask the yielded Interrupt while the block runs (in the main thread only)."""
+    """Signals ask the yielded Interrupt while the block runs (in the main thread only), and so does
+    `interrupt_thread`."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupt
+        number_of_thread = threading.get_ident()
+        _interrupts[number_of_thread] = interrupt
+        try:
+            yield interrupt
+        finally:
+            del _interrupts[number_of_thread]
         return
     handler = _process_handler or SignalHandler()
     handler.interrupt = interrupt

@@ -53,14 +53,17 @@ from tuner.confirm.whole_model import (
 from tuner.interrupt import Interrupt, interruptible
 from tuner.job_request import MakeRunner
 from tuner.model.cost_model import BoostedTrees, TrainingData
+from tuner.records.job_command import JobCommand
 from tuner.records.model_latencies import Conditions, record_latency
 from tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
 from tuner.records.trials import unusable
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus, format_time
 from tuner.result import Outcome, TrialCounts, kernel_sums
+from tuner.search import monitor as phases
 from tuner.search.budget import Budget, End, Limits
 from tuner.search.measuring import capacities_of, off_the_slots, timing_options
+from tuner.search.monitor import Monitor
 from tuner.search.patience import DatabasePatience
 from tuner.search.placements import model_placements
 from tuner.search.session import Overhead, SessionOptions, TuningSession
@@ -89,6 +92,7 @@ class Job:
     others: tuple[Target, ...] = ()
     background: list[TrainingData] = field(default_factory=list)
     built_from: tuple[str, Settings] | None = None
+    monitor: Monitor = field(default_factory=Monitor)
     numerics: Numerics | None = None
     """Those that the settings name if None."""
     id: str = ""
@@ -123,8 +127,9 @@ class Job:
             )
         )
 
-    def register(self, model_name: str) -> None:
-        """Record the job and its workloads, and take over what earlier runs measured."""
+    def register(self, model_name: str, command: JobCommand | None = None) -> None:
+        """Record the job, with the command that began it, and its workloads, and take over what
+        earlier runs measured."""
         self.model_name = model_name
         self.store.add([TargetRecord(target.key, target.to_json()) for target in self.targets])
         self.store.add(
@@ -133,9 +138,12 @@ class Job:
         tasks = [JobTask(task.key, task.progress.occurrences) for task in self.tasks]
         settings = self.settings.to_json()
         settings["database"] = {"url": self.store.name}  # without a password
+        if command is not None:
+            settings = command.kept_in(settings)
         model_hash = structural_hash(self.graph)
         self._say_what_is_lost(model_hash)
         self.id = self.store.start_job(model_name, model_hash, settings, tasks).id
+        self.monitor.begin(self.store, self.id)
         self.seen = queries.last_trial(self.store)
         for task in self.tasks:
             found = queries.best(self.store, task.key)
@@ -182,6 +190,9 @@ class Job:
                     "this one goes on from what it recorded"
                 )
 
+    def _enter(self, phase: str) -> None:
+        self.monitor.enter(phase, self.statuses(), self.time.left)
+
     def statuses(self, end: End | None = None) -> list[TaskStatus]:
         """Where every task stands; `end` is why those ended that had no reason of their own."""
         reason = "" if end is None else end.value
@@ -197,6 +208,7 @@ class Job:
     def prepare(self) -> None:
         """Build the untuned model: it is compared with, and tells how long builds and runs take."""
         begin = time.monotonic()
+        self._enter(phases.PREPARING)
         if self.graph.signature is not None:
             self.points = points_of(self.graph.signature)
         if len(self.points) > 1:
@@ -244,11 +256,13 @@ class Job:
             interrupt.tell(elsewhere.stop)
             interrupt.tell(self.patience.stop)
             self.progress.start()
+            self._enter(phases.SEARCHING)
             try:
                 end = session.run()
                 if not interrupt.asked:
                     timing = timing_options(self.settings)
                     self.progress.message("measuring the fastest of each kernel side by side")
+                    self._enter(phases.FINALISTS)
                     finalists.run(
                         self.tasks,
                         runner,
@@ -276,6 +290,7 @@ class Job:
         if len(self.points) < 2:
             return
         self.progress.message(f"measuring the fastest at {len(self.points)} sizes")
+        self._enter(phases.SIZES)
         self.time.begin_sizes()
         for target in self.targets:
             race = SizeRace(self.points, job=self.id, seed=self.settings.search.seed)
@@ -300,6 +315,7 @@ class Job:
         """
         target = self.target if target is None else target
         self.progress.message("building the tuned model")
+        self._enter(phases.CONFIRMING)
         tasks = self.tasks_for(target)
         agree = agreement(task.kernel for task in tasks)
         found = self.confirmed_elsewhere.get(target.key)
@@ -403,6 +419,7 @@ class Job:
             SessionOptions(self.settings.search.batch_size, timing_options(self.settings)),
             job=self.id,
             progress=self.progress,
+            monitor=self.monitor,
             background=self.background,
             seen=self.seen,
             capacities=capacities_of(runner) if self.others else None,

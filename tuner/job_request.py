@@ -13,8 +13,10 @@ from compiler.types.extents import Shapes
 from configs.settings import Settings
 from measure.farm.runner import Runner
 from tuner.calibration.options import PrecisionOptions
+from tuner.records.job_command import JobCommand
 from tuner.reports.progress import Progress
 from tuner.search.measuring import runner_of
+from tuner.search.monitor import Monitor
 
 MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
 
@@ -25,6 +27,7 @@ class JobRequest:
     `time.monotonic`.
 
     `options` say how narrow numerics are chosen, `shapes` fix or bound symbolic dimensions.
+    `command` is what was typed, None where nothing was; `monitor` tells others of the job.
     """
 
     model: str | os.PathLike[str]
@@ -34,3 +37,5 @@ class JobRequest:
     progress: Progress = field(default_factory=Progress)
     make_runner: MakeRunner = runner_of
     started: float = field(default_factory=time.monotonic)
+    command: JobCommand | None = None
+    monitor: Monitor = field(default_factory=Monitor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from measure.farm.make_runner import check_runner
 from measure.sandbox.import_model import import_model
 from tuner.building.lowered import LoweredModel
 from tuner.from_settings import limits_of, target_of, targets_of
+from tuner.interrupt import interrupt_thread
 from tuner.job import Job
 from tuner.job_request import JobRequest
 from tuner.model.cost_model import BoostedTrees
@@ -22,7 +24,6 @@ from tuner.search.budget import End
 from tuner.search.heartbeat import heartbeat
 from tuner.search.make_tasks import make_tasks
 from tuner.search.measuring import runner_options
-from tuner.search.session import job_progress
 from tuner.search.strategy import check_strategy
 from tuner.search.task_sources import known_of_others, task_source
 
@@ -58,11 +59,19 @@ def tune_lowered(
         job = _job(request, lowered, store)
         job.built_from = built_from
         store.patience = job.patience
-        job.register(Path(request.model).name)
+        job.register(Path(request.model).name, request.command)
+        worker = threading.current_thread()
+
+        def stop(by: str) -> bool:
+            told = interrupt_thread(worker)
+            if told:
+                request.progress.message(f"{by} asks this job to stop")
+            return told
+
         state: JobState = "failed"
         results: list[TargetResult] = []
         try:
-            with heartbeat(store, job.id):
+            with heartbeat(store, job.id, stop):
                 job.prepare()
                 end = job.search()
                 if end is not End.INTERRUPTED:
@@ -74,7 +83,7 @@ def tune_lowered(
         except KeyboardInterrupt:
             end, state = End.INTERRUPTED, "interrupted"
         finally:
-            store.finish_job(job.id, state, job_progress(job.statuses()))
+            store.finish_job(job.id, state, request.monitor.end(job.statuses()).to_json())
         return _result(request, job, store.name, end, results)
 
 
@@ -97,6 +106,7 @@ def _job(request: JobRequest, lowered: LoweredModel, store: Store) -> Job:
         background=known_of_others(sources, tasks[0].extract.layout, settings) if tasks else [],
         progress=request.progress,
         make_runner=request.make_runner,
+        monitor=request.monitor,
         started=request.started,
     )
 

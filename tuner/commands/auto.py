@@ -11,6 +11,7 @@ from configs.settings import Settings
 from tuner.calibration.options import PrecisionOptions
 from tuner.commands.command_line import show
 from tuner.interrupt import exit_code, signals_held
+from tuner.records.job_command import JobCommand
 
 
 def choose_and_show(
@@ -20,10 +21,11 @@ def choose_and_show(
     shapes: Shapes,
     json: str | None,
     command: str,
+    typed: JobCommand,
 ) -> None:
     """Choose, and print a table of contractions, one of points, and the `command` to type next.
 
-    Raises TunefarmError.
+    What was `typed` is kept with the jobs. Raises TunefarmError.
     """
     with signals_held():  # libraries start threads
         from tuner.job_request import JobRequest
@@ -31,7 +33,8 @@ def choose_and_show(
         from tuner.reports.progress import make_progress
         from tuner.tune_precisions import tune_auto
     try:
-        choice = tune_auto(JobRequest(model, settings, options, shapes, make_progress()))
+        asked = JobRequest(model, settings, options, shapes, make_progress(), command=typed)
+        choice = tune_auto(asked)
     except KeyboardInterrupt:
         print("interrupted; all measurements are kept, nothing is chosen", file=sys.stderr)
         raise typer.Exit(exit_code()) from None

@@ -19,6 +19,7 @@ from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, tell_of_tiles, write_file
 from tuner.commands.database_cli import database, open_database
 from tuner.commands.entry import began, begins, short_lived
+from tuner.commands.live_cli import add_live_commands
 from tuner.commands.next_build import next_build
 from tuner.commands.options import (
     ConfigOption,
@@ -47,6 +48,7 @@ from tuner.commands.precision_options import (
     MetricOption,
     PointOption,
 )
+from tuner.commands.typed_command import to_go_on, typed_command
 from tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ app = typer.Typer(
     epilog="--debug behind any command shows the traceback of an error.",
 )
 app.add_typer(database, name="db")
+add_live_commands(app)
 
 
 @app.callback()
@@ -128,10 +131,11 @@ def tune(
     precision.check(settings.compile.numerics)
     prepare(settings, config, model, [json], precision.files())
     command = next_build(model, settings, config, shapes, db)
+    typed = typed_command(context, settings, started)
     if settings.compile.numerics == AUTO:
         from tuner.commands.auto import choose_and_show
 
-        choose_and_show(model, settings, precision, shapes, json, command)
+        choose_and_show(model, settings, precision, shapes, json, command, typed)
         return
     with signals_held():  # libraries start threads
         from tuner.job_request import JobRequest
@@ -141,11 +145,13 @@ def tune(
         from tuner.tune_sizes import tune_sizes
 
         tell_of_tiles(settings)
-    asked = JobRequest(model, settings, precision, shapes, make_progress(), started=started)
+    asked = JobRequest(
+        model, settings, precision, shapes, make_progress(), started=started, command=typed
+    )
     result = tune_sizes(asked)
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
-        again = shlex.join(["tune", *sys.argv[1:]])
+        again = to_go_on(context, result.job)
         print(f"interrupted; all results are kept. To go on: {again}", file=sys.stderr)
         raise typer.Exit(exit_code())
     if json != "-":

@@ -25,6 +25,7 @@ from tuner.model.trainer import Trainer
 from tuner.reports.progress import Progress
 from tuner.reports.report import TaskStatus
 from tuner.search.budget import Budget, End
+from tuner.search.monitor import Monitor
 from tuner.search.others import Others
 from tuner.search.tasks import TuningTask, says_something
 from tuner.search.work import Answer, Work, record_of, refuted_reference
@@ -34,7 +35,6 @@ GATHER = 3  # results, for which a commit waits
 GATHER_SECONDS = 0.1  # at most so long
 DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
 MAX_MACHINERY_FAILURES = 20  # in a row, without any other result
-JOB_UPDATE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class TuningSession:
         *,
         job: str,
         progress: Progress,
+        monitor: Monitor | None = None,
         clock: Callable[[], float] = time.monotonic,
         background: Sequence[TrainingData] = (),
         seen: int | None = None,
@@ -96,6 +97,7 @@ class TuningSession:
         self._options = options
         self._job = job
         self._progress = progress
+        self._monitor = Monitor() if monitor is None else monitor
         self._clock = clock
         self._started = clock()
         self._queue: deque[Work] = deque()
@@ -108,7 +110,6 @@ class TuningSession:
         self._others = Others(store, job, keys, seen, clock)
         self._machinery_failures = 0
         self._stopped = False
-        self._job_updated = clock()
         self._number = 0
 
     def stop(self) -> None:
@@ -270,6 +271,7 @@ class TuningSession:
         records = [answer.record(self._job) for answer in answers]
         records += [record for answer in failed for record in self._reference_failed(answer)]
         self._store.add(records)
+        self._monitor.count(result.status for result in results)
         for answer in answers:
             self._learn(answer)
         for task in {id(answer.work.task): answer.work.task for answer in answers}.values():
@@ -370,12 +372,10 @@ class TuningSession:
 
     def show(self) -> None:
         """Update the progress display and, now and then, the job's record."""
-        statuses = self.statuses()
-        self._progress.update(statuses, self.elapsed, self._time_left())
-        now = self._clock()
-        if now - self._job_updated >= JOB_UPDATE_SECONDS:
-            self._job_updated = now
-            self._store.update_job(self._job, job_progress(statuses))
+        statuses, left = self.statuses(), self._time_left()
+        self._progress.update(statuses, self.elapsed, left)
+        workers, busy = self._runner.capacity, len(self._pending)
+        self._monitor.update(statuses, left, workers=workers, busy=busy)
 
     def _time_left(self) -> float | None:
         """Seconds until the time limit or, if sooner, until the trials are used up at this pace."""
@@ -397,13 +397,3 @@ def _is_for(work: Work, target: str | None) -> bool:
 def sorted_claims(claims: Iterable[Claim]) -> list[Claim]:
     """In an order that does not depend on hashes of strings."""
     return sorted(claims, key=lambda claim: (claim[0].workload, claim[1]))
-
-
-def job_progress(statuses: Sequence[TaskStatus]) -> dict[str, int | float]:
-    """The job's progress as recorded with it."""
-    return {
-        "tasks": len(statuses),
-        "trials": sum(status.trials for status in statuses),
-        "failures": sum(status.failures for status in statuses),
-        "scattered": sum(status.scattered for status in statuses),
-    }

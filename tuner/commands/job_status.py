@@ -1,0 +1,193 @@
+"""What `tune status`, `stop` and `resume` do and say."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from configs.errors import DatabaseError
+from db.records import JobRecord
+from db.requests import ask
+from db.store import Store
+from tuner.records.job_command import JobCommand, ended
+from tuner.records.jobs import find_job, short_id
+from tuner.reports.job_state import JobState
+from tuner.reports.report import (
+    format_duration,
+    format_latency,
+    format_ratio,
+    format_seconds,
+    format_time,
+)
+
+RUNNING = "running"
+_POLL_SECONDS = 0.25
+
+
+def status_table(jobs: Sequence[JobRecord]) -> Table:
+    """A row per job, the newest first."""
+    table = Table(header_style="bold")
+    table.add_column("job", no_wrap=True)
+    table.add_column("model", overflow="ellipsis", no_wrap=True)
+    for name in ("state", "began (UTC)"):
+        table.add_column(name, no_wrap=True)
+    for name in (
+        "took",
+        "left",
+        "trials",
+        "failed",
+        "scattered",
+        "untuned",
+        "expected",
+        "speed-up",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for job in jobs:
+        state = JobState.of(job.progress)
+        left = time_left(job, state)
+        table.add_row(
+            short_id(job, jobs),
+            job.model_name,
+            told_state(job, state),
+            format_time(job.started),
+            format_duration(time_taken(job)),
+            "-" if left is None else format_duration(left),
+            str(state.trials),
+            str(state.failures),
+            str(state.scattered),
+            format_seconds(state.untuned),
+            format_latency(state.expected),
+            format_ratio(state.speed_up),
+        )
+    return table
+
+
+def status_to_json(jobs: Iterable[JobRecord]) -> list[dict[str, Any]]:
+    """The same as JSON values; what is not known is null.
+
+    `expected_seconds` is what the model's kernels are expected to take together, `speed_up` null
+    while it may be noise.
+    """
+    return [_job_to_json(job) for job in jobs]
+
+
+def _job_to_json(job: JobRecord) -> dict[str, Any]:
+    state = JobState.of(job.progress)
+    command = JobCommand.of(job)
+    expected = state.expected
+    return {
+        "job": job.id,
+        "model": job.model_name,
+        "state": job.state,
+        "phase": state.phase if job.state == RUNNING else "",
+        "started": job.started,
+        "finished": job.finished,
+        "seconds": time_taken(job),
+        "seconds_left": time_left(job, state),
+        "kernels": len(job.tasks),
+        "kernels_measured": sum(task.is_measured for task in state.tasks),
+        "trials": state.trials,
+        "failures": state.failures,
+        "scattered": state.scattered,
+        "untuned_seconds": _finite(state.untuned),
+        "expected_seconds": _finite(expected.value),
+        "low_seconds": _finite(expected.low),
+        "high_seconds": _finite(expected.high),
+        "speed_up": _finite(state.speed_up),
+        "command": None if command is None else list(command.arguments),
+        "folder": None if command is None else command.folder,
+    }
+
+
+def told_state(job: JobRecord, state: JobState) -> str:
+    """The job's state, and of a running one what it is doing."""
+    return state.phase if job.state == RUNNING and state.phase else job.state
+
+
+def time_taken(job: JobRecord) -> float:
+    """Seconds from the job's beginning to its end, or to now."""
+    end = time.time() if job.state == RUNNING else ended(job)
+    return max(0.0, end - job.started)
+
+
+def time_left(job: JobRecord, state: JobState) -> float | None:
+    """Seconds until a running job's end, at most; None if it has no limit, or has ended."""
+    if job.state != RUNNING or state.left is None:
+        return None
+    return max(0.0, state.left - max(0.0, time.time() - state.at))
+
+
+def stop_job(store: Store, name: str, seconds: float, typed_db: str) -> str:
+    """Ask a job to stop, and wait so long for its end; what to say of it.
+
+    Raises DatabaseError for a job that has ended, whose process is gone, or that does not end.
+    """
+    job = find_job(store, name)
+    again = _again(job, typed_db)
+    if not ask(store, job.id, "stop"):
+        raise DatabaseError(_nobody(find_job(store, job.id)), hint=f"{again} goes on with it")
+    end = time.monotonic() + seconds
+    while (job := find_job(store, job.id)).state == RUNNING and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)  # polls what another process writes
+    told = f"{short_id(job)} ({job.model_name})"
+    if job.state == RUNNING:
+        raise DatabaseError(
+            f"job {told} was asked to stop and has not ended within {seconds:g} s",
+            hint="tune status says when it has",
+        )
+    trials = JobState.of(job.progress).trials
+    return f"job {told}: {job.state}, {trials} trials are kept. To go on: {again}"
+
+
+def _nobody(job: JobRecord) -> str:
+    """Why a job cannot be asked for anything."""
+    told = f"job {short_id(job)} ({job.model_name})"
+    if job.state in (RUNNING, "lost"):
+        return f"{told} is lost: its process is no more, nothing is left to stop"
+    return f"{told} has ended already: {job.state}"
+
+
+def resuming(
+    store: Store, name: str, database: str, *, minutes: float | None, trials: int | None
+) -> tuple[JobCommand, list[str]]:
+    """The command of a job, and the arguments that go on with it within what is left of its limits,
+    or within the given ones.
+
+    Raises DatabaseError for a job that runs, that is done, that has no time left or that was begun
+    from Python.
+    """
+    job = find_job(store, name)
+    told = f"job {short_id(job)} ({job.model_name})"
+    if job.state == RUNNING:
+        raise DatabaseError(f"{told} is running", hint=f"tune watch {short_id(job)} follows it")
+    command = JobCommand.of(job)
+    if command is None:
+        call = f'tuner.tune("{job.model_name}", db="{store.name}")'
+        raise DatabaseError(
+            f"{told} was begun from Python, or by an older version: no command is recorded",
+            hint=f"{call} or tune --model goes on from what it measured",
+        )
+    if job.state == "finished" and minutes is None and trials is None:
+        raise DatabaseError(
+            f"{told} has finished", hint="--minutes M or --trials N give it more to do"
+        )
+    left = command.minutes_left(job) if minutes is None else minutes
+    if left == 0.0:
+        raise DatabaseError(
+            f"{told} has used its {command.minutes:g} minutes", hint="--minutes M gives it more"
+        )
+    return command, command.again(database=database, minutes=left, trials=trials)
+
+
+def _again(job: JobRecord, typed_db: str) -> str:
+    database = ["--db", typed_db] if typed_db else []
+    return shlex.join(["tune", "resume", short_id(job), *database])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,91 @@
+"""The commands about jobs that run, or ran: options in, one call into what works, results out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from configs.errors import DatabaseError
+from tuner.commands.command_files import DEFAULT_DATABASE, check_files
+from tuner.commands.command_line import show
+from tuner.commands.database_cli import open_database
+from tuner.commands.options import DbOption, JsonOption
+from tuner.commands.typed_command import resumed
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Its id, or the start of it; last: the newest.")
+]
+
+
+def add_live_commands(app: typer.Typer) -> None:
+    """Have the commands among those of `tune`."""
+    for command in (status, stop, resume):
+        app.command()(command)
+
+
+def status(db: DbOption = None, json: JsonOption = None) -> None:
+    """List all jobs: their states, the best so far, trials, the time that is left."""
+    check_files(writes=[json], databases=[db])
+    from db import queries
+    from tuner.commands.job_status import status_table, status_to_json
+
+    with open_database(db) as store:
+        jobs = queries.jobs(store)
+        show(json, status_to_json(jobs), status_table(jobs))
+
+
+def stop(
+    job: JobArgument,
+    db: DbOption = None,
+    wait: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="SECONDS", help="Wait so long for its end."),
+    ] = 60.0,
+) -> None:
+    """End a running job as Ctrl-C would, wherever it runs; everything that it measured is kept."""
+    from tuner.commands.job_status import stop_job
+
+    with open_database(db, write=True) as store:
+        print(stop_job(store, job, wait, "" if db is None else db))
+
+
+def resume(
+    context: typer.Context,
+    job: JobArgument,
+    db: DbOption = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="M", help="Minutes from now [default: those left of it]."),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Most trials of the whole job [default: its own]."),
+    ] = None,
+) -> None:
+    """Go on with a job that was interrupted or lost, by the arguments that it was begun with."""
+    from tuner.commands.job_status import resuming
+
+    database = DEFAULT_DATABASE if db is None else db
+    if "://" not in database:
+        database = os.path.abspath(database)
+    with open_database(database) as store:
+        command, arguments = resuming(store, job, database, minutes=minutes, trials=trials)
+    try:
+        os.chdir(command.folder)
+    except OSError as error:
+        raise DatabaseError(
+            f"the job was begun in {command.folder}: {error.strerror or error}",
+            hint="begin it anew: tune --model FILE goes on from what is recorded",
+        ) from error
+    print(f"in {command.folder}: tune {' '.join(_shown(arguments))}", file=sys.stderr)
+    resumed(context, arguments, database)
+
+
+def _shown(arguments: list[str]) -> list[str]:
+    """The arguments without a database's URL, which may have a password."""
+    import shlex
+
+    return ["…" if "://" in argument else shlex.quote(argument) for argument in arguments]

@@ -1,0 +1,82 @@
+"""The command line of a job, from what was typed: such that it means the same in any folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tuner.records.job_command import JobCommand
+
+if TYPE_CHECKING:
+    from configs.settings import Settings
+
+_FILES = {"model", "calibration", "labels", "json", "trace", "metrics"}
+_STDOUT = "-"
+_DATABASE = "database"  # in the object of a context: of the job that goes on
+
+
+def typed_command(context: typer.Context, settings: Settings, started: float) -> JobCommand:
+    """The command of this `context` that began at `started`, a moment of `time.monotonic`.
+
+    It names the database of the settings, if that is a file.
+    """
+    arguments: list[str] = []
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params.get(str(parameter.name))
+        if value is None or value is False or name == "db":
+            continue
+        option = max(parameter.opts, key=len)
+        if value is True:
+            arguments.append(option)
+            continue
+        for item in value if isinstance(value, list | tuple) else [value]:
+            arguments += [option, _anywhere(name, item)]
+    if "://" not in settings.database.url and settings.database.url != ":memory:":
+        arguments += ["--db", os.path.abspath(settings.database.url)]
+    began = time.time() - (time.monotonic() - started)
+    return JobCommand(tuple(arguments), os.getcwd(), began, settings.search.minutes)
+
+
+def _anywhere(name: str, value: Any) -> str:
+    """The value of an option, with files as absolute paths."""
+    from configs.settings import presets
+
+    text = str(value)
+    if name in _FILES:
+        return text if text == _STDOUT else os.path.abspath(text)
+    if name == "config":
+        return text if text in presets() else os.path.abspath(text)
+    if name == "functions":
+        is_file = text.endswith(".py") or os.sep in text
+        return os.path.abspath(text) if is_file else text
+    if name == "metric":
+        file, colon, function = text.rpartition(":")
+        return f"{os.path.abspath(file)}:{function}" if colon else text
+    if name == "targets":
+        return ",".join(_target(part.strip()) for part in text.split(","))
+    return text
+
+
+def _target(name: str) -> str:
+    is_file = name.endswith(".toml") or os.sep in name
+    return os.path.abspath(name) if is_file and Path(name).exists() else name
+
+
+def resumed(context: typer.Context, arguments: list[str], database: str) -> None:
+    """Run `tune` with these arguments, as `tune resume` does for a job of the database."""
+    command = context.find_root().command
+    with command.make_context("tune", arguments, obj={_DATABASE: database}) as again:
+        command.invoke(again)
+
+
+def to_go_on(context: typer.Context, job: str) -> str:
+    """What goes on with an interrupted job: the same command again, or `tune resume`."""
+    if not (isinstance(context.obj, dict) and _DATABASE in context.obj):
+        return shlex.join(["tune", *sys.argv[1:]])
+    return shlex.join(["tune", "resume", job[:8], "--db", context.obj[_DATABASE]])
