@@ -84,6 +84,7 @@ ORDERS = {
         "tune_precisions",
         "tune_sizes",
         "inference_session",
+        "doctor",
         "__init__",
         "commands",
     ),
@@ -100,6 +101,7 @@ HOMES = {
         "compiler/tile_state.py",
     ),
     "ml_dtypes": ("compiler/types/dtypes.py",),
+    "packaging": ("tuner/doctor/program.py",),
     "ray": (
         "measure/farm/ray_calls.py",
         "measure/farm/ray_nodes.py",
@@ -152,6 +154,8 @@ LOOKS_UP_BY_NAME = {
     "tuner/search/strategy.py",
     # Steps know their own names, and a new one is a file beside this alone.
     "compiler/schedule/steps/__init__.py",
+    # Whether a library can be imported is found out by importing it, in a process of its own.
+    "tuner/doctor/can_import.py",
     # So are operators and their converters.
     "compiler/operators/__init__.py",
     "compiler/frontend/operators/__init__.py",

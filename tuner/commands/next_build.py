@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compiler.types.extents import Shapes
-from configs.settings import Settings
+
+if TYPE_CHECKING:  # Pydantic, which may be missing
+    from configs.settings import Settings
 
 
 def next_build(

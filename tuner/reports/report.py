@@ -154,6 +154,16 @@ def format_share(share: float) -> str:
     return f"{100 * share:.1f} %" if math.isfinite(share) else "-"
 
 
+def format_bytes(count: float) -> str:
+    """Bytes as people read them: `32 KiB`."""
+    unit = "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024:
+            break
+        count, unit = count / 1024, larger
+    return f"{count:.4g} {unit}"
+
+
 def format_times(ratio: float, low: float, high: float) -> str:
     """A time over another one with its interval: `0.812 (0.790 to 0.834)`."""
     return f"{ratio:.3f} ({low:.3f} to {high:.3f})"

@@ -1,0 +1,51 @@
+"""Libraries against what the package asks for, and whose command is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuner.doctor.findings import Grade
+from tuner.doctor.program import is_ours, judge_libraries, libraries
+
+ASKED = (
+    "numpy>=2.4",
+    "ray>=2.60",
+    "psycopg[binary]>=3.3; extra == 'postgresql'",
+    'pytest>=9; extra == "test"',
+    'xgboost>=3.2; extra == "tuning"',
+)
+FITTING = {"numpy": "2.4.1", "ray": "2.60.0", "psycopg": "3.3", "xgboost": "3.10"}
+
+
+def judged(versions: dict[str, str], broken: dict[str, str] | None = None) -> dict[str, Grade]:
+    found = judge_libraries(libraries(ASKED, versions), lambda names: broken or {})
+    return {str(f.facts.get("library", "all")): f.grade for f in found}
+
+
+def test_what_fits_is_one_line_and_what_developers_need_is_left_out() -> None:
+    (finding,) = judge_libraries(libraries(ASKED, FITTING), lambda names: {})
+    assert finding.grade is Grade.OK
+    assert finding.facts["versions"] == FITTING
+
+
+def test_what_is_missing_too_old_or_broken_has_a_line() -> None:
+    assert judged({**FITTING, "numpy": ""}) == {"numpy": Grade.PROBLEM, "all": Grade.OK}
+    assert judged({**FITTING, "numpy": "1.26"}) == {"numpy": Grade.WARNING, "all": Grade.OK}
+    broken = judged(FITTING, {"ray": "SIGILL"})
+    assert broken == {"ray": Grade.PROBLEM, "all": Grade.OK}
+
+
+def test_extras_are_missed_by_those_who_may_not_know_them_alone() -> None:
+    without = judged({**FITTING, "psycopg": "", "xgboost": ""})
+    assert without == {"xgboost": Grade.WARNING, "all": Grade.OK}
+
+
+def test_a_development_version_counts() -> None:
+    assert judged({**FITTING, "numpy": "2.5.0.dev1"}) == {"all": Grade.OK}
+
+
+def test_scripts_of_others_are_told_from_ours(tmp_path: Path) -> None:
+    ours, other = tmp_path / "tune", tmp_path / "other"
+    ours.write_text("from tuner.commands.entry import main\n")
+    other.write_text("from ray.tune.scripts import main\n")
+    assert is_ours(ours) and not is_ours(other) and not is_ours(tmp_path / "none")

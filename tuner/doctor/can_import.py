@@ -1,0 +1,9 @@
+"""Import one library and no more: `python -m tuner.doctor.can_import NAME`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+if __name__ == "__main__":
+    import_module(sys.argv[1])

@@ -1,0 +1,93 @@
+"""All checks, each in a process of its own with a time limit, and what it means if one breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from measure.sandbox.isolated import Answer, ask_isolated
+from tuner.doctor.findings import Finding, Grade, Question
+
+CHILD = "tuner.doctor.child"
+AT_ONCE = 2  # checks that run at the same time; the machine may have few cores
+_MORE = 60.0  # seconds of a check that measures, beside those that it is to take
+
+Ask = Callable[[str, Question, float], Answer]
+"""Asks a check by its name, for so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check by its name, how many seconds it may take, and how bad it is if it does not end.
+
+    `measures`: it runs with nothing beside it, and takes the seconds that were asked for as well.
+    """
+
+    name: str
+    seconds: float = 60.0
+    broken: Grade = Grade.PROBLEM
+    advice: str = "the same check by itself tells more: python -m tuner.doctor.child"
+    measures: bool = False
+
+
+CHECKS = (
+    Check("settings"),
+    Check("program", broken=Grade.WARNING),
+    Check("libraries", 180.0),
+    Check("cpu", advice="pip install --force-reinstall llvmlite"),
+    Check("target"),
+    Check("cores"),
+    Check("governor", broken=Grade.WARNING),
+    Check("memory", broken=Grade.WARNING),
+    Check("temporary files"),
+    Check("database", 120.0),
+    Check("compile cache", broken=Grade.WARNING),
+    Check("C compiler", broken=Grade.WARNING),
+    Check("Ray", 180.0, advice="tune --runner local measures on this machine without Ray"),
+    Check("noise", advice="tune --debug --runner local shows why", measures=True),
+)
+
+
+def checkup(question: Question, ask: Ask | None = None) -> Iterator[Finding]:
+    """What all checks find, in their order, as they end. Raises nothing, whatever is broken.
+
+    Without seconds to measure in, nothing is measured.
+    """
+    ask = ask_child if ask is None else ask
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tunefarm-doctor") as pool:
+        others = [check for check in CHECKS if not check.measures]
+        answers = [pool.submit(found_by, check, question, ask) for check in others]
+        for answer in answers:
+            yield from answer.result()
+    for check in CHECKS:
+        if check.measures and question.seconds > 0:
+            yield from found_by(check, question, ask)
+
+
+def ask_child(name: str, question: Question, seconds: float) -> Answer:
+    """Ask a check in a process of its own."""
+    return ask_isolated(CHILD, [name, json.dumps(asdict(question))], seconds)
+
+
+def found_by(check: Check, question: Question, ask: Ask) -> list[Finding]:
+    """What a check finds; that it broke, if it did."""
+    limit = check.seconds + (question.seconds + _MORE if check.measures else 0.0)
+    answer = ask(check.name, question, limit)
+    broken = partial(Finding, check.name, check.broken, advice=check.advice)
+    if answer.failure:
+        return [broken(f"the check broke off: {answer.failure}")]
+    try:
+        findings = [Finding.from_json(value) for value in json.loads(answer.output)]
+    except (ValueError, KeyError, TypeError) as error:
+        return [broken(f"the check's answer cannot be read: {error!r}")]
+    return findings or [broken("the check found nothing to say")]
+
+
+def report_json(findings: Iterable[Finding]) -> Mapping[str, object]:
+    """All findings as JSON values, and how many are of each grade."""
+    found = list(findings)
+    counts = {grade.value: sum(item.grade is grade for item in found) for grade in Grade}
+    return {"grades": counts, "findings": [finding.to_json() for finding in found]}

@@ -1,0 +1,158 @@
+"""The machine: its CPU, the target that builds are made for, its cores, governor and memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from configs.errors import TunefarmError
+from tuner.doctor.asked_settings import settings_of
+from tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tuner.reports.report import format_bytes
+
+_TOLD_FEATURES = (
+    *("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512vnni", "avx512bf16"),
+    *("avx512fp16", "avxvnni", "amx-int8", "amx-bf16", "amx-fp16"),
+    *("neon", "fullfp16", "fp16fml", "dotprod", "bf16", "i8mm", "sve"),
+)
+"""Those that decide how fast models are."""
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_MEMORY = Path("/proc/meminfo")
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+_STEADY_GOVERNORS = ("", "performance")
+_LITTLE_MEMORY, _TOO_LITTLE = 2 << 30, 256 << 20
+
+
+def check_cpu(question: Question) -> list[Finding]:
+    """What the CPU is, and whether the kernel lets processes use its matrix tiles."""
+    from compiler.target import host_features, host_target, host_tile_refusal, llvm_version
+    from compiler.tile_state import TILE_FEATURES
+    from measure.machine import fingerprint
+
+    features, name = host_features(), str(fingerprint()["cpu"])
+    told = [feature for feature in _TOLD_FEATURES if feature in features]
+    text = f"{name} ({host_target().cpu} to LLVM {llvm_version()}): {' '.join(told) or 'baseline'}"
+    found = [ok("cpu", text, cpu=name, features=list(features), llvm=llvm_version())]
+    refusal = host_tile_refusal()
+    if refusal:
+        advice = "a Linux of 5.16 or later permits them, where the container lets it be asked"
+        found.append(warning("matrix tiles", f"AMX is not used: {refusal}", advice))
+    elif any(feature.startswith(TILE_FEATURES) for feature in features):
+        found.append(ok("matrix tiles", "AMX is there, permitted and was tried"))
+    else:
+        found.append(ok("matrix tiles", "this CPU has none (AMX)"))
+    return found
+
+
+def check_target(question: Question) -> list[Finding]:
+    """What builds are made for, and whether this machine runs them."""
+    from compiler.runtime.check_target import can_run
+    from tuner.from_settings import targets_of
+
+    try:
+        targets = targets_of(settings_of(question))
+    except TunefarmError as error:
+        return [problem("target", error.message, error.hint or "see compile.target")]
+    found = []
+    for target in targets:
+        sizes = map(format_bytes, (target.l1_bytes, target.l2_bytes, target.l3_bytes))
+        text = f"{target.key}: {target.vector_registers} vectors of {target.vector_bytes} bytes"
+        text += f", caches of {', '.join(sizes)}"
+        if can_run(target):
+            found.append(ok("target", text, key=target.key))
+        else:
+            advice = "what is built for it runs elsewhere; it is measured there with --address"
+            found.append(warning("target", f"{text}; not this machine", advice, key=target.key))
+    return found
+
+
+def check_cores(question: Question) -> list[Finding]:
+    """Which cores may be used, for how much of the time, and whether they suffice to measure."""
+    from measure.farm.slots import plan_slots
+    from measure.machine import available_cores
+
+    settings, cores = settings_of(question), available_cores()
+    total = os.cpu_count() or len(cores)
+    text = f"{len(cores)} of {total} may be used{_threads_of_a_core(cores)}"
+    facts = {"available": list(cores), "total": total}
+    found = []
+    quota = _quota(_QUOTA)
+    if quota is not None and quota < len(cores):
+        stops = f"a quota of {quota:g} CPUs stops processes in the middle of measurements"
+        advice = "give the container whole cores (--cpuset-cpus) and no quota (--cpus)"
+        found.append(warning("cores", stops, advice, quota=quota))
+    if (nice := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
+        told = f"this shell has niceness {nice}: everything else goes before measurements"
+        found.append(warning("cores", told, "start tune from a shell without nice", nice=nice))
+    measure, threads = settings.measure, settings.compile.threads
+    try:
+        plan = plan_slots(cores, threads, slots=measure.slots, builders=measure.builders)
+    except TunefarmError as error:
+        advice = "ask for fewer: compile.threads, measure.slots"
+        return [*found, problem("cores", f"{text}; {error.message}", advice, **facts)]
+    timing = ", ".join("+".join(map(str, slot)) for slot in plan.slots)
+    builds = ", ".join(map(str, plan.build_cores))
+    turns = ", in turn" if plan.alternates else ""
+    return [
+        *found,
+        ok("cores", f"{text}; {timing} for timing, {builds} for builds{turns}", **facts),
+    ]
+
+
+def check_governor(question: Question) -> list[Finding]:
+    """Whether the clock is left alone."""
+    from measure.machine import fingerprint
+
+    governor = str(fingerprint()["governor"])
+    if governor in _STEADY_GOVERNORS:
+        text = governor or "not told here, as on most virtual machines"
+        return [ok("governor", text, governor=governor)]
+    advice = "sudo cpupower frequency-set --governor performance"
+    text = f"{governor} lowers the clock between measurements"
+    return [warning("governor", text, advice, governor=governor)]
+
+
+def check_memory(question: Question) -> list[Finding]:
+    """How much memory there is, and how much of it is free."""
+    from compiler.machine_memory import memory_bytes
+
+    total, free = memory_bytes(), _free_memory(_MEMORY)
+    facts = {"bytes": total, "available": free}
+    if free is None:
+        return [ok("memory", f"{format_bytes(total)}; how much is free is not told", **facts)]
+    text = f"{format_bytes(total)}, {format_bytes(free)} of it free"
+    advice = "end what needs it; limits.bytes bounds what models may ask for"
+    if free < _TOO_LITTLE:
+        return [problem("memory", text, advice, **facts)]
+    if free < _LITTLE_MEMORY:
+        return [warning("memory", text, advice, **facts)]
+    return [ok("memory", text, **facts)]
+
+
+def _quota(path: Path) -> float | None:
+    """CPUs that a control group may use on average; None without a limit."""
+    try:
+        quota, period = path.read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None  # no such group, or "max"
+
+
+def _free_memory(path: Path) -> int | None:
+    """Bytes that programs can have without anything being moved to disk."""
+    try:
+        lines = path.read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvail"))
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _threads_of_a_core(cores: tuple[int, ...]) -> str:
+    """A remark if some of the cores are threads of one."""
+    groups = set()
+    for core in cores:
+        try:
+            groups.add(Path(_SIBLINGS.format(core)).read_text().strip())
+        except OSError:
+            return ""
+    return f" (threads of {len(groups)} cores)" if len(groups) < len(cores) else ""

@@ -1,0 +1,192 @@
+"""The program itself: its settings, the command that is found, its libraries, the C compiler."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.errors import SettingsError, TunefarmError
+from measure.sandbox.isolated import ask_isolated
+from tuner.doctor.asked_settings import settings_of
+from tuner.doctor.findings import Finding, Question, ok, problem, warning
+
+DISTRIBUTION = "tunefarm"
+_ENTRY = "tuner.commands.entry"
+_IMPORT_SECONDS = 60.0
+_LEAST_PYTHON = (3, 11)
+_AT_ONCE = 2  # libraries
+_FOR_DEVELOPERS = ("test", "docs")  # extras that are not looked at
+NOT_MISSED = ("bench", "postgresql")
+"""Extras of the package whose libraries nobody misses who does not know."""
+_SECONDS = 20.0
+
+
+def check_settings(question: Question) -> list[Finding]:
+    """Whether configuration and environment can be read."""
+    from configs.settings import load_settings
+
+    try:
+        load_settings(question.config, {"database.url": question.db})
+    except SettingsError as error:
+        advice = error.hint or "the other checks look at the defaults"
+        return [problem("settings", error.message, advice)]
+    return [ok("settings", f"{question.config or 'the defaults'}, and the environment")]
+
+
+def check_program(question: Question) -> list[Finding]:
+    """Which Python this is, and whether `tune` on the path is this program."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    text = f"Python {version} ({sys.executable}) on {sys.platform}"
+    if sys.version_info < _LEAST_PYTHON or sys.platform != "linux":
+        return [problem("program", text, "tunefarm needs Python 3.11 or later on Linux")]
+    found = shutil.which("tune")
+    if found is None:
+        return [warning("program", f"{text}; no tune on PATH", "activate its environment first")]
+    if not is_ours(Path(found)):
+        return [
+            warning(
+                "program",
+                f"{text}; {found} is another program (Ray has a script of that name)",
+                "type tunefarm instead of tune, or install tunefarm again after Ray",
+            )
+        ]
+    return [ok("program", f"{text}; {found}", python=version, script=found)]
+
+
+def is_ours(script: Path) -> bool:
+    """Whether a script starts this program."""
+    try:
+        return _ENTRY in script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library that is asked for: its version here ("" if it is not there), and the bound."""
+
+    name: str
+    bound: str
+    version: str
+    extra: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the version is within the bound."""
+        from packaging.specifiers import SpecifierSet
+
+        return SpecifierSet(self.bound).contains(self.version, prereleases=True)
+
+
+def libraries(requirements: Iterable[str], versions: Mapping[str, str]) -> list[Library]:
+    """What a package's metadata asks for, with the `versions` that are installed; of a library
+    that several extras have, the first. What developers need is left out."""
+    from packaging.requirements import Requirement
+
+    found: dict[str, Library] = {}
+    for text in requirements:
+        requirement = Requirement(text)
+        marker = str(requirement.marker or "")
+        extra = marker.partition("extra ==")[2].strip().strip("\"'") if marker else ""
+        if extra in _FOR_DEVELOPERS:
+            continue
+        version = versions.get(requirement.name, "")
+        library = Library(requirement.name, str(requirement.specifier), version, extra)
+        if requirement.name not in found or not extra:
+            found[requirement.name] = library
+    return list(found.values())
+
+
+def check_libraries(question: Question) -> list[Finding]:
+    """Whether what the package asks for is there, in these versions, and can be imported."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    try:
+        requirements = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        text = "tunefarm is not installed: which versions it needs is not known"
+        return [warning("libraries", text, "pip install tunefarm, or pip install . in its sources")]
+    versions = {}
+    for library in libraries(requirements, {}):
+        try:
+            versions[library.name] = version(library.name)
+        except PackageNotFoundError:
+            continue
+    return judge_libraries(libraries(requirements, versions), import_failures)
+
+
+Failures = Callable[[Sequence[str]], Mapping[str, str]]
+"""Why libraries cannot be imported, by name; those that can be are left out."""
+
+
+def judge_libraries(asked: Iterable[Library], failures: Failures) -> list[Finding]:
+    """What is missing, broken or older than it may be, a line each; one line for all the others."""
+    needed = [library for library in asked if library.version or library.extra not in NOT_MISSED]
+    broken = failures([item.name for item in needed if item.version])
+    found = [_judged(library, broken.get(library.name, "")) for library in needed]
+    wrong = [finding for finding in found if finding is not None]
+    right = {
+        library.name: library.version
+        for library, finding in zip(needed, found, strict=True)
+        if finding is None
+    }
+    told = ", ".join(f"{name} {version}" for name, version in sorted(right.items()))
+    return [*wrong, *([ok("libraries", told, versions=right)] if right else [])]
+
+
+def _judged(library: Library, failure: str) -> Finding | None:
+    """What is wrong with a library; None if nothing is."""
+    name, asked = library.name, f"{library.name}{library.bound}"
+    install = f"pip install '{asked}'"
+    if not library.version and library.extra:
+        what = f"{name} is not installed (extra {library.extra})"
+        return warning("libraries", what, f"pip install 'tunefarm[{library.extra}]'", library=name)
+    if not library.version:
+        return problem("libraries", f"{name} is not installed", install, library=name)
+    if failure:
+        what = f"{name} {library.version} cannot be imported: {failure}"
+        return problem("libraries", what, f"pip install --force-reinstall '{asked}'", library=name)
+    if not library.fits:
+        what = f"{name} {library.version} is not {library.bound}, which was tested"
+        return warning("libraries", what, install, library=name)
+    return None
+
+
+def import_failures(names: Sequence[str]) -> dict[str, str]:
+    """See `Failures`; each library is imported in a process of its own."""
+
+    def failure(name: str) -> str:
+        module = name.replace("-", "_")
+        return ask_isolated("tuner.doctor.can_import", [module], _IMPORT_SECONDS).failure
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = zip(names, pool.map(failure, names), strict=True)
+        return {name: why for name, why in found if why}
+
+
+def check_compiler(question: Question) -> list[Finding]:
+    """Whether there is what `tune build --emit` of C forms needs."""
+    from compiler.runtime.toolchain import find_toolchain
+    from tuner.from_settings import target_of
+
+    needed = "only tune build --emit c-header+shared-library and object need it"
+    try:
+        target = target_of(settings_of(question))
+        found = find_toolchain(target, static=True)
+    except TunefarmError as error:
+        return [warning("C compiler", error.message, f"{needed}: {error.hint}".rstrip(": "))]
+    told = subprocess.run(
+        [*found.compiler, "--version"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_SECONDS,
+        check=False,
+    )
+    line = next(iter(told.stdout.splitlines()), found.command)
+    return [ok("C compiler", f"{found.command} ({line}), {found.objcopy}", command=found.command)]
