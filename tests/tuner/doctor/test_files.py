@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -75,15 +74,14 @@ def test_a_lock_is_noticed() -> None:
     assert told(check_database(Question(db="t.db")), Grade.WARNING) == ""
 
 
-def test_a_database_that_can_only_be_read_is_said_to_be(
-    tmp_path: Path, unwritable_folder: Path
-) -> None:
+def test_a_database_that_can_only_be_read_is_said_to_be(unwritable_folder: Path) -> None:
     """It was put there by somebody else."""
-    Store.open("t.db").close()
     path = unwritable_folder / "t.db"
     is_root = os.getuid() == 0
     os.seteuid(os.getuid())
-    shutil.copy("t.db", path)
+    unwritable_folder.chmod(0o755)
+    Store.open(path).close()
+    unwritable_folder.chmod(0o555)
     path.chmod(0o444)
     os.seteuid(_NOBODY if is_root else os.getuid())
     assert "can only be read" in told(check_database(Question(db=str(path))), Grade.WARNING)
