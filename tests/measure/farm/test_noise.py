@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import pytest
 
 from compiler.errors import MeasureError
@@ -81,7 +83,7 @@ class OneAtATime:
 
     def close(self) -> None: ...
 
-    def __enter__(self) -> OneAtATime:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None: ...
