@@ -86,6 +86,7 @@ ORDERS = {
         "inference_session",
         "doctor",
         "__init__",
+        "docs",
         "commands",
     ),
 }
@@ -120,6 +121,7 @@ HOMES = {
     "click": ("tuner/",),
     "rich": ("tuner/",),
     "jinja2": ("tuner/reports/html_report.py",),
+    "mkdocs": ("tuner/docs/", "tuner/commands/docs_hooks.py"),
     "onnxruntime": ("tuner/",),
     "openvino": ("tuner/",),
     "pytest": (),

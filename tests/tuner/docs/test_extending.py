@@ -1,4 +1,4 @@
-"""README, "Adding things": each worked example, typed from nothing by following it, works."""
+"""The page "Extend it": each worked example, typed from nothing by following it, works."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from pathlib import Path
 
 import pytest
 
+from tuner.docs.pages import PAGES
+
 PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
 EXAMPLES = ("operator", "scalar function", "schedule step", "sketch", "strategy", "runner")
 _BLOCK = re.compile(
-    r"^(?P<says>[^\n]*)\n\n?```(?P<language>python|bash)\n(?P<text>.*?)^```$", re.M | re.S
+    r"^(?P<says>[^\n]*)\n\n?```(?P<language>py|bash)\n(?P<text>.*?)^```$", re.M | re.S
 )
 _LINE_OF = re.compile(r"`(?P<path>[\w/]+\.py)`(?P<how>, instead of `(?P<old>[^`]+)`)?:$")
 
 
-def section(readme: str, name: str) -> str:
-    """The text below the heading "### A <name>" or "### An <name>"."""
-    found = re.search(rf"^### An? {name}$(.*?)(?=^##)", readme, re.M | re.S)
-    assert found, f"README.md has no worked example of a {name}"
+def section(page: str, name: str) -> str:
+    """The text below the heading "## A <name>" or "## An <name>"."""
+    found = re.search(rf"^## An? {name}$(.*?)(?=^## |\Z)", page, re.M | re.S)
+    assert found, f"extending.md has no worked example of a {name}"
     return found.group(1)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_worked_example_works(name: str, repository: Path, tmp_path: Path) -> None:
-    readme = (repository / "README.md").read_text(encoding="utf-8")
+    page = (PAGES / "extending.md").read_text(encoding="utf-8")
     for package in PACKAGES:
         shutil.copytree(
             repository / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
         )
     files, commands = 0, 0
-    for block in _BLOCK.finditer(section(readme, name)):
+    for block in _BLOCK.finditer(section(page, name)):
         if block["language"] == "bash":
             _run(block["text"], tmp_path)
             commands += 1

@@ -1,0 +1,67 @@
+"""Pages: found by name, by a command's words, or refused with what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from configs.errors import SettingsError
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
+from tuner.commands.docs_hooks import root_command
+from tuner.docs.pages import PAGES, all_pages, find_page, title_of
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("sizes", "sizes"),
+        ("sizes.md", "sizes"),
+        ("build", "commands/build"),
+        ("tune build", "commands/build"),
+        ("tune db list", "commands/db-list"),
+        ("db-list", "commands/db-list"),
+        ("commands/index", "commands/index"),
+    ],
+)
+def test_a_page_is_found(name: str, path: str) -> None:
+    assert find_page(all_pages(root_command()), name) == path
+
+
+def test_an_unknown_page_is_refused_with_what_to_do() -> None:
+    with pytest.raises(SettingsError, match="tune docs lists"):
+        find_page(all_pages(root_command()), "nothing")
+
+
+def test_every_page_has_a_title() -> None:
+    for name, text in all_pages(root_command()).items():
+        assert title_of(text), name
+
+
+def test_lines_of_pages_are_short() -> None:
+    """Prose that can be read in a terminal and in a diff; tables may be wide."""
+    for path in PAGES.rglob("*.md"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            assert len(line) <= 140 or line.startswith(("|", "- ")), f"{path.name}:{number}"
+
+
+def test_links_of_the_readme_lead_somewhere(repository: Path) -> None:
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    readme = re.sub(r"^```.*?^```$|`[^`\n]*`", "", readme, flags=re.M | re.S)
+    for where in re.findall(r"\]\(([^)#\s]+)", readme):
+        if "://" not in where:
+            assert (repository / where).exists(), where
+
+
+def test_docs_shows_pages_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(app, ["docs"]) == 0
+    assert "commands/build" in capsys.readouterr().out
+    assert run_command(app, ["docs", "sizes"]) == 0
+    assert "Sizes known at run time" in capsys.readouterr().out
+    assert run_command(app, ["docs", "nothing"]) == 1
+    assert capsys.readouterr().err == (
+        "error: there is no page 'nothing' (tune docs lists the pages)\n"
+    )
+    assert run_command(app, ["docs", "sizes", "--serve"]) == 2

@@ -1,0 +1,171 @@
+"""Every command that a page shows is run, as it is typed, and does not fail.
+
+Of each page, and of the README, the `sh` and `python` blocks are run in their order, in one folder
+with a small tuned database; `console` and `py` blocks are shown only. A `text` block behind a
+command is what it prints: its words have to be there, its numbers may be others.
+
+The environment makes each tuning small; the commands are those of the page. Blocks of nothing but
+`tune` commands run in this process, which has all imports done; others in a shell.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
+from tuner.commands.docs_hooks import root_command
+from tuner.docs.pages import all_pages
+
+pytestmark = pytest.mark.alone
+
+_FENCE = re.compile(
+    r"^(?P<fence>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
+)
+_WORD = re.compile(r"\b[A-Za-z_]{3,}\b")
+_SMALL = {
+    "TUNEFARM_SEARCH__TRIALS_PER_TASK": "1",
+    "TUNEFARM_SEARCH__BATCH_SIZE": "3",
+    "TUNEFARM_MEASURE__RUNNER": "local",
+    "TUNEFARM_MEASURE__OVERLAP": "always",
+    "TUNEFARM_MEASURE__SAMPLES": "4",
+    "TUNEFARM_MEASURE__MIN_SAMPLE_SECONDS": "0.0002",
+    "TUNEFARM_MEASURE__UNSTABLE_ABOVE": "1.0",
+}
+_LIMIT = 240.0  # seconds of one block
+MODEL = "mlp"
+"""What stands for the README's model, of which the ordinary run has not the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page; `shown` is the text that the page says it prints."""
+
+    language: str
+    text: str
+    shown: str = ""
+
+
+def blocks_of(page: str) -> Iterator[Block]:
+    """The blocks that run, each with the `text` block right behind it."""
+    found = list(_FENCE.finditer(page))
+    for number, block in enumerate(found):
+        if block["language"] not in ("sh", "python"):
+            continue
+        behind = found[number + 1] if number + 1 < len(found) else None
+        shown = behind["text"] if behind is not None and behind["language"] == "text" else ""
+        yield Block(block["language"], block["text"], shown)
+
+
+PAGES = {name: list(blocks_of(text)) for name, text in all_pages(root_command()).items()}
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `mlp.onnx` and `tuning.db`."""
+    folder = tmp_path_factory.mktemp("prepared")
+    run(Block("sh", f"tune zoo mlp --output {MODEL}.onnx"), folder)
+    small = "TUNEFARM_SEARCH__TRIALS_PER_TASK=3"
+    run(Block("sh", f"{small} tune --model {MODEL}.onnx --db tuning.db --config ci"), folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name, blocks in PAGES.items() if blocks])
+def test_commands_of_the_page_run(
+    name: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for variable, value in _SMALL.items():
+        monkeypatch.setenv(variable, value)
+    for block in PAGES[name]:
+        commands = plain_commands(block)
+        printed = run(block, tmp_path) if commands is None else _run_here(commands)
+        missing = _words(block.shown) - _words(printed)
+        assert not missing, f"{sorted(missing)} is not printed by\n{block.text}\nbut\n{printed}"
+
+
+def plain_commands(block: Block) -> list[list[str]] | None:
+    """The arguments of each command if all are of `tune` and need no shell."""
+    if block.language != "sh":
+        return None
+    lines = block.text.replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    text = "".join(word for command in commands for word in command)
+    if set(text) & set("|&;<>$`*()~") or any(words[:1] not in ([], ["tune"]) for words in commands):
+        return None
+    return [words[1:] for words in commands if words]
+
+
+def _run_here(commands: list[list[str]]) -> str:
+    printed = io.StringIO()
+    for arguments in commands:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            code = run_command(app, arguments)
+        assert code == 0, f"tune {shlex.join(arguments)}\nfailed:\n{printed.getvalue()}"
+    return printed.getvalue()
+
+
+def run(block: Block, folder: Path) -> str:
+    """Run a block in a folder; what it prints."""
+    shell = ["bash", "-euo", "pipefail", "-c", block.text]
+    python = [sys.executable, "-c", block.text]
+    ran = subprocess.run(
+        shell if block.language == "sh" else python,
+        cwd=folder,
+        env={
+            **_SMALL,
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=_LIMIT,
+    )
+    assert ran.returncode == 0, f"{block.text}\nfailed:\n{ran.stdout}"
+    return ran.stdout
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text))
+
+
+def test_blocks_are_found_with_what_they_print() -> None:
+    page = "```sh\na\n```\n\n```text\nout\n```\n\n```console\nno\n```\n```python\nb\n```\n"
+    assert list(blocks_of(page)) == [Block("sh", "a\n", "out\n"), Block("python", "b\n")]
+
+
+def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="failed"):
+        run(Block("sh", "false\ntrue\n"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ("tune a --b 'c d'   # why\ntune e\n", [["a", "--b", "c d"], ["e"]]),
+        ("tune a \\\n  --b\n", [["a", "--b"]]),
+        ("tune a | grep b\n", None),
+        ("tune $a\n", None),
+        ("cc a.c\n", None),
+    ],
+)
+def test_only_commands_without_a_shell_are_plain(
+    text: str, commands: list[list[str]] | None
+) -> None:
+    assert plain_commands(Block("sh", text)) == commands

@@ -1,0 +1,141 @@
+"""The site: built without a warning, all pages in its navigation, nothing in it from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import urllib.request
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from configs.errors import SettingsError
+from tuner.commands.docs_hooks import root_command
+from tuner.docs import site
+from tuner.docs.pages import PAGES, all_pages
+from tuner.docs.site import address_of, build_site, check_folder, served_site
+
+_LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+_STYLE_URL = re.compile(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)")
+_EXTERNAL = re.compile(r"https?://[a-z0-9.-]+\.[a-z]{2,}(/[^\s<>\"]*)?")
+
+
+class _Links(HTMLParser):
+    """What a page loads, and where its links lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if (name := _LOADED.get(tag)) and (value := values.get(name)):
+            self.loaded.append(value)
+        if tag == "a" and (value := values.get("href")):
+            self.links.append(value)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    build_site(folder)  # strict: links, anchors and pages that are not in the navigation
+    return folder
+
+
+def test_every_page_is_in_the_site(built: Path) -> None:
+    for name in all_pages(root_command()):
+        assert (built / f"{name}.html").is_file(), name
+
+
+def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
+    for page in built.rglob("*.html"):
+        for where in _Links(page.read_text(encoding="utf-8")).loaded:
+            assert not urlsplit(where).netloc, f"{page.name} loads {where}"
+    for style in built.rglob("*.css"):
+        for where in _STYLE_URL.findall(style.read_text(encoding="utf-8")):
+            assert where.startswith("data:") or not urlsplit(where).netloc, f"{style}: {where}"
+
+
+def test_links_to_elsewhere_are_addresses(built: Path) -> None:
+    for page in built.rglob("*.html"):
+        for where in _Links(page.read_text(encoding="utf-8")).links:
+            assert not urlsplit(where).netloc or _EXTERNAL.fullmatch(where), f"{page}: {where}"
+
+
+@pytest.mark.parametrize("text", ["[gone](gone.md)", "[gone](index.md#gone)", "[gone](/gone)"])
+def test_a_broken_link_is_an_error(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _small_site(tmp_path, monkeypatch, f"# Index\n\n{text}\n")
+    with pytest.raises(SettingsError, match="gone"):
+        build_site(tmp_path / "built")
+
+
+def test_a_page_that_is_not_in_the_navigation_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _small_site(tmp_path, monkeypatch, "# Index\n")
+    (tmp_path / "docs/pages/lost.md").write_text("# Lost\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"lost\.md"):
+        build_site(tmp_path / "built")
+
+
+def _small_site(folder: Path, monkeypatch: pytest.MonkeyPatch, index: str) -> None:
+    """The same configuration with one page, and without those of the commands."""
+    pages = folder / "docs/pages"
+    pages.mkdir(parents=True)
+    (pages / "index.md").write_text(index, encoding="utf-8")
+    text = site.CONFIGURATION.read_text(encoding="utf-8")
+    text = re.sub(r"^hooks:.*?(?=^\w)", "", text, flags=re.M | re.S)
+    text = re.sub(r"^nav:.*", "nav:\n  - index.md\n", text, flags=re.M | re.S)
+    (folder / "docs/mkdocs.yml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(site, "CONFIGURATION", folder / "docs/mkdocs.yml")
+
+
+def test_a_folder_of_something_else_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(SettingsError, match="something else"):
+        check_folder(tmp_path)
+    with pytest.raises(SettingsError, match="is a file"):
+        check_folder(tmp_path / "mine.txt")
+    with pytest.raises(SettingsError, match="no folder"):
+        check_folder(tmp_path / "a" / "b")
+    check_folder(tmp_path / "new")
+
+
+def test_a_site_is_written_anew(tmp_path: Path, built: Path) -> None:
+    shutil.copy(built / "index.html", tmp_path)
+    check_folder(tmp_path)
+
+
+def test_pages_are_sources_of_the_package() -> None:
+    assert all(path.suffix in (".md", ".png", ".svg") for path in PAGES.rglob("*.*"))
+
+
+def test_the_site_is_served_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        site, "build_site", lambda folder: (folder / "index.html").write_text("here", "utf-8")
+    )
+    with served_site(0) as server:
+        import threading
+
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        assert server.server_address[0] == "127.0.0.1"
+        with urllib.request.urlopen(address_of(server), timeout=30) as answer:
+            assert answer.read() == b"here"
+        server.shutdown()
+        thread.join(30)
+
+
+def test_a_port_that_is_taken_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "build_site", lambda folder: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"port {port}"), served_site(port):
+            pass

@@ -1,0 +1,65 @@
+"""An example of every command, for its page. The tests run those that can run by themselves.
+
+They run in a folder that holds `mlp.onnx`, a small model of the zoo, and `tuning.db`, which has its
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Lines for a shell; `runs` says whether they can be run in a test."""
+
+    text: str
+    runs: bool = True
+
+    @property
+    def language(self) -> str:
+        """Of the fenced block: sh blocks are run, console blocks are shown."""
+        return "sh" if self.runs else "console"
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "tune": Example("tune --model mlp.onnx --db other.db --runner local --trials 6"),
+    "tune build": Example(
+        "tune build --model mlp.onnx --db tuning.db --output mlp.tuned\n"
+        "tune build --model mlp.onnx --untuned --output mlp.untuned    # without records"
+    ),
+    "tune run": Example(
+        "tune build --model mlp.onnx --db tuning.db --output mlp.tuned\n"
+        "tune run mlp.tuned --repeat 20 --profile"
+    ),
+    "tune bench": Example("tune bench --model mlp.onnx --db tuning.db --against onnxruntime"),
+    "tune zoo": Example(
+        "tune zoo mlp --output small.onnx\ntune zoo mlp --quantised --output small_8_bits.onnx"
+    ),
+    "tune inspect": Example(
+        "tune inspect --model mlp.onnx --stage kernels\n"
+        "tune inspect --model mlp.onnx --stage loops --db tuning.db"
+    ),
+    "tune report": Example("tune report --db tuning.db --html report.html"),
+    "tune docs": Example("tune docs\ntune docs sizes\ntune docs build"),
+    "tune db": Example("tune db list --db tuning.db"),
+    "tune db list": Example("tune db list --db tuning.db"),
+    "tune db show": Example(
+        "# the start of a kernel's key, from tune db list\n"
+        'key=$(tune db list --db tuning.db --json - | grep -om1 \'"workload": "[0-9a-f]*\''
+        " | cut -d'\"' -f4)\n"
+        'tune db show "$key" --db tuning.db --top 5'
+    ),
+    "tune db builds": Example("tune db builds --db tuning.db"),
+    "tune db export": Example("tune db export --db tuning.db --output night.jsonl"),
+    "tune db import": Example(
+        "tune db export --db tuning.db --output night.jsonl\n"
+        "tune db import night.jsonl --db other.db"
+    ),
+    "tune db merge": Example("tune db merge tuning.db --db all.db"),
+    "tune db prune": Example("tune db prune --db tuning.db --keep 64 --dry-run"),
+    "tune db check": Example("tune db check --db tuning.db --replay 2"),
+    "tune db salvage": Example("tune db salvage tuning.db --output saved.db"),
+    "tune db upgrade": Example("tune db upgrade --db tuning.db"),
+}
