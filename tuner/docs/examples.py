@@ -42,6 +42,9 @@ EXAMPLES: Mapping[str, Example] = {
         "tune inspect --model mlp.onnx --stage loops --db tuning.db"
     ),
     "tune report": Example("tune report --db tuning.db --html report.html"),
+    "tune status": Example("tune status --db tuning.db"),
+    "tune stop": Example("tune stop last --db tuning.db", runs=False),
+    "tune resume": Example("tune resume last --db tuning.db --minutes 30", runs=False),
     "tune docs": Example("tune docs\ntune docs sizes\ntune docs build"),
     "tune db": Example("tune db list --db tuning.db"),
     "tune db list": Example("tune db list --db tuning.db"),
