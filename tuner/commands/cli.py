@@ -18,8 +18,8 @@ from tuner.calibration.options import AUTO, PrecisionOptions
 from tuner.commands.command_files import check_files
 from tuner.commands.command_line import prepare, show, tell_of_tiles, write_file
 from tuner.commands.database_cli import database, open_database
-from tuner.commands.doctor_cli import doctor
 from tuner.commands.docs_cli import docs
+from tuner.commands.doctor_cli import doctor
 from tuner.commands.entry import began, begins, short_lived
 from tuner.commands.live_cli import add_live_commands
 from tuner.commands.next_build import next_build
