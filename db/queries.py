@@ -28,7 +28,7 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.rows import record_of
+from db.rows import job_row, record_of
 from db.store import Store
 
 _NUMBERS_AT_ONCE = 500
@@ -291,6 +291,12 @@ def jobs(store: Store) -> list[JobRecord]:
     statement = select(schema.Job).order_by(schema.Job.started.desc(), schema.Job.id.desc())
     with store.reading() as session:
         return [_job(session, row) for row in session.scalars(statement).all()]
+
+
+def job(store: Store, id: str) -> JobRecord:
+    """The job with this id. Raises DatabaseError if there is none."""
+    with store.reading() as session:
+        return _job(session, job_row(session, id))
 
 
 def builds(store: Store, *, limit: int | None = None) -> list[BuildRecord]:

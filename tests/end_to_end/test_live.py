@@ -119,8 +119,14 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
         assert told["job"] == first and told["state"] == "running"
         assert 0 < told["seconds_left"] <= 3600
         assert "is running" in tune("resume", first, "--db", db).err
-        stopped = tune("stop", first[:6], "--db", db)
-        _, errors = process.communicate(timeout=SECONDS)
+        with started(folder.parent, "watch", "--db", db) as watching:
+            assert watching.stderr is not None
+            assert first[:8] in watching.stderr.readline()
+            stopped = tune("stop", first[:6], "--db", db)
+            _, errors = process.communicate(timeout=SECONDS)
+            watched, _ = watching.communicate(timeout=SECONDS)
+    assert watching.returncode == 0
+    assert f"job {first[:8]} (tiny.onnx): interrupted after" in watched and "conv" in watched
     assert process.returncode == 130, errors
     assert stopped.code == 0 and "interrupted" in stopped.out and "tune resume" in stopped.out
     assert f"process {os.getpid()} on " in errors and "asks this job to stop" in errors
@@ -166,6 +172,6 @@ def test_a_folder_that_is_gone_is_named(tune: CommandLine, tmp_path: Path) -> No
     assert str(tmp_path / "gone") in tune.refuses("resume", "last", "--db", db)
 
 
-@pytest.mark.parametrize("command", [("status",), ("stop", "last"), ("resume", "last")])
+@pytest.mark.parametrize("command", [("status",), ("watch",), ("stop", "last"), ("resume", "last")])
 def test_without_a_database_nothing_is_made(tune: CommandLine, command: tuple[str, ...]) -> None:
     assert "none.db" in tune.refuses(*command, "--db", "none.db")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,10 @@ from tuner.commands.command_line import show
 from tuner.commands.database_cli import open_database
 from tuner.commands.options import DbOption, JsonOption
 from tuner.commands.typed_command import resumed
+from tuner.reports.terminal import console
+
+if TYPE_CHECKING:
+    from db.store import Store
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Its id, or the start of it; last: the newest.")
@@ -22,7 +26,7 @@ JobArgument = Annotated[
 
 def add_live_commands(app: typer.Typer) -> None:
     """Have the commands among those of `tune`."""
-    for command in (status, stop, resume):
+    for command in (status, watch, stop, resume):
         app.command()(command)
 
 
@@ -35,6 +39,45 @@ def status(db: DbOption = None, json: JsonOption = None) -> None:
     with open_database(db) as store:
         jobs = queries.jobs(store)
         show(json, status_to_json(jobs), status_table(jobs))
+
+
+def watch(
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="JOB",
+            help="Its id, or the start of it; last: the newest. [default: the one that runs]",
+        ),
+    ] = None,
+    db: DbOption = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="As a page for a browser on this machine.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="Of the page; 0: a free one.")
+    ] = 8360,
+) -> None:
+    """Follow a running job from another terminal or machine, without any effect on it."""
+    with open_database(db) as store:
+        if serve:
+            _serve(store, job, port)
+            return
+        from tuner.commands.watch_job import Watch, end_parts
+        from tuner.reports.progress import make_progress
+
+        table, line = end_parts(Watch(store, make_progress(), job).follow())
+        console().print(table)
+        print(line)
+
+
+def _serve(store: Store, job: str | None, port: int) -> None:
+    """Serve the page until Ctrl-C."""
+    from tuner.commands.live_server import LiveServer
+
+    with LiveServer(store, job, port) as server:
+        print(server.url, flush=True)
+        print("Ctrl-C ends the page, and no job", file=sys.stderr, flush=True)
+        server.serve_forever()
 
 
 def stop(

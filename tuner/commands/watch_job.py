@@ -1,0 +1,96 @@
+"""`tune watch`: the table of a running job in another terminal; it reads, and asks for nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from configs.errors import DatabaseUnavailableError
+from db import queries
+from db.records import JobRecord
+from db.store import Store
+from tuner.commands.job_status import RUNNING, time_left, time_taken
+from tuner.records.jobs import find_job, short_id
+from tuner.reports.job_state import JobState
+from tuner.reports.progress import Progress
+from tuner.reports.report import format_duration, format_latency, format_ratio, format_seconds
+from tuner.reports.task_table import TaskTable
+
+POLL_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Watch:
+    """Follows a job of a database: the one that is named, else the one that runs or begins next.
+
+    A database that cannot be read for a while is waited for.
+    """
+
+    store: Store
+    progress: Progress
+    name: str | None = None
+    sleep: Callable[[float], None] = time.sleep
+    _told: list[str] = field(default_factory=list)
+
+    def follow(self) -> JobRecord:
+        """Show the job until it ends; the job. Raises DatabaseError for a name that is none's."""
+        job = self._patiently(self._find)
+        again = partial(queries.job, self.store, job.id)
+        if job.state == RUNNING:
+            self.progress.start()
+        try:
+            while job.state == RUNNING:
+                self._show(job)
+                self.sleep(POLL_SECONDS)
+                job = self._patiently(again)
+        finally:
+            self.progress.stop()
+        return job
+
+    def _find(self) -> JobRecord:
+        if self.name is not None:
+            return find_job(self.store, self.name)
+        while True:
+            running = [job for job in queries.jobs(self.store) if job.state == RUNNING]
+            if running:
+                return running[0]
+            self._say(f"no job is running on {self.store.name}: waiting for one (Ctrl-C ends that)")
+            self.sleep(POLL_SECONDS)
+
+    def _show(self, job: JobRecord) -> None:
+        state = JobState.of(job.progress)
+        self._say(f"job {short_id(job)} ({job.model_name})")
+        if state.phase:
+            self._say(state.phase)
+        self.progress.update(state.tasks, time_taken(job), time_left(job, state))
+
+    def _say(self, text: str) -> None:
+        """Once each."""
+        if text not in self._told:
+            self._told.append(text)
+            self.progress.message(text)
+
+    def _patiently(self, read: Callable[[], JobRecord]) -> JobRecord:
+        while True:
+            try:
+                return read()
+            except DatabaseUnavailableError as error:
+                self._say(f"{error.message}: waiting for it")
+                self.sleep(POLL_SECONDS)
+
+
+def end_parts(job: JobRecord) -> tuple[TaskTable, str]:
+    """How a job ended: its table, and a line."""
+    state = JobState.of(job.progress)
+    line = f"job {short_id(job)} ({job.model_name}): {job.state} after "
+    line += f"{format_duration(time_taken(job))}, {state.trials} trials"
+    if state.expected.value > 0:
+        line += f"; kernels {format_seconds(state.untuned)} untuned, "
+        line += f"{format_latency(state.expected)} with the best schedules"
+    if state.speed_up > 0:
+        line += f": {format_ratio(state.speed_up)}"
+    if job.state != "finished":
+        line += f". To go on: tune resume {short_id(job)}"
+    return TaskTable(state.tasks, confirmed=job.state == "finished"), line

@@ -1,0 +1,92 @@
+"use strict";
+// Asks for the state every two seconds and shows it. Names are set as text, never as HTML.
+const EVERY = 2000;
+let chosen = null; // the job that was clicked; null: whichever runs
+const part = (id) => document.getElementById(id);
+
+function seconds(value) {
+  if (value === null || value === undefined) return "-";
+  for (const [unit, scale] of [["s", 1], ["ms", 1e3], ["µs", 1e6]])
+    if (value * scale >= 1) return `${Number((value * scale).toPrecision(4))} ${unit}`;
+  return `${Number((value * 1e9).toPrecision(4))} ns`;
+}
+
+function latency(value, low, high) {
+  const known = low !== null && high !== null && low < high;
+  return seconds(value) + (known ? ` (${seconds(low)} to ${seconds(high)})` : "");
+}
+
+function duration(value) {
+  if (value === null) return "-";
+  const total = Math.round(value), pad = (number) => String(number).padStart(2, "0");
+  const hours = Math.floor(total / 3600), minutes = Math.floor(total / 60) % 60;
+  return hours ? `${hours}:${pad(minutes)}:${pad(total % 60)}` : `${minutes}:${pad(total % 60)}`;
+}
+
+const ratio = (value) => (value === null ? "-" : `${value.toFixed(2)}x`);
+
+function row(cells) {
+  const made = document.createElement("tr");
+  for (const cell of cells) {
+    const place = document.createElement("td");
+    if (cell instanceof Node) place.append(cell);
+    else place.textContent = String(cell);
+    made.append(place);
+  }
+  return made;
+}
+
+function choose(job) {
+  const button = document.createElement("button");
+  button.textContent = job.job.slice(0, 8);
+  button.addEventListener("click", () => { chosen = job.job; refresh(); });
+  return button;
+}
+
+function jobRow(job, shown) {
+  const state = job.phase || job.state;
+  const made = row([choose(job), job.model, state, duration(job.seconds), duration(job.seconds_left),
+    job.trials, seconds(job.untuned_seconds),
+    latency(job.expected_seconds, job.low_seconds, job.high_seconds), ratio(job.speed_up)]);
+  made.classList.toggle("shown", job.job === shown);
+  made.classList.toggle("lost", job.state === "lost" || job.state === "failed");
+  return made;
+}
+
+function kernelRow(task) {
+  return row([task.sizes ? `${task.kernel} at ${task.sizes}` : task.kernel, task.occurrences,
+    task.trials, task.failures, task.scattered, seconds(task.default_seconds),
+    latency(task.best_seconds, task.low_seconds, task.high_seconds), ratio(task.speed_up), task.ended]);
+}
+
+function show(state) {
+  part("database").textContent = state.database;
+  const job = state.jobs.find((one) => one.job === state.job);
+  part("jobs").tBodies[0].replaceChildren(...state.jobs.map((one) => jobRow(one, state.job)));
+  const cost = (task) => -(task.occurrences * (task.best_seconds ?? 0));
+  const kernels = [...state.kernels].sort((a, b) => cost(a) - cost(b));
+  part("kernels").tBodies[0].replaceChildren(...kernels.map(kernelRow));
+  part("title").textContent = job ? `${job.model}: ${job.phase || job.state}` : "no job yet";
+  part("line").textContent = job
+    ? `${job.trials} trials (${job.failures} failed, ${job.scattered} scattered), `
+      + `${job.kernels_measured} of ${job.kernels} kernels measured, ${duration(job.seconds)} elapsed`
+      + (job.seconds_left === null ? "" : `, at most ${duration(job.seconds_left)} left`)
+    : "";
+  const bar = part("bar");
+  bar.hidden = !job || job.seconds_left === null;
+  if (!bar.hidden) bar.value = job.seconds / (job.seconds + job.seconds_left || 1);
+}
+
+async function refresh() {
+  try {
+    const answer = await fetch("state.json" + (chosen ? `?job=${encodeURIComponent(chosen)}` : ""));
+    if (!answer.ok) throw new Error(await answer.text());
+    show(await answer.json());
+    part("said").textContent = `at ${new Date().toLocaleTimeString()}, asked again every 2 s`;
+  } catch (error) {
+    part("said").textContent = `no answer: ${error.message}`;
+  }
+}
+
+refresh();
+setInterval(() => { if (!document.hidden) refresh(); }, EVERY);
