@@ -120,7 +120,7 @@ HOMES = {
     "typer": ("tuner/",),
     "click": ("tuner/",),
     "rich": ("tuner/",),
-    "http": ("tuner/commands/live_server.py",),
+    "http": ("tuner/commands/live_server.py", "tuner/docs/site.py"),
     "jinja2": ("tuner/reports/html_report.py",),
     "mkdocs": ("tuner/docs/", "tuner/commands/docs_hooks.py"),
     "onnxruntime": ("tuner/",),
