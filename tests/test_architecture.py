@@ -105,9 +105,11 @@ HOMES = {
     "packaging": ("tuner/doctor/program.py",),
     "ray": (
         "measure/farm/ray_calls.py",
+        "measure/farm/ray_cluster.py",
         "measure/farm/ray_nodes.py",
         "measure/farm/ray_runner.py",
         "measure/farm/ray_start.py",
+        "measure/farm/ray_workers.py",
     ),
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),

@@ -3,7 +3,9 @@
 A request is built on any builder, then timed on any slot. Builders and slots lease their cores. A
 core that is in a slot builds while nothing waits to be timed. On a node that alternates the two
 take turns: it builds until a batch is ready or nothing is left to build, then times what was built.
-Nodes may be of several kinds: a request for a target stays on nodes of that kind.
+Nodes may be of several kinds: a request for a target stays on nodes of that kind. Nodes come and
+go: what was under way on one that is lost is done elsewhere, and nobody is to blame. Where several
+drivers use the same nodes, each has its share of the slots.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeAlias
 
 from measure.farm.slots import CoreLeases, SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult, Status
@@ -20,6 +23,7 @@ from measure.worker.build_candidate import BuildResult
 _BATCH = 8
 QUARANTINE_KILLS = 2
 NODE_FAILURES = 3
+MOST_HAND_BACKS = 8
 _AHEAD = 2  # per builder and slot: enough that neither waits for the driver
 
 
@@ -28,7 +32,8 @@ class Job:
     """A request on its way.
 
     `losses` counts the tries that ended without a result, `kills` those of them in which a worker
-    was lost that had the request; `avoid` is where that happened last.
+    was lost that had the request; `avoid` is where that happened last. `hand_backs` counts the
+    nodes that were lost meanwhile, with all that ran on them.
     """
 
     request: MeasureRequest
@@ -36,6 +41,7 @@ class Job:
     losses: int = 0
     kills: int = 0
     avoid: tuple[int, int] | None = None
+    hand_backs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,9 @@ class TimeAction:
     index: int
 
 
+Action: TypeAlias = BuildAction | TimeAction
+
+
 class _Phase(StrEnum):
     BUILD = "build"
     TIME = "time"
@@ -67,6 +76,7 @@ class _Waiting:
 
     to_build: deque[Job] = field(default_factory=deque)
     to_time: deque[Job] = field(default_factory=deque)
+    stranded: float | None = None  # since when no slot is left for them
 
 
 @dataclass(slots=True)
@@ -76,6 +86,9 @@ class _Node:
     waiting: _Waiting
     builders: list[int]  # free ones
     slots: list[int]  # free ones
+    name: str  # by which all drivers order the nodes alike
+    mine: frozenset[int]  # the slots that this driver may use
+    running: dict[int, Action] = field(default_factory=dict)  # by identity
     leases: CoreLeases = field(default_factory=CoreLeases)
     building: int = 0
     timing: int = 0
@@ -90,26 +103,82 @@ class Dispatcher:
     """
 
     def __init__(
-        self, plans: Sequence[SlotPlan], retries: int = 2, kinds: Sequence[str] | None = None
+        self,
+        plans: Sequence[SlotPlan],
+        retries: int = 2,
+        kinds: Sequence[str] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
-        """`kinds` are the keys of the nodes' targets; None: all are of one kind."""
+        """`kinds` are the keys of the nodes' targets; None: all are of one kind. `names` are those
+        by which all drivers order the nodes alike."""
         kinds = [""] * len(plans) if kinds is None else kinds
         self._waiting = {kind: _Waiting() for kind in kinds}
-        self._nodes = [
+        self._nodes: list[_Node] = []
+        self._retries = retries
+        self._rank, self._drivers = 0, 1
+        for plan, kind, name in zip(plans, kinds, names or [""] * len(plans), strict=True):
+            self.add_node(plan, kind, name)
+
+    def add_node(self, plan: SlotPlan, kind: str = "", name: str = "") -> int:
+        """Use a node from now on; its number. `name` is the same for all drivers."""
+        slots = range(len(plan.slots))
+        number = len(self._nodes)
+        self._nodes.append(
             _Node(
                 plan,
                 kind,
-                self._waiting[kind],
+                self._waiting.setdefault(kind, _Waiting()),
                 list(range(len(plan.build_cores))),
-                list(range(len(plan.slots))),
+                list(slots),
+                name or f"{number:06}",
+                frozenset(slots),
             )
-            for plan, kind in zip(plans, kinds, strict=True)
-        ]
-        self._retries = retries
+        )
+        self._divide()
+        return number
+
+    def retire_node(self, number: int) -> None:
+        """Start nothing more on a node; what is under way there may end. Idempotent."""
+        self._nodes[number].gone = True
+        self._divide()
+
+    def lose_node(self, number: int) -> list[MeasureResult]:
+        """Have others do what was under way on a node that is no more; what cannot be. Idempotent.
+
+        An answer that still comes from there counts no more.
+        """
+        node = self._nodes[number]
+        self.retire_node(number)
+        given_up = []
+        for action in list(node.running.values()):
+            self._end(action)
+            action.job.hand_backs += 1
+            if action.job.hand_backs < MOST_HAND_BACKS:
+                self._put_back(action.job, node)
+            else:
+                text = f"{action.job.hand_backs} nodes were lost while they had it"
+                given_up.append(_failed(action.job, Status.INFRASTRUCTURE, text))
+        return given_up
+
+    def is_idle(self, number: int) -> bool:
+        """Whether nothing is under way on a node."""
+        return not self._nodes[number].running
+
+    def share(self, rank: int, drivers: int) -> None:
+        """Use one of so many equal parts of the slots, the one numbered `rank`; what remains when
+        they are divided is used by all. Drivers that number themselves alike do not collide."""
+        self._rank, self._drivers = rank, max(1, drivers)
+        self._divide()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are not answered yet."""
+        queued = sum(len(w.to_build) + len(w.to_time) for w in self._waiting.values())
+        return queued + sum(len(node.running) for node in self._nodes)
 
     @property
     def capacity(self) -> int:
-        """How many requests may usefully be in flight."""
+        """How many requests may usefully be in flight; at least one, which waits for a node."""
         return sum(self.capacities.values())
 
     @property
@@ -117,9 +186,10 @@ class Dispatcher:
         """The same for each kind of nodes."""
         totals = dict.fromkeys(self._waiting, 0)
         for node in self._nodes:
-            both = len(node.plan.build_cores) + len(node.plan.slots)
-            totals[node.kind] += max(_AHEAD * both, 2 * _BATCH if node.plan.alternates else 0)
-        return totals
+            if not node.gone:
+                both = len(node.plan.build_cores) + len(node.plan.slots)
+                totals[node.kind] += max(_AHEAD * both, 2 * _BATCH if node.plan.alternates else 0)
+        return {kind: max(1, -(-total // self._drivers)) for kind, total in totals.items()}
 
     def add(self, request: MeasureRequest) -> None:
         """Take a request in; of several kinds of nodes there must be one for its target."""
@@ -127,9 +197,9 @@ class Dispatcher:
         waiting = only if len(self._waiting) == 1 else self._waiting[request.target]
         waiting.to_build.append(Job(request))
 
-    def next_actions(self) -> list[BuildAction | TimeAction]:
+    def next_actions(self) -> list[Action]:
         """What can be started now; the caller starts all of it."""
-        actions: list[BuildAction | TimeAction] = []
+        actions: list[Action] = []
         for number, node in enumerate(self._nodes):
             if node.gone:
                 continue
@@ -141,7 +211,8 @@ class Dispatcher:
 
     def build_done(self, action: BuildAction, build: BuildResult) -> MeasureResult | None:
         """A build ended; the final result if it failed."""
-        self._free_builder(action)
+        if not self._end(action):
+            return None
         self._nodes[action.node].failures = 0
         action.job.build = build
         if build.status is not Status.OK:
@@ -150,25 +221,27 @@ class Dispatcher:
         self._nodes[action.node].waiting.to_time.append(action.job)
         return None
 
-    def time_done(self, action: TimeAction) -> None:
-        """A timed run ended with a result."""
-        self._free_slot(action)
+    def time_done(self, action: TimeAction) -> bool:
+        """A timed run ended with a result; whether that counts."""
+        if not self._end(action):
+            return False
         self._nodes[action.node].failures = 0
+        return True
 
-    def lost(
-        self, action: BuildAction | TimeAction, reason: str, *, reached: bool = True
-    ) -> MeasureResult | None:
+    def lost(self, action: Action, reason: str, *, reached: bool = True) -> MeasureResult | None:
         """The worker was lost: the job waits for another one, or fails after too many losses.
 
         `reached`: the worker had the request. A request that loses two workers is quarantined. A
         node on which `NODE_FAILURES` times in a row no worker was reached gets no more work, unless
-        it is the last one of its kind.
+        it is the last one of its kind. On a node that leaves, workers are lost through nobody's
+        fault.
         """
-        if isinstance(action, BuildAction):
-            self._free_builder(action)
-        else:
-            self._free_slot(action)
+        if not self._end(action):
+            return None
         job, node = action.job, self._nodes[action.node]
+        if node.gone:
+            self._put_back(job, node)
+            return None
         job.kills += reached
         node.failures = 0 if reached else node.failures + 1
         alike = (other for other in self._nodes if other.kind == node.kind)
@@ -182,19 +255,25 @@ class Dispatcher:
             return _failed(job, Status.QUARANTINED, text)
         if job.losses > self._retries:
             return _failed(job, Status.INFRASTRUCTURE, reason)
-        (node.waiting.to_build if job.build is None else node.waiting.to_time).appendleft(job)
+        self._put_back(job, node)
         return None
 
     def remove_slot(self, node: int, index: int) -> None:
-        """A free slot is gone for good."""
-        self._nodes[node].slots.remove(index)
+        """A free slot is gone for good. Idempotent."""
+        if index in self._nodes[node].slots:
+            self._nodes[node].slots.remove(index)
 
-    def take_stranded(self) -> list[MeasureResult]:
-        """What waits although no slot of its kind is left fails here; else nothing."""
+    def take_stranded(self, now: float = 0.0, patience: float = 0.0) -> list[MeasureResult]:
+        """What has waited for so many seconds although no slot of its kind is left fails here."""
         stranded: list[Job] = []
         for kind, waiting in self._waiting.items():
             nodes = [node for node in self._nodes if node.kind == kind]
-            if any((node.slots and not node.gone) or node.timing for node in nodes):
+            is_served = any((node.slots and not node.gone) or node.timing for node in nodes)
+            if is_served or not (waiting.to_time or waiting.to_build):
+                waiting.stranded = None
+                continue
+            waiting.stranded = now if waiting.stranded is None else waiting.stranded
+            if now - waiting.stranded < patience:
                 continue
             stranded += [*waiting.to_time, *waiting.to_build]
             waiting.to_time.clear()
@@ -210,11 +289,25 @@ class Dispatcher:
         elif node.phase is _Phase.TIME and not to_time and not node.timing:
             node.phase = _Phase.BUILD
 
-    def _start_timing(self, number: int, node: _Node) -> list[BuildAction | TimeAction]:
+    def _divide(self) -> None:
+        """Find the slots that are this driver's, in an order that all drivers know."""
+        for kind in self._waiting:
+            nodes = [node for node in self._nodes if node.kind == kind and not node.gone]
+            nodes.sort(key=lambda node: node.name)
+            slots = [(node, index) for node in nodes for index in range(len(node.plan.slots))]
+            divided = len(slots) // self._drivers * self._drivers
+            mine: dict[str, set[int]] = {}
+            for place, (node, index) in enumerate(slots):
+                if place >= divided or place % self._drivers == self._rank:
+                    mine.setdefault(node.name, set()).add(index)
+            for node in nodes:
+                node.mine = frozenset(mine.get(node.name, ()))
+
+    def _start_timing(self, number: int, node: _Node) -> list[Action]:
         if node.plan.alternates and (node.phase is not _Phase.TIME or node.building):
             return []
-        started: list[BuildAction | TimeAction] = []
-        for index in list(node.slots):
+        started: list[Action] = []
+        for index in [index for index in node.slots if index in node.mine]:
             if not node.waiting.to_time:
                 break
             if not node.leases.acquire(node.plan.slots[index]):
@@ -222,13 +315,13 @@ class Dispatcher:
             node.slots.remove(index)
             node.timing += 1
             job = self._take(node, number, index)
-            started.append(TimeAction(job, number, index))
+            started.append(self._begin(TimeAction(job, number, index)))
         return started
 
-    def _start_building(self, number: int, node: _Node) -> list[BuildAction | TimeAction]:
+    def _start_building(self, number: int, node: _Node) -> list[Action]:
         if node.plan.alternates and (node.phase is not _Phase.BUILD or node.timing):
             return []
-        started: list[BuildAction | TimeAction] = []
+        started: list[Action] = []
         for index in sorted(node.builders):
             if not node.waiting.to_build:
                 break
@@ -239,8 +332,26 @@ class Dispatcher:
                 continue
             node.builders.remove(index)
             node.building += 1
-            started.append(BuildAction(node.waiting.to_build.popleft(), number, index))
+            job = node.waiting.to_build.popleft()
+            started.append(self._begin(BuildAction(job, number, index)))
         return started
+
+    def _begin(self, action: Action) -> Action:
+        self._nodes[action.node].running[id(action)] = action
+        return action
+
+    def _end(self, action: Action) -> bool:
+        """Free what an action had; False if that was done before, because its node was lost."""
+        if self._nodes[action.node].running.pop(id(action), None) is None:
+            return False
+        if isinstance(action, BuildAction):
+            self._free_builder(action)
+        else:
+            self._free_slot(action)
+        return True
+
+    def _put_back(self, job: Job, node: _Node) -> None:
+        (node.waiting.to_build if job.build is None else node.waiting.to_time).appendleft(job)
 
     def _take(self, node: _Node, number: int, index: int) -> Job:
         """The next job for a slot; one that lost its worker there goes elsewhere if it can."""

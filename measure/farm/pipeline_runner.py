@@ -1,7 +1,8 @@
 """The part that LocalRunner and RayRunner share: a thread that drives requests through a backend.
 
-The thread owns the dispatcher and waits on one queue of events (submitted, built, timed, closed),
-so that builders and slots stay busy while the driver thinks, and no state needs a lock.
+The thread owns the dispatcher and waits on one queue of events (submitted, built, timed, a node
+that joined or left, closed), so that builders and slots stay busy while the driver thinks, and no
+state needs a lock.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from time import monotonic
 from typing import Protocol, Self, TypeAlias, TypeVar
 
 from compiler.errors import MeasureError
-from measure.farm.dispatch import BuildAction, Dispatcher, TimeAction
+from measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
 from measure.farm.slots import SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.worker_process import WorkerLostError, WorkerStartError
+from measure.sandbox.worker_process import WorkerEndedError, WorkerLostError, WorkerStartError
 from measure.worker.build_candidate import BuildResult
 from measure.worker.timer import TimingOptions
 
@@ -45,9 +46,47 @@ class Backend(Protocol):
         """End all workers, whatever they are doing."""
 
 
+class Crew(Protocol):
+    """Changes who measures, within the runner's thread (see `PipelineRunner.change`)."""
+
+    def add_node(self, plan: SlotPlan, kind: str = "", name: str = "") -> int:
+        """Use a node, that the backend knows by the number that comes back."""
+
+    def retire_node(self, number: int) -> None:
+        """Start nothing more there; what is under way may end."""
+
+    def lose_node(self, number: int) -> None:
+        """It is no more: have others do what was under way there."""
+
+    def is_idle(self, number: int) -> bool:
+        """Whether nothing is under way there."""
+
+    def share(self, rank: int, drivers: int) -> None:
+        """Use one of so many parts of the slots."""
+
+
 _T = TypeVar("_T")
 _Event: TypeAlias = Callable[[], None]
 _CLOSE_SECONDS = 10.0
+_BLAMELESS = (WorkerStartError, WorkerEndedError)
+
+
+class _Crew:
+    """A Crew over a dispatcher; hands on what a lost node leaves without an answer."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, deliver: Callable[[MeasureResult | None], None]
+    ) -> None:
+        self._deliver = deliver
+        self._dispatcher = dispatcher
+        self.add_node = dispatcher.add_node
+        self.retire_node = dispatcher.retire_node
+        self.is_idle = dispatcher.is_idle
+        self.share = dispatcher.share
+
+    def lose_node(self, number: int) -> None:
+        for result in self._dispatcher.lose_node(number):
+            self._deliver(result)
 
 
 class PipelineRunner:
@@ -59,16 +98,25 @@ class PipelineRunner:
         threads: int,
         retries: int = 2,
         kinds: Sequence[str] | None = None,
+        names: Sequence[str] = (),
+        patience: float = 0.0,
     ) -> None:
-        """`kinds` are the keys of the nodes' targets; None: all have the one that is measured."""
+        """`kinds` are the keys of the nodes' targets; None: all have the one that is measured.
+
+        `names` are the nodes', by which all drivers order them alike. `patience`: seconds for which
+        requests wait for a node to join when none is left.
+        """
         self._backend = backend
         self._threads = threads
-        self._dispatcher = Dispatcher(backend.plans, retries, kinds)
+        self._dispatcher = Dispatcher(backend.plans, retries, kinds, names)
+        self._crew = _Crew(self._dispatcher, self._deliver)
+        self._patience = patience
         self._capacity = self._dispatcher.capacity
         self._capacities = self._dispatcher.capacities
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[MeasureResult | None] = queue.SimpleQueue()
         self._pending = 0
+        self._waiting = 0
         self._closed = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._serve, name="tunefarm-runner", daemon=True)
@@ -86,6 +134,15 @@ class PipelineRunner:
     @property
     def pending(self) -> int:
         return self._pending
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not answered yet, as of the last event."""
+        return self._waiting
+
+    def change(self, change: Callable[[Crew], None]) -> None:
+        """Have the runner's thread change who measures. From any thread."""
+        self._events.put(lambda: change(self._crew))
 
     def fail(self, error: Exception) -> None:
         """End all measuring: `results` raises a MeasureError from now on. From any thread."""
@@ -147,15 +204,22 @@ class PipelineRunner:
         try:
             while (event := self._events.get()) is not None:
                 event()
-                for result in self._dispatcher.take_stranded():
+                while not self._events.empty():  # one look at all nodes serves several events
+                    if (event := self._events.get()) is None:
+                        return
+                    event()
+                for result in self._dispatcher.take_stranded(monotonic(), self._patience):
                     self._results.put(result)
                 for action in self._dispatcher.next_actions():
                     self._start(action)
+                self._capacities = self._dispatcher.capacities
+                self._capacity = sum(self._capacities.values())
+                self._waiting = self._dispatcher.waiting
         except Exception as error:  # noqa: BLE001 - a bug of ours must reach the driver's thread
             self._failure = error
             self._results.put(None)
 
-    def _start(self, action: BuildAction | TimeAction) -> None:
+    def _start(self, action: Action) -> None:
         request = action.job.request
         if isinstance(action, BuildAction):
             building = self._backend.build(action.node, action.index, request)
@@ -179,16 +243,16 @@ class PipelineRunner:
     def _timed(self, action: TimeAction, future: Future[MeasureResult]) -> None:
         error = _error_of(future)
         if error is None:
-            self._dispatcher.time_done(action)
-            self._results.put(future.result())
+            if self._dispatcher.time_done(action):
+                self._results.put(future.result())
             return
         self._deliver(self._lost(action, error))
         if isinstance(error, SlotLostError):
             self._dispatcher.remove_slot(action.node, action.index)
 
-    def _lost(self, action: BuildAction | TimeAction, error: BaseException) -> MeasureResult | None:
+    def _lost(self, action: Action, error: BaseException) -> MeasureResult | None:
         # Of a machine that is lost with all that ran on it, no candidate is to blame.
-        reached = isinstance(error, WorkerLostError) and not isinstance(error, WorkerStartError)
+        reached = isinstance(error, WorkerLostError) and not isinstance(error, _BLAMELESS)
         reason = f"{type(error).__name__}: {error}"
         return self._dispatcher.lost(action, reason, reached=reached)
 

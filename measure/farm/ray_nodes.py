@@ -1,8 +1,12 @@
-"""The nodes of a Ray cluster: what each says that it is, and those that stand for a target."""
+"""The nodes of a Ray cluster: what each says that it is, and those that stand for a target.
+
+A node that `tune farm` has started bears labels: how many cores it keeps for timed runs, and the
+niceness that was asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +16,33 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from compiler.errors import MeasureError
 from compiler.target import Target
+from measure.farm.farm_versions import differences, versions
 from measure.farm.overlap import settle_overlap
+from measure.farm.ray_start import draining_nodes
 from measure.farm.runner import RunnerOptions
 from measure.farm.slots import SlotPlan, plan_slots
 from measure.machine import available_cores
 from measure.sandbox.node_kind import kind_of, this_node
 
 _INSPECT_SECONDS = 60.0
+SLOTS_LABEL = "tunefarm-slots"
+NICENESS_LABEL = "tunefarm-niceness"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """A node that lives, as Ray lists it. `leaves`: it was told to, and ends what it has."""
+
+    id: str
+    address: str
+    cores: int
+    labels: Mapping[str, str]
+    leaves: bool
+
+    def number(self, label: str) -> int | None:
+        """The number that a label of `tune farm` says."""
+        text = self.labels.get(label, "")
+        return int(text) if text.removeprefix("-").isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +56,17 @@ class NodeFacts:
 
 
 def inspect_task(
-    threads: int, slots: int, builders: int | None, overlap: str, probe: str
+    threads: int,
+    slots: int,
+    builders: int | None,
+    overlap: str,
+    probe: str,
+    drivers: Mapping[str, str],
 ) -> NodeFacts:
-    """What this node is, and how its cores are divided."""
+    """What this node is, and how its cores are divided; `drivers` are the versions there."""
     target, cores = this_node(probe), available_cores()
+    if different := differences(drivers, versions()):
+        return NodeFacts(target, cores, None, different)
     try:
         plan = plan_slots(cores, threads, slots=slots, builders=builders)
     except MeasureError as error:
@@ -45,25 +76,19 @@ def inspect_task(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node, its cores, and the target that it measures for."""
+    """A node, its cores, and the target that it measures for; `niceness` is what was asked for."""
 
     id: str
     plan: SlotPlan
     target: Target
+    niceness: int = 0
+    address: str = ""
 
 
 def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:
     """The cluster's nodes that stand for a wanted target, each divided into builders and slots."""
-    inspect = ray.remote(inspect_task)
-    ids = live_nodes()
-    references = [
-        inspect.options(
-            num_cpus=0,
-            max_retries=1,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote(options.threads, options.slots, options.builders, options.overlap, options.probe)
-        for node in ids
-    ]
+    entries = [entry for entry in node_entries() if not entry.leaves]
+    references = [begin_inspection(entry, options) for entry in entries]
     try:
         facts: list[NodeFacts] = ray.get(references, timeout=_INSPECT_SECONDS)
     except RayError as error:
@@ -73,10 +98,11 @@ def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:
         ) from error
     nodes = []
     refusals: dict[str, str] = {}
-    for node, fact in zip(ids, facts, strict=True):
+    for entry, fact in zip(entries, facts, strict=True):
         target = kind_of(fact.target, wanted)
-        if target is not None and fact.plan is not None:
-            nodes.append(Node(node, fact.plan, target))
+        node = node_of(entry, fact, wanted)
+        if node is not None:
+            nodes.append(node)
         elif target is not None:
             refusals[target.key] = fact.refusal
     missing = [target for target in wanted if target not in {node.target for node in nodes}]
@@ -92,6 +118,43 @@ def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:
     return nodes
 
 
+def begin_inspection(entry: NodeEntry, options: RunnerOptions) -> Any:
+    """Ask a node what it is; the reference of its `NodeFacts`."""
+    slots = entry.number(SLOTS_LABEL)
+    of_node = options.slots if slots is None else max(1, slots // options.threads)
+    task: Any = ray.remote(inspect_task)
+    return task.options(
+        num_cpus=0,
+        max_retries=1,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(entry.id, soft=False),
+    ).remote(options.threads, of_node, options.builders, options.overlap, options.probe, versions())
+
+
+def node_of(entry: NodeEntry, facts: NodeFacts, wanted: Sequence[Target]) -> Node | None:
+    """The node to measure on; None if it stands for no wanted target, or cannot measure."""
+    target = kind_of(facts.target, wanted)
+    if target is None or facts.plan is None:
+        return None
+    asked = entry.number(NICENESS_LABEL) or 0
+    return Node(entry.id, facts.plan, target, asked, entry.address)
+
+
+def node_entries() -> list[NodeEntry]:
+    """The nodes that live."""
+    table: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    leaving = draining_nodes()
+    return [
+        NodeEntry(
+            entry["NodeID"],
+            entry["NodeManagerAddress"],
+            int(entry["Resources"].get("CPU", 0)),
+            dict(entry.get("Labels") or {}),
+            entry["NodeID"] in leaving,
+        )
+        for entry in table
+        if entry["Alive"]
+    ]
+
+
 def live_nodes() -> list[str]:
-    entries: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [entry["NodeID"] for entry in entries if entry["Alive"]]
+    return [entry.id for entry in node_entries()]

@@ -15,7 +15,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from compiler.errors import MeasureError
 from compiler.target import host_target
 from configs.remains import make_folder, on_leaving
+from measure.farm.node_watch import NodeWatch
 from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from measure.farm.ray_address import check_address
 from measure.farm.ray_calls import call_on_node
+from measure.farm.ray_cluster import RayCluster
 from measure.farm.ray_nodes import Node, find_nodes, live_nodes
 from measure.farm.ray_start import ray_among_us, read_authentication_again
 from measure.farm.ray_watch import RayWatch, ray_daemons
+from measure.farm.ray_workers import MeasuringSlot, Sharing, build_task, start_task
 from measure.farm.runner import RunnerOptions
 from measure.farm.slots import ProcessPin, SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult
@@ -40,60 +43,16 @@ from measure.sandbox.python_path import python_path
 from measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from measure.sandbox.worker_settings import WorkerSettings
 from measure.worker.build_candidate import BuildResult
-from measure.worker.supervisor import BUILD, MEASURE, Supervisor
 
 _OBJECT_STORE_BYTES = 128 << 20
 _CLOSE_SECONDS = 3.0
+_NODE_SECONDS = 300.0  # that requests wait for a node to join when none is left
 _MOST_FOLDER_CHARACTERS = 40  # Ray puts sockets below, whose names have at most 107
 _ENVIRONMENT = {
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about devices
 }
-
-
-class MeasuringSlot:
-    """The actor that holds a measuring slot: a supervisor and its worker process."""
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
-        self._supervisor = Supervisor(settings, MEASURE)
-
-    def start(self) -> int | None:
-        """Have the worker process ready; its process id."""
-        self._supervisor.start()
-        return self._supervisor.pid
-
-    def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
-        return self._supervisor.measure(request, build)
-
-    def close(self) -> None:
-        """End the worker process and remove this node's scratch files."""
-        self._supervisor.close()
-        shutil.rmtree(self._settings.scratch, ignore_errors=True)
-
-
-_builders: dict[str, Supervisor] = {}  # one per Ray worker process, by its settings
-
-
-def build_task(settings: WorkerSettings, core: int, request: MeasureRequest) -> BuildResult:
-    """Build in this Ray worker's builder process; a compiler crash costs that process only."""
-    return _builder(settings).build(request, core)
-
-
-def start_task(settings: WorkerSettings) -> None:
-    """Have this Ray worker's builder process ready before the first build."""
-    _builder(settings).start()
-
-
-def _builder(settings: WorkerSettings) -> Supervisor:
-    key = settings.to_json()
-    if key not in _builders:
-        for old in _builders.values():
-            old.close()
-        _builders.clear()
-        _builders[key] = Supervisor(settings, BUILD)
-    return _builders[key]
 
 
 class RayBackend:
@@ -107,8 +66,9 @@ class RayBackend:
         """
         self._options = options
         self._settings = settings
-        self._wanted = options.targets or (host_target(),)
+        self.wanted = options.targets or (host_target(),)
         self._embedded = options.address == "local"
+        self.driver = uuid.uuid4().hex[:16]  # its name among the drivers of a farm
         self._owns_ray = not ray.is_initialized()
         self._pin = ProcessPin()
         self._reaper: Reaper | None = None
@@ -126,6 +86,7 @@ class RayBackend:
             raise
         self.plans: Sequence[SlotPlan] = tuple(node.plan for node in self._nodes)
         self.kinds = tuple(node.target.key for node in self._nodes)
+        self.names = tuple(node.id for node in self._nodes)
 
     def _start(self, plan: SlotPlan) -> None:
         if self._embedded and plan.spare:
@@ -143,14 +104,12 @@ class RayBackend:
                 self._reaper.note()
                 self.daemons = ray_daemons(tag)
         self._nodes = (
-            [Node(ray.get_runtime_context().get_node_id(), plan, self._wanted[0])]
+            [Node(ray.get_runtime_context().get_node_id(), plan, self.wanted[0])]
             if self._embedded
-            else find_nodes(self._wanted, self._options)
+            else find_nodes(self.wanted, self._options)
         )
-        for number, node in enumerate(self._nodes):
-            for index in range(len(node.plan.slots)):
-                self._actor(number, index)
-            self._start_builders(number)
+        for number in range(len(self._nodes)):
+            self._start_workers(number)
 
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
         plan = self._nodes[node].plan
@@ -160,7 +119,8 @@ class RayBackend:
             max_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[node].id, soft=True),
         )
-        reference = task.remote(settings, plan.build_cores[index], request)
+        core = plan.build_cores[index]
+        reference = task.remote(settings, core, request, self._sharing(node))
         future: Future[BuildResult] = reference.future()
         return future
 
@@ -176,6 +136,18 @@ class RayBackend:
         future.add_done_callback(lambda done: self._drop_dead_actor(node, index, done))
         return future
 
+    def hire(self, node: Node) -> int:
+        """Have the workers of a node that has joined ready; its number."""
+        self._nodes.append(node)
+        self._start_workers(len(self._nodes) - 1)
+        return len(self._nodes) - 1
+
+    def drop(self, number: int) -> None:
+        """End the workers of a node that leaves or is gone. Idempotent."""
+        for key in [key for key in self._actors if key[0] == number]:
+            with suppress(RayError):
+                ray.kill(self._actors.pop(key))
+
     def call_on(
         self, target: str, function: str, arguments: Sequence[object], seconds: float
     ) -> object:
@@ -184,7 +156,7 @@ class RayBackend:
         node = next((n for n in self._nodes if n.target.key == target and n.id in live), None)
         if node is None:
             raise MeasureError(f"no node of the cluster is a {target} any more")
-        wanted, probe = self._wanted, self._options.probe
+        wanted, probe = self.wanted, self._options.probe
         return call_on_node(node.id, node.target, wanted, probe, function, arguments, seconds)
 
     def close(self) -> None:
@@ -210,8 +182,21 @@ class RayBackend:
 
     def _settings_of(self, node: int) -> WorkerSettings:
         """What the workers of a node are told: its target, and what is to be checked of it."""
-        kinds = () if self._embedded else tuple(target.to_json() for target in self._wanted)
-        return replace(self._settings, target=self._nodes[node].target.to_json(), kinds=kinds)
+        kinds = () if self._embedded else tuple(target.to_json() for target in self.wanted)
+        found = self._nodes[node]
+        niceness = max(self._settings.niceness, found.niceness)
+        target = found.target.to_json()
+        return replace(self._settings, target=target, kinds=kinds, niceness=niceness)
+
+    def _sharing(self, node: int) -> Sharing | None:
+        if self._embedded:
+            return None
+        return Sharing(self.driver, self._nodes[node].plan.alternates)
+
+    def _start_workers(self, number: int) -> None:
+        for index in range(len(self._nodes[number].plan.slots)):
+            self._actor(number, index)
+        self._start_builders(number)
 
     def _start_builders(self, number: int) -> None:
         node = self._nodes[number]
@@ -237,7 +222,7 @@ class RayBackend:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(
                     self._nodes[node].id, soft=False
                 ),
-            ).remote(settings)
+            ).remote(settings, self._sharing(node))
             actor.start.remote()
             self._actors[node, index] = actor
         return actor
@@ -261,9 +246,24 @@ class RayRunner(PipelineRunner):
 
     def __init__(self, settings: WorkerSettings, plan: SlotPlan, options: RunnerOptions) -> None:
         self.backend = RayBackend(settings, plan, options)
-        kinds = self.backend.kinds
-        super().__init__(self.backend, settings.threads, options.retries, kinds)
+        kinds, names = self.backend.kinds, self.backend.names
+        joined = options.address != "local"
+        patience = _NODE_SECONDS if joined else 0.0
+        super().__init__(self.backend, settings.threads, options.retries, kinds, names, patience)
         self._watch = RayWatch(self.backend.daemons, self.fail)
+        self._nodes: NodeWatch | None = None
+        if joined:
+            cluster = RayCluster(self.backend, self.backend.wanted, options, self.backend.driver)
+            known = {name: number for number, name in enumerate(names)}
+            self._nodes = NodeWatch(
+                cluster,
+                known,
+                self.change,
+                lambda: self.waiting,
+                self.backend.driver,
+                options.tell,
+            )
+            self._nodes.start()
 
     def call_on(
         self, target: str, function: str, arguments: Sequence[object], seconds: float
@@ -273,6 +273,8 @@ class RayRunner(PipelineRunner):
 
     def close(self) -> None:
         self._watch.close()
+        if self._nodes is not None:
+            self._nodes.close()
         super().close()
 
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ray import _raylet
-from ray._private import ray_constants, utils
+from ray._private import ray_constants, state, utils
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -36,6 +36,21 @@ def ray_among_us(*, alone: bool) -> Iterator[None]:
             os.environ[_LOOPBACK_ALONE] = "0"
             stack.callback(os.environ.pop, _LOOPBACK_ALONE)
         yield
+
+
+def head_client(address: str) -> Any:
+    """A client of the head node of the cluster at an address; it needs no worker's connection."""
+    raylet: Any = _raylet
+    return raylet.GcsClient(address=address)
+
+
+def draining_nodes() -> set[str]:
+    """The ids of the nodes that were told to end, and have not yet."""
+    table: Any = state.state
+    try:
+        return set(table.get_draining_nodes())
+    except AttributeError:  # another version of Ray
+        return set()
 
 
 def read_authentication_again() -> None:

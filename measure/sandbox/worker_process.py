@@ -25,7 +25,8 @@ from measure.sandbox.worker_settings import WorkerSettings
 
 _KEPT_TEXT = 8192
 _CHUNK = 1 << 20
-_OUTSIDE_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_OUTSIDE_SIGNALS = (*_ENDING_SIGNALS, signal.SIGKILL)
 
 
 class Role(NamedTuple):
@@ -43,6 +44,10 @@ class WorkerLostError(MeasureError):
     """The worker went away through no fault of the candidate; the request may be tried again."""
 
 
+class WorkerEndedError(WorkerLostError):
+    """The worker was told to end, as when its machine is shut down: no candidate does that."""
+
+
 class WorkerStartError(WorkerLostError):
     """No worker could be started; the request never reached one."""
 
@@ -51,14 +56,18 @@ class WorkerEndError(Exception):
     """A worker process ended, or had to be ended, while it had a request.
 
     `status` says how, for a process that ran foreign code; `text` is the reason and what the
-    process wrote to stderr; `turn` the number of what it was at, if it had noted one.
+    process wrote to stderr; `turn` the number of what it was at, if it had noted one. `told`: by a
+    signal that asks a process to end.
     """
 
-    def __init__(self, status: Status, text: str, turn: int | None = None) -> None:
+    def __init__(
+        self, status: Status, text: str, turn: int | None = None, *, told: bool = False
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.turn = turn
+        self.told = told
 
 
 def classify_exit(returncode: int, oom: bool) -> tuple[Status, str]:
@@ -197,10 +206,10 @@ class WorkerProcess:
             self.kill()
             return self._end(Status.CRASHED, "the process closed its pipe")
         status, reason = classify_exit(returncode, oom_kills() > self._oom_kills)
-        return self._end(status, reason)
+        return self._end(status, reason, told=-returncode in _ENDING_SIGNALS)
 
-    def _end(self, status: Status, reason: str) -> WorkerEndError:
-        return WorkerEndError(status, self.with_output(reason), self.turn)
+    def _end(self, status: Status, reason: str, *, told: bool = False) -> WorkerEndError:
+        return WorkerEndError(status, self.with_output(reason), self.turn, told=told)
 
     @property
     def turn(self) -> int | None:

@@ -8,6 +8,7 @@ from measure.measurement import MeasureRequest, MeasureResult, Status
 from measure.sandbox.messages import Message
 from measure.sandbox.worker_process import (
     Role,
+    WorkerEndedError,
     WorkerEndError,
     WorkerLostError,
     WorkerProcess,
@@ -136,6 +137,8 @@ class Supervisor:
             reply = self._worker.request(message, timeout)
         except WorkerEndError as end:
             self.stop()
+            if end.told:
+                raise WorkerEndedError(end.text) from None
             if self._closed or end.status is Status.INFRASTRUCTURE:
                 raise WorkerLostError(end.text) from None
             raise

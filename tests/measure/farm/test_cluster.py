@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine: its nodes add up, and one may be lost."""
+"""A Ray cluster of several nodes on this machine: they add up, join, leave, and are lost."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from compiler.errors import MeasureError
 from compiler.target import host_target
 from measure.farm.make_runner import create_runner
 from measure.farm.ray_runner import RayRunner
+from measure.farm.ray_start import head_client
 from measure.farm.runner import Runner, RunnerOptions
 from measure.measurement import MeasureResult, Status
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 pytestmark = pytest.mark.slow
-NODES = 4
+NODES = 3
+OPTIONS = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, repository: Path) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def cluster(repository: Path) -> Iterator[Any]:
     """A cluster whose nodes are processes of this machine."""
-    monkeypatch.setenv("PYTHONPATH", str(repository))
-    monkeypatch.setenv("RAY_worker_niceness", "0")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made: Any = Cluster()
-    for _ in range(NODES):
-        made.add_node(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False)
-    made.wait_for_nodes()
-    yield made
-    if ray.is_initialized():
-        ray.shutdown()
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(repository))
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made: Any = Cluster()
+        for _ in range(NODES):
+            made.add_node(**OPTIONS)
+        made.wait_for_nodes()
+        yield made
+        if ray.is_initialized():
+            ray.shutdown()
+        made.shutdown()
 
 
 def join(cluster: Any, **options: Any) -> Runner:
@@ -59,18 +62,43 @@ def collect(runner: Runner, count: int) -> list[MeasureResult]:
     return results
 
 
-def test_every_node_takes_part_and_a_lost_one_costs_no_result(cluster: Any) -> None:
-    with join(cluster) as runner:
+def drain(node: str) -> None:
+    """Tell a node to leave, as `ray drain-node` does."""
+    address = ray.get_runtime_context().gcs_address
+    preempted = 2
+    accepted, reason = head_client(address).drain_node(node, preempted, "going", 0)
+    assert accepted, reason
+
+
+def test_nodes_join_leave_and_are_lost_while_requests_run(cluster: Any) -> None:
+    """One joins, one is told to leave, one is killed: each request has its one good answer."""
+    told: list[str] = []
+    with join(cluster, overlap="never", tell=told.append) as runner:
         assert isinstance(runner, RayRunner)
         assert len(runner.backend.plans) == NODES
-        submit(runner, 0, 40)
-        results = collect(runner, 10)
-        cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
-        results += collect(runner, 40 - len(results))
-        submit(runner, 40, 8)
-        results += collect(runner, 8)
-    assert sorted(int(result.request_id) for result in results) == list(range(48))
+        whole = runner.capacity
+        submit(runner, 0, 20)
+        results = collect(runner, 4)
+        cluster.add_node(**OPTIONS)
+        number = 20
+        while runner.capacity <= whole:
+            assert number < 200, told
+            submit(runner, number, 1)
+            number += 1
+            results += collect(runner, 1)
+        leaving = cluster.list_all_nodes()[1]
+        drain(leaving.node_id)
+        submit(runner, number, 20)
+        cluster.remove_node(cluster.list_all_nodes()[2], allow_graceful=False)
+        results += collect(runner, number + 20 - len(results))
+    assert sorted(int(result.request_id) for result in results) == list(range(number + 20))
     assert {result.status for result in results} == {Status.OK}
+    assert [line.partition(":")[0] for line in told] == [
+        "a node has joined",
+        "a node leaves",
+        "a node is lost",
+    ]
+    cluster.remove_node(leaving)
 
 
 def test_nodes_of_another_target_are_not_used(cluster: Any) -> None:

@@ -1,0 +1,84 @@
+"""What runs in the Ray worker processes of a node: one that builds, and the actor of a slot."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import ray
+
+from measure.farm.core_locks import Turn, node_locks
+from measure.measurement import MeasureRequest, MeasureResult
+from measure.sandbox.worker_settings import WorkerSettings
+from measure.worker.build_candidate import BuildResult
+from measure.worker.supervisor import BUILD, MEASURE, Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """That other drivers may use the node too: this driver's name, and whether builds and timed
+    runs take turns there."""
+
+    driver: str
+    alternates: bool
+
+    def held(self, cores: tuple[int, ...], turn: Turn) -> AbstractContextManager[None]:
+        """Cores of this node, which nobody else has within the block."""
+        node = ray.get_runtime_context().get_node_id()
+        return node_locks(node, self.driver).held(cores, turn if self.alternates else None)
+
+
+class MeasuringSlot:
+    """The actor that holds a measuring slot: a supervisor and its worker process."""
+
+    def __init__(self, settings: WorkerSettings, sharing: Sharing | None) -> None:
+        self._settings = settings
+        self._sharing = sharing
+        self._supervisor = Supervisor(settings, MEASURE)
+
+    def start(self) -> int | None:
+        """Have the worker process ready; its process id."""
+        self._supervisor.start()
+        return self._supervisor.pid
+
+    def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
+        with _held(self._sharing, self._settings.cores, "time"):
+            return self._supervisor.measure(request, build)
+
+    def close(self) -> None:
+        """End the worker process and remove this node's scratch files."""
+        self._supervisor.close()
+        shutil.rmtree(self._settings.scratch, ignore_errors=True)
+
+
+_builders: dict[str, Supervisor] = {}  # one per Ray worker process, by its settings
+
+
+def build_task(
+    settings: WorkerSettings, core: int, request: MeasureRequest, sharing: Sharing | None
+) -> BuildResult:
+    """Build in this Ray worker's builder process; a compiler crash costs that process only."""
+    with _held(sharing, (core,), "build"):
+        return _builder(settings).build(request, core)
+
+
+def start_task(settings: WorkerSettings) -> None:
+    """Have this Ray worker's builder process ready before the first build."""
+    _builder(settings).start()
+
+
+def _builder(settings: WorkerSettings) -> Supervisor:
+    key = settings.to_json()
+    if key not in _builders:
+        for old in _builders.values():
+            old.close()
+        _builders.clear()
+        _builders[key] = Supervisor(settings, BUILD)
+    return _builders[key]
+
+
+def _held(
+    sharing: Sharing | None, cores: tuple[int, ...], turn: Turn
+) -> AbstractContextManager[None]:
+    return nullcontext() if sharing is None else sharing.held(cores, turn)

@@ -1,0 +1,172 @@
+"""Nodes that come and go, and drivers that share them, as the dispatcher sees it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from measure.farm.dispatch import MOST_HAND_BACKS, Action, BuildAction, Dispatcher, TimeAction
+from measure.farm.slots import SlotPlan
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.worker.build_candidate import BuildResult
+
+SPLIT = SlotPlan((0,), ((1,),))
+TWO = SlotPlan((0,), ((1,), (2,)))
+SHARED = SlotPlan((0, 1), ((0, 1),), alternates=True)
+BUILT = BuildResult(Status.OK, b"code", "", 0.25)
+
+
+def dispatcher(*plans: SlotPlan, requests: int = 0) -> Dispatcher:
+    result = Dispatcher(plans)
+    for number in range(requests):
+        result.add(MeasureRequest(str(number), {}, "key", [], 1))
+    return result
+
+
+def finish(subject: Dispatcher, action: Action) -> list[str]:
+    """Have an action end well; the id of a request that was answered."""
+    if isinstance(action, BuildAction):
+        assert subject.build_done(action, BUILT) is None
+        return []
+    return [action.job.request.request_id] if subject.time_done(action) else []
+
+
+def test_a_node_that_joins_is_used_and_adds_to_the_capacity() -> None:
+    subject = dispatcher(SPLIT, requests=4)
+    before = subject.capacity
+    assert {action.node for action in subject.next_actions()} == {0}
+    assert subject.add_node(SPLIT) == 1
+    assert subject.capacity == 2 * before
+    assert {action.node for action in subject.next_actions()} == {1}
+
+
+def test_a_node_that_leaves_ends_what_it_has_and_gets_nothing_more() -> None:
+    subject = dispatcher(SPLIT, SPLIT, requests=6)
+    first = [action for action in subject.next_actions() if action.node == 0]
+    subject.retire_node(0)
+    assert not subject.is_idle(0)
+    for action in first:
+        finish(subject, action)
+    assert subject.is_idle(0)
+    assert all(action.node == 1 for action in subject.next_actions())
+    assert subject.capacity == dispatcher(SPLIT).capacity
+
+
+def test_what_a_lost_node_had_is_done_elsewhere_and_its_late_answers_count_no_more() -> None:
+    subject = dispatcher(SPLIT, SPLIT, requests=2)
+    running = subject.next_actions()
+    late = next(action for action in running if action.node == 0)
+    assert subject.lose_node(0) == subject.lose_node(0) == []
+    assert late.job.kills == late.job.losses == 0
+    answered: list[str] = []
+    running = [action for action in running if action.node == 1]
+    while running:
+        answered += finish(subject, running.pop())
+        running += subject.next_actions()
+    assert sorted(answered) == ["0", "1"]
+    assert isinstance(late, BuildAction)
+    assert subject.build_done(late, BUILT) is None
+    assert subject.lost(late, "the node is gone") is None
+    assert subject.next_actions() == [] and subject.waiting == 0
+
+
+def test_workers_lost_on_a_node_that_leaves_are_nobodys_fault() -> None:
+    """As when a machine is shut down, which ends every process of it."""
+    subject = dispatcher(*[SPLIT] * 5, requests=1)
+    for _ in range(4):
+        (action,) = subject.next_actions()
+        subject.retire_node(action.node)
+        assert subject.lost(action, "killed from outside by SIGTERM") is None
+    (action,) = subject.next_actions()
+    assert (action.job.kills, action.job.losses) == (0, 0)
+
+
+def test_a_request_that_every_node_is_lost_with_is_given_up_without_blame() -> None:
+    subject = dispatcher(SPLIT, requests=1)
+    given_up: list[MeasureResult] = []
+    for number in range(MOST_HAND_BACKS):
+        assert len(subject.next_actions()) == 1
+        given_up += subject.lose_node(number)
+        subject.add_node(SPLIT)
+    (result,) = given_up
+    assert result.status is Status.INFRASTRUCTURE
+    assert subject.next_actions() == []
+
+
+def test_requests_wait_for_a_node_to_join_before_they_fail() -> None:
+    subject = dispatcher(SPLIT, requests=3)
+    subject.lose_node(0)
+    assert subject.capacity == 1
+    assert subject.take_stranded(100.0, patience=60.0) == []
+    assert subject.take_stranded(150.0, patience=60.0) == []
+    subject.add_node(SPLIT)
+    assert subject.take_stranded(170.0, patience=60.0) == []
+    subject.lose_node(1)
+    assert subject.take_stranded(180.0, patience=60.0) == []
+    failed = subject.take_stranded(240.0, patience=60.0)
+    assert [result.request_id for result in failed] == ["0", "1", "2"]
+    assert {result.status for result in failed} == {Status.INFRASTRUCTURE}
+
+
+def test_every_request_ends_exactly_once_while_nodes_come_and_go() -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        subject = dispatcher(*rng.choices([SPLIT, SHARED, TWO], k=2), requests=25)
+        nodes, running, late = [0, 1], [], []
+        finished: list[str] = []
+        while subject.waiting:
+            running += subject.next_actions()
+            if rng.random() < 0.1 or not running:
+                nodes.append(subject.add_node(rng.choice([SPLIT, SHARED, TWO])))
+                continue
+            if rng.random() < 0.1 and len(nodes) > 1:
+                gone = nodes.pop(rng.randrange(len(nodes)))
+                if rng.random() < 0.5:
+                    subject.retire_node(gone)
+                else:
+                    finished += [result.request_id for result in subject.lose_node(gone)]
+                    late += [action for action in running if action.node == gone]
+                    running = [action for action in running if action.node != gone]
+            elif late and rng.random() < 0.2:
+                assert finish(subject, late.pop()) == []
+            elif running:
+                finished += finish(subject, running.pop(rng.randrange(len(running))))
+        assert sorted(finished, key=int) == [str(number) for number in range(25)]
+
+
+@pytest.mark.parametrize("plans", [(SPLIT, SPLIT), (TWO, SPLIT, SPLIT), (TWO, TWO, SPLIT)])
+def test_two_drivers_keep_to_different_slots_but_for_what_remains(
+    plans: tuple[SlotPlan, ...],
+) -> None:
+    used: list[set[tuple[int, int]]] = []
+    for rank in range(2):
+        subject = dispatcher(*plans, requests=60)
+        subject.share(rank, 2)
+        seen: set[tuple[int, int]] = set()
+        running = subject.next_actions()
+        while running:
+            action = running.pop(0)
+            if isinstance(action, TimeAction):
+                seen.add((action.node, action.index))
+            finish(subject, action)
+            running += subject.next_actions()
+        used.append(seen)
+    slots = sum(len(plan.slots) for plan in plans)
+    assert len(used[0] | used[1]) == slots
+    assert len(used[0] & used[1]) == slots % 2
+    assert len(used[0]) == len(used[1])
+
+
+def test_a_driver_that_is_alone_again_uses_all_slots() -> None:
+    subject = dispatcher(SPLIT, SPLIT, requests=9)
+    whole = subject.capacity
+    subject.share(1, 2)
+    assert subject.capacity == whole // 2
+    subject.share(0, 1)
+    assert subject.capacity == whole
+    running = subject.next_actions()
+    for action in running:
+        finish(subject, action)
+    timed = {action.node for action in subject.next_actions() if isinstance(action, TimeAction)}
+    assert timed == {0, 1}

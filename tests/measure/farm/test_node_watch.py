@@ -1,0 +1,161 @@
+"""Nodes that join and leave while requests run, on a cluster that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from measure.farm.dispatch import Action, Dispatcher
+from measure.farm.fair_share import Beat, FairShare, Part
+from measure.farm.node_watch import NodeWatch, Recruit
+from measure.farm.pipeline_runner import Crew
+from measure.farm.slots import SlotPlan
+from measure.measurement import MeasureRequest, MeasureResult
+
+PLAN = SlotPlan((0,), ((1,),))
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    plan: SlotPlan = PLAN
+    address: str = "10.0.0.7"
+
+
+class MadeUp:
+    """A cluster with a dispatcher; a dead head raises what Ray does."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, bool] = {"first": False}
+        self.answers: dict[str, Future[Recruit | str]] = {}
+        self.hired: list[str] = ["first"]
+        self.dropped: list[int] = []
+        self.others: dict[str, Beat] = {}
+        self.said: list[int] = []
+        self.now = 0.0
+        self.dispatcher = Dispatcher([PLAN], names=["first"])
+        self.failed: list[MeasureResult] = []
+        self.told: list[str] = []
+        self.watch = NodeWatch(
+            self, {"first": 0}, self.change, lambda: self.dispatcher.waiting, "b", self.told.append
+        )
+
+    def change(self, change: Callable[[Crew], None]) -> None:
+        change(self)
+
+    def add_node(self, plan: SlotPlan, kind: str = "", name: str = "") -> int:
+        return self.dispatcher.add_node(plan, kind, name)
+
+    def retire_node(self, number: int) -> None:
+        self.dispatcher.retire_node(number)
+
+    def lose_node(self, number: int) -> None:
+        self.failed += self.dispatcher.lose_node(number)
+
+    def is_idle(self, number: int) -> bool:
+        return self.dispatcher.is_idle(number)
+
+    def look(self) -> Mapping[str, bool]:
+        return dict(self.nodes)
+
+    def inspect(self, node: str) -> Future[Recruit | str]:
+        return self.answers.setdefault(node, Future())
+
+    def hire(self, node: str, recruit: Recruit) -> tuple[int, str]:
+        self.hired.append(node)
+        return len(self.hired) - 1, ""
+
+    def drop(self, number: int) -> None:
+        self.dropped.append(number)
+
+    def share(self, rank: int, drivers: int) -> None:
+        self.dispatcher.share(rank, drivers)
+
+    def find_part(self, wants: int, fair: FairShare) -> Part:
+        self.said.append(wants)
+        return fair.part(self.others, self.now)
+
+    def leave(self) -> None:
+        self.said.append(-1)
+
+    def start(self, count: int) -> list[Action]:
+        for number in range(count):
+            self.dispatcher.add(MeasureRequest(str(number), {}, "key", [], 1))
+        return self.dispatcher.next_actions()
+
+
+def test_a_node_that_joins_is_asked_what_it_is_and_then_used() -> None:
+    made = MadeUp()
+    made.nodes["second"] = False
+    made.watch.look()
+    assert set(made.answers) == {"second"} and made.hired == ["first"]
+    made.answers["second"].set_result(Newcomer())
+    made.watch.look()
+    made.watch.look()
+    assert made.hired == ["first", "second"]
+    assert {action.node for action in made.start(8)} == {0, 1}
+    assert made.told == ["a node has joined: 1 slot at 10.0.0.7"]
+
+
+def test_a_node_that_cannot_measure_is_told_of_once_and_one_of_another_kind_never() -> None:
+    made = MadeUp()
+    made.nodes |= {"old": False, "other": False, "broken": False}
+    made.watch.look()
+    made.answers["old"].set_result("the compiler is 5 here and 4 there")
+    made.answers["other"].set_result("")
+    made.answers["broken"].set_exception(ModuleNotFoundError("no module named tuner"))
+    for _ in range(3):
+        made.watch.look()
+    assert made.hired == ["first"]
+    assert made.told == [
+        "a node that has joined is not used: the compiler is 5 here and 4 there",
+        "a node that has joined is not used: no module named tuner",
+    ]
+
+
+def test_a_node_that_is_told_to_leave_is_let_go_when_it_has_nothing_left() -> None:
+    made = MadeUp()
+    actions = made.start(1)
+    made.nodes["first"] = True
+    made.watch.look()
+    assert made.dropped == []
+    for action in actions:
+        assert made.dispatcher.lost(action, "killed from outside by SIGTERM") is None
+    made.watch.look()
+    assert made.dropped == [0]
+    del made.nodes["first"]
+    made.watch.look()
+    assert made.told == ["a node leaves: it ends what it has, and gets nothing more"]
+    assert made.dispatcher.waiting == 1 and made.dispatcher.next_actions() == []
+
+
+def test_what_a_lost_node_had_goes_to_one_that_joins() -> None:
+    made = MadeUp()
+    made.start(2)
+    made.nodes = {"second": False}
+    made.watch.look()
+    assert made.dropped == [0] and made.failed == []
+    made.answers["second"].set_result(Newcomer())
+    made.watch.look()
+    actions = made.dispatcher.next_actions()
+    assert actions and {action.node for action in actions} == {1}
+    assert made.told[0] == "a node is lost: what it had is measured by others"
+
+
+def test_drivers_share_while_several_have_something_to_measure() -> None:
+    made = MadeUp()
+    made.start(5)
+    whole = made.dispatcher.capacity
+    made.watch.look()
+    made.others["a"] = Beat(1, 3)
+    made.watch.look()
+    assert made.dispatcher.capacity == whole // 2
+    made.others["a"] = Beat(2, 0)
+    made.now = 5.0
+    made.watch.look()
+    assert made.dispatcher.capacity == whole
+    assert made.said == [5, 5, 5]
+    assert [line.partition(":")[0] for line in made.told] == [
+        "2 jobs measure on the farm",
+        "no other job measures on the farm",
+    ]
