@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,14 @@ def drain(node: str) -> None:
 def test_nodes_join_leave_and_are_lost_while_requests_run(cluster: Any) -> None:
     """One joins, one is told to leave, one is killed: each request has its one good answer."""
     told: list[str] = []
-    with join(cluster, overlap="never", tell=told.append) as runner:
+    lost = threading.Event()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if "lost" in line:
+            lost.set()
+
+    with join(cluster, overlap="never", tell=tell) as runner:
         assert isinstance(runner, RayRunner)
         assert len(runner.backend.plans) == NODES
         whole = runner.capacity
@@ -91,6 +99,7 @@ def test_nodes_join_leave_and_are_lost_while_requests_run(cluster: Any) -> None:
         submit(runner, number, 20)
         cluster.remove_node(cluster.list_all_nodes()[2], allow_graceful=False)
         results += collect(runner, number + 20 - len(results))
+        assert lost.wait(120.0), told  # Ray takes its time to be sure
     assert sorted(int(result.request_id) for result in results) == list(range(number + 20))
     assert {result.status for result in results} == {Status.OK}
     assert [line.partition(":")[0] for line in told] == [
