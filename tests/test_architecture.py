@@ -51,6 +51,7 @@ COMPILER_ORDER = (
     "pipeline",
     "emit",
     "session",
+    "run_artefact",
     "__init__",
 )
 
@@ -67,6 +68,7 @@ ORDERS = {
         "farm",
     ),
     "tuner": (
+        "packaging",
         "from_settings",
         "interrupt",
         "records",
@@ -118,7 +120,7 @@ HOMES = {
     "xgboost": ("tuner/model/cost_model.py",),
     "optuna": ("tuner/search/study_strategy.py", "tuner/search/strategies/"),
     "pydantic": ("configs/",),
-    "tomllib": ("configs/",),
+    "tomllib": ("configs/", "tuner/packaging/"),
     "typer": ("tuner/",),
     "click": ("tuner/",),
     "rich": ("tuner/",),
@@ -127,6 +129,7 @@ HOMES = {
     "mkdocs": ("tuner/docs/", "tuner/commands/docs_hooks.py"),
     "onnxruntime": ("tuner/",),
     "openvino": ("tuner/",),
+    "setuptools": ("tuner/packaging/",),
     "pytest": (),
     "hypothesis": (),
     "pickle": (),  # it runs code

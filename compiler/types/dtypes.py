@@ -6,6 +6,8 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compiler.errors import TunefarmError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -182,8 +184,15 @@ def _numpy_types() -> dict[DType, np.dtype[Any]]:
 
 @cache
 def _numpy_extensions() -> dict[DType, np.dtype[Any]]:
-    import ml_dtypes  # late: most models have none of its types
     import numpy as np
+
+    try:
+        import ml_dtypes  # late: most models have none of its types
+    except ModuleNotFoundError as error:
+        raise TunefarmError(
+            "elements of types that NumPy has not, such as bf16, need ml_dtypes",
+            hint="install ml_dtypes, or tunefarm-runtime[types]",
+        ) from error
 
     return {dtype: np.dtype(getattr(ml_dtypes, _FACTS[dtype].numpy)) for dtype in _EXTENSIONS}
 

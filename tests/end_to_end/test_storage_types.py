@@ -15,10 +15,11 @@ from onnx.reference import ReferenceEvaluator
 
 from compiler import build, load
 from compiler.frontend.import_onnx import import_model_proto
+from compiler.runtime.array_files import write_outputs
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 from tests.compiler.emitted_code import target_named
-from tuner.commands.run_model import run_model, write_outputs
+from tuner.commands.run_model import run_model
 
 FLOATS = {"float16": DType.F16, "bfloat16": DType.BF16}
 MACHINES = ("host", "x86-64-v3", "x86-64-v2")

@@ -298,7 +298,8 @@ def run(
     files = named_values(input, "--input", "NAME=FILE.npy")
     check_files(writes=[output, json], reads=[artefact, *files.values()])
     import compiler
-    from tuner.commands.run_model import run_model, run_parts, write_outputs
+    from compiler.runtime.array_files import write_outputs
+    from tuner.commands.run_model import run_model, run_parts
 
     executable = compiler.load(artefact, threads, fallback=fallback)
     outputs, result = run_model(

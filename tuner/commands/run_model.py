@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
-from compiler.errors import InputError
+from compiler.runtime.array_files import as_stored, read_array
 from compiler.runtime.executable import Executable
 from compiler.runtime.guards import sizes_text
 from compiler.runtime.profile import KernelTime, Profile
 from compiler.types.dtypes import DType
 from compiler.types.structure import plain
 from compiler.types.tensor_type import Array, TensorType
-from configs.files import replacing
-from configs.regular_file import open_regular
 from measure.worker.stability import relative_mad
 from tuner.commands.chosen_sizes import sizes_of
 from tuner.confirm.drawn_inputs import drawn_inputs
@@ -82,7 +78,8 @@ def run_model(
     read = {name: read_array(path) for name, path in files.items()}
     known = {name: array.shape for name, array in read.items()}
     chosen = sizes_of(executable, known, shapes or {})
-    given = {name: _stored(executable, name, array) for name, array in read.items()}
+    types = executable.inputs
+    given = {name: as_stored(types.get(name), array) for name, array in read.items()}
     inputs = {**drawn_inputs(executable, seed, chosen), **given}
     outputs = plain(executable.run(inputs))
     samples = []
@@ -90,11 +87,11 @@ def run_model(
         start = time.perf_counter()
         executable.run(inputs)
         samples.append(time.perf_counter() - start)
-    types = {name: _type_text(array) for name, array in outputs.items()}
+    told = {name: _type_text(array) for name, array in outputs.items()}
     spec, threads = executable.spec, executable.threads
     sizes = ", ".join(f"{name}={size}" for name, size in chosen.items())
     sizes = sizes or sizes_text(spec.guards)
-    result = RunResult(spec.name, spec.target.cpu, threads, tuple(samples), types, sizes=sizes)
+    result = RunResult(spec.name, spec.target.cpu, threads, tuple(samples), told, sizes=sizes)
     if profile:
         result = replace(result, profile=executable.profile(inputs, repeat))
     return outputs, result
@@ -173,42 +170,5 @@ def _profile_to_json(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _stored(executable: Executable, name: str, array: Array) -> Array:
-    """What a file holds, in the input's type where files have no name for that: only its bytes."""
-    type = executable.inputs.get(name)
-    if type is None or array.dtype.kind != "V" or array.dtype.itemsize != type.dtype.bytes:
-        return array
-    return array.view(type.dtype.numpy)
-
-
 def _type_text(array: Array) -> str:
     return str(TensorType(DType.from_numpy(array.dtype), array.shape))
-
-
-def read_array(path: str) -> Array:
-    """A .npy file's array; InputError if it is none."""
-    try:
-        with open_regular(path) as file:
-            loaded = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not a .npy file: {error}") from error
-    if not isinstance(loaded, np.ndarray):
-        raise InputError(f"{path} holds several arrays, give a .npy file")
-    return loaded
-
-
-def write_outputs(outputs: Mapping[str, Array], path: str) -> None:
-    """Write arrays to an .npz file, replacing an old one only when the new one is complete.
-
-    Elements of types that NumPy has not are written as their bytes, as NumPy's own functions do.
-    """
-    try:
-        with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
-            for name, array in outputs.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    stored = array.astype(str) if array.dtype.kind == "O" else np.asanyarray(array)
-                    np.lib.format.write_array(file, stored, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,9 +1,10 @@
-"""A built model runs where nothing but NumPy and llvmlite is installed."""
+"""A built model runs where nothing but NumPy, llvmlite and the files of the runtime is there."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +23,7 @@ from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.runtime.executable import Executable
 from tests.end_to_end.tiny_model import tiny_model
+from tuner.packaging.editions import runtime_files
 
 NEEDED = ("numpy", "llvmlite")
 PACKAGES = ("compiler", "configs")  # what loading and running imports of our own
@@ -39,6 +41,9 @@ model, inputs, threads, outputs = sys.argv[1:]
 executable = compiler.load(model, threads=int(threads))
 arrays = dict(np.load(inputs))
 results = executable.run(arrays)
+session = compiler.InferenceSession(model, compiler.SessionOptions(intra_op_num_threads=2))
+for name, array in zip(results, session.run(None, arrays), strict=True):
+    np.testing.assert_array_equal(array, results[name])
 profile = executable.profile(arrays, repeat=2)
 for name, array in results.items():
     np.testing.assert_array_equal(profile.outputs[name], array)
@@ -54,7 +59,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    """The interpreter of a virtual environment with our package and what a built model needs.
+    """The interpreter of a virtual environment with the runtime and what a built model needs.
 
     The two distributions are links to those installed here, with whatever files they list.
     """
@@ -67,8 +72,9 @@ def python(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
         assert name in listed
         for top in listed:
             (site / top).symlink_to(str(distribution.locate_file(top)))
-    for name in PACKAGES:
-        (site / name).symlink_to(repository / name)
+    for file in runtime_files(repository):
+        (site / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(repository / file, site / file)
     return root / "bin" / "python"
 
 
@@ -122,3 +128,47 @@ def test_a_built_model_runs_with_numpy_and_llvmlite_alone(
     foreign = {name for name in packages if not name.startswith("_")} - sys.stdlib_module_names
     assert foreign == {*NEEDED, *PACKAGES}
     assert modules.isdisjoint(f"compiler.{part}" for part in CODE_GENERATOR)
+
+
+def test_the_runtimes_command_runs_and_writes(python: Path, tmp_path: Path) -> None:
+    executable = build(import_model_proto(models()["convolutions"]))
+    executable.save(tmp_path / "m.tuned")
+    (pixels,) = (np.full(type.shape, 0.5, np.float32) for type in executable.inputs.values())
+    np.save(tmp_path / "x.npy", pixels)
+    given = ["--input", "x=x.npy", "--output", "out.npz", "--repeat", "3", "--threads", "2"]
+    done = command(python, tmp_path, "m.tuned", *given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "y: float32[1, 10]\nlatency: median " in done.stdout
+    assert "(3 run(s), 2 thread(s))" in done.stdout
+    expected = executable.run({"x": pixels})["y"]
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["y"], expected)
+
+
+def test_what_the_runtime_cannot_do_is_an_error_of_one_line(python: Path, tmp_path: Path) -> None:
+    done = command(python, tmp_path, "no.tuned")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: cannot read no.tuned") and done.stderr.count("\n") == 1
+    onnx.save(tiny_model(), tmp_path / "m.onnx")
+    building = "import compiler\ntry:\n    compiler.InferenceSession('m.onnx')\n"
+    building += "except compiler.errors.ImportModelError as error:\n    print(error)\n"
+    built = subprocess.run(
+        [python, "-I", "-B", "-c", building],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "compiler.pipeline is not installed" in built.stdout
+    assert "install tunefarm, all of it, or build elsewhere" in built.stdout
+
+
+def command(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `tunefarm-run` there."""
+    return subprocess.run(
+        [python, "-I", "-B", "-m", "compiler.run_artefact", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )

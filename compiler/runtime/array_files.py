@@ -1,0 +1,49 @@
+"""Arrays in files: inputs of a run as .npy, its outputs as .npz."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.errors import InputError
+from compiler.types.tensor_type import Array, TensorType
+from configs.files import replacing
+from configs.regular_file import open_regular
+
+
+def read_array(path: str) -> Array:
+    """A .npy file's array; InputError if it is none."""
+    try:
+        with open_regular(path) as file:
+            loaded = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (EOFError, ValueError) as error:
+        raise InputError(f"{path} is not a .npy file: {error}") from error
+    if not isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds several arrays, give a .npy file")
+    return loaded
+
+
+def as_stored(type: TensorType | None, array: Array) -> Array:
+    """A file's array in an input's type where files have no name for that: only its bytes."""
+    if type is None or array.dtype.kind != "V" or array.dtype.itemsize != type.dtype.bytes:
+        return array
+    return array.view(type.dtype.numpy)
+
+
+def write_outputs(outputs: Mapping[str, Array], path: str) -> None:
+    """Write arrays to an .npz file, replacing an old one only when the new one is complete.
+
+    Elements of types that NumPy has not are written as their bytes, as NumPy's own functions do.
+    """
+    try:
+        with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
+            for name, array in outputs.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    stored = array.astype(str) if array.dtype.kind == "O" else np.asanyarray(array)
+                    np.lib.format.write_array(file, stored, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,175 @@
+"""The distributions as they are built and installed, in minutes; part of `.ci/run`.
+
+    python -m pytest -m nightly tests/tuner/packaging/test_packages.py
+
+The runtime's environment is made by pip, which needs NumPy and llvmlite from where it gets them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.nightly
+
+OWN = ("compiler", "configs", "db", "measure", "tuner")
+BUILD_SDIST = """
+import sys
+sys.path.insert(0, "tuner/packaging")
+import editions
+print(editions.build_sdist(sys.argv[1]))
+"""
+SESSION = """
+import compiler, numpy, sys
+assert "/site-packages/" in compiler.__file__, compiler.__file__
+session = compiler.InferenceSession(sys.argv[1])
+feed = {i.name: numpy.zeros(i.shape, "float32") for i in session.get_inputs()}
+print([output.shape for output in session.run(None, feed)])
+"""
+DATA = """
+from configs.settings import load_settings, load_target, presets, targets
+from db.store import Store
+
+assert {load_settings(name) for name in presets()} and len(presets()) == 3
+assert {load_target(name) for name in targets()}
+Store.open("tuning.db").close()
+Store.open("tuning.db", create=False).close()
+"""
+USER = """
+import compiler
+import tuner
+from compiler import InferenceSession
+
+executable = tuner.build("m.onnx", db="tuning.db")
+reveal_type(executable.run({}))
+reveal_type(compiler.load("m.tuned").threads)
+reveal_type(tuner.tune("m.onnx", trials=3).tasks)
+reveal_type(InferenceSession("m.tuned").get_inputs()[0].shape)
+tuner.tune("m.onnx", trials="many")
+"""
+
+
+def run(*command: str | Path, cwd: Path, path: Path | None = None, status: int = 0) -> str:
+    """What a command prints; it ends with this status."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
+    if path is not None:
+        environment["PATH"] = f"{path}:{environment['PATH']}"
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == status, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Packages:
+    """The source distribution, and the wheels that are built from it."""
+
+    sdist: Path
+    full: Path
+    runtime: Path
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Packages:
+    work = tmp_path_factory.mktemp("packages")
+    source = work / "source"
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for package in OWN:
+        shutil.copytree(repository / package, source / package, ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(repository / name, source)
+    name = run(sys.executable, "-c", BUILD_SDIST, work, cwd=source).split()[-1]
+    wheel = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
+    run(*wheel, "-w", work, work / name, cwd=work)
+    run(*wheel, "-w", work, work / name, "--config-settings", "edition=runtime", cwd=work)
+    (full,) = work.glob("tunefarm-*.whl")
+    (runtime,) = work.glob("tunefarm_runtime-*.whl")
+    return Packages(work / name, full, runtime)
+
+
+@pytest.fixture(scope="module")
+def full(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment with the wheel, and the libraries that are installed here."""
+    root = tmp_path_factory.mktemp("full")
+    venv.create(root, with_pip=False)
+    python = root / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps")
+    run(*pip, packages.full, cwd=root)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return root / "bin"
+
+
+def test_the_wheel_has_every_file_of_the_sources(packages: Packages, repository: Path) -> None:
+    wanted = sources(repository)
+    held = set(zipfile.ZipFile(packages.full).namelist())
+    assert wanted - held == set()
+    assert {name for name in held if ".dist-info/" not in name} == wanted
+    with tarfile.open(packages.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*wanted, "pyproject.toml", "README.md", "LICENSE"} <= names
+
+
+def sources(repository: Path) -> set[str]:
+    """All files of the packages: those that git tracks, where it is."""
+    if (repository / ".git").exists() and shutil.which("git"):
+        return set(filter(None, run("git", "ls-files", *OWN, cwd=repository).split("\n")))
+    found = (path for package in OWN for path in (repository / package).rglob("*"))
+    files = {path.relative_to(repository).as_posix() for path in found if path.is_file()}
+    return {name for name in files if "__pycache__" not in name}
+
+
+def test_the_runtimes_files_are_those_of_the_whole(packages: Packages) -> None:
+    """So that installing both of one version changes nothing."""
+    whole, part = zipfile.ZipFile(packages.full), zipfile.ZipFile(packages.runtime)
+    names = [name for name in part.namelist() if ".dist-info/" not in name]
+    assert len(names) > 60
+    assert all(part.read(name) == whole.read(name) for name in names)
+
+
+def test_a_model_is_built_with_the_wheel_and_run_with_the_runtime(
+    full: Path, packages: Packages, tmp_path: Path
+) -> None:
+    assert "--model" in run("tune", "--help", cwd=tmp_path, path=full)
+    assert "--model" in run("tunefarm", "--help", cwd=tmp_path, path=full)
+    run(full / "python", "-c", DATA, cwd=tmp_path)
+    run("tune", "docs", "--build", "site", cwd=tmp_path, path=full)
+    run("tune", "zoo", "mlp", "--output", "mlp.onnx", cwd=tmp_path, path=full)
+    built = ("--model", "mlp.onnx", "--untuned", "--no-cache", "--output", "mlp.tuned")
+    run("tune", "build", *built, cwd=tmp_path, path=full)
+    run("tune", "db", "check", "--db", "no.db", cwd=tmp_path, path=full, status=1)
+    venv.create(tmp_path / "venv", with_pip=False)
+    there = tmp_path / "venv" / "bin"
+    pip = (sys.executable, "-m", "pip", "--python", there / "python")
+    run(*pip, "install", "-q", packages.runtime, cwd=tmp_path)
+    listed = run(*pip, "list", "--format=freeze", cwd=tmp_path).split()
+    assert sorted(line.split("==")[0].lower() for line in listed) == [
+        "llvmlite",
+        "numpy",
+        "tunefarm-runtime",
+    ]
+    assert "latency: median" in run("tunefarm-run", "mlp.tuned", cwd=tmp_path, path=there)
+    assert "(1," in run(there / "python", "-c", SESSION, "mlp.tuned", cwd=tmp_path)
+
+
+def test_type_checkers_see_the_types_of_what_is_installed(full: Path, tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(USER)
+    check = (sys.executable, "-m", "mypy", "--python-executable", full / "python", "user.py")
+    said = run(*check, cwd=tmp_path, status=1)
+    assert 'user.py:7: note: Revealed type is "dict[str, numpy.ndarray[' in said
+    assert 'user.py:8: note: Revealed type is "int"' in said
+    assert 'user.py:9: note: Revealed type is "tuple[tuner.reports.report.TaskStatus' in said
+    assert 'user.py:10: note: Revealed type is "list[int | str]"' in said
+    assert 'user.py:11: error: Argument "trials"' in said
+    assert "Found 1 error in 1 file" in said
