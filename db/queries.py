@@ -256,6 +256,18 @@ def count_trials(store: Store, key: TaskKey | None = None) -> dict[str, int]:
         return {row[0]: row[1] for row in rows}
 
 
+def trials_of_jobs(store: Store, jobs: Sequence[str]) -> dict[str, int]:
+    """Numbers of the trials that each of these jobs has recorded, by their ids; 0 is left out."""
+    statement = (
+        select(schema.Job.uid, func.count())
+        .join(schema.Trial, schema.Trial.job_id == schema.Job.id)
+        .where(schema.Job.uid.in_(jobs))
+        .group_by(schema.Job.uid)
+    )
+    with store.reading() as session:
+        return {row[0]: row[1] for row in session.execute(statement)}
+
+
 def without_reference(store: Store, numbers: Sequence[int] | None = None) -> list[int]:
     """Numbers of the trials (all, or of these) whose reference has no trial in the database."""
     reference = aliased(schema.Trial)

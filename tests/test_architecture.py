@@ -87,6 +87,7 @@ ORDERS = {
         "tune_sizes",
         "inference_session",
         "doctor",
+        "verify",
         "__init__",
         "docs",
         "commands",

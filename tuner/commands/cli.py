@@ -51,6 +51,7 @@ from tuner.commands.precision_options import (
     PointOption,
 )
 from tuner.commands.typed_command import to_go_on, typed_command
+from tuner.commands.verify_cli import verify
 from tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ app = typer.Typer(
 app.add_typer(database, name="db")
 add_live_commands(app)
 app.command()(doctor)
+app.command()(verify)
 app.command()(docs)
 
 

@@ -1,0 +1,153 @@
+"""A verification for people, and as JSON values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from tuner.records.model_latencies import MeasuredModel, Ratio
+from tuner.reports.report import (
+    KEY_CHARACTERS,
+    format_duration,
+    format_ratio,
+    format_seconds,
+    format_share,
+    format_time,
+)
+from tuner.verify.drift import Drift, KernelDrift, Verdict
+from tuner.verify.verify import Verification
+
+
+def verification_lines(found: Verification, require: float) -> list[str]:
+    """What has become of the model, why, and what tuning it again would cost."""
+    verdict, why = found.drift.judge(require)
+    times = found.times
+    lines = [f"{found.model}: {verdict.value}: {why}"]
+    gain = "" if times.over_untuned is None else f", {_gain(times.over_untuned)} untuned"
+    lines.append(f"now: {format_seconds(times.tuned)}{gain}{_at(times.sizes)}")
+    lines.append(_recorded_line(found.baseline))
+    lines.append(f"records apply to {format_share(found.drift.applied)} of what was tuned, by time")
+    lines += [f"changed: {cause}" for cause in found.drift.causes]
+    if found.baseline is not None and not found.drift.causes:
+        lines.append("nothing has changed of machine, LLVM and compiler")
+    if verdict is not Verdict.HOLDS:
+        lines.append(cost_line(found))
+    return lines
+
+
+def cost_line(found: Verification) -> str:
+    """What tuning again would take, by the jobs so far."""
+    cost = found.cost
+    if cost is None:
+        return "what tuning it again would take is not known: no job here has tuned this model"
+    kernels = "1 kernel" if cost.kernels == 1 else f"{cost.kernels} kernels"
+    minutes = format_duration(cost.seconds)
+    return (
+        f"tuning {kernels} again would take about {minutes} (h:m:s or m:s): {cost.trials} trials "
+        f"as before, {cost.seconds_per_trial:.2f} s each"
+    )
+
+
+def kernel_table(drift: Drift) -> Table:
+    """A row per kernel, the costliest first; times are of profiles, one by one."""
+    table = Table(header_style="bold")
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True)
+    table.add_column("key", no_wrap=True)
+    for name in ("recorded", "now", "beside others", "schedule"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("changed", overflow="fold")
+    for kernel in drift.kernels:
+        table.add_row(
+            kernel.name,
+            kernel.key[:KEY_CHARACTERS],
+            *map(_seconds, (kernel.seconds_before, kernel.seconds_now)),
+            "-" if kernel.relative is None else f"{kernel.relative:.2f}",
+            "-" if kernel.now is None else kernel.now.source,
+            kernel.change,
+        )
+    return table
+
+
+def history_lines(found: Verification) -> list[str]:
+    """What was verified before, newest first."""
+    lines = ["verified before:"] if found.history else []
+    for item in found.history:
+        ratio = item.times.over_untuned
+        gain = "" if ratio is None else f", {_gain(ratio)} untuned"
+        moment = format_time(item.record.created)
+        where = item.record.machine.get("cpu", "?")
+        lines.append(
+            f"  {moment} UTC: {format_seconds(item.times.tuned)}{gain}, LLVM {item.times.llvm}, "
+            f"{where}"
+        )
+    return lines
+
+
+def verification_to_json(found: Verification, require: float) -> dict[str, Any]:
+    """The verification as JSON values."""
+    verdict, why = found.drift.judge(require)
+    drift, cost = found.drift, found.cost
+    return {
+        "model": found.model,
+        "verdict": verdict.value,
+        "why": why,
+        "require": require,
+        "slowdown": None if drift.slowdown is None else asdict(drift.slowdown),
+        "applied_share": drift.applied,
+        "causes": list(drift.causes),
+        "now": found.times.to_json(),
+        "recorded": None if found.baseline is None else _item_to_json(found.baseline),
+        "kernels": [_kernel_to_json(kernel) for kernel in drift.kernels],
+        "cost": None if cost is None else {**asdict(cost), "seconds": cost.seconds},
+        "history": [_item_to_json(item) for item in found.history],
+        "notes": list(found.notes),
+    }
+
+
+def _item_to_json(item: MeasuredModel) -> dict[str, Any]:
+    record = item.record
+    return {
+        "purpose": record.purpose,
+        "created": record.created,
+        "job": record.job,
+        "target": record.target,
+        "compiler_version": record.compiler_version,
+        "machine": dict(record.machine),
+        "seconds": item.times.tuned,
+        "llvm": item.times.llvm,
+        "over_untuned": None
+        if item.times.over_untuned is None
+        else asdict(item.times.over_untuned),
+    }
+
+
+def _kernel_to_json(kernel: KernelDrift) -> dict[str, Any]:
+    return {**asdict(kernel)}
+
+
+def _recorded_line(baseline: MeasuredModel | None) -> str:
+    if baseline is None:
+        return "recorded: nothing; the next verification compares with this one"
+    times, record = baseline.times, baseline.record
+    gain = "" if times.over_untuned is None else f", {_gain(times.over_untuned)} untuned"
+    by = "a job" if record.purpose == "job" else "a verification"
+    where = record.machine.get("cpu", "an unknown CPU")
+    return (
+        f"recorded: {format_seconds(times.tuned)}{gain}, by {by} of "
+        f"{format_time(record.created)} UTC on {where}"
+    )
+
+
+def _gain(ratio: Ratio) -> str:
+    low, high = format_ratio(1.0 / ratio.high), format_ratio(1.0 / ratio.low)
+    return f"{format_ratio(1.0 / ratio.ratio)} ({low} to {high}) as fast as"
+
+
+def _at(sizes: Any) -> str:
+    return f", at {', '.join(f'{n}={s}' for n, s in sizes.items())}" if sizes else ""
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)

@@ -1,0 +1,245 @@
+"""A model built anew from its records, and measured beside its untuned build on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import compiler
+from compiler.errors import DatabaseError, MeasureError, SettingsError
+from compiler.kernels.serialize import kernel_from_json
+from compiler.runtime.executable import Executable, load
+from compiler.target import llvm_version
+from compiler.types.dtypes import WIDE_FLOATS
+from compiler.types.numerics import Algorithm
+from configs.remains import make_folder
+from db import queries
+from db.store import Store
+from measure.machine import fingerprint
+from tuner.building.flow import build
+from tuner.building.request import BuildRequest, BuildResult
+from tuner.building.size_values import programs_of
+from tuner.confirm.latency import (
+    COMPARISON,
+    Agree,
+    ModelLatency,
+    compare_models,
+    outputs_agree,
+    outputs_near,
+)
+from tuner.confirm.model_times import with_kernels, with_steps
+from tuner.confirm.whole_model import agreement
+from tuner.records.model_latencies import (
+    Conditions,
+    MeasuredModel,
+    ModelTimes,
+    Ratio,
+    measured_models,
+    record_latency,
+)
+from tuner.verify.cost import Cost, cost_of_tuning
+from tuner.verify.drift import (
+    Drift,
+    Situation,
+    choose_baseline,
+    compare_times,
+    deviation,
+    pooled,
+)
+
+BATCH_SECONDS = 4.0
+LEAST_BATCHES = 3
+"""Each loads the code anew: where it lies changes a model for as long as it is loaded."""
+PROFILE_SECONDS = 1.0
+FINE = 0.004
+"""Standard error of the ratio at which measuring ends: less than runs of one pair differ by."""
+HISTORY = 10  # verifications that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found: the model as it is now, as it was recorded, what has changed, what tuning
+    again would cost, what was verified before (newest first), and notes."""
+
+    model: str
+    situation: Situation
+    times: ModelTimes
+    baseline: MeasuredModel | None
+    drift: Drift
+    cost: Cost | None
+    history: tuple[MeasuredModel, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def verify_model(
+    request: BuildRequest, seconds: float, tell: Callable[[str], None]
+) -> Verification:
+    """Build, measure for about so long, compare with what is recorded, and record it.
+
+    Raises TunefarmError for what cannot be built, and for outputs that are not the untuned build's.
+    """
+    if len(programs_of(request.shapes)) > 1:
+        raise SettingsError(
+            "one size, or one range of sizes, is verified at a time", hint="give --shape one value"
+        )
+    with _built(request, tell) as (tuned, untuned, built):
+        settings, model = request.settings, load(tuned)
+        with Store.open(settings.database.url, create=False, read_only=True) as store:
+            conditions = Conditions.of(settings, built.model_hash, model.spec.target)
+            known = list(_recorded(store, conditions))
+            baseline = choose_baseline(known, conditions.target.key, fingerprint())
+            sizes = _sizes(model, baseline)
+            agree = _agree(store, model)
+            tell(f"measuring it and the untuned one in turn, for about {seconds:.0f} s")
+            latency = _measured(tuned, untuned, agree, sizes, seconds)
+            times = with_kernels(_times(latency), store, model.kernels)
+            times = with_steps(times, model.spec, model, PROFILE_SECONDS)
+            if sizes is not None:
+                times = replace(times, sizes=sizes)
+            situation = Situation(
+                conditions.target.key, compiler.VERSION, llvm_version(), fingerprint()
+            )
+            drift = compare_times(baseline, times, situation, built.report.tuned_share)
+            cost = cost_of_tuning(store, built.model_hash, _to_tune(drift, times))
+    history = [item for item in known if item.record.purpose == "verify"]
+    note = _record(request, times, conditions)
+    notes = (*built.report.notes, *filter(None, [note]))
+    return Verification(
+        Path(request.model).name,
+        situation,
+        times,
+        baseline,
+        drift,
+        cost,
+        tuple(history[:HISTORY]),
+        notes,
+    )
+
+
+@contextmanager
+def _built(
+    request: BuildRequest, tell: Callable[[str], None]
+) -> Iterator[tuple[str, str, BuildResult]]:
+    """The artefacts of the model with and without its records, while the block runs."""
+    folder = make_folder("verify")
+    try:
+        tell(f"building {request.name} from its records, and without")
+        tuned, untuned = str(folder / "tuned.tuned"), str(folder / "untuned.tuned")
+        result = build(replace(request, output=tuned, listed=False))
+        build(replace(request, output=untuned, listed=False, untuned=True))
+        yield tuned, untuned, result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _recorded(store: Store, conditions: Conditions) -> Iterator[MeasuredModel]:
+    """What is recorded of the model, of all machines and compilers, newest first."""
+    return measured_models(
+        store,
+        model_hash=conditions.model_hash,
+        threads=conditions.threads,
+        numerics=conditions.numerics,
+    )
+
+
+def _sizes(model: Executable, baseline: MeasuredModel | None) -> Mapping[str, int] | None:
+    """The recorded sizes, if the model is built for them; None: those in the middle."""
+    if model.signature is None or baseline is None or not baseline.times.sizes:
+        return None
+    return dict(model.chosen_sizes(dict(baseline.times.sizes)))
+
+
+def _agree(store: Store, model: Executable) -> Agree:
+    """How outputs are compared: models that round to narrow types inside may differ by more."""
+    if {kernel.numerics for kernel in model.kernels} - set(Algorithm):
+        return outputs_near
+    keys = {kernel.key for kernel in model.kernels}
+    known = queries.workloads(store, list(keys))
+    if known.keys() == keys:
+        return agreement(kernel_from_json(record.kernel) for record in known.values())
+    ports = (*model.inputs.values(), *model.outputs.values())
+    narrow = any(type.dtype.is_float and type.dtype not in WIDE_FLOATS for type in ports)
+    return outputs_near if narrow else outputs_agree
+
+
+def _measured(
+    tuned: str,
+    untuned: str,
+    agree: Agree,
+    sizes: Mapping[str, int] | None,
+    seconds: float,
+) -> ModelLatency:
+    """Both in interleaved pairs, the code loaded anew now and then, until their ratio is known as
+    well as it can be, or the time is over."""
+    end = time.monotonic() + seconds
+    found: list[ModelLatency] = []
+    while not found or time.monotonic() < end:
+        left = max(0.1, end - time.monotonic())
+        part = min(BATCH_SECONDS, seconds / LEAST_BATCHES, left)
+        options = replace(COMPARISON, max_seconds=part, seed=len(found))
+        try:
+            models = load(untuned), load(tuned)
+            found.append(compare_models(*models, None, options, agree, sizes))
+        except MeasureError as error:
+            hint = "a record gives wrong code, or the machine fails: tune db check --replay 100"
+            raise MeasureError(error.message, hint=hint) from error
+        if len(found) >= LEAST_BATCHES and deviation(_joined(found)) < FINE:
+            break
+    return _one_of(found)
+
+
+def _joined(found: list[ModelLatency]) -> Ratio:
+    return pooled([Ratio(item.ratio, item.low, item.high) for item in found])
+
+
+def _one_of(found: list[ModelLatency]) -> ModelLatency:
+    ratio = _joined(found)
+    untuned = median(item.untuned for item in found)
+    return ModelLatency(
+        untuned=untuned,
+        tuned=untuned * ratio.ratio,
+        untuned_spread=median(item.untuned_spread for item in found),
+        tuned_spread=median(item.tuned_spread for item in found),
+        ratio=ratio.ratio,
+        low=ratio.low,
+        high=ratio.high,
+    )
+
+
+def _times(latency: ModelLatency) -> ModelTimes:
+    return ModelTimes(
+        tuned=latency.tuned,
+        llvm=llvm_version(),
+        spread=latency.tuned_spread,
+        untuned=latency.untuned,
+        over_untuned=Ratio(latency.ratio, latency.low, latency.high),
+    )
+
+
+def _to_tune(drift: Drift, times: ModelTimes) -> list[str]:
+    """The kernels that tuning again would be about: those that lost their records, or became
+    slower; all of them if none is known to be."""
+    changed = [
+        item.key
+        for item in drift.kernels
+        if item.now is not None and item.change and (item.relative or 2.0) > 1.0
+    ]
+    return changed or list(times.kernels)
+
+
+def _record(request: BuildRequest, times: ModelTimes, conditions: Conditions) -> str:
+    """Record what was measured; why that failed, or "". Build servers may only read records."""
+    facts: Mapping[str, Any] = fingerprint()
+    try:
+        with Store.open(request.settings.database.url, create=False) as store:
+            name = Path(request.model).name
+            record_latency(store, times, name, conditions, "verify", facts)
+    except DatabaseError as error:
+        return f"nothing was recorded: {error.message}"
+    return ""
