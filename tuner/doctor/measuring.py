@@ -107,10 +107,14 @@ def verdict(noise: Noise) -> Finding:
     if noise.verdict is Verdict.QUIET:
         return ok("noise", f"quiet: {one}. {measured}", **facts)
     if noise.verdict is Verdict.NOISY:
-        text = f"noisy: differences of {COARSE:.0%} show within {pairs(COARSE)}, but {one}. "
+        text = (
+            f"noisy: differences of {100 * COARSE:.0f} % show within {pairs(COARSE)}, but {one}. "
+        )
         advice = "tuning works and takes longer: give it more --minutes, or wait for a quiet hour"
         return warning("noise", text + measured, advice, **facts)
-    text = f"too busy: differences of {FINE:.0%} take {pairs(FINE)}, of {COARSE:.0%} "
+    text = (
+        f"too busy: differences of {100 * FINE:.0f} % take {pairs(FINE)}, of {100 * COARSE:.0f} % "
+    )
     text += f"{pairs(COARSE)}, and a candidate gets {noise.most}. "
     advice = "wait until it is quieter, or measure on another machine: tune --address HOST:PORT"
     return problem("noise", text + measured, advice, **facts)

@@ -17,12 +17,13 @@ from typing import Any
 from compiler.runtime.kernel_report import TUNED
 from measure.compare import BETWEEN_RUNS
 from tuner.records.model_latencies import AppliedKernel, MeasuredModel, ModelTimes, Ratio
+from tuner.reports.report import format_share
 
 WIDE = 0.03
 """Half of an interval (of the logarithm) beyond which a slowdown that matters could hide in it."""
-CHANGED = 0.10
-"""By how much of its time a kernel must change, beside the others, to be named: profiles of one
-moment and another differ by some per cent."""
+CHANGED, MATTERS = 0.10, 0.02
+"""By how much of its own time, and of the model's, a kernel must change beside the others to be
+named: profiles of one moment and another differ by some per cent."""
 _REACH = 1.96  # standard deviations of a 95 % interval
 _FACTS = {
     "cpu": "CPU",
@@ -106,17 +107,20 @@ class Drift:
 
     def judge(self, require: float) -> tuple[Verdict, str]:
         """Whether `require` of the recorded speed is left, with 95 % confidence, and why."""
+        wanted = f"{format_share(require)} is required"
         if self.applied < require:
-            told = f"records apply to {self.applied:.1%} of what was tuned"
-            return Verdict.DRIFTED, f"{told}, {require:.1%} is required"
+            told = f"records apply to {format_share(self.applied)} of what was tuned"
+            return Verdict.DRIFTED, f"{told}, {wanted}"
         speed = self.speed
         if speed is None:
             return Verdict.UNCLEAR, "no latency of this model is recorded to compare with"
-        told = f"{speed.ratio:.1%} of the recorded speed ({speed.low:.1%} to {speed.high:.1%})"
+        told = f"{format_share(speed.ratio)} of the recorded speed is left "
+        told += f"({format_share(speed.low)} to {format_share(speed.high)})"
         if speed.high < require:
-            return Verdict.DRIFTED, f"{told}, {require:.1%} is required"
-        if math.log(speed.high / speed.low) / 2.0 > max(WIDE, -math.log(require)):
-            return Verdict.UNCLEAR, f"{told}: too noisy for {require:.1%}"
+            return Verdict.DRIFTED, f"{told}, {wanted}"
+        is_wide = math.log(speed.high / speed.low) / 2.0 > max(WIDE, -math.log(require))
+        if is_wide and speed.low < require:
+            return Verdict.UNCLEAR, f"{told}, which is too noisy to see {format_share(require)}"
         return Verdict.HOLDS, told
 
 
@@ -234,6 +238,7 @@ def kernel_drifts(before: ModelTimes, now: ModelTimes) -> list[KernelDrift]:
     then, present = _seconds(before), _seconds(now)
     common = [present[key] / then[key] for key in then.keys() & present.keys() if then[key] > 0.0]
     overall = median(common) if common else None
+    total = sum(present.values())
     found = []
     for key in dict.fromkeys((*now.kernels, *before.kernels)):
         former, kernel = before.kernels.get(key), now.kernels.get(key)
@@ -249,7 +254,7 @@ def kernel_drifts(before: ModelTimes, now: ModelTimes) -> list[KernelDrift]:
                 then.get(key),
                 present.get(key),
                 relative,
-                _change(former, kernel, relative),
+                _change(former, kernel, relative, present.get(key, 0.0) / total if total else 0.0),
             )
         )
     return sorted(found, key=lambda item: -(item.seconds_now or item.seconds_before or 0.0))
@@ -258,8 +263,10 @@ def kernel_drifts(before: ModelTimes, now: ModelTimes) -> list[KernelDrift]:
 _UNKNOWN = AppliedKernel("", 0, "", "", None, 0)
 
 
-def _change(before: AppliedKernel | None, now: AppliedKernel | None, relative: float | None) -> str:
-    """What is different of a kernel, in words."""
+def _change(
+    before: AppliedKernel | None, now: AppliedKernel | None, relative: float | None, share: float
+) -> str:
+    """What is different of a kernel that takes this `share` of the model's time, in words."""
     if now is None:
         return "the model has no such kernel any more"
     if before is None:
@@ -271,7 +278,8 @@ def _change(before: AppliedKernel | None, now: AppliedKernel | None, relative: f
         parts.append(f"{before.source}, now {now.source}")
     elif before.schedule != now.schedule:
         parts.append("another schedule, of a later job")
-    if relative is not None and abs(math.log(relative)) > math.log1p(CHANGED):
+    moved = 0.0 if relative is None else abs(math.log(relative))
+    if relative is not None and moved > math.log1p(CHANGED) and moved * share > MATTERS:
         parts.append(f"{'slower' if relative > 1 else 'faster'} beside the others: {relative:.2f}x")
     return "; ".join(parts)
 

@@ -10,14 +10,16 @@ from rich.table import Table
 from tuner.records.model_latencies import MeasuredModel, Ratio
 from tuner.reports.report import (
     KEY_CHARACTERS,
-    format_duration,
     format_ratio,
     format_seconds,
     format_share,
     format_time,
 )
-from tuner.verify.drift import Drift, KernelDrift, Verdict
+from tuner.verify.drift import Drift, KernelDrift, Verdict, deviation
 from tuner.verify.verify import Verification
+
+NOISY_RECORD = 0.01
+"""Standard error of a recorded ratio beyond which no later one can be judged well."""
 
 
 def verification_lines(found: Verification, require: float) -> list[str]:
@@ -32,9 +34,25 @@ def verification_lines(found: Verification, require: float) -> list[str]:
     lines += [f"changed: {cause}" for cause in found.drift.causes]
     if found.baseline is not None and not found.drift.causes:
         lines.append("nothing has changed of machine, LLVM and compiler")
+    if verdict is Verdict.UNCLEAR:
+        lines.append(advice(found))
     if verdict is not Verdict.HOLDS:
         lines.append(cost_line(found))
     return lines
+
+
+def advice(found: Verification) -> str:
+    """What would let an unclear case be judged."""
+    then = None if found.baseline is None else found.baseline.times.over_untuned
+    now = found.times.over_untuned
+    if then is None or now is None or found.drift.slowdown is None:
+        return "tune --model measures this model here, and records its latency"
+    if deviation(then) > max(NOISY_RECORD, deviation(now)):
+        return (
+            "the recorded latency itself is that unsure: the same tune --model on a quieter "
+            "machine measures the model anew, and searches for nothing that it has found"
+        )
+    return "give it more --minutes, or wait; tune doctor says how noisy this machine is"
 
 
 def cost_line(found: Verification) -> str:
@@ -43,10 +61,9 @@ def cost_line(found: Verification) -> str:
     if cost is None:
         return "what tuning it again would take is not known: no job here has tuned this model"
     kernels = "1 kernel" if cost.kernels == 1 else f"{cost.kernels} kernels"
-    minutes = format_duration(cost.seconds)
     return (
-        f"tuning {kernels} again would take about {minutes} (h:m:s or m:s): {cost.trials} trials "
-        f"as before, {cost.seconds_per_trial:.2f} s each"
+        f"tuning {kernels} again would take about {cost.seconds / 60.0:.1f} minutes: {cost.trials} "
+        f"trials as before, {cost.seconds_per_trial:.2f} s each"
     )
 
 

@@ -108,7 +108,7 @@ def verify_model(
             drift = compare_times(baseline, times, situation, built.report.tuned_share)
             cost = cost_of_tuning(store, built.model_hash, _to_tune(drift, times))
     history = [item for item in known if item.record.purpose == "verify"]
-    note = _record(request, times, conditions)
+    note = record_verification(request, times, conditions)
     notes = (*built.report.notes, *filter(None, [note]))
     return Verification(
         Path(request.model).name,
@@ -233,7 +233,7 @@ def _to_tune(drift: Drift, times: ModelTimes) -> list[str]:
     return changed or list(times.kernels)
 
 
-def _record(request: BuildRequest, times: ModelTimes, conditions: Conditions) -> str:
+def record_verification(request: BuildRequest, times: ModelTimes, conditions: Conditions) -> str:
     """Record what was measured; why that failed, or "". Build servers may only read records."""
     facts: Mapping[str, Any] = fingerprint()
     try:

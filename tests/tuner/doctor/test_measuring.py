@@ -21,8 +21,8 @@ def grades(findings: list[Finding]) -> list[Grade]:
     ("scatter", "grade", "words"),
     [
         (0.03, Grade.OK, "quiet: differences of 1 % show within 35 pairs (0.14 s)"),
-        (0.1, Grade.WARNING, "noisy: differences of 5% show within 17 pairs"),
-        (0.5, Grade.PROBLEM, "too busy: differences of 2% take"),
+        (0.1, Grade.WARNING, "noisy: differences of 5 % show within 17 pairs"),
+        (0.5, Grade.PROBLEM, "too busy: differences of 2 % take"),
     ],
 )
 def test_the_verdict_is_in_words(scatter: float, grade: Grade, words: str) -> None:
