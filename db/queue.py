@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from configs.errors import DatabaseError
@@ -107,13 +107,18 @@ def take_entry(store: Store, id: str) -> bool:
     return store.write(take)
 
 
-def hold_entry(store: Store, id: str) -> None:
-    """Say that this process is still at work on the entry. Raises DatabaseError if it is not."""
+def hold_entry(store: Store, id: str, seconds: float | None = None) -> None:
+    """Say that this process is still at work on the entry, and what all attempts took until now.
+
+    Raises DatabaseError if another process has taken it.
+    """
 
     def hold(session: Session) -> None:
         row = _row(session, id)
         _check_holder(row)
         row.holder = _holder(session)
+        if seconds is not None:
+            row.seconds = seconds
 
     store.write(hold)
 
@@ -156,6 +161,46 @@ def remove_entry(store: Store, id: str) -> None:
         session.delete(row)
 
     store.write(remove)
+
+
+def jobs_of_process(store: Store, pid: int) -> list[str]:
+    """The running jobs that a process of this machine is at work on, by its number."""
+    statement = (
+        select(schema.Job.uid)
+        .join(schema.Lease, schema.Lease.job_id == schema.Job.id)
+        .where(schema.Lease.pid == pid, schema.Lease.host == this_process().host)
+        .order_by(schema.Job.id)
+    )
+    with store.reading() as session:
+        return list(session.scalars(statement))
+
+
+def trials_of_jobs(store: Store, jobs: Sequence[str]) -> int:
+    """How many trials these jobs have recorded, those of finalists included."""
+    statement = (
+        select(func.count())
+        .select_from(schema.Trial)
+        .join(schema.Job, schema.Job.id == schema.Trial.job_id)
+        .where(schema.Job.uid.in_(jobs))
+    )
+    with store.reading() as session:
+        return int(session.scalar(statement) or 0)
+
+
+def trials_of_kernels(store: Store, kernels: Sequence[str], threads: int) -> dict[str, int]:
+    """How many schedules a search has measured of each of these kernels, by workload key, for so
+    many threads; kernels without any are left out. Of several targets the one with most counts."""
+    count = func.count(schema.Trial.schedule_hash.distinct())
+    statement = (
+        select(schema.Workload.key, count)
+        .join(schema.Task, schema.Task.workload_id == schema.Workload.id)
+        .join(schema.Trial, schema.Trial.task_id == schema.Task.id)
+        .where(schema.Workload.key.in_(kernels), schema.Task.threads == threads)
+        .group_by(schema.Workload.key, schema.Task.id)
+        .order_by(count)
+    )
+    with store.reading() as session:
+        return {key: int(number) for key, number in session.execute(statement)}
 
 
 def _row(session: Session, id: str, *, to_change: bool = True) -> schema.QueueEntry:

@@ -12,9 +12,10 @@ from measure.sandbox.worker_settings import WorkerSettings
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, even if it is dead already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies, also if it is dead already:
+    then it just ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         raise SystemExit("the parent process is gone")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -12,8 +13,21 @@ import pytest
 
 from configs.errors import DatabaseError
 from db.check import check
-from db.queue import add_entry, change_entry, entries, entry, hold_entry, remove_entry, take_entry
+from db.queue import (
+    add_entry,
+    change_entry,
+    entries,
+    entry,
+    hold_entry,
+    jobs_of_process,
+    remove_entry,
+    take_entry,
+    trials_of_jobs,
+    trials_of_kernels,
+)
+from db.records import JobTask
 from db.store import Store
+from tests.db.examples import KEY, populate, trial
 
 ARGUMENTS = ("--model", "größer.onnx", "--threads", "2")
 
@@ -87,3 +101,24 @@ def test_what_cannot_be_is_refused(store: Store) -> None:
         change_entry(store, id, colour="red")
     with pytest.raises(DatabaseError, match="'nothing' is not in the queue"):
         remove_entry(store, "nothing")
+
+
+def test_what_an_entry_costs_is_told_while_it_runs(store: Store) -> None:
+    id = add_entry(store, "a.onnx", (), "/", {}).id
+    assert take_entry(store, id)
+    hold_entry(store, id, 7.5)
+    assert entry(store, id).seconds == 7.5
+
+
+def test_jobs_of_a_process_and_their_trials(store: Store) -> None:
+    populate(store)
+    job = store.start_job("model", "hash", {}, [JobTask(KEY, 2)]).id
+    assert jobs_of_process(store, os.getpid()) == [job]
+    assert jobs_of_process(store, 1) == []
+    store.add([trial(1, job=job), trial(2, job=job), trial(3)])
+    store.finish_job(job, "finished")
+    assert jobs_of_process(store, os.getpid()) == []
+    assert trials_of_jobs(store, [job]) == 2
+    assert trials_of_jobs(store, []) == 0
+    assert trials_of_kernels(store, [KEY.workload, "none"], KEY.threads) == {KEY.workload: 3}
+    assert trials_of_kernels(store, [KEY.workload], KEY.threads + 1) == {}

@@ -21,6 +21,7 @@ from tuner.commands.database_cli import database, open_database
 from tuner.commands.docs_cli import docs
 from tuner.commands.doctor_cli import doctor
 from tuner.commands.entry import began, begins, short_lived
+from tuner.commands.jobs_cli import jobs
 from tuner.commands.live_cli import add_live_commands
 from tuner.commands.next_build import next_build
 from tuner.commands.options import (
@@ -50,6 +51,7 @@ from tuner.commands.precision_options import (
     MetricOption,
     PointOption,
 )
+from tuner.commands.tune_options import tune_options
 from tuner.commands.typed_command import to_go_on, typed_command
 from tuner.commands.verify_cli import verify
 from tuner.interrupt import exit_code, signals_held
@@ -71,6 +73,7 @@ add_live_commands(app)
 app.command()(doctor)
 app.command()(verify)
 app.command()(docs)
+app.add_typer(jobs, name="jobs")
 
 
 @app.callback()
@@ -116,25 +119,8 @@ def tune(
         return
     if model is None:
         raise UsageError("say what to tune: tune --model FILE (or see tune --help)")
-    shapes = shapes_of(shape)
-    from configs.settings import load_settings
-
-    values = {
-        "database.url": db,
-        "compile.threads": threads,
-        "compile.numerics": numerics,
-        "compile.targets": target_names(targets),
-        "search.total_trials": trials,
-        "search.minutes": minutes,
-        "search.seed": seed,
-        "measure.runner": runner,
-        "measure.address": address,
-    }
-    settings = load_settings(config, values)
-    precision = PrecisionOptions(
-        calibration, calibration_method, max_error, metric, labels, max_loss
-    )
-    precision.check(settings.compile.numerics)
+    options = tune_options(context.params)
+    settings, precision, shapes = options.settings, options.precision, options.shapes
     prepare(settings, config, model, [json], precision.files())
     command = next_build(model, settings, config, shapes, db)
     typed = typed_command(context, settings, started)

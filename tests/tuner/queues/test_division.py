@@ -1,0 +1,177 @@
+"""The division of a night: within its time, nobody forgotten, more where more is to be gained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.queues.division import (
+    FLOOR,
+    LONGEST_SECONDS,
+    PastTurn,
+    Standing,
+    gain_rate,
+    least_seconds,
+    next_turn,
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Tuned for t seconds its log speed-up is `most` * t / (t + work), of which a turn's first
+    `least` seconds bring nothing; it is done when it has `enough` of its most."""
+
+    most: float
+    work: float
+    kernels: int = 5
+    weight: float | None = None
+    limit: float | None = None
+    enough: float = 1.0
+
+    def gained(self, seconds: float) -> float:
+        return self.most * seconds / (seconds + self.work)
+
+
+def simulate(
+    models: Mapping[str, Model], night: float | None, most: int = 500
+) -> tuple[dict[str, list[PastTurn]], list[tuple[str, float]]]:
+    """The turns of each model in a night, and all in order."""
+    past: dict[str, list[PastTurn]] = {name: [] for name in models}
+    searched = dict.fromkeys(models, 0.0)
+    order: list[tuple[str, float]] = []
+    left = night
+    while len(order) < most:
+        standings = []
+        for name, model in models.items():
+            spent = math.fsum(turn.seconds for turn in past[name])
+            done = model.gained(searched[name]) >= model.enough * model.most
+            own = None if model.limit is None else model.limit - spent
+            if done or (own is not None and own <= 1.0):
+                continue
+            least = least_seconds(model.kernels)
+            turns = tuple(past[name])
+            standings.append(Standing(name, model.work, least, turns, model.weight, own))
+        chosen = next_turn(standings, left, night or 0.0)
+        if chosen is None:
+            break
+        name, seconds = chosen
+        before = models[name].gained(searched[name])
+        searched[name] += max(0.0, seconds - least_seconds(models[name].kernels))
+        past[name].append(PastTurn(seconds, models[name].gained(searched[name]) - before))
+        order.append(chosen)
+        left = None if left is None else left - seconds
+    return past, order
+
+
+def total(turns: Sequence[PastTurn]) -> float:
+    return math.fsum(turn.seconds for turn in turns)
+
+
+some_models = st.lists(
+    st.builds(
+        Model,
+        most=st.floats(0.01, 2.0),
+        work=st.floats(1.0, 5000.0),
+        kernels=st.integers(1, 60),
+        enough=st.sampled_from([0.5, 0.9, 1.0]),
+    ),
+    min_size=1,
+    max_size=9,
+).map(lambda models: {f"m{number}": model for number, model in enumerate(models)})
+
+
+@given(some_models, st.floats(10.0, 40_000.0))
+def test_no_turn_goes_beyond_the_night_and_none_is_idle(
+    models: dict[str, Model], night: float
+) -> None:
+    _, order = simulate(models, night)
+    used = math.fsum(seconds for _, seconds in order)
+    assert used <= night + 1e-6
+    assert all(seconds > 0 for _, seconds in order)
+    open_ones = [name for name, model in models.items() if model.enough == 1.0]
+    if open_ones:
+        assert night - used < min(least_seconds(models[name].kernels) for name in open_ones)
+
+
+@given(some_models, st.floats(10.0, 40_000.0))
+def test_every_entry_has_a_turn_if_all_fit(models: dict[str, Model], night: float) -> None:
+    past, _ = simulate(models, night)
+    if math.fsum(least_seconds(model.kernels) for model in models.values()) <= night:
+        assert all(past.values())
+
+
+@given(some_models, st.floats(600.0, 40_000.0))
+def test_nobody_falls_far_behind_an_equal_share(models: dict[str, Model], night: float) -> None:
+    endless = {name: replace(model, enough=1.0) for name, model in models.items()}
+    past, order = simulate(endless, night)
+    longest = max((seconds for _, seconds in order), default=0.0)
+    equal = math.fsum(total(turns) for turns in past.values()) / len(past)
+    if all(len(turns) > 1 for turns in past.values()):
+        assert min(map(total, past.values())) >= FLOOR * equal - longest
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=6))
+def test_weights_divide_the_time(weights: list[float]) -> None:
+    models = {str(i): Model(0.5, 100.0, weight=weight) for i, weight in enumerate(weights)}
+    past, order = simulate(models, 8 * 3600.0)
+    longest = max(seconds for _, seconds in order)
+    for number, weight in enumerate(weights):
+        share = 8 * 3600.0 * weight / sum(weights)
+        assert abs(total(past[str(number)]) - share) <= 2.0 * longest
+
+
+def test_an_entry_that_is_done_gives_its_time_back() -> None:
+    models = {"small": Model(0.5, 20.0, enough=0.5), "large": Model(0.5, 3000.0)}
+    past, _ = simulate(models, 3600.0)
+    assert total(past["small"]) < 400.0
+    assert total(past["small"]) + total(past["large"]) > 3580.0
+
+
+def test_time_goes_where_the_gain_is() -> None:
+    models = {"rich": Model(1.5, 2000.0), "poor": Model(0.02, 100.0)}
+    past, _ = simulate(models, 4 * 3600.0)
+    assert total(past["rich"]) > 1.5 * total(past["poor"])
+    equal = sum(model.gained(2 * 3600.0) for model in models.values())
+    assert sum(model.gained(total(past[name])) for name, model in models.items()) > equal
+
+
+def test_entries_have_several_turns_and_late_ones_do_not_starve() -> None:
+    models = {str(number): Model(0.7, 600.0) for number in range(8)}
+    past, order = simulate(models, 8 * 3600.0)
+    assert [name for name, _ in order[:8]] == list(models)
+    assert all(2 <= len(turns) <= 12 for turns in past.values())
+    assert max(seconds for _, seconds in order) <= LONGEST_SECONDS
+
+
+def test_what_others_have_tuned_is_worth_less() -> None:
+    turn = PastTurn(60.0, 0.0)
+    fresh = Standing("a", 600.0, 20.0, (turn,))
+    shared = Standing("b", 600.0, 20.0, (turn,), untuned=0.1)
+    assert gain_rate(fresh) > gain_rate(shared)
+    assert next_turn([shared, fresh], 3600.0) is not None
+    whose = next_turn([shared, fresh], 3600.0)
+    assert whose is not None and whose[0] == "a"
+
+
+def test_a_limit_of_its_own_bounds_all_turns_of_an_entry() -> None:
+    models = {"short": Model(0.5, 100.0, limit=120.0), "long": Model(0.5, 100.0)}
+    past, _ = simulate(models, 3600.0)
+    assert total(past["short"]) == pytest.approx(120.0)
+
+
+def test_without_an_end_turns_go_round_until_all_is_done() -> None:
+    models = {str(number): Model(0.5, 500.0, enough=0.8) for number in range(3)}
+    past, order = simulate(models, None)
+    assert len(order) < 500
+    assert all(len(turns) > 1 for turns in past.values())
+
+
+@pytest.mark.parametrize("left", [0.0, 5.0])
+def test_nothing_begins_that_does_not_fit(left: float) -> None:
+    assert next_turn([Standing("a", 100.0, 20.0)], left) is None
+    assert next_turn([], left) is None

@@ -1,0 +1,307 @@
+"""The commands of `tune jobs`: options in, one call into the module that works, results out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from configs.errors import DatabaseError, SettingsError
+from tuner.commands.command_files import check_files, database_file
+from tuner.commands.command_line import prepare, show, write_file, write_json
+from tuner.commands.database_cli import open_database
+from tuner.commands.options import DbOption, JsonOption, UsageError
+from tuner.interrupt import exit_code, signals_held
+
+if TYPE_CHECKING:
+    from db.queue import QueueEntry
+    from db.store import Store
+    from tuner.queues.new_entries import Kernels, NewEntry
+    from tuner.queues.night import Night
+    from tuner.queues.summary import NightSummary
+
+jobs = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Tune several models, one turn after the other, until a time.",
+)
+
+_LONGEST_MINUTES = 60.0 * 24 * 366
+
+
+@jobs.command("add", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def jobs_add(
+    context: typer.Context,
+    model: Annotated[
+        list[str], typer.Option("--model", metavar="FILE", help="ONNX model (repeatable).")
+    ],
+    threads: Annotated[
+        list[int] | None,
+        typer.Option("--threads", min=1, metavar="T", help="Threads (repeatable: an entry each)."),
+    ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--targets", metavar="A,B,...", help="CPUs of one job (repeatable: an entry each)."
+        ),
+    ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=1000.0,
+            metavar="W",
+            help="Share of the time beside other entries, which have 1 [default: what each is "
+            "expected to gain].",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="M", help="Most minutes of each entry, all turns together."),
+    ] = None,
+    db: DbOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Add a job for each model, thread count and target. Takes the other options of tune too."""
+    from tuner.queues.summary import summary_of
+
+    check_files(writes=[json], databases=[db])
+    counts: list[int | None] = [*threads] if threads else [None]
+    cpus: list[str | None] = [*targets] if targets else [None]
+    known: dict[str, Kernels] = {}
+    found = [
+        _checked(name, count, target, context.args, weight, minutes, json, known)
+        for name in model
+        for count in counts
+        for target in cpus
+    ]
+    url, _ = _location(db)
+    with open_database(url, write=True, create=True) as store:
+        from db.queue import add_entry, entries
+
+        waiting = {item.arguments for item in entries(store) if item.state != "finished"}
+        added = []
+        for item in found:
+            if item.arguments in waiting:
+                print(f"note: {item.model_name} waits already: not added again", file=sys.stderr)
+                continue
+            own = item.options.to_json()
+            entry = add_entry(store, item.model_name, item.arguments, os.getcwd(), own)
+            added.append((summary_of(store, entry), item.options))
+    write_json(json, [summary.to_json() for summary, _ in added])
+    if json == "-":
+        return
+    for summary, options in added:
+        print(f"{summary.id[:8]}  {summary.name}: {len(options.kernels)} distinct kernels")
+    command = ["tune", "jobs", "run", "--until", "07:00", *([] if db is None else ["--db", db])]
+    print(f"next: {shlex.join(command)}")
+
+
+def _checked(
+    model: str,
+    threads: int | None,
+    targets: str | None,
+    rest: Sequence[str],
+    weight: float | None,
+    minutes: float | None,
+    json: str | None,
+    known: dict[str, Kernels],
+) -> NewEntry:
+    """An entry with absolute paths, checked as its job will be."""
+    from tuner.commands.tune_options import parsed_tune, tune_options
+    from tuner.commands.typed_command import typed_command
+
+    typed = ["--model", os.path.abspath(model)]
+    typed += [] if threads is None else ["--threads", str(threads)]
+    typed += [] if targets is None else ["--targets", targets]
+    tune = parsed_tune([*typed, *rest])
+    if tune.params["model"] != typed[1]:
+        raise UsageError("--model is given among other options")
+    from compiler.function_modules import load_modules
+
+    load_modules(tune.params["functions"] or ())
+    given = {**tune.params, "minutes": tune.params["minutes"] if minutes is None else minutes}
+    options = tune_options(given)
+    prepare(options.settings, given["config"], typed[1], [json], options.precision.files())
+    from tuner.queues.new_entries import check_model, new_entry
+
+    kernels = check_model(typed[1], options.settings, options.shapes, known)
+    arguments = typed_command(tune, options.settings, time.monotonic()).arguments
+    if "--db" in arguments[-2:]:  # whatever database they are in then
+        arguments = arguments[:-2]
+    return new_entry(Path(model).name, arguments, options.settings, kernels, weight)
+
+
+@jobs.command("list")
+def jobs_list(db: DbOption = None, json: JsonOption = None) -> None:
+    """List the queue: order, state, what each entry has cost and gained, and why it failed."""
+    check_files(writes=[json], databases=[db])
+    from db.queue import entries
+    from tuner.queues.summary import entries_table, summary_of
+
+    url, _ = _location(db)
+    with open_database(url) as store:
+        found = [summary_of(store, entry) for entry in entries(store)]
+    if not found:
+        show(json, [], f"nothing is in the queue of {url}; next: tune jobs add --model FILE")
+        return
+    show(json, [summary.to_json() for summary in found], entries_table(found))
+
+
+@jobs.command("remove")
+def jobs_remove(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Entries, or the start of each.")
+    ] = None,
+    finished: Annotated[bool, typer.Option("--finished", help="All that are finished.")] = False,
+    db: DbOption = None,
+) -> None:
+    """Take entries out of the queue. What their jobs have measured stays."""
+    if bool(ids) == finished:
+        raise UsageError("say what to remove: IDs of tune jobs list, or --finished")
+    from db.queue import entries, remove_entry
+    from tuner.queues.entry_options import name_of, options_of
+
+    url, _ = _location(db)
+    with open_database(url, write=True) as store:
+        known = entries(store)
+        chosen = [item for item in known if finished and item.state == "finished"]
+        chosen += [_entry_with(known, id) for id in ids or ()]
+        for item in {item.id: item for item in chosen}.values():
+            remove_entry(store, item.id)
+            with suppress(DatabaseError):
+                print(f"removed {item.id[:8]}  {name_of(item, options_of(item))}")
+    if not chosen:
+        print("nothing is finished")
+
+
+def _entry_with(known: Sequence[QueueEntry], start: str) -> QueueEntry:
+    """The one entry whose id begins so."""
+    found = [item for item in known if start and item.id.startswith(start)]
+    if len(found) == 1:
+        return found[0]
+    problem = "several entries begin so" if found else "it is not in the queue"
+    raise DatabaseError(f"{start!r}: {problem}", hint="tune jobs list says what is")
+
+
+@jobs.command("run")
+def jobs_run(
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="End then: 07:00 (the next one), or 2026-01-31T07:00."),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=_LONGEST_MINUTES, metavar="M", help="End after so many minutes."),
+    ] = None,
+    on_finish: Annotated[
+        str | None,
+        typer.Option(
+            "--on-finish",
+            metavar="CMD",
+            help="Shell command to run at the end; it finds TUNE_STATUS, TUNE_SUMMARY (JSON) and "
+            "TUNE_HTML in its environment.",
+        ),
+    ] = None,
+    db: DbOption = None,
+    json: JsonOption = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the summary as a page.")
+    ] = None,
+) -> None:
+    """Work off the queue in turns; exits with 0 if all is finished, 1 if some failed, 3 if some
+    still wait."""
+    if until is not None and minutes is not None:
+        raise UsageError("--until and --minutes both say when it ends: give one of them")
+    check_files(writes=[json, html], databases=[db])
+    now = time.time()
+    deadline = None if minutes is None else now + 60.0 * minutes
+    if until is not None:
+        from tuner.queues.deadline import moment_of
+
+        deadline = moment_of(until, now)
+    with signals_held():  # libraries start threads
+        from configs.remains import make_folder
+        from db.queue import entries
+        from tuner.queues.night import Night
+        from tuner.reports.progress import make_progress
+
+    url, database = _location(db)
+    with open_database(url, write=True) as store:
+        if not entries(store):
+            raise DatabaseError(
+                f"nothing is in the queue of {store.name}", hint="tune jobs add --model FILE"
+            )
+        folder = make_folder("jobs")
+        night = Night(store, database, deadline, make_progress(), folder, began=now)
+        night.run()
+        summary = _summary(store, night)
+    _tell(summary, json, html)
+    if on_finish is not None:
+        _finish(on_finish, summary, json, html, folder)
+    raise typer.Exit(summary.status)
+
+
+def _summary(store: Store, night: Night) -> NightSummary:
+    from db.queue import entries
+    from tuner.queues.summary import NightSummary, status_of, summary_of
+
+    found = tuple(summary_of(store, entry) for entry in entries(store))
+    status = exit_code() if night.interrupted else status_of(found)
+    return NightSummary(
+        store.name, night.began, time.time(), night.deadline, status, night.interrupted, found
+    )
+
+
+def _tell(summary: NightSummary, json: str | None, html: str | None) -> None:
+    from tuner.queues.summary import entries_table, night_lines, night_page
+
+    if html is not None:
+        write_file(html, night_page(summary))
+    show(json, summary.to_json(), entries_table(summary.entries), "\n".join(night_lines(summary)))
+
+
+def _finish(
+    command: str, summary: NightSummary, json: str | None, html: str | None, folder: Path
+) -> None:
+    """Run the user's command; what it prints goes to stderr, and so does how it failed."""
+    if json is None or json == "-":
+        json = str(folder / "summary.json")
+        write_json(json, summary.to_json())
+    page = "" if html is None else os.path.abspath(html)
+    variables = [f"TUNE_STATUS={summary.status}", f"TUNE_SUMMARY={os.path.abspath(json)}"]
+    sys.stdout.flush()
+    try:
+        ended = subprocess.run(
+            ["env", *variables, f"TUNE_HTML={page}", "sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            check=False,
+        ).returncode
+    except OSError as error:
+        print(f"note: --on-finish cannot run: {error.strerror or error}", file=sys.stderr)
+        return
+    if ended != 0:
+        print(f"note: --on-finish failed with status {ended}: {command}", file=sys.stderr)
+
+
+def _location(db: str | None) -> tuple[str, str | None]:
+    """The database, and how processes in other folders are told of it: None if they know it from
+    the environment, which may hold a password."""
+    from configs.settings import load_settings
+
+    url = load_settings(None, {"database.url": db}).database.url
+    file = database_file(url)
+    if url == ":memory:" or (file is None and url.startswith("sqlite")):
+        raise SettingsError("a queue in memory would be gone at once", hint="name a file")
+    if file is not None:
+        return url, os.path.abspath(file)
+    return url, None if db is None else url

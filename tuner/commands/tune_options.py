@@ -1,0 +1,74 @@
+"""The options of `tune`, as they are typed and as its jobs take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from compiler.types.extents import Shapes
+from tuner.calibration.options import PrecisionOptions
+from tuner.commands.options import UsageError, shapes_of, target_names
+
+if TYPE_CHECKING:
+    from configs.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What a job is asked by options; a model may be missing."""
+
+    model: str | None
+    settings: Settings
+    precision: PrecisionOptions
+    shapes: Shapes
+
+
+def tune_options(given: Mapping[str, Any]) -> TuneOptions:
+    """The options by their names in Python, as `tune` takes them.
+
+    Raises UsageError and SettingsError for values that make no sense, alone or together.
+    """
+    shapes = shapes_of(given["shape"])
+    from configs.settings import load_settings
+
+    values = {
+        "database.url": given["db"],
+        "compile.threads": given["threads"],
+        "compile.numerics": given["numerics"],
+        "compile.targets": target_names(given["targets"]),
+        "search.total_trials": given["trials"],
+        "search.minutes": given["minutes"],
+        "search.seed": given["seed"],
+        "measure.runner": given["runner"],
+        "measure.address": given["address"],
+    }
+    settings = load_settings(given["config"], values)
+    precision = PrecisionOptions(
+        given["calibration"],
+        given["calibration_method"],
+        given["max_error"],
+        given["metric"],
+        given["labels"],
+        given["max_loss"],
+    )
+    precision.check(settings.compile.numerics)
+    return TuneOptions(given["model"], settings, precision, shapes)
+
+
+def parsed_tune(arguments: Sequence[str]) -> typer.Context:
+    """The context in which `tune` would run with these arguments: its options are the `params`.
+
+    Raises UsageError for what it would refuse, and for anything that is no option.
+    """
+    from tuner.commands.cli import app
+
+    command = typer.main.get_command(app)
+    with command.make_context("tune", list(arguments), resilient_parsing=True) as context:
+        _, rest, _ = command.make_parser(context).parse_args(list(arguments))
+    if rest:
+        raise UsageError(f"{rest[0]!r} is no option of tune (see tune --help)")
+    with command.make_context("tune", list(arguments)) as context:
+        return cast(typer.Context, context)

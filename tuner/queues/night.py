@@ -1,0 +1,332 @@
+"""Night: works off a queue in turns until it is done, or until the night ends.
+
+    whose turn        -> division.next_turn, from what the entries' turns have shown
+    take_entry        -> no other runner works on it
+    tune --model …    -> a process of its own (turn_process), interrupted and then killed if it is
+                         still there after the end
+    change_entry      -> what came of it; the entry waits for its next turn, is finished or failed
+
+Each turn ends with its finalists and its whole model confirmed, and leaves a job that is closed: so
+all is finished at the deadline, whatever happened. What a killed runner leaves behind is an entry
+without a holder, which the next one takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from configs.errors import DatabaseError, DatabaseUnavailableError
+from db.queue import (
+    QueueEntry,
+    change_entry,
+    entries,
+    entry,
+    hold_entry,
+    jobs_of_process,
+    take_entry,
+    trials_of_kernels,
+)
+from db.records import EntryState
+from db.store import Store
+from db.work import close_lost_jobs
+from tuner.interrupt import interruptible
+from tuner.queues.division import PastTurn, Standing, least_seconds, next_turn
+from tuner.queues.entry_options import (
+    FAILED,
+    GOOD,
+    CurrentTurn,
+    EntryOptions,
+    TurnRecord,
+    name_of,
+    options_of,
+    turn_of_result,
+    why_finished,
+    with_lost_turn,
+)
+from tuner.queues.turn_process import Command, TurnProcess, tune_command
+from tuner.reports.progress import Progress
+from tuner.reports.report import format_duration
+from tuner.search.patience import DatabasePatience
+
+MOST_FAILURES = 2  # turns in a row, after which an entry is failed
+HEARTBEAT_SECONDS = 10.0
+LOOK_SECONDS = 1.0  # between two looks at which job a turn has begun
+POLL_SECONDS = 0.2
+WAIT_SECONDS = 1.0  # between two looks at what other runners do
+TRIALS_WANTED = 32  # of a kernel; before that it counts as untuned
+LEAST_UNTUNED = 0.1  # share of an entry's work that is left when all its kernels have their trials
+TAIL_SECONDS = 1.5  # of the night, for the summary and what a turn's process takes to end
+LATE_SHARE = 0.01  # of the night: a turn that is so late is interrupted
+TOO_LATE_SHARE = 0.022  # and killed then
+OVERTIME_SECONDS = 300.0  # of a turn without a deadline, until it is interrupted
+END_SECONDS = 30.0  # for an interrupted turn to end, then
+LEAST_SHARE = 0.5  # of the least seconds of a turn; an entry whose limit leaves it less is finished
+NO_TRIALS = 2  # good turns in a row without any: nothing is left
+
+
+@dataclass(slots=True)
+class Night:
+    """One run of a queue, until `deadline` (seconds since the epoch; None: until all is done).
+
+    `database` is what the processes of the turns get as their `--db` (None: what they find by
+    themselves). After `run`, `interrupted` says whether it was ended early.
+    """
+
+    store: Store
+    database: str | None
+    deadline: float | None
+    progress: Progress
+    results: Path  # a folder for what the turns write
+    command: Command = tune_command
+    clock: Callable[[], float] = time.time
+    began: float = 0.0
+    interrupted: bool = False
+    _aside: set[str] = field(default_factory=set)  # stopped by somebody: not again in this night
+    _process: TurnProcess | None = None
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def stop(self) -> None:
+        """End the turn that is under way cleanly, and begin no other; safe in a signal handler."""
+        self.interrupted = True
+        if self._process is not None:
+            self._process.interrupt()
+
+    @property
+    def left(self) -> float | None:
+        """Seconds for turns until the night ends; None if nothing says when."""
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - TAIL_SECONDS - self.clock())
+
+    def run(self) -> None:
+        """Work until nothing is left to do, the night is over, or somebody interrupts.
+
+        Raises DatabaseError when the queue cannot be read or written, and does not come back.
+        """
+        patience = DatabasePatience(self.progress)
+        with interruptible() as interrupt:
+            interrupt.tell(patience.stop)
+            interrupt.tell(self.stop)
+            self.store.patience = lambda error: not self._is_too_late() and patience(error)
+            close_lost_jobs(self.store)
+            while not self.interrupted and self._work():
+                pass
+            if not self.interrupted:
+                self._close()
+        self.store.patience = None
+
+    def _work(self) -> bool:
+        """One turn, or a wait for other runners; False when nothing is left to do here."""
+        waiting = [item for item in entries(self.store) if item.state in ("waiting", "running")]
+        ours = [item for item in waiting if not item.is_held and item.id not in self._aside]
+        left = self.left
+        whole = 0.0 if self.deadline is None else self.deadline - self.began
+        chosen = next_turn([self._standing(item) for item in ours], left, whole)
+        if chosen is not None:
+            id, seconds = chosen
+            if take_entry(self.store, id):
+                self._turn(entry(self.store, id), seconds)
+            return True
+        if left == 0.0 or not any(item.is_held for item in waiting):
+            return False
+        time.sleep(WAIT_SECONDS if left is None else min(WAIT_SECONDS, left))
+        return True
+
+    def _standing(self, item: QueueEntry) -> Standing:
+        options = options_of(item)
+        counted = [turn for turn in options.turns if turn.end in (GOOD, FAILED)]
+        past = tuple(PastTurn(turn.seconds, turn.gain or 0.0) for turn in counted)
+        left = None if options.minutes is None else 60.0 * options.minutes - item.seconds
+        least = least_seconds(len(options.kernels))
+        work, untuned = self._work_of(options)
+        return Standing(item.id, work, least, past, options.weight, left, untuned)
+
+    def _work_of(self, options: EntryOptions) -> tuple[float, float]:
+        """Seconds that the entry's kernels want, and the share of them that is for kernels with few
+        trials, whoever measured these."""
+        known = trials_of_kernels(self.store, list(options.kernels), options.threads)
+        work = math.fsum(TRIALS_WANTED * seconds for seconds in options.kernels.values())
+        untuned = math.fsum(
+            max(0, TRIALS_WANTED - known.get(key, 0)) * seconds
+            for key, seconds in options.kernels.items()
+        )
+        return work, max(LEAST_UNTUNED, untuned / work) if work > 0 else 1.0
+
+    def _turn(self, item: QueueEntry, seconds: float) -> None:
+        """One turn of an entry that is ours."""
+        options = with_lost_turn(item, options_of(item))
+        name = name_of(item, options)
+        now = self.clock()
+        options = replace(options, turn=CurrentTurn(now, now + seconds, self.deadline))
+        change_entry(self.store, item.id, options=options.to_json())
+        self.progress.message(f"{name}: turn {len(options.turns) + 1}, {format_duration(seconds)}")
+        self._number += 1
+        result = self.results / f"{self._number}.json"
+        arguments = [*item.arguments, "--minutes", repr(seconds / 60.0), "--json", str(result)]
+        if self.database is not None:
+            arguments += ["--db", self.database]
+        tell = self.progress.message
+        try:
+            process = TurnProcess(
+                self.command(arguments), item.folder, result, lambda line: tell(f"  {name}: {line}")
+            )
+        except OSError as error:
+            where = f"{error.filename or item.folder}: {error.strerror or error}"
+            self._failed(item, options, TurnRecord(now, 0.0, seconds, FAILED), where)
+            return
+        self._process = process
+        try:
+            if self.interrupted:  # a signal came while it started
+                process.interrupt()
+            jobs, ended = self._watch(item, process, seconds)
+        finally:
+            process.end()
+            self._process = None
+        options = replace(options, jobs=(*options.jobs, *jobs))
+        self._settle(item, options, process, seconds, ended)
+
+    def _watch(
+        self, item: QueueEntry, process: TurnProcess, seconds: float
+    ) -> tuple[list[str], bool]:
+        """Wait for the turn's end; the jobs that it made, and whether we had to end it."""
+        jobs: list[str] = []
+        looked = beaten = self.clock()
+        asked = 0.0
+        while process.poll() is None:
+            process.wait(POLL_SECONDS)
+            now = self.clock()
+            with self._impatient():
+                if now - looked >= LOOK_SECONDS:
+                    looked = now
+                    now_at = jobs_of_process(self.store, process.pid)
+                    if found := [job for job in now_at if job not in jobs]:
+                        jobs += found
+                        change_entry(self.store, item.id, job=found[-1])
+                if now - beaten >= HEARTBEAT_SECONDS:
+                    beaten = now
+                    hold_entry(self.store, item.id, item.seconds + process.seconds)
+            overtime = self._overtime(process, seconds)
+            if overtime and not asked:
+                asked = now
+                process.interrupt()
+            if asked and (self._is_too_late() or now - asked > END_SECONDS):
+                process.kill()
+        return jobs, bool(asked)
+
+    @contextmanager
+    def _impatient(self) -> Iterator[None]:
+        """What cannot be read or written now is so the next time: a turn has its own patience."""
+        patience, self.store.patience = self.store.patience, None
+        try:
+            yield
+        except DatabaseUnavailableError:
+            pass
+        except DatabaseError as error:  # this machine slept, and another runner took the entry
+            self.progress.message(f"note: {error.message}")
+        finally:
+            self.store.patience = patience
+
+    def _overtime(self, process: TurnProcess, seconds: float) -> bool:
+        if self.deadline is not None:
+            return self.clock() > self.deadline + LATE_SHARE * (self.deadline - self.began)
+        return process.seconds > 1.5 * seconds + OVERTIME_SECONDS
+
+    def _is_too_late(self) -> bool:
+        if self.deadline is None:
+            return False
+        return self.clock() > self.deadline + TOO_LATE_SHARE * (self.deadline - self.began)
+
+    def _settle(
+        self,
+        item: QueueEntry,
+        options: EntryOptions,
+        process: TurnProcess,
+        asked: float,
+        ended: bool,
+    ) -> None:
+        """Record what came of a turn, by how its process ended and what it has written."""
+        seconds = process.seconds
+        turn = TurnRecord(self.clock() - seconds, seconds, asked, "interrupted")
+        result = process.result()
+        if result is not None and process.poll() == 0:
+            turn = turn_of_result(result, turn.began, seconds, asked)
+            self._good(item, replace(options, failures=0), turn, why_finished(result, turn))
+        elif self.interrupted or (ended and self.deadline is not None):
+            self._keep(item, options, turn, "waiting")
+        elif result is not None and result.get("end") == "interrupted":
+            self._aside.add(item.id)
+            self.progress.message(
+                f"{name_of(item, options)} was stopped; it waits for another night"
+            )
+            self._keep(item, options, replace(turn, end="stopped"), "waiting")
+        else:
+            reason = "it did not end in time" if ended else process.reason()
+            self._failed(item, options, replace(turn, end=FAILED), reason)
+
+    def _good(self, item: QueueEntry, options: EntryOptions, turn: TurnRecord, ended: str) -> None:
+        turns = (*options.turns, turn)
+        spent = item.seconds + turn.seconds
+        last = [known for known in turns if known.end == GOOD][-NO_TRIALS:]
+        limit = math.inf if options.minutes is None else 60.0 * options.minutes
+        if not ended and limit - spent < LEAST_SHARE * least_seconds(len(options.kernels)):
+            ended = "its minutes used up"
+        elif not ended and len(last) == NO_TRIALS and not any(known.measured for known in last):
+            ended = "nothing more was measured"
+        if ended:
+            self.progress.message(f"{name_of(item, options)} is finished: {ended}")
+        state: EntryState = "finished" if ended else "waiting"
+        self._keep(item, replace(options, ended=ended), turn, state)
+
+    def _failed(
+        self, item: QueueEntry, options: EntryOptions, turn: TurnRecord, reason: str
+    ) -> None:
+        failures = options.failures + 1
+        state: EntryState = "failed" if failures >= MOST_FAILURES else "waiting"
+        again = "" if state == "failed" else "; it is tried once more"
+        self.progress.message(f"{name_of(item, options)} failed: {reason}{again}")
+        self._keep(item, replace(options, failures=failures), turn, state, error=reason)
+
+    def _keep(
+        self,
+        item: QueueEntry,
+        options: EntryOptions,
+        turn: TurnRecord,
+        state: EntryState,
+        error: str = "",
+    ) -> None:
+        options = replace(options, turns=(*options.turns, turn), turn=None)
+        try:
+            change_entry(
+                self.store,
+                item.id,
+                state=state,
+                seconds=item.seconds + turn.seconds,
+                options=options.to_json(),
+                error=error,
+            )
+        except DatabaseUnavailableError:
+            raise
+        except DatabaseError as problem:  # another runner has taken it, or it was removed
+            self.progress.message(f"note: {problem.message}")
+
+    def _close(self) -> None:
+        """At the night's end, when no turn fits any more: what had a good one is finished, unless
+        another runner goes on."""
+        if self.deadline is None:
+            return
+        waiting = [item for item in entries(self.store) if item.state in ("waiting", "running")]
+        if any(item.is_held for item in waiting):
+            return
+        for item in waiting:
+            options = with_lost_turn(item, options_of(item))
+            if options.good_turns and item.id not in self._aside:
+                told = replace(options, ended="the time of the night used up")
+                change_entry(self.store, item.id, state="finished", options=told.to_json())

@@ -1,0 +1,207 @@
+"""What a queue has come to, entry by entry: as values, as JSON, as a table, and its exit status."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from rich.table import Table
+
+from db.queue import QueueEntry, trials_of_jobs
+from db.store import Store
+from tuner.queues.entry_options import name_of, options_of, with_lost_turn
+from tuner.reports.report import (
+    format_duration,
+    format_ratio,
+    format_seconds,
+    format_speed_up,
+    format_time,
+)
+
+State: TypeAlias = Literal["waiting", "running", "finished", "failed"]
+ALL_FINISHED, SOME_FAILED, SOME_WAIT = 0, 1, 3
+"""Exit status of a night; one that was interrupted has that of its signal."""
+ID_CHARACTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySummary:
+    """An entry: what it has cost, and what it has gained.
+
+    Latencies are seconds of a run of the whole model, without tuning and as it was last confirmed;
+    `speed_up` is their ratio, bounded by `low` and `high`. `ends` is when its turn, `night_ends`
+    when the night is expected to end (seconds since the epoch). None: not known.
+    """
+
+    id: str
+    name: str
+    model: str
+    threads: int
+    targets: str
+    state: State
+    why: str
+    seconds: float
+    turns: int
+    trials: int
+    untuned: float | None
+    tuned: float | None
+    speed_up: float | None
+    low: float | None
+    high: float | None
+    jobs: tuple[str, ...]
+    ends: float | None
+    night_ends: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary_of(store: Store, entry: QueueEntry) -> EntrySummary:
+    """Where an entry stands now."""
+    options = options_of(entry)
+    current = options.turn if entry.is_held else None
+    if not entry.is_held:
+        options = with_lost_turn(entry, options)
+    found = options.confirmed
+    state: State = "waiting" if entry.state == "running" and not entry.is_held else entry.state
+    ratio, low, high = (None,) * 3 if found is None else (found.ratio, found.low, found.high)
+    jobs = tuple(dict.fromkeys((*options.jobs, *filter(None, [entry.job]))))
+    return EntrySummary(
+        id=entry.id,
+        name=name_of(entry, options),
+        model=_model_of(entry),
+        threads=options.threads,
+        targets=options.targets,
+        state=state,
+        why=entry.error or options.ended,
+        seconds=entry.seconds,
+        turns=len(options.turns) + (current is not None),
+        trials=trials_of_jobs(store, jobs),
+        untuned=None if found is None else found.untuned,
+        tuned=None if found is None else found.tuned,
+        speed_up=_inverse(ratio),
+        low=_inverse(high),
+        high=_inverse(low),
+        jobs=jobs,
+        ends=None if current is None else current.ends,
+        night_ends=None if current is None else current.until,
+    )
+
+
+def _model_of(entry: QueueEntry) -> str:
+    words = list(entry.arguments)
+    return words[words.index("--model") + 1] if "--model" in words[:-1] else entry.model_name
+
+
+def _inverse(value: float | None) -> float | None:
+    return None if not value else 1.0 / value
+
+
+@dataclass(frozen=True, slots=True)
+class NightSummary:
+    """One run of a queue: its entries as they are at its end; moments are since the epoch."""
+
+    database: str
+    began: float
+    ended: float
+    deadline: float | None
+    status: int
+    interrupted: bool
+    entries: tuple[EntrySummary, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def status_of(entries: Sequence[EntrySummary]) -> int:
+    """The exit status of a night that left the queue so."""
+    states = {entry.state for entry in entries}
+    if "failed" in states:
+        return SOME_FAILED
+    return ALL_FINISHED if states <= {"finished"} else SOME_WAIT
+
+
+def entries_table(entries: Sequence[EntrySummary]) -> Table:
+    """The queue in its order."""
+    table = Table()
+    for column in ("id", "job", "state", "time", "trials", "before", "after", "faster", "ends"):
+        table.add_column(column, justify="left" if column in ("id", "job", "state") else "right")
+    table.add_column("why")
+    night = next((entry.night_ends for entry in entries if entry.night_ends is not None), None)
+    for entry in entries:
+        table.add_row(*cells(entry, night))
+    return table
+
+
+def cells(entry: EntrySummary, night: float | None = None) -> list[str]:
+    """What a row says of an entry; `night` is when the night ends that is under way."""
+    ends = entry.ends if entry.state == "running" else night if entry.state == "waiting" else None
+    return [
+        entry.id[:ID_CHARACTERS],
+        entry.name,
+        entry.state,
+        format_duration(entry.seconds),
+        str(entry.trials),
+        "-" if entry.untuned is None else format_seconds(entry.untuned),
+        "-" if entry.tuned is None else format_seconds(entry.tuned),
+        faster(entry),
+        "-" if ends is None else format_time(ends),
+        entry.why,
+    ]
+
+
+def faster(entry: EntrySummary) -> str:
+    """The speed-up with its interval."""
+    if entry.untuned is None or entry.tuned is None or entry.low is None or entry.high is None:
+        return "-"
+    gain = format_speed_up(entry.untuned, entry.tuned)
+    return f"{gain} ({format_ratio(entry.low)} to {format_ratio(entry.high)})"
+
+
+def night_lines(summary: NightSummary) -> list[str]:
+    """The night in a few lines."""
+    counts = {
+        state: sum(entry.state == state for entry in summary.entries)
+        for state in ("finished", "failed", "running", "waiting")
+    }
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    lines = [f"{told or 'nothing'} in {format_duration(summary.ended - summary.began)}"]
+    if summary.deadline is not None:
+        off = summary.ended - summary.deadline
+        if abs(off) < 60.0 or off > 0:
+            lines[0] += f", {abs(off):.1f} s {'after' if off > 0 else 'before'} the deadline"
+        else:
+            lines[0] += f", {format_duration(-off)} before the deadline: nothing was left to do"
+    if summary.interrupted:
+        lines.append("interrupted; what was under way waits for the next tune jobs run")
+    return lines
+
+
+def night_page(summary: NightSummary) -> str:
+    """The night as an HTML page."""
+    from tuner.reports.queue_page import queue_page  # most commands do without
+
+    night = {"began": f"{format_time(summary.began)} UTC", "database": summary.database}
+    report = shlex.join(["tune", "report", "--db", summary.database, "--html", "report.html"])
+    rows = [_page_row(entry) for entry in summary.entries]
+    return queue_page(night, night_lines(summary), rows, report)
+
+
+def _page_row(entry: EntrySummary) -> dict[str, Any]:
+    _, name, state, time, trials, before, after, gain, _, why = cells(entry)
+    share = None if not entry.speed_up else min(100.0, round(100.0 / entry.speed_up, 1))
+    return {
+        "id": entry.id,
+        "name": name,
+        "state": state,
+        "time": time,
+        "turns": entry.turns,
+        "trials": trials,
+        "before": before,
+        "after": after,
+        "faster": gain,
+        "share": share,
+        "why": why,
+    }
