@@ -1,8 +1,9 @@
 """Every command that a page shows is run, as it is typed, and does not fail.
 
 Of each page, and of the README, the `sh` and `python` blocks are run in their order, in one folder
-with a small tuned database; `console` and `py` blocks are shown only. A `text` block behind a
-command is what it prints: its words have to be there, its numbers may be others.
+with a small tuned database; `console` and `py` blocks are shown only. The `text` blocks behind a
+block are what it prints: of commands the words have to be there, the numbers may be others; of
+Python every line.
 
 The environment makes each tuning small; the commands are those of the page. Blocks of nothing but
 `tune` commands run in this process, which has all imports done; others in a shell.
@@ -19,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ _SMALL = {
     "TUNEFARM_MEASURE__MIN_SAMPLE_SECONDS": "0.0002",
     "TUNEFARM_MEASURE__UNSTABLE_ABOVE": "1.0",
 }
+_RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
 """What stands for the README's model, of which the ordinary run has not the time."""
@@ -57,16 +59,27 @@ class Block:
     text: str
     shown: str = ""
 
+    def check(self, printed: str) -> None:
+        """Raise AssertionError if it did not print what the page shows."""
+        if self.language == "python":
+            missing = set(self.shown.splitlines()) - set(printed.splitlines())
+        else:
+            missing = set(_WORD.findall(self.shown)) - set(_WORD.findall(printed))
+        assert not missing, f"{sorted(missing)} is not printed by\n{self.text}\nbut\n{printed}"
+
 
 def blocks_of(page: str) -> Iterator[Block]:
-    """The blocks that run, each with the `text` block right behind it."""
-    found = list(_FENCE.finditer(page))
-    for number, block in enumerate(found):
-        if block["language"] not in ("sh", "python"):
-            continue
-        behind = found[number + 1] if number + 1 < len(found) else None
-        shown = behind["text"] if behind is not None and behind["language"] == "text" else ""
-        yield Block(block["language"], block["text"], shown)
+    """The blocks that run, each with the `text` blocks behind it."""
+    block: Block | None = None
+    for found in _FENCE.finditer(page):
+        if found["language"] in _RUN:
+            if block is not None:
+                yield block
+            block = Block(found["language"], found["text"])
+        elif found["language"] == "text" and block is not None:
+            block = replace(block, shown=block.shown + found["text"])
+    if block is not None:
+        yield block
 
 
 PAGES = {name: list(blocks_of(text)) for name, text in all_pages(root_command()).items()}
@@ -93,8 +106,7 @@ def test_commands_of_the_page_run(
     for block in PAGES[name]:
         commands = plain_commands(block)
         printed = run(block, tmp_path) if commands is None else _run_here(commands)
-        missing = _words(block.shown) - _words(printed)
-        assert not missing, f"{sorted(missing)} is not printed by\n{block.text}\nbut\n{printed}"
+        block.check(printed)
 
 
 def plain_commands(block: Block) -> list[list[str]] | None:
@@ -141,10 +153,6 @@ def run(block: Block, folder: Path) -> str:
     return ran.stdout
 
 
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text))
-
-
 def test_blocks_are_found_with_what_they_print() -> None:
     page = "```sh\na\n```\n\n```text\nout\n```\n\n```console\nno\n```\n```python\nb\n```\n"
     assert list(blocks_of(page)) == [Block("sh", "a\n", "out\n"), Block("python", "b\n")]
@@ -169,3 +177,21 @@ def test_only_commands_without_a_shell_are_plain(
     text: str, commands: list[list[str]] | None
 ) -> None:
     assert plain_commands(Block("sh", text)) == commands
+
+
+@pytest.mark.parametrize(
+    ("language", "shown", "printed", "fits"),
+    [
+        ("sh", "12 trials of matmul", "3 trials of matmul_add, matmul", True),
+        ("sh", "12 trials failed", "3 trials", False),
+        ("python", "for k in 0..4:\n", "for k in 0..4:\n  rest\n", True),
+        ("python", "for k in 0..4:\n", "for k in 0..8:\n", False),
+    ],
+)
+def test_what_a_page_shows_is_compared(language: str, shown: str, printed: str, fits: bool) -> None:
+    block = Block(language, "", shown)
+    if fits:
+        block.check(printed)
+    else:
+        with pytest.raises(AssertionError, match="is not printed"):
+            block.check(printed)
