@@ -23,8 +23,10 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
 import pytest
 
+from compiler.frontend.zoo import write_model
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
 from tuner.commands.docs_hooks import root_command
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.alone
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
 )
+_ERROR = re.compile(r"^```console\n\$ tune (.*)\n(error: .*)\n```$", re.M)
 _WORD = re.compile(r"\b[A-Za-z_]{3,}\b")
 _SMALL = {
     "TUNEFARM_SEARCH__TRIALS_PER_TASK": "1",
@@ -82,7 +85,13 @@ def blocks_of(page: str) -> Iterator[Block]:
         yield block
 
 
-PAGES = {name: list(blocks_of(text)) for name, text in all_pages(root_command()).items()}
+def errors_of(page: str) -> list[tuple[str, str]]:
+    """Commands that a page shows with the one line of their error."""
+    return _ERROR.findall(page)
+
+
+TEXTS = all_pages(root_command())
+PAGES = {name: list(blocks_of(text)) for name, text in TEXTS.items()}
 
 
 @pytest.fixture(scope="session")
@@ -107,6 +116,42 @@ def test_commands_of_the_page_run(
         commands = plain_commands(block)
         printed = run(block, tmp_path) if commands is None else _run_here(commands)
         block.check(printed)
+
+
+@pytest.fixture(scope="module")
+def with_mistakes(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of it, with files that commands refuse."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
+    write_model("encoder", folder / "encoder.onnx", dynamic=True)
+    for name, opset, node in (
+        ("cube", '"my.domain" : 1', "my.domain.Cube (x)"),
+        ("text", "", "StringNormalizer (x)"),
+    ):
+        kind = "string" if name == "text" else "float"
+        imports = ", ".join(filter(None, ('"" : 20', opset)))
+        model = onnx.parser.parse_model(
+            f"<ir_version: 8, opset_import: [{imports}]> "
+            f"g ({kind}[3] x) => ({kind}[3] y) {{ y = {node} }}"
+        )
+        onnx.save(model, folder / f"{name}.onnx")
+    (folder / "broken.tuned").write_text("no model\n")
+    (folder / "half.db").write_bytes((folder / "tuning.db").read_bytes()[:5000])
+    return folder
+
+
+@pytest.mark.parametrize(("command", "error"), errors_of(TEXTS["errors"]))
+def test_errors_are_as_the_page_says(
+    command: str,
+    error: str,
+    with_mistakes: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(with_mistakes)
+    assert run_command(app, shlex.split(command)) in (1, 2)
+    expected = ".*".join(map(re.escape, error.split("…")))
+    assert re.fullmatch(expected, capsys.readouterr().err.strip())
 
 
 def plain_commands(block: Block) -> list[list[str]] | None:
