@@ -113,7 +113,7 @@ def matmul_model(m: int, k: int, n: int) -> onnx.ModelProto:
 
 
 def cases() -> list[Case]:
-    """All cases of the table in the README."""
+    """All cases of the table."""
     result = []
     for inputs, outputs, size, stride in (
         (64, 64, 56, 1),

@@ -18,7 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,8 @@ _SMALL = {
 _RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
-"""What stands for the README's model, of which the ordinary run has not the time."""
+REAL = "squeezenet1_1"
+"""The model of the README and of the tutorial, for which `MODEL` stands in the ordinary run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,11 @@ def errors_of(page: str) -> list[tuple[str, str]]:
 
 
 TEXTS = all_pages(root_command())
-PAGES = {name: list(blocks_of(text)) for name, text in TEXTS.items()}
+README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+TEXTS["README"] = re.sub(
+    "^<!-- test command -->.*?^<!-- end of test command -->", "", README, flags=re.M | re.S
+)
+PAGES = {name: list(blocks_of(text.replace(REAL, MODEL))) for name, text in TEXTS.items()}
 
 
 @pytest.fixture(scope="session")
@@ -109,13 +114,23 @@ def test_commands_of_the_page_run(
     name: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    if name == "README":
+        (tmp_path / "tuning.db").unlink()  # a newcomer has none
     monkeypatch.chdir(tmp_path)
     for variable, value in _SMALL.items():
         monkeypatch.setenv(variable, value)
     for block in PAGES[name]:
-        commands = plain_commands(block)
+        commands = None if name == "README" else plain_commands(block)
         printed = run(block, tmp_path) if commands is None else _run_here(commands)
         block.check(printed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["README", "tutorial"])
+def test_commands_run_with_their_own_model(name: str, tmp_path: Path) -> None:
+    """`pytest -m nightly -k own_model`: as typed, ten minutes each."""
+    for block in blocks_of(TEXTS[name]):
+        block.check(run(block, tmp_path, {}, limit=1800.0))
 
 
 @pytest.fixture(scope="module")
@@ -175,15 +190,17 @@ def _run_here(commands: list[list[str]]) -> str:
     return printed.getvalue()
 
 
-def run(block: Block, folder: Path) -> str:
-    """Run a block in a folder; what it prints."""
+def run(
+    block: Block, folder: Path, small: Mapping[str, str] = _SMALL, limit: float = _LIMIT
+) -> str:
+    """Run a block in a folder, in at most so many seconds; what it prints."""
     shell = ["bash", "-euo", "pipefail", "-c", block.text]
     python = [sys.executable, "-c", block.text]
     ran = subprocess.run(
         shell if block.language == "sh" else python,
         cwd=folder,
         env={
-            **_SMALL,
+            **small,
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         },
@@ -192,7 +209,7 @@ def run(block: Block, folder: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=_LIMIT,
+        timeout=limit,
     )
     assert ran.returncode == 0, f"{block.text}\nfailed:\n{ran.stdout}"
     return ran.stdout

@@ -1,6 +1,6 @@
 """Searches replayed on recorded measurements: the same to the bit, and better than chance.
 
-The figures of 20 seeds are in the README (`python -m tests.benchmarks.search`); here are a few.
+The figures of 20 seeds are in figures.md (`python -m tests.benchmarks.search`); here are a few.
 """
 
 from __future__ import annotations
