@@ -23,7 +23,7 @@ _NO_TEXT = re.compile(r"\x1b\[\?\d+[hl]")
 def picture(printed: str, command: str, title: str = "tunefarm") -> str:
     """The SVG text of a terminal in which the command was typed and this was printed."""
     text = _NO_TEXT.sub("", _SCRIPT_LINE.sub("", printed)).replace("\r\n", "\n").strip()
-    shown = Text.assemble(("$ ", "bold green"), (command, "bold"), "\n", Text.from_ansi(text))
+    shown = Text.assemble(("$ ", "bold green"), (command, "bold"), "\n", Text.from_ansi(text), "\n")
     width = max(len(line) for line in shown.plain.splitlines())
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(shown, soft_wrap=True)
