@@ -91,7 +91,7 @@ def errors_of(page: str) -> list[tuple[str, str]]:
     return _ERROR.findall(page)
 
 
-TEXTS = all_pages(root_command())
+TEXTS = dict(all_pages(root_command()))
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
 TEXTS["README"] = re.sub(
     "^<!-- test command -->.*?^<!-- end of test command -->", "", README, flags=re.M | re.S
