@@ -11,6 +11,7 @@ from tuner.building.report import BuildReport
 from tuner.confirm.latency import ModelLatency
 from tuner.confirm.placement import moved_lines
 from tuner.records.size_ranges import SizePlan
+from tuner.reports.gains import NO_DIFFERENCE
 from tuner.reports.report import (
     TaskStatus,
     format_duration,
@@ -237,7 +238,7 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
         lines.append(
             f"whole model: {format_seconds(latency.untuned)} untuned, "
             f"{format_seconds(latency.tuned)} tuned: "
-            f"{format_speed_up(latency.untuned, latency.tuned)} as fast "
+            f"{_as_fast(latency)} "
             f"(95 % sure: {format_ratio(1 / latency.high)} to {format_ratio(1 / latency.low)})"
         )
         if latency.is_slower and latency.former is not None:
@@ -250,10 +251,16 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
         told = "its kernels alone, this machine is of another kind"
         if item.latency is not None:
             where = "a node of its kind" if item.elsewhere else "this machine"
-            gain = format_speed_up(item.latency.untuned, item.latency.tuned)
-            told = f"its kernels, and the whole model on {where}: {gain} as fast"
+            told = f"its kernels, and the whole model on {where}: {_as_fast(item.latency)}"
         share = format_share(item.build.tuned_share)
         lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {told}")
     lines += moved_lines(result.tasks)
     lines.append(f"next: {command}")
     return lines
+
+
+def _as_fast(latency: ModelLatency) -> str:
+    """The tuned model beside the untuned one; what the interval does not exclude is no result."""
+    if latency.low <= 1.0 <= latency.high:
+        return NO_DIFFERENCE
+    return f"{format_speed_up(latency.untuned, latency.tuned)} as fast"

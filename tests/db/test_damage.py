@@ -16,8 +16,8 @@ from db.export import export_records
 from db.store import Store
 from tests.db.examples import KEY, build, paired, populate, trial
 from tuner.commands.database_commands import builds_table, list_table, list_to_json, listed
+from tuner.pages.page import page_of
 from tuner.records.prune import plan_pruning
-from tuner.reports.html_report import html_report
 
 WRONG = {
     "another date": ("trials", "created", 2e9),
@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[Store], object]] = {
     "list --json": lambda store: list_to_json(listed(store)),
     "export": _export,
     "prune": lambda store: plan_pruning(store, 2),
-    "report": html_report,
+    "report": page_of,
     "trials": lambda store: queries.trials(store, KEY),
 }
 

@@ -87,6 +87,13 @@ def test_the_summary_has_both_and_its_figures_agree() -> None:
     assert "7 ms untuned, 4.9 ms tuned: 1.43x as fast (95 % sure: 1.41x to 1.45x)" in lines
 
 
+def test_noise_is_no_result() -> None:
+    noisy = replace(RESULT, latency=ModelLatency(1e-3, 1.05e-3, 0.2, 0.2, 1.05, 0.6, 1.8))
+    lines = "\n".join(summary_lines(noisy, "tune build"))
+    assert "1.05 ms tuned: no difference found (95 % sure: 0.56x to 1.67x)" in lines
+    assert "0.95x" not in lines
+
+
 def test_a_model_of_microseconds_has_figures_too() -> None:
     small = replace(RESULT, latency=ModelLatency(6.2e-6, 5.9e-6, 0.01, 0.01, 0.952, 0.94, 0.97))
     lines = "\n".join(summary_lines(small, "tune build"))

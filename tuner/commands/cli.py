@@ -16,8 +16,8 @@ import typer
 from compiler.function_modules import load_modules
 from tuner.calibration.options import AUTO, PrecisionOptions
 from tuner.commands.command_files import check_files
-from tuner.commands.command_line import prepare, show, tell_of_tiles, write_file
-from tuner.commands.database_cli import database, open_database
+from tuner.commands.command_line import prepare, show, tell_of_tiles
+from tuner.commands.database_cli import database
 from tuner.commands.docs_cli import docs
 from tuner.commands.doctor_cli import doctor
 from tuner.commands.entry import began, begins, short_lived
@@ -51,6 +51,7 @@ from tuner.commands.precision_options import (
     MetricOption,
     PointOption,
 )
+from tuner.commands.report_cli import report
 from tuner.commands.tune_options import tune_options
 from tuner.commands.typed_command import to_go_on, typed_command
 from tuner.commands.verify_cli import verify
@@ -72,6 +73,7 @@ app.add_typer(database, name="db")
 add_live_commands(app)
 app.command()(doctor)
 app.command()(verify)
+app.command()(report)
 app.command()(docs)
 app.add_typer(jobs, name="jobs")
 
@@ -410,24 +412,3 @@ def inspect(
             dump_after=dump_after,
         )
         print(text)
-
-
-@app.command()
-def report(
-    html: Annotated[str, typer.Option(metavar="FILE", help="Where the page goes.")],
-    db: DbOption = None,
-    bench: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="What tune bench --json wrote: latencies by size."),
-    ] = None,
-) -> None:
-    """Write a page about the jobs and kernels of a database."""
-    check_files(reads=bench or [], writes=[html], databases=[db])
-    from tuner.reports.html_report import html_report
-    from tuner.reports.size_curves import read_curves
-
-    curves = [read_curves(path) for path in bench or []]
-    with open_database(db) as store:
-        page = html_report(store, curves)
-    write_file(html, page)
-    print(html)

@@ -16,8 +16,9 @@ from configs.errors import DatabaseError, SettingsError, TunefarmError
 from db import queries
 from db.store import Store
 from tuner.commands.job_status import RUNNING, status_to_json
+from tuner.pages.page import page_of
 from tuner.records.jobs import find_job
-from tuner.reports import html_report, report
+from tuner.reports import report
 from tuner.reports.job_state import JobState
 from tuner.reports.terminal import printable_json
 
@@ -29,7 +30,7 @@ _FILES = {
     "/live.js": ("live_page.js", "text/javascript"),
     "/live.css": ("live_page.css", "text/css"),
 }
-_PAGES = Path(html_report.__file__).parent
+_PAGES = Path(report.__file__).parent
 _OWN = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
 _REPORT = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -101,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
             text = printable_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
             self._answer(HTTPStatus.OK, "application/json", text)
         elif path == "/report":
-            page = html_report.html_report(self.server.store)
+            page = page_of(self.server.store)
             self._answer(HTTPStatus.OK, "text/html", page, _REPORT)
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is no such page")

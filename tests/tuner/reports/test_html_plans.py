@@ -7,9 +7,9 @@ from typing import Any
 
 from db.store import Store
 from tests.db.examples import TARGET, plan
-from tests.tuner.reports.test_html_report import EVIL, parsed
+from tests.tuner.pages.parsed import EVIL, parsed
+from tuner.pages.page import page_of
 from tuner.reports.html_plans import plans
-from tuner.reports.html_report import html_report
 
 
 def choice(label: str = "conv1") -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_points_and_contractions_of_a_choice_are_shown(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuning.db") as store:
         store.add([TARGET])
         store.add([plan(1, plan=choice(), model_name="net.onnx")])
-        page = html_report(store)
+        page = page_of(store)
     texts = "".join(parsed(page).texts)
     for text in ("net.onnx: auto", "1 (chosen)", "all f32", "1 int8", "2.00x", "75%", "500 µs"):
         assert text in texts
@@ -48,7 +48,7 @@ def test_names_are_escaped_and_what_is_no_choice_is_left_out(tmp_path: Path) -> 
         store.add([TARGET])
         store.add([plan(1, plan=choice(EVIL)), plan(2, plan={"points": [EVIL]})])
         store.add([plan(3, plan={**choice(), "points": []})])
-        page = html_report(store)
+        page = page_of(store)
         assert len(plans(store)) == 1
     found = parsed(page)
     assert not {"script", "img"} & set(found.tags)

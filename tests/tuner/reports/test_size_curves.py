@@ -9,9 +9,10 @@ import pytest
 
 from db.store import Store
 from tests.db.examples import TARGET, plan
-from tests.tuner.reports.test_html_report import EVIL, parsed
+from tests.tuner.pages.parsed import EVIL, parsed
+from tuner.pages.contents import PageOptions
+from tuner.pages.page import page_of
 from tuner.records.size_ranges import SizePlan, SizeRange
-from tuner.reports.html_report import html_report
 from tuner.reports.size_curves import WRONG, SizeCurves, curves_of_plans, drawn
 
 RANGE = SizeRange({"seq": (1, 64)}, {})
@@ -27,7 +28,7 @@ def test_whole_models_are_drawn_where_they_were_measured_else_kernels(tmp_path: 
         store.add([plan(2, plan=kernels.to_json(), model_name="parts.onnx")])
         store.add([plan(3, plan={"seconds": 1}, model_name="none.onnx")])
         found = {curves.title.split(",")[0]: curves for curves in curves_of_plans(store)}
-        page = html_report(store)
+        page = page_of(store)
     assert found["whole.onnx"].lines == (("tuned", (1e-5, 1e-3)), ("untuned", (2e-5, 1e-3)))
     assert found["kernels of parts.onnx"].lines[0] == ("tuned", (1e-6, 1e-4))
     assert len(found) == 2
@@ -47,7 +48,7 @@ def test_wrong_outputs_have_no_place_in_a_curve(
     assert len(ours["points"].split()) == 2
     assert len(other["points"].split()) == 2 - seconds.count(None)
     with Store.open(tmp_path / "tuning.db") as store:
-        page = html_report(store, [curves])
+        page = page_of(store, PageOptions(benches=[curves]))
     found = parsed(page)
     assert not {"script", "img"} & set(found.tags)
     assert any(WRONG in text for text in found.texts)

@@ -1,0 +1,1 @@
+"""Pages: what databases hold as self-contained HTML, for people who look at it in the morning."""

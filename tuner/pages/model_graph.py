@@ -1,0 +1,150 @@
+"""A model as a drawing: its steps as boxes, coloured by their time, joined by what they read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler.runtime.profile import COPY
+from tuner.pages.layered import Layout, layered
+from tuner.pages.packed import shortened
+from tuner.records.model_latencies import ModelStep
+from tuner.reports.report import format_seconds, format_share
+
+MOST_STEPS = 600
+"""Of a drawing; the rest of a larger model is left out of it."""
+COLUMNS = 7
+_WIDTH, _HEIGHT = 124, 36  # of a box
+_GAP, _ROW, _LINE = 26, 8, 26  # between columns, boxes of a layer, and lines
+_MARGIN = 10
+_CHARACTERS = 19  # of a name that fit into a box
+_SHADES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A step of a drawing: `shade` goes from 0 (no time) to 9, `anchor` is its kernel's or ""."""
+
+    x: float
+    y: float
+    name: str
+    time: str
+    title: str
+    shade: int
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Boxes and edges, as paths of SVG with the numbers of the boxes at both ends."""
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    edges: tuple[tuple[str, int, int], ...]
+    left_out: int
+
+    box_width: float = _WIDTH
+    box_height: float = _HEIGHT
+
+
+def drawing_of(steps: Sequence[ModelStep], anchors: Mapping[str, str]) -> Drawing:
+    """The steps of a model; `anchors` are places in the page by workload key."""
+    shown = steps[:MOST_STEPS]
+    layout = layered([step.reads for step in shown], COLUMNS)
+    tops = _tops(layout)
+    total = math.fsum(step.seconds or 0.0 for step in steps)
+    most = max((step.seconds or 0.0 for step in steps), default=0.0)
+    boxes = []
+    for step, spot in zip(shown, layout.spots, strict=True):
+        x = _MARGIN + spot.column * (_WIDTH + _GAP)
+        y = tops[spot.line] + spot.place * (_HEIGHT + _ROW)
+        boxes.append(_box(step, x, y, total, most, anchors))
+    edges = []
+    for reader, (step, spot) in enumerate(zip(shown, layout.spots, strict=True)):
+        for source in step.reads:
+            other = layout.spots[source]
+            path = _path(boxes[source], boxes[reader], spot.line - other.line)
+            edges.append((path, source, reader))
+    width = 2 * _MARGIN + min(COLUMNS, 1 + _last(layout)) * (_WIDTH + _GAP) - _GAP
+    return Drawing(width, tops[-1], tuple(boxes), tuple(edges), len(steps) - len(shown))
+
+
+def _tops(layout: Layout) -> list[float]:
+    """Where each line begins, and where the last one ends."""
+    tops: list[float] = [_MARGIN + _LINE / 2]
+    for count in layout.heights:
+        tops.append(tops[-1] + count * (_HEIGHT + _ROW) - _ROW + _LINE)
+    return tops
+
+
+def _last(layout: Layout) -> int:
+    return max((spot.column for spot in layout.spots), default=0)
+
+
+def _box(
+    step: ModelStep, x: float, y: float, total: float, most: float, anchors: Mapping[str, str]
+) -> Box:
+    seconds = step.seconds
+    told = "" if seconds is None else format_seconds(seconds)
+    shade = 0
+    if seconds is not None and most > 0:
+        shade = math.ceil(_SHADES * math.sqrt(seconds / most))
+    share = f", {format_share(seconds / total)} of the steps" if seconds and total > 0 else ""
+    title = f"{step.name}{f' {step.key[:8]}' if step.key else ''}: {told or 'not timed'}{share}"
+    anchor = anchors.get(step.key, "") if step.name != COPY else ""
+    return Box(x, y, shortened(step.name, _CHARACTERS), told, title, shade, anchor)
+
+
+def _path(source: Box, reader: Box, lines: int) -> str:
+    """From the right side of a box to the left one of another, around what is between them."""
+    x, y = source.x + _WIDTH, source.y + _HEIGHT / 2
+    end_x, end_y = reader.x, reader.y + _HEIGHT / 2
+    if lines == 0 and end_x - x <= _GAP + 1:
+        bend = (end_x - x) / 2
+        return f"M{x:g} {y:g}C{x + bend:g} {y:g} {end_x - bend:g} {end_y:g} {end_x:g} {end_y:g}"
+    half, radius = _GAP / 2, 6
+    if lines == 0:  # above the boxes between
+        over = min(source.y, reader.y) - _ROW
+        return _corners(
+            [
+                (x, y),
+                (x + half, y),
+                (x + half, over),
+                (end_x - half, over),
+                (end_x - half, end_y),
+                (end_x, end_y),
+            ],
+            radius,
+        )
+    over = reader.y - _LINE / 2 if reader.y > source.y else reader.y + _HEIGHT + _ROW / 2
+    return _corners(
+        [
+            (x, y),
+            (x + half, y),
+            (x + half, over),
+            (end_x - half + 4, over),
+            (end_x - half + 4, end_y),
+            (end_x, end_y),
+        ],
+        radius,
+    )
+
+
+def _corners(points: Sequence[tuple[float, float]], radius: float) -> str:
+    """A path along points with rounded corners."""
+    path = f"M{points[0][0]:g} {points[0][1]:g}"
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        enter, leave = _towards(corner, before, radius), _towards(corner, after, radius)
+        path += f"L{enter[0]:g} {enter[1]:g}Q{corner[0]:g} {corner[1]:g} {leave[0]:g} {leave[1]:g}"
+    return path + f"L{points[-1][0]:g} {points[-1][1]:g}"
+
+
+def _towards(
+    corner: tuple[float, float], other: tuple[float, float], radius: float
+) -> tuple[float, float]:
+    """The point so far from a corner on the way to another, halfway at most."""
+    length = math.hypot(other[0] - corner[0], other[1] - corner[1])
+    share = min(radius, length / 2) / length if length else 0.0
+    return corner[0] + share * (other[0] - corner[0]), corner[1] + share * (other[1] - corner[1])

@@ -1,0 +1,171 @@
+"""The models of a page: what each job came to, and how the model does beside other engines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from db.records import JobRecord
+from tuner.pages.contents import Contents
+from tuner.pages.kernels import Kernel
+from tuner.pages.model_graph import drawing_of
+from tuner.records.model_latencies import EngineTime, MeasuredModel, ModelTimes, Ratio
+from tuner.reports.gains import gain, gain_class
+from tuner.reports.report import format_duration, format_seconds, format_share, format_time
+
+MOST_DRAWN = 6
+"""Models of which the graph is drawn, the newest; `--full` draws all."""
+_STATES = {"lost": "lost: its process is gone, what it recorded is kept"}
+
+
+def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, Any]]:
+    """A section for each model under each target and thread count, the newest first."""
+    groups: dict[tuple[str, str, int, str], list[MeasuredModel]] = {}
+    for found in contents.models:
+        record = found.record
+        shared = record.model_hash, record.target, record.threads, record.numerics
+        groups.setdefault(shared, []).append(found)
+    sections = []
+    for number, ((_, target, threads, numerics), group) in enumerate(groups.items()):
+        drawn = number < MOST_DRAWN or contents.options.full
+        anchors = {
+            kernel.key.workload: kernel.anchor
+            for kernel in kernels
+            if (kernel.key.target, kernel.key.threads) == (target, threads)
+        }
+        sections.append(
+            {
+                "name": group[0].record.model_name,
+                "target": _cpu(contents, target),
+                "threads": threads,
+                "numerics": numerics,
+                "runs": [_run(found) for found in group],
+                "engines": _engines(group),
+                **(_drawing(group, anchors) if drawn else {"drawing": None}),
+            }
+        )
+    return sections
+
+
+def _cpu(contents: Contents, key: str) -> str:
+    target = contents.targets.get(key)
+    description = target.description if target is not None else None
+    cpu = description.get("cpu") if isinstance(description, dict) else None
+    return str(cpu or key)
+
+
+def _run(found: MeasuredModel) -> dict[str, Any]:
+    """What one job, benchmark or check found."""
+    record, times = found.record, found.times
+    ratio = times.over_untuned
+    sizes = ", ".join(f"{name}={size}" for name, size in times.sizes.items())
+    return {
+        "purpose": record.purpose,
+        "job": (record.job or "")[:8],
+        "created": format_time(record.created),
+        "machine": str(record.machine.get("cpu", "-")),
+        "sizes": sizes,
+        "llvm": times.llvm,
+        "tuned": format_seconds(times.tuned),
+        "untuned": None if times.untuned is None else format_seconds(times.untuned),
+        "gain": None if ratio is None else gain(ratio.ratio, ratio.low, ratio.high),
+        "gain_class": "same" if ratio is None else gain_class(ratio.low, ratio.high),
+        "interval": None if ratio is None else _interval(ratio),
+        "refused": _refused(times.refused),
+        "claims": _claims(times),
+    }
+
+
+def _interval(ratio: Ratio) -> dict[str, float]:
+    """The bar of a time over the untuned one's, in per cent of the width; the mark is at 1."""
+    end = max(1.1, 1.05 * ratio.high)
+    places = {"low": ratio.low, "ratio": ratio.ratio, "high": ratio.high, "one": 1.0}
+    return {name: round(100 * value / end, 2) for name, value in places.items()}
+
+
+def _refused(refused: Ratio | None) -> str:
+    if refused is None:
+        return ""
+    return (
+        "newer schedules made the model slower than the former ones and were not kept: "
+        f"over the untuned model {gain(refused.ratio, refused.low, refused.high)}"
+    )
+
+
+def _claims(times: ModelTimes) -> dict[str, str] | None:
+    """What the search expected of all kernels together, and what its finalists came to."""
+    if times.claimed is None or times.confirmed is None:
+        return None
+    return {
+        "claimed": format_seconds(times.claimed),
+        "confirmed": format_seconds(times.confirmed),
+        "kept": format_share(times.confirmed / times.claimed - 1.0),
+    }
+
+
+def _engines(group: Sequence[MeasuredModel]) -> list[dict[str, str]]:
+    """The newest benchmark beside other engines."""
+    for found in group:
+        if found.times.engines:
+            return [_engine(engine) for engine in found.times.engines]
+    return []
+
+
+def _engine(engine: EngineTime) -> dict[str, str]:
+    over = engine.over_ours
+    is_ours = over.ratio == over.low == over.high == 1.0
+    times = "-" if is_ours else f"{over.ratio:.2f} ({over.low:.2f} to {over.high:.2f})"
+    error = "-" if engine.error is None else f"{engine.error:.1e}"
+    return {
+        "engine": engine.engine,
+        "numerics": engine.numerics,
+        "sizes": engine.sizes,
+        "seconds": format_seconds(engine.seconds),
+        "over": "wrong outputs" if engine.wrong else times,
+        "error": error,
+        "class": "ours" if is_ours else "same" if over.low <= 1 <= over.high else "",
+    }
+
+
+def _drawing(group: Sequence[MeasuredModel], anchors: Mapping[str, str]) -> dict[str, Any]:
+    """The newest run with steps, and how much of the model's time they are."""
+    for found in group:
+        if found.times.steps:
+            spent = math.fsum(step.seconds or 0.0 for step in found.times.steps)
+            return {
+                "drawing": drawing_of(found.times.steps, anchors),
+                "steps": len(found.times.steps),
+                "steps_seconds": format_seconds(spent) if spent else "",
+                "steps_of": format_time(found.record.created),
+            }
+    return {"drawing": None}
+
+
+def jobs_of(contents: Contents) -> list[dict[str, Any]]:
+    """A row for each job. Measurements that were lost to noise have not failed."""
+    return [_job(contents, job) for job in contents.jobs]
+
+
+def _job(contents: Contents, job: JobRecord) -> dict[str, Any]:
+    progress = job.progress if isinstance(job.progress, dict) else {}
+    counts = {name: _count(progress.get(name)) for name in ("trials", "failures", "scattered")}
+    found = next((m for m in contents.models if m.record.job == job.id), None)
+    ratio = None if found is None else found.times.over_untuned
+    lasted = (job.finished or job.updated) - job.started
+    return {
+        "id": job.id[:8],
+        "model": job.model_name,
+        "started": format_time(job.started),
+        "duration": format_duration(lasted) if math.isfinite(lasted) else "-",
+        "state": _STATES.get(job.state, job.state),
+        "kernels": len(job.tasks),
+        **counts,
+        "gain": "-" if ratio is None else gain(ratio.ratio, ratio.low, ratio.high),
+        "gain_class": "same" if ratio is None else gain_class(ratio.low, ratio.high),
+    }
+
+
+def _count(value: object) -> str:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return str(value) if is_count else "-"

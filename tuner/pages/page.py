@@ -1,0 +1,119 @@
+"""The page that `tune report` writes: one file, without anything from elsewhere.
+
+records -> contents -> kernels, models, jobs -> a template and compressed JSON -> HTML
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from compiler.content_cache import ContentCache
+from configs.settings import cache_folder, load_settings
+from db.store import Store
+from tuner.pages import plots
+from tuner.pages.contents import Contents, PageOptions, read_contents
+from tuner.pages.kernel_code import SECONDS, CodeMaker
+from tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
+from tuner.pages.models import jobs_of, models_of
+from tuner.pages.packed import packed, packed_text, visible
+from tuner.reports import html_plans, size_curves
+from tuner.reports.size_curves import curves_of_plans, drawn
+from tuner.reports.terminal import printable
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def page_of(store: Store, options: PageOptions | None = None) -> str:
+    """The page about a database. Raises SettingsError for jobs and builds that there are not."""
+    return html_of(parts_of(store, options or PageOptions()))
+
+
+def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
+    """What a page shows, by its parts. Raises SettingsError as `page_of` does."""
+    contents = read_contents(store, options)
+    kernels = kernels_of(contents)
+    folder = cache_folder(load_settings())
+    cache = None if folder is None else ContentCache(folder)
+    maker = CodeMaker(cache, None if options.full else SECONDS)
+    return {
+        "name": contents.name,
+        "jobs": jobs_of(contents),
+        "models": models_of(contents, kernels),
+        "kernels": rows_of(kernels),
+        "details": {kernel.anchor: _details(contents, kernel, maker) for kernel in kernels},
+        "left_out": contents.left_out,
+        "plans": html_plans.plans(store),
+        "size_curves": drawn([*options.benches, *curves_of_plans(store)]),
+    }
+
+
+def _details(contents: Contents, kernel: Kernel, maker: CodeMaker) -> dict[str, Any]:
+    code = maker.code_of(kernel, contents.targets.get(kernel.key.target))
+    return details_of(kernel, None, code)
+
+
+def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts as JSON values, without drawings."""
+    models = [
+        {name: value for name, value in model.items() if name != "drawing"}
+        for model in parts["models"]
+    ]
+    kernels = [{**row, "details": parts["details"][row["anchor"]]} for row in parts["kernels"]]
+    named = ("name", "jobs", "plans", "size_curves", "left_out")
+    return dict(visible({**{n: parts[n] for n in named}, "models": models, "kernels": kernels}))
+
+
+def html_of(parts: Mapping[str, Any]) -> str:
+    """The parts as one HTML file.
+
+    No script runs but the page's own, which its policy names by a number drawn for the page; what
+    comes from records could not load anything either.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_visible,
+    )
+    return environment.get_template("report.jinja").render(
+        **parts,
+        nonce=secrets.token_hex(16),
+        packed_details={name: packed(value) for name, value in parts["details"].items()},
+        figures=_packed_figures(),
+        library=_packed_library(),
+        style=_own("report.css"),
+        script=_own("report.js"),
+        curves_size=(size_curves.WIDTH, size_curves.HEIGHT),
+        plan_size=(html_plans.WIDTH, html_plans.HEIGHT),
+    )
+
+
+@cache
+def _packed_figures() -> str:
+    return packed(plots.figures())
+
+
+@cache
+def _packed_library() -> str:
+    return packed_text(plots.library())
+
+
+def _own(name: str) -> Markup:
+    """A file of ours that goes into the page as it is."""
+    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def _visible(value: Any) -> Any:
+    """Control characters are no HTML, and those of direction would turn a line round."""
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return printable(value) if is_text else value
