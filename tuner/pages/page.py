@@ -17,7 +17,6 @@ from markupsafe import Markup
 from compiler.content_cache import ContentCache
 from configs.settings import cache_folder, load_settings
 from db.store import Store
-from tuner.pages import plots
 from tuner.pages.contents import Contents, PageOptions, read_contents
 from tuner.pages.kernel_code import SECONDS, CodeMaker
 from tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
@@ -76,6 +75,7 @@ def html_of(parts: Mapping[str, Any]) -> str:
     No script runs but the page's own, which its policy names by a number drawn for the page; what
     comes from records could not load anything either.
     """
+    figures, library = _plots()
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -89,8 +89,8 @@ def html_of(parts: Mapping[str, Any]) -> str:
         **parts,
         nonce=secrets.token_hex(16),
         packed_details={name: packed(value) for name, value in parts["details"].items()},
-        figures=_packed_figures(),
-        library=_packed_library(),
+        figures=figures,
+        library=library,
         style=_own("report.css"),
         script=_own("report.js"),
         curves_size=(size_curves.WIDTH, size_curves.HEIGHT),
@@ -99,13 +99,13 @@ def html_of(parts: Mapping[str, Any]) -> str:
 
 
 @cache
-def _packed_figures() -> str:
-    return packed(plots.figures())
-
-
-@cache
-def _packed_library() -> str:
-    return packed_text(plots.library())
+def _plots() -> tuple[str, str]:
+    """The figures and the library that draws them, packed; nothing where that is not installed."""
+    try:
+        from tuner.pages import plots
+    except ModuleNotFoundError:
+        return "", ""
+    return packed(plots.figures()), packed_text(plots.library())
 
 
 def _own(name: str) -> Markup:

@@ -106,6 +106,10 @@ function fill(value, data) {
 }
 
 async function plot(place, name, data) {
+  if (!document.getElementById("data-library").textContent) {
+    place.textContent = "No plots: the page was made without the library that draws them (pip install bokeh).";
+    return;
+  }
   const style = getComputedStyle(document.documentElement);
   const colors = { "#010101": style.getPropertyValue("--dim").trim(), "#020202": style.getPropertyValue("--line").trim() };
   const text = (await started()).replace(/#010101|#020202/g, (found) => colors[found]);
