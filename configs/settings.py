@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from configs.errors import SettingsError
 from configs.layers import Layers, find_file, names_in
 from configs.private_folder import writable_by_others
 
@@ -263,6 +264,20 @@ def cache_folder(settings: Settings) -> Path | None:
     """
     folder = _named_cache_folder(settings)
     return None if folder is None or writable_by_others(folder) else folder
+
+
+def state_folder() -> Path:
+    """Where this program notes what outlives a command: what `tune farm` has started.
+
+    `tunefarm` in the user's folder for such notes ($XDG_STATE_HOME or ~/.local/state).
+    Raises SettingsError for a user without a home.
+    """
+    states = os.environ.get("XDG_STATE_HOME")
+    try:
+        return (Path(states) if states else Path.home() / ".local" / "state") / "tunefarm"
+    except RuntimeError as error:
+        hint = "XDG_STATE_HOME names a folder"
+        raise SettingsError("this user has no home to keep notes in", hint=hint) from error
 
 
 def cache_problem(settings: Settings) -> str:

@@ -109,6 +109,8 @@ HOMES = {
     "ml_dtypes": ("compiler/types/dtypes.py",),
     "packaging": ("tuner/doctor/program.py",),
     "ray": (
+        "measure/farm/farm_daemon.py",
+        "measure/farm/farm_status.py",
         "measure/farm/ray_calls.py",
         "measure/farm/ray_cluster.py",
         "measure/farm/ray_nodes.py",

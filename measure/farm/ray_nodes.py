@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from compiler.errors import MeasureError
 from compiler.target import Target
+from measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
 from measure.farm.farm_versions import differences, versions
 from measure.farm.overlap import settle_overlap
 from measure.farm.ray_start import draining_nodes
@@ -25,8 +26,6 @@ from measure.machine import available_cores
 from measure.sandbox.node_kind import kind_of, this_node
 
 _INSPECT_SECONDS = 60.0
-SLOTS_LABEL = "tunefarm-slots"
-NICENESS_LABEL = "tunefarm-niceness"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,12 @@ are off, and address="local" never joins someone else's cluster.
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -27,6 +24,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from compiler.errors import MeasureError
 from compiler.target import host_target
 from configs.remains import make_folder, on_leaving
+from measure.farm.authentication import authentication, environment
+from measure.farm.farm_process import is_loopback
 from measure.farm.node_watch import NodeWatch
 from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from measure.farm.ray_address import check_address
@@ -281,7 +280,7 @@ class RayRunner(PipelineRunner):
 def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | None) -> None:
     address = wanted.address
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    environment = {**_ENVIRONMENT, **_authentication(address, wanted.token_file)}
+    variables = {**_ENVIRONMENT, **authentication(address, wanted.token_file)}
     if address == "local":
         options |= {
             "num_cpus": len(plan.build_cores),
@@ -291,8 +290,8 @@ def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | No
         }
     try:
         with (
-            _environment({**environment, "PYTHONPATH": python_path(), TAG_VARIABLE: tag}),
-            ray_among_us(alone=address == "local"),
+            environment({**variables, "PYTHONPATH": python_path(), TAG_VARIABLE: tag}),
+            ray_among_us(alone=address == "local" or is_loopback(address.rpartition(":")[0])),
         ):
             read_authentication_again()
             ray.init(address=address, **options)
@@ -301,35 +300,3 @@ def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | No
             f"Ray did not start (address {address!r}): {error}",
             hint="the local runner measures on this machine without Ray",
         ) from error
-
-
-def _authentication(address: str, token_file: str | None) -> dict[str, str]:
-    """Ray's settings for tokens: an embedded cluster has one that nobody else knows.
-
-    Ray gives whoever reaches its ports the right to run code. Without a token file, a cluster that
-    is joined gets what the user's environment says.
-    """
-    if address == "local":
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    if token_file is None:
-        return {}
-    if not Path(token_file).is_file():
-        raise MeasureError(
-            f"there is no token file {token_file}", hint="see measure.token_file in the settings"
-        )
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(token_file).resolve())}
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes that are started meanwhile."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]

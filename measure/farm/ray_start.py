@@ -21,7 +21,7 @@ from ray import _raylet
 from ray._private import ray_constants, state, utils
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's own switch for systems on which it must not listen elsewhere; false for those alone."""
 
 
@@ -30,11 +30,11 @@ def ray_among_us(*, alone: bool) -> Iterator[None]:
     """Ray is started within the block. `alone`: it listens on the loopback interface only."""
     with ExitStack() as stack:
         stack.enter_context(_signals_kept())
-        stack.enter_context(_replaced(utils, "set_kill_on_parent_death_linux", _begin_daemon))
+        stack.enter_context(replaced(utils, "set_kill_on_parent_death_linux", _begin_daemon))
         if alone:
-            stack.enter_context(_replaced(ray_constants, "ENABLE_RAY_CLUSTER", lambda _: False))
-            os.environ[_LOOPBACK_ALONE] = "0"
-            stack.callback(os.environ.pop, _LOOPBACK_ALONE)
+            stack.enter_context(replaced(ray_constants, "ENABLE_RAY_CLUSTER", lambda _: False))
+            os.environ[LOOPBACK_ALONE] = "0"
+            stack.callback(os.environ.pop, LOOPBACK_ALONE)
         yield
 
 
@@ -86,7 +86,8 @@ def _begin_daemon(former: Any) -> Any:
 
 
 @contextmanager
-def _replaced(place: Any, name: str, replace: Any) -> Iterator[None]:
+def replaced(place: Any, name: str, replace: Any) -> Iterator[None]:
+    """Within it a name of a module of Ray's, if there is one, is what `replace` makes of it."""
     if not hasattr(place, name):
         yield
         return

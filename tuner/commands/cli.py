@@ -21,6 +21,7 @@ from tuner.commands.database_cli import database
 from tuner.commands.docs_cli import docs
 from tuner.commands.doctor_cli import doctor
 from tuner.commands.entry import began, begins, short_lived
+from tuner.commands.farm_cli import farm
 from tuner.commands.jobs_cli import jobs
 from tuner.commands.live_cli import add_live_commands
 from tuner.commands.next_build import next_build
@@ -70,6 +71,7 @@ app = typer.Typer(
     epilog="--debug behind any command shows the traceback of an error.",
 )
 app.add_typer(database, name="db")
+app.add_typer(farm, name="farm")
 add_live_commands(app)
 app.command()(doctor)
 app.command()(verify)

@@ -1,0 +1,104 @@
+"""What a farm looks like at a moment: its nodes, and the drivers that measure on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ray.exceptions import RayError
+
+from compiler.errors import MeasureError
+from measure.farm.authentication import authentication, environment
+from measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
+from measure.farm.ray_address import check_address
+from measure.farm.ray_board import Board
+from measure.farm.ray_start import head_client, read_authentication_again
+
+_ALIVE = 0
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class FarmNode:
+    """A node of a farm; `slots` and `niceness` are None where `tune farm` has not started it."""
+
+    id: str
+    address: str
+    is_head: bool
+    cores: int
+    slots: int | None
+    niceness: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FarmDriver:
+    """A driver, and how many of its requests wait."""
+
+    name: str
+    host: str
+    process: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class FarmStatus:
+    """A farm as its head tells."""
+
+    address: str
+    versions: Mapping[str, str]
+    nodes: tuple[FarmNode, ...]
+    drivers: tuple[FarmDriver, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return asdict(self)
+
+
+def farm_status(address: str, token_file: str | None = None) -> FarmStatus:
+    """Ask the head of the farm at an address. Raises MeasureError where it does not answer."""
+    check_address(address)
+    try:
+        with environment(authentication(address, token_file)):
+            read_authentication_again()
+            board = Board(address)
+            table = head_client(address).get_all_node_info(timeout=_SECONDS)
+            drivers = board.drivers()
+            versions = board.versions() or {}
+    except RayError as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise MeasureError(f"the farm at {address} does not answer: {lines[0]}") from error
+    nodes = [_node(info) for info in table.values() if info.state == _ALIVE]
+    nodes.sort(key=lambda node: (not node.is_head, node.address, node.id))
+    return FarmStatus(
+        address,
+        versions,
+        tuple(nodes),
+        tuple(_driver(name, said) for name, said in sorted(drivers.items())),
+    )
+
+
+def _node(info: Any) -> FarmNode:
+    labels = dict(info.labels)
+    return FarmNode(
+        info.node_id.hex(),
+        str(info.node_manager_address),
+        bool(info.is_head_node),
+        int(dict(info.resources_total).get("CPU", 0)),
+        _number(labels.get(SLOTS_LABEL)),
+        _number(labels.get(NICENESS_LABEL)),
+    )
+
+
+def _driver(name: str, said: Mapping[str, Any]) -> FarmDriver:
+    process, waiting = said.get("process"), said.get("wants")
+    return FarmDriver(
+        name,
+        str(said.get("host", "")),
+        process if isinstance(process, int) else 0,
+        waiting if isinstance(waiting, int) else 0,
+    )
+
+
+def _number(text: object) -> int | None:
+    return int(str(text)) if str(text).isdecimal() else None
