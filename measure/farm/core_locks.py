@@ -13,10 +13,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -33,6 +34,7 @@ IDLE_SECONDS = 2.0
 """What a driver had no use for, for so long, it is not owed."""
 _FORGET_SECONDS = 60.0
 _YIELD_SECONDS = 0.004
+_OLD_SECONDS = 7 * 86400.0
 
 
 @dataclass(slots=True)
@@ -169,7 +171,17 @@ class CoreLocks:
 def node_locks(node: str, driver: str) -> CoreLocks:
     """The locks of this machine's cores, for the drivers of the farm's node of this id."""
     root = Path(tempfile.gettempdir(), f"tunefarm-cores-{os.geteuid()}")
+    if not (root / node).exists():
+        _remove_old(root)
     return CoreLocks(root / node, driver)
+
+
+def _remove_old(root: Path) -> None:
+    """Remove the folders of nodes that nobody has used for long."""
+    with suppress(OSError):
+        for folder in root.iterdir():
+            if time.time() - folder.stat().st_mtime > _OLD_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(table: Path) -> dict[str, Account]:

@@ -19,7 +19,7 @@ from ray.scripts import scripts
 
 from compiler.errors import MeasureError
 from measure.farm.farm_versions import differences, versions
-from measure.farm.ray_board import Board
+from measure.farm.ray_board import Board, no_answer
 from measure.farm.ray_start import LOOPBACK_ALONE, replaced
 
 REFUSED = "refused: "
@@ -64,10 +64,7 @@ def _compare(address: str) -> None:
     try:
         theirs = Board(address).versions()
     except RayError as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise MeasureError(
-            f"the farm at {address} does not let this machine in ({lines[0]}): is the token its?"
-        ) from error
+        raise MeasureError(no_answer(address, error)) from error
     if theirs is not None and (different := differences(versions(), theirs)):
         raise MeasureError(f"this machine cannot join the farm at {address}: {different}")
 

@@ -12,7 +12,7 @@ from compiler.errors import MeasureError
 from measure.farm.authentication import authentication, environment
 from measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
 from measure.farm.ray_address import check_address
-from measure.farm.ray_board import Board
+from measure.farm.ray_board import Board, no_answer
 from measure.farm.ray_start import head_client, read_authentication_again
 
 _ALIVE = 0
@@ -66,8 +66,7 @@ def farm_status(address: str, token_file: str | None = None) -> FarmStatus:
             drivers = board.drivers()
             versions = board.versions() or {}
     except RayError as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise MeasureError(f"the farm at {address} does not answer: {lines[0]}") from error
+        raise MeasureError(no_answer(address, error)) from error
     nodes = [_node(info) for info in table.values() if info.state == _ALIVE]
     nodes.sort(key=lambda node: (not node.is_head, node.address, node.id))
     return FarmStatus(

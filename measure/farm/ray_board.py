@@ -61,6 +61,15 @@ class Board:
             return None
 
 
+def no_answer(address: str, error: Exception) -> str:
+    """Why the head of the farm at an address did not answer, in a line."""
+    text = str(error).strip()
+    if "InvalidAuthToken" in text:
+        return f"the farm at {address} has another token than this one"
+    reason = text.splitlines()[0] if text else type(error).__name__
+    return f"the farm at {address} does not answer: {reason}"
+
+
 def beats_of(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Beat]:
     """What drivers have said, as far as it can be read."""
     found = {}
