@@ -55,7 +55,7 @@ EXAMPLES: Mapping[str, Example] = {
     "tune jobs remove": Example("tune jobs remove 1 --db tuning.db", runs=False),
     "tune farm": Example("tune farm status", runs=False),
     "tune farm start": Example("tune farm start", runs=False),
-    "tune farm join": Example("tune farm join HEAD:6379", runs=False),
+    "tune farm join": Example("tune farm join HEAD:6379 --token-file farm-token", runs=False),
     "tune farm status": Example("tune farm status", runs=False),
     "tune farm stop": Example("tune farm stop", runs=False),
     "tune docs": Example("tune docs\ntune docs sizes\ntune docs build"),
