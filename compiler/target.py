@@ -51,6 +51,7 @@ class Target:
 
     @property
     def has_fma(self) -> bool:
+        """Whether it multiplies and adds in one instruction."""
         return "fma" in self.features or self.triple.startswith("aarch64")
 
     @property

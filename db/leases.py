@@ -38,10 +38,12 @@ def is_lost(session: Session, job_id: int) -> bool:
 
 
 def process_of(lease: schema.Lease) -> ProcessId:
+    """The process that holds a lease."""
     return ProcessId(lease.host, lease.pid, lease.process_started)
 
 
 def is_held(lease: schema.Lease, now: float) -> bool:
+    """Whether its process is alive, or was seen so lately that it may be."""
     return is_alive(process_of(lease), lease.seen, now)
 
 

@@ -116,6 +116,7 @@ class PostgresqlServer:
             )
 
     def lock_schema(self, connection: Connection) -> None:
+        """Let no other process change the schema until the transaction ends."""
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
 
     def mark(self, connection: Connection) -> None:
@@ -168,12 +169,14 @@ class PostgresqlServer:
             return tuple(connection.execute(statement).one())
 
     def may_pass(self, error: StatementError) -> bool:
+        """Whether the same may work later: there is no server, or it is in need."""
         state = getattr(error.orig, "sqlstate", None)
         if state is None:  # no word from a server: no connection, or one that was lost
             return isinstance(error, OperationalError | InterfaceError)
         return str(state).startswith(_PASSING)
 
     def has_collided(self, error: StatementError) -> bool:
+        """Whether another transaction was in the way, so that this one is to be repeated."""
         return getattr(error.orig, "sqlstate", None) in _COLLISIONS
 
 

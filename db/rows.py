@@ -73,6 +73,7 @@ class RowIds:
         return self._once("task", key, lambda: self._task(key))
 
     def machine(self, description: Mapping[str, Any]) -> int:
+        """The row of a machine, which is made if it is new."""
         key = hash_json(description)
         values = {"key": key, "description": dict(description)}
         return self._once(
@@ -80,6 +81,7 @@ class RowIds:
         )
 
     def job(self, uid: str | None) -> int | None:
+        """The row of a job; None for none."""
         if uid is None:
             return None
         return self._once("job", uid, lambda: job_row(self._session, uid).id)

@@ -63,9 +63,11 @@ class Json(TypeDecorator[Any]):
     should_evaluate_none = True  # None is the JSON value null
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str:
+        """What goes to the database."""
         return compact_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """What comes from it."""
         return None if value is None else _parsed(value)
 
 
@@ -80,9 +82,11 @@ class PackedJson(TypeDecorator[Any]):
     should_evaluate_none = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> bytes:
+        """What goes to the database."""
         return pack(compact_json(value))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """What comes from it."""
         return None if value is None else _parsed(unpack(value))
 
 
@@ -93,9 +97,11 @@ class PackedNumbers(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        """What goes to the database."""
         return pack(compact_json(value)) if value else None
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """What comes from it."""
         return None if value is None else _parsed(unpack(value))
 
 

@@ -33,6 +33,7 @@ class Layout:
 
     @property
     def usable(self) -> int:
+        """Bytes of a page that SQLite uses."""
         return self.page_size - self.reserved
 
 

@@ -46,6 +46,7 @@ def is_task(column: InstrumentedAttribute[int]) -> ColumnElement[bool]:
 
 
 def key_of(key: TaskKey) -> dict[str, object]:
+    """The columns of a task's key by name."""
     return {name: getattr(key, name) for name in TaskKey.__slots__}
 
 

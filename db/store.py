@@ -92,6 +92,7 @@ class Store:
         return store
 
     def close(self) -> None:
+        """Let go of the database."""
         self.engine.dispose()
 
     def __enter__(self) -> Store:

@@ -46,6 +46,7 @@ class Placement:
         return Placement(tuple(value))
 
     def to_json(self) -> list[int]:
+        """The offsets as a list."""
         return list(self.offsets)
 
     @staticmethod

@@ -60,6 +60,7 @@ class TrialCounts:
 
     @staticmethod
     def of(tasks: Iterable[TaskStatus]) -> TrialCounts:
+        """The counts of these tasks together."""
         tasks = list(tasks)
         return TrialCounts(
             sum(task.trials for task in tasks), sum(task.scattered for task in tasks)
@@ -111,6 +112,7 @@ class TuneResult:
 
     @property
     def interrupted(self) -> bool:
+        """Whether it was ended before its time."""
         return self.end is End.INTERRUPTED
 
     @property

@@ -38,6 +38,7 @@ class Affine(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
+        """Whether no variable is in it."""
         return not self.terms
 
     @property
@@ -46,6 +47,7 @@ class Affine(NamedTuple):
         return sum(not isinstance(atom, str) for atom, _ in self.terms)
 
     def coefficient(self, variable: str) -> int:
+        """The number that the variable is multiplied by; 0 if it is not in it."""
         for atom, coefficient in self.terms:
             if atom == variable:
                 return coefficient
@@ -63,6 +65,7 @@ class Affine(NamedTuple):
         return add(result, integer(self.constant))
 
     def plus(self, other: Affine, scale: int = 1) -> Affine:
+        """The sum with `scale` times another one."""
         if scale == 0:
             return self
         constant = self.constant + scale * other.constant

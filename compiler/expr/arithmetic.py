@@ -10,10 +10,12 @@ from compiler.types.dtypes import DType
 
 
 def negate_integer(m: Instructions, x: str) -> str:
+    """0 - x, which wraps."""
     return m.emit("sub", m.constant(0), x)
 
 
 def integer_magnitude(m: Instructions, x: str) -> str:
+    """The magnitude of an integer; that of the least one wraps to itself."""
     if not m.dtype.is_signed:
         return x
     negated = negate_integer(m, x)
@@ -21,6 +23,7 @@ def integer_magnitude(m: Instructions, x: str) -> str:
 
 
 def sign(m: Instructions, x: str) -> str:
+    """-1, 0 or 1; of NaN NaN."""
     zero, one = m.constant(0), m.constant(1)
     positive = m.compare("gt", x, zero)
     if not m.dtype.is_signed:
@@ -32,10 +35,12 @@ def sign(m: Instructions, x: str) -> str:
 
 
 def reciprocal(m: Instructions, x: str) -> str:
+    """1 / x."""
     return m.emit("fdiv", m.constant(1), x)
 
 
 def reciprocal_root(m: Instructions, x: str) -> str:
+    """1 / sqrt(x)."""
     return reciprocal(m, m.call("llvm.sqrt", x))
 
 

@@ -122,6 +122,7 @@ class Instructions:
 
     @property
     def is_vector(self) -> bool:
+        """Whether values are vectors; else they are scalars."""
         return self._width > 0
 
     @property

@@ -137,14 +137,17 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}  # on the right
 
 
 def add(left: Expr, right: Expr) -> Expr:
+    """left + right."""
     return binary("add", left, right)
 
 
 def sub(left: Expr, right: Expr) -> Expr:
+    """left - right."""
     return binary("sub", left, right)
 
 
 def mul(left: Expr, right: Expr) -> Expr:
+    """left * right."""
     return binary("mul", left, right)
 
 

@@ -50,14 +50,17 @@ def at_most(m: Instructions, high: float, x: str) -> str:
 
 
 def magnitude(m: Instructions, x: str) -> str:
+    """|x|."""
     return m.call("llvm.fabs", x)
 
 
 def with_sign_of(m: Instructions, x: str, sign: str) -> str:
+    """The magnitude of x with the sign of another value."""
     return m.call("llvm.copysign", x, sign)
 
 
 def square_root(m: Instructions, x: str) -> str:
+    """The square root, rounded correctly."""
     return m.call("llvm.sqrt", x)
 
 
@@ -67,10 +70,12 @@ def integers(m: Instructions) -> Instructions:
 
 
 def bits_of(m: Instructions, x: str) -> str:
+    """The bits of floats as integers of the same width."""
     return m.convert("bitcast", x, integers(m).dtype)
 
 
 def from_bits(m: Instructions, bits: str) -> str:
+    """Floats of these bits."""
     return integers(m).convert("bitcast", bits, m.dtype)
 
 

@@ -52,6 +52,8 @@ class NameScope:
             self._poisoned.add(name)
 
     def is_poisoned(self, name: str) -> bool:
+        """Whether the value is one that could not be computed; inner scopes see those of outer
+        ones."""
         if name in self._poisoned:
             return True
         if name in self._values or name in self._initializers:

@@ -173,6 +173,7 @@ class OnnxNode:
         )
 
     def has(self, name: str) -> bool:
+        """Whether the node says this attribute."""
         return name in self.attributes
 
     def integer(self, name: str, default: int | None = None) -> int:

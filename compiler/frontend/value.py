@@ -54,4 +54,5 @@ class Value:
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return len(self.type.shape)

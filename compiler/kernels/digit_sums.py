@@ -57,6 +57,7 @@ class DigitForm:
 
     @property
     def chunks(self) -> int:
+        """How many chunks a sum has."""
         return self.product.inner // self.chunk
 
     @property

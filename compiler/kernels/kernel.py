@@ -24,6 +24,7 @@ class Buffer:
 
     @property
     def type(self) -> TensorType:
+        """Element type and shape as one."""
         return TensorType(self.dtype, self.shape)
 
 
@@ -65,6 +66,7 @@ class FusedKernel:
 
     @property
     def output(self) -> Stage:
+        """The last stage, whose values the kernel writes."""
         return self.stages[-1]
 
     def limited_at(self, position: int) -> bool:
@@ -80,12 +82,14 @@ class FusedKernel:
         return math.prod(self.output.shape[:position]) > 1 and self.limited_at(position)
 
     def stage(self, name: str) -> Stage:
+        """The stage of this name. Raises KeyError."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
         raise KeyError(name)
 
     def buffer(self, name: str) -> Buffer:
+        """The input of this name. Raises KeyError."""
         for buffer in self.inputs:
             if buffer.name == name:
                 return buffer

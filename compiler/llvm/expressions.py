@@ -69,6 +69,8 @@ class ExpressionEmitter(LoadEmitter):
         }
 
     def begin_statement(self, lane: Lane | None) -> None:
+        """Forget what belongs to the last statement; `lane` is the vector loop around the new
+        one."""
         self.lane = lane
         self.mask = None
         self._memo.clear()
@@ -98,6 +100,7 @@ class ExpressionEmitter(LoadEmitter):
             self._memo = memo
 
     def depends_on_lane(self, expr: Expr) -> bool:
+        """Whether the lanes of a vector may have different values of it."""
         if self.lane is None:
             return False
         known = self._axes.get(id(expr))

@@ -116,6 +116,7 @@ class LoadEmitter:
         return known
 
     def load_scalar(self, node: Load, form: Affine) -> Value:
+        """One element, from a register if one holds it."""
         held = self.registers.get(node.buffer, form, 0)
         if held is not None:
             return held
@@ -141,6 +142,7 @@ class LoadEmitter:
         return Value(name, dtype, 0)
 
     def load_contiguous(self, node: Load, form: Affine, lane: Lane) -> Value:
+        """Neighbours along the lanes, as one vector."""
         start = self.addresses.ranges[lane.variable][0]
         split = self.split(form, lane.variable)
         first = Affine(form.constant + start, split.rest)
@@ -210,6 +212,7 @@ class LoadEmitter:
         return None if all(inside) else self.both(self.mask, self.active)
 
     def both(self, mask: Value | None, other: Value | None) -> Value | None:
+        """The lanes of both masks; None is all of them."""
         if mask is None or other is None:
             return other if mask is None else mask
         return scalar_ops.binary(self.writer, "and", *self.common(mask, other))

@@ -48,6 +48,7 @@ class ResultEmitter:
         return Affine(form.constant + start, rest)
 
     def write(self, statement: Store | Carry, value: Value) -> None:
+        """Emit a statement that writes a value."""
         form = self.place_of(statement)
         if form is not None:
             self.put(statement, form, value)
@@ -95,6 +96,7 @@ class ResultEmitter:
         return True
 
     def read(self, buffer: str, form: Affine, width: int) -> Value:
+        """The value at a place of a buffer, from a register if one holds it."""
         held = self.registers.get(buffer, form, width)
         if held is not None:
             return held
@@ -114,6 +116,7 @@ class ResultEmitter:
         return Value(self.writer.emit(f"icmp ne {value.typed}, {zero}"), dtype, width)
 
     def put(self, statement: Store | Update | Dot | Carry, form: Affine, value: Value) -> None:
+        """Put a value at the place that the statement names."""
         buffer = statement.buffer
         self.addresses.written(buffer)
         active = self.expressions.active
@@ -134,6 +137,7 @@ class ResultEmitter:
     def to_memory(
         self, buffer: str, form: Affine, value: Value, active: Value | None = None
     ) -> None:
+        """Store a value at a place in memory, in the buffer's storage type."""
         pointer = self.addresses.pointer(buffer, form)
         dtype = self.addresses.storages[buffer].memory.dtype
         if dtype is DType.BOOL:

@@ -22,10 +22,12 @@ class Value(NamedTuple):
 
     @property
     def type(self) -> str:
+        """LLVM's name of the type."""
         return type_of(self.dtype, self.width)
 
     @property
     def typed(self) -> str:
+        """The value with its type, as operands are written."""
         return f"{self.type} {self.text}"
 
 
@@ -68,13 +70,16 @@ class FunctionWriter:
         self._declared: set[str] = set()
 
     def text(self) -> str:
+        """What was written so far."""
         return "\n".join(_flatten(self._out))
 
     def fresh(self, hint: str = "v") -> str:
+        """A new name of a value."""
         self._next += 1
         return f"%{hint}{self._next}"
 
     def line(self, text: str) -> None:
+        """Write a line."""
         self._out.append(text)
 
     def emit(self, operation: str) -> str:
@@ -110,6 +115,7 @@ class FunctionWriter:
         self.block = label
 
     def label(self, hint: str) -> str:
+        """A new name of a block."""
         self._next += 1
         return f"{hint}{self._next}"
 

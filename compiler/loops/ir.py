@@ -44,6 +44,7 @@ class Memory:
 
     @property
     def type(self) -> TensorType:
+        """Element type and shape as one."""
         return TensorType(self.dtype, self.shape)
 
 

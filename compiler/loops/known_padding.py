@@ -29,6 +29,7 @@ class Padding:
 
     @property
     def key(self) -> tuple[int, int, Key]:
+        """What sorts paddings, the same in every run."""
         return self.dimension, self.factor, self.outer.key
 
     def condition(self, load: Load, ranges: Ranges) -> Condition | None:

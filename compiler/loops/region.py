@@ -38,6 +38,7 @@ class User:
 
     @staticmethod
     def of(stage: Stage, values: Mapping[str, Expr], ranges: Ranges) -> User:
+        """The stage where its axes have these values, which lie within the ranges."""
         forms = {name: affine(value, ranges) for name, value in values.items()}
         under = Substitution(forms, lambda expr: substitute(expr, values))
         return User(stage.name, tuple(loads(stage.body)), under)
@@ -137,4 +138,5 @@ def free_name(axis: str) -> str:
 
 
 def free_index(axis: str) -> Index:
+    """The variable that stands for any place along an axis."""
     return index(free_name(axis))

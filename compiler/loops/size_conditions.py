@@ -36,6 +36,7 @@ class Condition:
         return self.key == other.key and self.constant >= other.constant
 
     def coefficient(self, variable: str) -> int:
+        """The number that the variable is multiplied by; 0 if it is not in it."""
         return dict(self.terms).get(variable, 0)
 
     def at(self, variable: str, value: int) -> Condition:
@@ -63,6 +64,7 @@ class Condition:
         return Condition(terms, constant, self.scale * factor, self.size)
 
     def to_expr(self) -> Expr:
+        """The condition as an expression of type bool."""
         return binary("lt", self.form.to_expr(), self.bound())
 
     def bound(self) -> Expr:

@@ -142,6 +142,7 @@ class StageState:
 
     @property
     def name(self) -> str:
+        """The name of the stage."""
         return self.stage.name
 
     @property

@@ -63,6 +63,7 @@ class Group:
 
     @property
     def output(self) -> str:
+        """The value that the group computes for others."""
         return self.nodes[-1].output
 
     @property

@@ -51,6 +51,7 @@ class ValueLimit:
 
     @property
     def period(self) -> int:
+        """Elements after which the pattern comes again."""
         return self.stride * self.extent
 
     def implies(self, other: ValueLimit) -> bool:

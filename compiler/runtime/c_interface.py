@@ -83,6 +83,7 @@ class CPort:
 
     @property
     def elements(self) -> int:
+        """How many elements a caller passes."""
         return self.type.bytes // self.type.dtype.bytes
 
 

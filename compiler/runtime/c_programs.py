@@ -53,6 +53,7 @@ class ConstantLayout:
 
     @staticmethod
     def of(programs: Sequence[ExecutableSpec]) -> ConstantLayout:
+        """The layout of several programs' constants, equal ones once."""
         arrays: list[Array] = []
         starts: list[int] = []
         known: dict[str, int] = {}

@@ -41,10 +41,12 @@ class CSizes:
 
     @property
     def inputs(self) -> list[tuple[CPort, SizedPort]]:
+        """Each input as C sees it, with its sizes."""
         return list(zip(self.interface.inputs, self.signature.inputs, strict=True))
 
     @property
     def outputs(self) -> list[tuple[CPort, SizedPort]]:
+        """Each output as C sees it, with its sizes."""
         return list(zip(self.interface.outputs, self.signature.outputs, strict=True))
 
     def operand(self, dimension: Dimension) -> str:

@@ -79,14 +79,17 @@ class Executable:
 
     @property
     def signature(self) -> Signature | None:
+        """Names, types, symbols and bounds where sizes are open; None where all are fixed."""
         return None if self._sized is None else self._sized.signature
 
     @property
     def inputs(self) -> dict[str, TensorType]:
+        """The types of the inputs by name; where sizes are open, at their upper bounds."""
         return _types(self.spec.inputs if self.signature is None else self.signature.inputs)
 
     @property
     def outputs(self) -> dict[str, TensorType]:
+        """The types of the outputs by name; where sizes are open, at their upper bounds."""
         return _types(self.spec.outputs if self.signature is None else self.signature.outputs)
 
     @property
@@ -122,6 +125,7 @@ class Executable:
 
     @property
     def kernels(self) -> tuple[KernelReport, ...]:
+        """What each kernel runs and where its schedule is from, in the order of their calls."""
         return self.spec.kernels
 
     @property
@@ -136,10 +140,12 @@ class Executable:
 
     @property
     def threads(self) -> int:
+        """Threads of the kernels' loops."""
         return int(self._runtime.threads)
 
     @property
     def idle_frames(self) -> int:
+        """Arenas that are kept for later calls."""
         return len(self._frames)
 
     def __repr__(self) -> str:

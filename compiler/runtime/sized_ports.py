@@ -74,6 +74,7 @@ class SizedArray:
 
     @property
     def grows(self) -> bool:
+        """Whether a run may need more room than is known before it."""
         return any(room.grows for room in self.rooms)
 
 

@@ -124,6 +124,7 @@ class Sketch:
 
     @property
     def size(self) -> int:
+        """How many schedules its choices make."""
         size = 1
         for choice in self.choices:
             size *= len(choice.values)
@@ -175,6 +176,7 @@ class ScheduleSpace:
         return sum(sketch.size for sketch in self.sketches)
 
     def sketch(self, name: str) -> Sketch:
+        """The sketch of this name. Raises ScheduleError."""
         try:
             return self._by_name[name]
         except KeyError:

@@ -62,14 +62,17 @@ class DType(StrEnum):
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a floating-point type, of any width."""
         return _FACTS[self].kind == "float"
 
     @property
     def is_signed(self) -> bool:
+        """Whether it holds negative numbers."""
         return _FACTS[self].kind in ("float", "signed")
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is an integer, signed or not."""
         return _FACTS[self].kind in ("signed", "unsigned")
 
     @property

@@ -47,6 +47,7 @@ class LocalBackend:
         self._slots = [_Worker(replace(settings, cores=cores), MEASURE) for cores in plan.slots]
 
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
+        """Build a candidate in one of this machine's builders."""
         worker = self._builders[index]
         core = self.plans[node].build_cores[index]
         return worker.thread.submit(worker.supervisor.build, request, core)
@@ -54,6 +55,7 @@ class LocalBackend:
     def measure(
         self, node: int, index: int, request: MeasureRequest, build: BuildResult
     ) -> Future[MeasureResult]:
+        """Check and time a candidate in one of this machine's slots."""
         worker = self._slots[index]
         return worker.thread.submit(worker.supervisor.measure, request, build)
 
@@ -63,6 +65,7 @@ class LocalBackend:
         return [pid for pid in pids if pid is not None]
 
     def close(self) -> None:
+        """End the workers, and remove their files."""
         workers = (*self._builders, *self._slots)
         for worker in workers:
             worker.supervisor.close()

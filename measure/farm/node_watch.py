@@ -23,10 +23,12 @@ class Recruit(Protocol):
     """A node that can measure, as its inspection tells."""
 
     @property
-    def plan(self) -> SlotPlan: ...
+    def plan(self) -> SlotPlan:
+        """The cores that it times on and builds on."""
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """Where it is reached."""
 
 
 class Cluster(Protocol):

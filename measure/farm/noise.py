@@ -77,6 +77,7 @@ class Noise:
 
     @property
     def verdict(self) -> Verdict:
+        """Whether differences of 2 %, of 5 %, or not even those show."""
         if self.pairs_for(FINE) <= self.most:
             return Verdict.QUIET
         return Verdict.NOISY if self.pairs_for(COARSE) <= self.most else Verdict.BUSY

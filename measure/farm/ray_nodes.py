@@ -156,4 +156,5 @@ def node_entries() -> list[NodeEntry]:
 
 
 def live_nodes() -> list[str]:
+    """The ids of the nodes that are alive."""
     return [entry.id for entry in node_entries()]

@@ -111,6 +111,7 @@ class RayBackend:
             self._start_workers(number)
 
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
+        """Build a candidate on a node, or on another one if that is lost."""
         plan = self._nodes[node].plan
         settings = replace(self._settings_of(node), cores=plan.build_cores)
         task = self._build.options(
@@ -126,6 +127,7 @@ class RayBackend:
     def measure(
         self, node: int, index: int, request: MeasureRequest, build: BuildResult
     ) -> Future[MeasureResult]:
+        """Check and time a candidate in a slot of a node."""
         if (node, index) not in self._actors and not self._is_alive(node):
             gone: Future[MeasureResult] = Future()
             gone.set_exception(SlotLostError(f"node {self._nodes[node].id} is gone"))
@@ -159,6 +161,7 @@ class RayBackend:
         return call_on_node(node.id, node.target, wanted, probe, function, arguments, seconds)
 
     def close(self) -> None:
+        """Let go of Ray, and end what this process started of it."""
         self._pin.release()
         if self._reaper is not None and not all(map(is_alive, self.daemons)):
             self._reaper.end()  # what is left of Ray goes while this process lets go of it

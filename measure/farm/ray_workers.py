@@ -43,6 +43,7 @@ class MeasuringSlot:
         return self._supervisor.pid
 
     def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
+        """Check and time a candidate, with the slot's cores for itself."""
         with _held(self._sharing, self._settings.cores, "time"):
             return self._supervisor.measure(request, build)
 

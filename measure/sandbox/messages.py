@@ -46,6 +46,7 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
+        """Take bytes as they come."""
         self._buffer += data
 
     @property

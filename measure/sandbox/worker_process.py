@@ -133,10 +133,12 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
+        """Whether the process runs."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     def request(self, message: Message, timeout: float) -> Message:

@@ -43,9 +43,11 @@ class WorkerSettings:
 
     @property
     def address_space(self) -> int:
+        """Bytes that the process may map."""
         return self.memory_bytes or int(memory_bytes() * _MEMORY_SHARE)
 
     def to_json(self) -> str:
+        """The settings as JSON text."""
         return json.dumps(asdict(self))
 
     @staticmethod

@@ -101,6 +101,7 @@ class BoundCall:
 
     @property
     def workspace_bytes(self) -> int:
+        """Bytes of the workspace."""
         return self._workspace.nbytes
 
     @property

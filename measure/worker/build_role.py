@@ -31,6 +31,7 @@ class BuildRole:
         self._kept: OrderedDict[tuple[str, str], BuiltCandidate] = OrderedDict()
 
     def answer(self, message: Message) -> Message:
+        """Build the candidate of a request."""
         fields = message.fields["request"]
         tuples = {name: tuple(fields[name]) for name in ("rivals", "placements", "sizes")}
         request = MeasureRequest(**{**fields, **tuples})

@@ -27,6 +27,7 @@ class MeasureRole:
         )
 
     def answer(self, message: Message) -> Message:
+        """Check and time the candidates of a request."""
         fields = message.fields
         if problem := self._problem or self._not_for(fields.get("target", "")):
             return Message(asdict(MeasureResult("", Status.INFRASTRUCTURE, error=problem)))

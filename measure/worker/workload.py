@@ -171,6 +171,7 @@ class Workload:
         self._copies.clear()
 
     def close(self) -> None:
+        """Let go of all buffers."""
         for _, guarded in self._constants.values():
             guarded.close()
         self._constants.clear()

@@ -43,6 +43,7 @@ class BuildReport:
 
     @property
     def tuned_share(self) -> float:
+        """The share of the estimated time that runs tuned schedules."""
         if not self.kernels:
             return 1.0
         rest = sum(use.share for use in self.kernels if use.report.schedule_source != TUNED)

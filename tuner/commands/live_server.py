@@ -58,6 +58,7 @@ class LiveServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """What to type into a browser."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def is_ours(self, host: str) -> bool:

@@ -73,6 +73,7 @@ class UsageError(typer.BadParameter):
     """Options that make no sense together or cannot be read; exit code 2."""
 
     def format_message(self) -> str:
+        """The message alone, without the usage."""
         return self.message
 
 

@@ -30,6 +30,7 @@ class Contender:
 
     @property
     def hash(self) -> str:
+        """The hash of its schedule."""
         return self.trial.schedule_hash
 
 

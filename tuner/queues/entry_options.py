@@ -75,9 +75,11 @@ class EntryOptions:
 
     @property
     def good_turns(self) -> int:
+        """Turns that ended well."""
         return sum(turn.end == GOOD for turn in self.turns)
 
     def to_json(self) -> dict[str, Any]:
+        """The options as JSON values."""
         return asdict(self)
 
 

@@ -55,6 +55,7 @@ class EntrySummary:
     night_ends: float | None
 
     def to_json(self) -> dict[str, Any]:
+        """The summary as JSON values."""
         return asdict(self)
 
 
@@ -112,6 +113,7 @@ class NightSummary:
     entries: tuple[EntrySummary, ...]
 
     def to_json(self) -> dict[str, Any]:
+        """The summary as JSON values."""
         return asdict(self)
 
 

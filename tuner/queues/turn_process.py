@@ -56,6 +56,7 @@ class TurnProcess:
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     @property

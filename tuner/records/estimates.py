@@ -33,17 +33,28 @@ class Timed(Protocol):
     """What counts of a trial here; times and intervals as in a `TrialRecord`."""
 
     @property
-    def schedule_hash(self) -> str: ...
+    def schedule_hash(self) -> str:
+        """The hash of the schedule that was measured."""
+
     @property
-    def status(self) -> str: ...
+    def status(self) -> str:
+        """How the measurement ended."""
+
     @property
-    def latency(self) -> float | None: ...
+    def latency(self) -> float | None:
+        """Seconds; None if it failed."""
+
     @property
-    def reference(self) -> str | None: ...
+    def reference(self) -> str | None:
+        """The hash of the schedule that it was measured beside."""
+
     @property
-    def low(self) -> float | None: ...
+    def low(self) -> float | None:
+        """The lower end of the ratio's 95 % interval."""
+
     @property
-    def high(self) -> float | None: ...
+    def high(self) -> float | None:
+        """The upper end of the ratio's 95 % interval."""
 
 
 _Trial = TypeVar("_Trial", bound=Timed)

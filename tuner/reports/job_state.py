@@ -43,6 +43,7 @@ class JobState:
 
     @property
     def failures(self) -> int:
+        """Trials that failed."""
         return self._total("failures")
 
     @property

@@ -43,10 +43,12 @@ class PrintableStream:
         self.raw = raw
 
     def write(self, text: str) -> int:
+        """Write the text, with escapes in the place of what would control a terminal."""
         self.raw.write(printable(text))
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:
+        """Write each line so."""
         for line in lines:
             self.write(line)
 

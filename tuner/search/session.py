@@ -60,6 +60,7 @@ class Overhead:
 
     @property
     def total(self) -> float:
+        """Seconds of the search itself."""
         return self.propose + self.train + self.record
 
 

@@ -77,6 +77,7 @@ class Standings:
 
     @root.setter
     def root(self, schedule: str) -> None:
+        """Make this the schedule that all others are compared with."""
         self._root = schedule
         self._solved = False
 

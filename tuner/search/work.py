@@ -43,6 +43,7 @@ class Work:
 
     @property
     def claim(self) -> Claim:
+        """What no other job measures meanwhile."""
         return self.task.key, self.planned.hash
 
     def beside_the_reference(self) -> Work:

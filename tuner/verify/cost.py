@@ -22,6 +22,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
+        """How long tuning would take."""
         return self.trials * self.seconds_per_trial
 
 

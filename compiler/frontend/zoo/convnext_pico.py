@@ -11,6 +11,7 @@ _EPSILON = 1e-6
 
 
 def convnext_pico(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     image, classes = size.image or 224, size.classes or 1000
     layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
     for stage, (published, depth) in enumerate(zip(_CHANNELS, _DEPTHS, strict=True)):

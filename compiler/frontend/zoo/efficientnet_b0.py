@@ -20,6 +20,7 @@ _RESIDUAL_GAIN = 0.5
 
 
 def efficientnet_b0(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     image, classes = size.image or 224, size.classes or 1000
     layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
     layer = net.conv("stem", layer, size.channels(32), 3, stride=2, padding=1, gain=1.0)

@@ -18,6 +18,7 @@ _HEAD_FEATURES = 64
 
 
 def encoder(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     tokens, layers = size.tokens or 128, size.layers or 4
     heads = max(1, round(12 * size.width))
     features = heads * _HEAD_FEATURES

@@ -6,6 +6,7 @@ from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 
 def mlp(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     classes = size.classes or 10
     layer = Layer(net.input("input", (size.batch, 784)), 784)
     for position, features in enumerate((512, 256), 1):

@@ -18,6 +18,7 @@ _RESIDUAL_GAIN = 0.5
 
 
 def mobilenet_v2(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     image, classes = size.image or 224, size.classes or 1000
     layer = stem(net, Layer(net.input("input", (size.batch, 3, image, image)), 3), size)
     for stage, (expansion, channels, count, first_stride) in enumerate(_STAGES):

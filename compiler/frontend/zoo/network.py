@@ -188,9 +188,11 @@ class NetworkBuilder:
         return Layer(output, data.channels)
 
     def relu(self, data: Layer) -> Layer:
+        """Add the network to `net`, as large as `size` says."""
         return Layer(self.node("Relu", [data.name]), data.channels)
 
     def add(self, left: Layer, right: Layer) -> Layer:
+        """Add the network to `net`, as large as `size` says."""
         return Layer(self.node("Add", [left.name, right.name]), left.channels)
 
     def max_pool(
@@ -201,6 +203,7 @@ class NetworkBuilder:
         padding: Extent = 0,
         ceil_mode: bool = False,
     ) -> Layer:
+        """Add the network to `net`, as large as `size` says."""
         output = self.node(
             "MaxPool",
             [data.name],

@@ -11,14 +11,17 @@ _RESIDUAL_GAIN = 0.5  # scale of a branch, so that sums over many blocks stay of
 
 
 def resnet18(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     _resnet(net, size, (2, 2, 2, 2), bottleneck=False)
 
 
 def resnet34(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     _resnet(net, size, (3, 4, 6, 3), bottleneck=False)
 
 
 def resnet50(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     _resnet(net, size, (3, 4, 6, 3), bottleneck=True)
 
 

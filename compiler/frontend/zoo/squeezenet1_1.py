@@ -21,6 +21,7 @@ _FEATURES: tuple[tuple[int, int] | None, ...] = (
 
 
 def squeezenet1_1(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     image, classes = size.image or 224, size.classes or 1000
     layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
     layer = net.relu(net.conv("conv1", layer, size.channels(64), 3, stride=2, gain=1.0, bias=True))

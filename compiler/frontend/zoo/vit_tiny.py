@@ -12,6 +12,7 @@ _EPSILON = 1e-6
 
 
 def vit_tiny(net: NetworkBuilder, size: Size) -> None:
+    """Add the network to `net`, as large as `size` says."""
     image, classes, layers = size.image or 224, size.classes or 1000, size.layers or 12
     features = max(1, round(_HEADS * size.width)) * _HEAD_FEATURES
     patches = (image // _PATCH) ** 2

@@ -106,12 +106,14 @@ class Finder:
         return self.graph.types[name].shape
 
     def size(self, name: str) -> int:
+        """The number of elements of a value."""
         return self.graph.types[name].size
 
     def dtype(self, name: str) -> DType:
         return self.graph.types[name].dtype
 
     def constant(self, name: str) -> Array | None:
+        """The array of a constant; None for what is computed."""
         return self.graph.constants.get(name)
 
     def number(self, name: str) -> float | None:

@@ -33,22 +33,27 @@ class AttentionContext:
 
     @property
     def kernel(self) -> FusedKernel:
+        """The kernel."""
         return self.facts.kernel
 
     @property
     def lanes(self) -> int:
+        """Elements of a vector."""
         return self.facts.lanes
 
     @property
     def output(self) -> str:
+        """The name of the stage that is written."""
         return self.kernel.output.name
 
     @property
     def batch(self) -> tuple[str, ...]:
+        """Names of the axes of batch and heads."""
         return tuple(axis.name for axis in self.parts.batch)
 
     @property
     def rows(self) -> str:
+        """The name of the axis of queries."""
         return self.parts.queries.name
 
 

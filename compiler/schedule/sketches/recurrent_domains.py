@@ -39,6 +39,7 @@ class Phase:
 
     @property
     def gates(self) -> int:
+        """How many gates a unit has."""
         return math.prod(axis.extent for axis in self.product.axes[3:-1])
 
 
@@ -52,6 +53,7 @@ class Recurrent:
 
     @property
     def output(self) -> Stage:
+        """The stage that is written."""
         return self.facts.kernel.output
 
     @property
@@ -62,6 +64,7 @@ class Recurrent:
 
     @property
     def extents(self) -> tuple[int, ...]:
+        """The extents behind the steps."""
         return self.output.shape[1:]
 
     @property

@@ -75,6 +75,7 @@ class TileContext:
 
     @property
     def roles(self) -> Roles:
+        """The role of each axis of the contraction."""
         return self.form.roles
 
     @cached_property
@@ -86,14 +87,17 @@ class TileContext:
 
     @cached_property
     def lanes(self) -> int:
+        """Elements of a vector."""
         return vector_lanes(self.kernel, self.target)
 
     @property
     def element_bytes(self) -> int:
+        """Bytes of an element of a vector."""
         return vector_type(self.kernel).bytes
 
     @cached_property
     def anchor(self) -> Stage:
+        """The stage with the contraction."""
         return self.kernel.stage(self.kernel.anchor)
 
     @cached_property

@@ -27,6 +27,7 @@ class PackLayout(Step):
 
     @property
     def layout(self) -> ConstantLayout:
+        """The layout of the packed constant."""
         return ConstantLayout(self.splits, self.order, self.winograd)
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:

@@ -15,6 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Bring the schema before this one to it."""
     for table, characters in (("targets", 200), ("machines", 64)):
         key = sa.Column("key", sa.String(characters), nullable=False, unique=True)
         create_table(table, key, *required(sa.Text(), "description"))

@@ -13,6 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Bring the schema before this one to it."""
     create_table(
         "bests",
         reference("task_id"),

@@ -48,6 +48,7 @@ _PACKED = ("schedule", "conditions")
 
 
 def upgrade() -> None:
+    """Bring the schema before this one to it."""
     op.add_column(
         "trials", sa.Column("confirmed", sa.Integer(), nullable=False, server_default=sa.text("0"))
     )

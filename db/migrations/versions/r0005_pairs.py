@@ -15,6 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Bring the schema before this one to it."""
     op.add_column("trials", sa.Column("reference", sa.String(16)))
     for name in ("ratio", "low", "high"):
         op.add_column("trials", sa.Column(name, sa.Float()))

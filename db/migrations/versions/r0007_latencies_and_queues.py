@@ -13,6 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Bring the schema before this one to it."""
     packed = sa.Text().with_variant(sa.LargeBinary(), "postgresql")
     create_table(
         "requests",
