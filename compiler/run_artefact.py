@@ -19,6 +19,7 @@ import compiler
 from compiler.errors import InputError, TunefarmError
 from compiler.runtime.array_files import as_stored, read_array, write_outputs
 from compiler.runtime.executable import Executable
+from compiler.runtime.html_text import printable_text
 from compiler.runtime.ports import AnyArray
 from compiler.types.sizes import Size
 from compiler.types.structure import plain
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
         executable.run(inputs)
         samples.append(time.perf_counter() - start)
     for name, array in outputs.items():
-        print(_printable(f"{name}: {array.dtype}{list(array.shape)}"))
+        print(printable_text(f"{name}: {array.dtype}{list(array.shape)}"))
     print(
         f"latency: median {1e3 * median(samples):.3f} ms, fastest {1e3 * min(samples):.3f} ms "
         f"({len(samples)} run(s), {executable.threads} thread(s))"
@@ -97,11 +98,6 @@ def zeros(executable: Executable, given: Mapping[str, Array]) -> dict[str, AnyAr
     types = executable.inputs_at(sizes)
     missing = {name: type for name, type in types.items() if name not in given}
     return {name: np.zeros(type.shape, type.dtype.numpy) for name, type in missing.items()}
-
-
-def _printable(text: str) -> str:
-    """Names are other people's: what would control a terminal is shown as an escape."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ HOMES = {
     "mkdocs": ("tuner/docs/", "tuner/commands/docs_hooks.py"),
     "onnxruntime": ("tuner/",),
     "openvino": ("tuner/",),
+    "IPython": ("tuner/reports/notebook.py",),
     "setuptools": ("tuner/packaging/",),
     "pytest": (),
     "hypothesis": (),

@@ -49,12 +49,13 @@ def tune(
     its ranges from the data `calibration`; `choose` does what auto is), `targets` are the CPUs of a
     cluster's nodes, each tuned for on its own (`host` is this machine), `config` is a preset or a
     TOML file, `shapes` fixes symbolic dimensions by input name; what is None comes from the
-    configuration. Ctrl-C ends it early with everything measured kept. Raises TunefarmError.
+    configuration. Ctrl-C ends it early with everything measured kept. `progress` shows the job:
+    None is a table in a notebook, updated in place, and nothing elsewhere. Raises TunefarmError.
     """
     from configs.settings import load_settings
     from tuner.calibration.options import PrecisionOptions
     from tuner.job_request import JobRequest
-    from tuner.reports.progress import Progress
+    from tuner.reports.notebook import library_progress
     from tuner.tune_sizes import tune_sizes
 
     settings = load_settings(
@@ -72,7 +73,7 @@ def tune(
         },
     )
     options = PrecisionOptions(None if calibration is None else fspath(calibration))
-    return tune_sizes(JobRequest(model, settings, options, shapes, progress or Progress()))
+    return tune_sizes(JobRequest(model, settings, options, shapes, progress or library_progress()))
 
 
 def choose(
@@ -99,7 +100,7 @@ def choose(
     from configs.settings import load_settings
     from tuner.calibration.options import PrecisionOptions
     from tuner.job_request import JobRequest
-    from tuner.reports.progress import Progress
+    from tuner.reports.notebook import library_progress
     from tuner.tune_precisions import tune_auto
 
     settings = load_settings(
@@ -115,7 +116,7 @@ def choose(
     )
     data = None if calibration is None else fspath(calibration)
     options = PrecisionOptions(data, max_error=max_error)
-    return tune_auto(JobRequest(model, settings, options, shapes, progress or Progress()))
+    return tune_auto(JobRequest(model, settings, options, shapes, progress or library_progress()))
 
 
 def build(

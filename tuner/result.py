@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from compiler.runtime.html_text import html_lines
 from tuner.building.report import BuildReport
 from tuner.confirm.latency import ModelLatency
 from tuner.confirm.placement import moved_lines
@@ -144,6 +145,16 @@ class TuneResult:
             **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
             **({} if self.size_plan is None else {"size_plan": self.size_plan.to_json()}),
         }
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: before and after, what was said, and a row per kernel."""
+        from tuner.reports.notebook import before_after, task_table
+
+        found = self.latency
+        bars = "" if found is None else before_after(found.untuned, found.tuned)
+        command = f"tuner.build({self.model!r}, db={self.database!r})"
+        lines = [f"{self.model}, job {self.job}", *summary_lines(self, command)]
+        return f"{bars}{html_lines(lines)}{task_table(self.tasks, confirmed=not self.interrupted)}"
 
     def _search_to_json(self) -> dict[str, Any]:
         """What the search claimed and what was confirmed; null where the job was interrupted."""

@@ -156,6 +156,12 @@ class Executable:
         results = ", ".join(f"{name}: {type}" for name, type in outputs)
         return f"<Executable {self.spec.name}({ports}) -> {results}, {self.threads} thread(s)>"
 
+    def _repr_html_(self) -> str:
+        """What notebooks show of it."""
+        from compiler.runtime.executable_html import executable_html
+
+        return executable_html(self)
+
     def run(
         self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
     ) -> dict[str, AnyArray]:

@@ -91,6 +91,12 @@ class Profile:
         """The sum of the steps' medians."""
         return sum(step.seconds for step in self.steps)
 
+    def _repr_html_(self) -> str:
+        """What notebooks show of it."""
+        from compiler.runtime.executable_html import profile_html
+
+        return profile_html(self)
+
 
 def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -> Profile:
     """Run a model step by step, `repeat` times after a warm-up, in turns with whole runs.

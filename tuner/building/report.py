@@ -15,6 +15,7 @@ from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 if TYPE_CHECKING:
     from compiler.kernels.kernel import FusedKernel
 
+COLUMNS = "kernel key times share schedule record latency numerics note".split()
 NOTES_IN_A_HINT = 3
 SCALAR_IN_A_NOTE = 3
 
@@ -48,6 +49,14 @@ class BuildReport:
             return 1.0
         rest = sum(use.share for use in self.kernels if use.report.schedule_source != TUNED)
         return max(0.0, 1.0 - rest)  # exactly 1 if all are tuned, 0 if none is
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: a row per distinct kernel, and how much of the time is tuned."""
+        from compiler.runtime.html_text import html_lines, html_table
+
+        share = f"{format_share(self.tuned_share)} of the estimated time runs tuned schedules"
+        table = html_table(COLUMNS, [_cells(use) for use in _costliest_first(self)], texts=2)
+        return f"{table}{html_lines([share, *self.notes])}"
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -152,25 +161,35 @@ def build_tables(report: BuildReport, programs: Sequence[ProgramReport] = ()) ->
 def build_table(report: BuildReport, title: str | None = None) -> Table:
     """A row per distinct kernel, the costliest first."""
     table = Table(header_style="bold", title=title, title_justify="left", title_style="")
-    table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=1)
-    table.add_column("key", no_wrap=True)
-    for name in ("times", "share", "schedule", "record", "latency", "numerics"):
+    first, second, *figures, last = COLUMNS
+    table.add_column(first, overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column(second, no_wrap=True)
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
-    for use in sorted(report.kernels, key=lambda use: -use.share):
-        kernel = use.report
-        table.add_row(
-            kernel.name,
-            kernel.key[:KEY_CHARACTERS],
-            str(kernel.occurrences),
-            format_share(use.share),
-            kernel.schedule_source,
-            kernel.record_id or "-",
-            "-" if kernel.latency is None else format_seconds(kernel.latency),
-            kernel.numerics,
-            _note(kernel),
-        )
+    table.add_column(last, overflow="fold")
+    for use in _costliest_first(report):
+        table.add_row(*_cells(use))
     return table
+
+
+def _costliest_first(report: BuildReport) -> list[KernelUse]:
+    return sorted(report.kernels, key=lambda use: -use.share)
+
+
+def _cells(use: KernelUse) -> tuple[str, ...]:
+    """A kernel's figures, by `COLUMNS`."""
+    kernel = use.report
+    return (
+        kernel.name,
+        kernel.key[:KEY_CHARACTERS],
+        str(kernel.occurrences),
+        format_share(use.share),
+        kernel.schedule_source,
+        kernel.record_id or "-",
+        "-" if kernel.latency is None else format_seconds(kernel.latency),
+        kernel.numerics,
+        _note(kernel),
+    )
 
 
 def _note(kernel: KernelReport) -> str:

@@ -52,7 +52,7 @@ class TaskTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         """The table as wide as there is room."""
-        rows = sorted(zip(self.tasks, shares(self.tasks), strict=True), key=_costliest_first)
+        rows = sorted(zip(self.tasks, shares(self.tasks), strict=True), key=costliest_first)
         shown = rows[: self.limit]
         tasks = [task for task, _ in shown]
         columns, room = _fitting(self._columns(shown), options.max_width)
@@ -118,6 +118,7 @@ def _fitting(columns: Sequence[_Column], width: int) -> tuple[list[_Column], int
     return kept, room
 
 
-def _costliest_first(row: tuple[TaskStatus, float]) -> tuple[float, str]:
+def costliest_first(row: tuple[TaskStatus, float]) -> tuple[float, str]:
+    """The order of kernels with their shares of the model's time; those without one come last."""
     task, share = row
     return (-share if math.isfinite(share) else 0.0, task.key)
