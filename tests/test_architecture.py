@@ -123,7 +123,11 @@ HOMES = {
     "psycopg": ("db/",),
     "sqlite3": ("db/",),
     "xgboost": ("tuner/model/cost_model.py",),
-    "optuna": ("tuner/search/study_strategy.py", "tuner/search/strategies/"),
+    "optuna": (
+        "tuner/search/study_strategy.py",
+        "tuner/search/strategies/",
+        "tuner/records/optuna_study.py",
+    ),
     "pydantic": ("configs/",),
     "tomllib": ("configs/", "tuner/packaging/"),
     "typer": ("tuner/",),

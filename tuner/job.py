@@ -143,7 +143,7 @@ class Job:
         model_hash = structural_hash(self.graph)
         self._say_what_is_lost(model_hash)
         self.id = self.store.start_job(model_name, model_hash, settings, tasks).id
-        self.monitor.begin(self.store, self.id)
+        self.monitor.begin(self.store, self.id, model_name)
         self.seen = queries.last_trial(self.store)
         for task in self.tasks:
             found = queries.best(self.store, task.key)
@@ -250,6 +250,7 @@ class Job:
             self.make_runner(self.settings, self.target, self.progress.message) as runner,
             off_the_slots(self.settings),
         ):
+            self.monitor.watch(runner)
             session = self._session(runner)
             interrupt.tell(session.stop)
             interrupt.tell(finalists.stop)

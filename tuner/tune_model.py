@@ -83,7 +83,7 @@ def tune_lowered(
         except KeyboardInterrupt:
             end, state = End.INTERRUPTED, "interrupted"
         finally:
-            store.finish_job(job.id, state, request.monitor.end(job.statuses()).to_json())
+            store.finish_job(job.id, state, request.monitor.end(job.statuses(), state).to_json())
         return _result(request, job, store.name, end, results)
 
 

@@ -17,6 +17,7 @@ from typing import Protocol, Self, TypeAlias, TypeVar
 from compiler.errors import MeasureError
 from measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
 from measure.farm.slots import SlotPlan
+from measure.farm.steps import Watch, watch_step
 from measure.measurement import MeasureRequest, MeasureResult
 from measure.sandbox.worker_process import WorkerEndedError, WorkerLostError, WorkerStartError
 from measure.worker.build_candidate import BuildResult
@@ -106,6 +107,7 @@ class PipelineRunner:
         `names` are the nodes', by which all drivers order them alike. `patience`: seconds for which
         requests wait for a node to join when none is left.
         """
+        self.watch: Watch | None = None  # told of every step that has ended
         self._backend = backend
         self._threads = threads
         self._dispatcher = Dispatcher(backend.plans, retries, kinds, names)
@@ -223,12 +225,16 @@ class PipelineRunner:
         request = action.job.request
         if isinstance(action, BuildAction):
             building = self._backend.build(action.node, action.index, request)
+            if self.watch is not None:
+                watch_step(self.watch, action, building)
             building.add_done_callback(
                 lambda future: self._events.put(lambda: self._built(action, future))
             )
             return
         assert action.job.build is not None
         timing = self._backend.measure(action.node, action.index, request, action.job.build)
+        if self.watch is not None:
+            watch_step(self.watch, action, timing)
         timing.add_done_callback(
             lambda future: self._events.put(lambda: self._timed(action, future))
         )

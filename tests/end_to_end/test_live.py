@@ -22,6 +22,7 @@ from db.records import JobRecord
 from db.store import Store
 from tests.end_to_end.test_cli import CommandLine
 from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.reports.traces import assert_nested, lanes
 from tuner.reports.job_state import JobState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +114,8 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
 ) -> None:
     db = folder / "night.db"
     typed = "--model", "tiny.onnx", "--db", "night.db", "--config", "slow.toml", "--trials", "5000"
-    with started(folder, *typed) as process:
+    files = "--trace", "job.json", "--metrics", "job.prom"
+    with started(folder, *typed, *files) as process:
         first = wait_for_trials(db, 4, process)
         (told,) = json.loads(tune("status", "--db", db, "--json", "-").out)
         assert told["job"] == first and told["state"] == "running"
@@ -131,6 +133,12 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
     assert stopped.code == 0 and "interrupted" in stopped.out and "tune resume" in stopped.out
     assert f"process {os.getpid()} on " in errors and "asks this job to stop" in errors
     assert "Traceback" not in errors
+    metrics = (folder / "job.prom").read_text()
+    assert 'state="interrupted"' in metrics and "tunefarm_trials_total" in metrics
+    trace = json.loads((folder / "job.json").read_text())
+    assert_nested(trace)
+    found = {lane.split("/")[1] for lane in lanes(trace)}
+    assert {"phases", "driver", "builder 0", "timing slot 0"} <= found
     (job,) = jobs(db)
     assert job.state == "interrupted" and JobState.of(job.progress).trials >= 4
     assert "has ended already: interrupted" in tune.refuses("stop", first, "--db", db)
@@ -140,14 +148,15 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
         process.send_signal(signal.SIGKILL)
         process.wait(SECONDS)
     assert "its process is no more" in tune.refuses("stop", second, "--db", db)
-    kept = sum(trials_of(db, job) for job in (first, second))
-    ended = tune("resume", second, "--db", db, "--trials", str(kept + 2))
+    ended = tune("resume", second, "--db", db, "--minutes", "0.1")
     assert ended.code == 0, ended.err
     assert "was lost" in ended.err and "trials known from earlier runs" in ended.err
     newest, *others = jobs(db)
     assert newest.state == "finished"
     assert sorted(job.state for job in others) == ["interrupted", "lost"]
-    assert newest.settings["command"]["minutes"] < 60
+    assert newest.settings["command"]["minutes"] == 0.1
+    resumed = newest.settings["command"]["arguments"]
+    assert resumed[resumed.index("--model") + 1] == str(folder / "tiny.onnx")
     with Store.open(db, read_only=True) as store:
         assert check(store) == []
     assert "has finished" in tune.refuses("resume", newest.id, "--db", db)

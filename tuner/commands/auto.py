@@ -22,18 +22,24 @@ def choose_and_show(
     json: str | None,
     command: str,
     typed: JobCommand,
+    metrics: str | None,
+    trace: str | None,
 ) -> None:
     """Choose, and print a table of contractions, one of points, and the `command` to type next.
 
-    What was `typed` is kept with the jobs. Raises TunefarmError.
+    What was `typed` is kept with the jobs; `metrics` and `trace` are files about them. Raises
+    TunefarmError.
     """
     with signals_held():  # libraries start threads
         from tuner.job_request import JobRequest
         from tuner.precision.report import contractions_table, points_table, summary_lines
         from tuner.reports.progress import make_progress
+        from tuner.search.monitor import Monitor
         from tuner.tune_precisions import tune_auto
+    progress = make_progress()
+    monitor = Monitor(metrics=metrics, trace=trace, tell=progress.message)
+    asked = JobRequest(model, settings, options, shapes, progress, command=typed, monitor=monitor)
     try:
-        asked = JobRequest(model, settings, options, shapes, make_progress(), command=typed)
         choice = tune_auto(asked)
     except KeyboardInterrupt:
         print("interrupted; all measurements are kept, nothing is chosen", file=sys.stderr)

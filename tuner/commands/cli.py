@@ -31,11 +31,13 @@ from tuner.commands.options import (
     DumpOption,
     FunctionsOption,
     JsonOption,
+    MetricsOption,
     ModelOption,
     NumericsOption,
     ShapeOption,
     TargetsOption,
     ThreadsOption,
+    TraceOption,
     UntunedOption,
     UsageError,
     named_values,
@@ -110,6 +112,8 @@ def tune(
     runner: Annotated[
         str | None, typer.Option(metavar="ray|local", help="Who measures the candidates.")
     ] = None,
+    trace: TraceOption = None,
+    metrics: MetricsOption = None,
     json: JsonOption = None,
 ) -> None:
     """Tune the kernels of an ONNX model, then say how much faster the model has become."""
@@ -125,24 +129,33 @@ def tune(
         raise UsageError("say what to tune: tune --model FILE (or see tune --help)")
     options = tune_options(context.params)
     settings, precision, shapes = options.settings, options.precision, options.shapes
-    prepare(settings, config, model, [json], precision.files())
+    prepare(settings, config, model, [json, trace, metrics], precision.files())
     command = next_build(model, settings, config, shapes, db)
     typed = typed_command(context, settings, started)
     if settings.compile.numerics == AUTO:
         from tuner.commands.auto import choose_and_show
 
-        choose_and_show(model, settings, precision, shapes, json, command, typed)
+        choose_and_show(model, settings, precision, shapes, json, command, typed, metrics, trace)
         return
     with signals_held():  # libraries start threads
         from tuner.job_request import JobRequest
         from tuner.reports.progress import make_progress
         from tuner.reports.task_table import TaskTable
         from tuner.result import summary_lines
+        from tuner.search.monitor import Monitor
         from tuner.tune_sizes import tune_sizes
 
         tell_of_tiles(settings)
+    progress = make_progress()
     asked = JobRequest(
-        model, settings, precision, shapes, make_progress(), started=started, command=typed
+        model,
+        settings,
+        precision,
+        shapes,
+        progress,
+        started=started,
+        command=typed,
+        monitor=Monitor(metrics=metrics, trace=trace, tell=progress.message),
     )
     result = tune_sizes(asked)
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
@@ -282,21 +295,31 @@ def run(
     ] = None,
     functions: FunctionsOption = None,
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
+    trace: TraceOption = None,
     json: JsonOption = None,
 ) -> None:
     """Run a built model and time it."""
     load_modules(functions or ())
     shapes = numbers_of(shape)
     files = named_values(input, "--input", "NAME=FILE.npy")
-    check_files(writes=[output, json], reads=[artefact, *files.values()])
+    check_files(writes=[output, trace, json], reads=[artefact, *files.values()])
     import compiler
     from compiler.runtime.array_files import write_outputs
     from tuner.commands.run_model import run_model, run_parts
 
     executable = compiler.load(artefact, threads, fallback=fallback)
     outputs, result = run_model(
-        executable, files, shapes=shapes, repeat=repeat, seed=seed, profile=profile
+        executable,
+        files,
+        shapes=shapes,
+        repeat=repeat,
+        seed=seed,
+        profile=profile or trace is not None,
     )
+    if trace is not None and result.profile is not None:
+        from tuner.commands.run_trace import write_run_trace
+
+        write_run_trace(result.profile, result.model, result.threads, trace)
     if output is not None:
         write_outputs(outputs, output)
     show(json, result.to_json(), *run_parts(result))

@@ -11,7 +11,7 @@ import typer
 from configs.errors import DatabaseError
 from tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tuner.commands.command_line import show
-from tuner.commands.options import DbOption, JsonOption
+from tuner.commands.options import DbOption, JsonOption, UsageError
 from tuner.reports.terminal import console
 
 if TYPE_CHECKING:
@@ -63,15 +63,30 @@ def db_builds(
 
 @database.command("export")
 def db_export(
-    output: Annotated[str, typer.Option(metavar="FILE", help="A new file of JSON lines.")],
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A new file of JSON lines.")
+    ] = None,
+    optuna: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A new SQLite file of studies, for optuna-dashboard."),
+    ] = None,
     db: DbOption = None,
 ) -> None:
-    """Write all records to a new file of JSON lines."""
-    check_files(writes=[output], databases=[db])
-    from db.export import export_records
-
+    """Write all records to a new file: JSON lines, or studies of Optuna."""
+    if output is None and optuna is None:
+        raise UsageError("say where the records go: --output FILE or --optuna FILE")
+    check_files(writes=[output, optuna], databases=[db])
     with open_database(db) as store:
-        print(f"{export_records(store, Path(output))} trials written to {output}")
+        if output is not None:
+            from db.export import export_records
+
+            print(f"{export_records(store, Path(output))} trials written to {output}")
+        if optuna is not None:
+            from tuner.records.optuna_study import export_studies
+
+            studies, trials = export_studies(store, Path(optuna))
+            print(f"{trials} trials of {studies} kernels written to {optuna}")
+            print(f"next: {shlex.join(['optuna-dashboard', f'sqlite:///{optuna}'])}")
 
 
 @database.command("import")

@@ -60,6 +60,18 @@ FunctionsOption = Annotated[
         help="Python that registers functions which the model calls by name (repeatable).",
     ),
 ]
+TraceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Write what happened when, for ui.perfetto.dev (JSON)."
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", metavar="FILE", help="Keep a text file for Prometheus up to date meanwhile."
+    ),
+]
 UntunedOption = Annotated[
     bool, typer.Option("--untuned", help="Default schedules only, without a database.")
 ]

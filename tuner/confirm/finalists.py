@@ -25,6 +25,7 @@ from tuner.confirm.race import Race, RaceOptions
 from tuner.confirm.verdict import judge
 from tuner.records.trials import trial_record
 from tuner.search.measuring import TIMING_SHARE
+from tuner.search.monitor import FINAL
 from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask
 
@@ -178,7 +179,7 @@ class Finalists:
         schedules = [final.lineup.contenders[number].trial.schedule for number in numbers]
         longest = TIMING_SHARE * options.get("run_timeout", math.inf)
         request = MeasureRequest(
-            request_id=f"{self._job[:16]}-final-{self._number}",
+            request_id=f"{self._job[:16]}{FINAL}{self._number}",
             kernel=final.task.kernel_json,
             workload_key=final.task.key.workload,
             schedule=schedules[0],

@@ -1,14 +1,24 @@
-"""Monitor: tells those who are not the driver where a job stands, by the job's record."""
+"""Monitor: tells those who are not the driver where a job stands: by the job's record, and if they
+are asked for by a file for Prometheus and a trace.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+from configs.files import write_text
 from db.store import Store
+from measure.farm.pipeline_runner import PipelineRunner
+from measure.farm.runner import Runner
+from measure.farm.steps import Step
 from tuner.reports.job_state import JobState
+from tuner.reports.metrics import metrics_text
 from tuner.reports.report import TaskStatus
+from tuner.reports.trace import Trace
 
 RECORD_SECONDS = 5.0  # between two states of a job in the database
 
@@ -17,42 +27,75 @@ SEARCHING = "searching"
 FINALISTS = "comparing the fastest"
 SIZES = "comparing at several sizes"
 CONFIRMING = "measuring the whole model"
+_RUNNING = "running"
+FINAL = "-final-"
+"""In the ids of requests in which finalists meet."""
+_LEAST_SECONDS = 1e-4  # of what the driver does, to be traced: a look at nothing takes less
 
 
 class Monitor:
-    """Where a job stands, written down now and then; one of all jobs of a command.
+    """Where a job stands, written down now and then; one of all jobs of a command, in turn.
 
-    The methods are for the driver's thread.
+    The methods are for the driver's thread. What becomes of the files is no job's concern: one that
+    cannot be written is told of, once.
     """
 
     def __init__(
         self,
+        *,
+        metrics: str | None = None,
+        trace: str | None = None,
+        tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
+        """`metrics` and `trace` are files to write; `tell` is told what goes wrong with them."""
         self.state = JobState()
-        self._clock = clock
-        self._now = now
+        self._metrics, self._trace_file = metrics, trace
+        self._trace = None if trace is None else Trace(clock())
+        self._tell = tell
+        self._problems: set[str] = set()
+        self._clock, self._now = clock, now
         self._store: Store | None = None
-        self._job = ""
-        self._began = clock()
+        self._job = self._model = ""
+        self._began = self._entered = clock()
         self._measured: Counter[str] = Counter()
         self._phase = ""
         self._workers = 0
         self._written = -RECORD_SECONDS
+        self._lock = threading.Lock()  # steps end in threads of the runner
+        self._steps: list[Step] = []
 
-    def begin(self, store: Store, job: str) -> None:
+    def begin(self, store: Store, job: str, model: str) -> None:
         """From now on it is about this job."""
-        self._store, self._job, self._began = store, job, self._clock()
+        self._store, self._job, self._model = store, job, model
+        self._began = self._entered = self._clock()
         self._measured.clear()
         self._phase, self._workers = "", 0
+
+    def watch(self, runner: Runner) -> None:
+        """Trace what the runner does where, if it tells and there is a trace."""
+        if self._trace is not None and isinstance(runner, PipelineRunner):
+            runner.watch = self._keep
 
     def count(self, statuses: Iterable[str]) -> None:
         """Count what measurements have come to."""
         self._measured.update(map(str, statuses))
 
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """What the driver itself does in the block takes its time."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            ended = self._clock()
+            if self._trace is not None and ended - began >= _LEAST_SECONDS:
+                self._trace.slice(self._process, "driver", what, began, ended)
+
     def enter(self, phase: str, tasks: Sequence[TaskStatus], left: float | None) -> None:
         """The job does something else from now on; `left` are its seconds (None: no limit)."""
+        self._leave()
         self._phase = phase
         self._take(tasks, left, busy=0)
         self._record()
@@ -73,12 +116,26 @@ class Monitor:
         self._take(tasks, left, busy)
         self._record()
 
-    def end(self, tasks: Sequence[TaskStatus]) -> JobState:
-        """The state of the job at its end, for its record."""
-        self._phase, self._workers = "", 0
+    def end(self, tasks: Sequence[TaskStatus], state: str) -> JobState:
+        """The job has ended in this state; where it stands, for its record."""
+        self._leave()
+        self._workers = 0
         self._take(tasks, None, busy=0)
         self._store = None
+        self._write_metrics(state)
+        self._write_trace()
         return self.state
+
+    @property
+    def _process(self) -> str:
+        return f"{self._model} ({self._job[:8]})"
+
+    def _leave(self) -> None:
+        """The current phase ends here."""
+        now = self._clock()
+        if self._trace is not None and self._phase:
+            self._trace.slice(self._process, "phases", self._phase, self._entered, now)
+        self._entered, self._phase = now, ""
 
     def _take(self, tasks: Sequence[TaskStatus], left: float | None, busy: int) -> None:
         self.state = JobState(
@@ -94,5 +151,59 @@ class Monitor:
 
     def _record(self) -> None:
         self._written = self._clock()
+        self._write_metrics(_RUNNING)
         if self._store is not None:
             self._store.update_job(self._job, self.state.to_json())
+
+    def _write_metrics(self, state: str) -> None:
+        if self._metrics is None:
+            return
+        text = metrics_text(self.state, self._job, self._model, state)
+        with self._written_or_told(self._metrics):
+            write_text(self._metrics, text)
+
+    def _keep(self, step: Step) -> None:
+        with self._lock:
+            self._steps.append(step)
+
+    def _write_trace(self) -> None:
+        """Write the trace of everything so far."""
+        if self._trace is None or self._trace_file is None:
+            return
+        with self._lock:
+            steps, self._steps = self._steps, []
+        names = {task.key: task.kernel for task in self.state.tasks}
+        for step in steps:
+            add_step(self._trace, step, names.get(step.workload, step.workload))
+        with self._written_or_told(self._trace_file):
+            self._trace.write(self._trace_file)
+
+    @contextmanager
+    def _written_or_told(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if path not in self._problems:
+                self._problems.add(path)
+                self._tell(f"cannot write {path}: {error.strerror or error}")
+
+
+def add_step(trace: Trace, step: Step, kernel: str) -> None:
+    """Add a step to the lane of its worker, with its parts as far as that tells them.
+
+    What is left of it is the way there and back.
+    """
+    node = f"node {step.node}"
+    lane = f"builder {step.index}" if step.is_build else f"timing slot {step.index}"
+    name = f"finalists of {kernel}" if FINAL in step.request_id else kernel
+    told = {"status": step.status, "request": step.request_id, "workload": step.workload}
+    trace.slice(node, lane, name, step.began, step.ended, **told)
+    parts = {"timed runs": step.run_seconds, "check": step.check_seconds}
+    if step.is_build:
+        parts = {"build": step.build_seconds}
+    end = step.ended
+    for name, seconds in parts.items():  # the last one first
+        begin = max(step.began, end - max(0.0, seconds))
+        if begin < end:
+            trace.slice(node, lane, name, begin, end)
+        end = begin

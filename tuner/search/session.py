@@ -138,7 +138,9 @@ class TuningSession:
                     break
                 self._train()
                 if self._pending:
-                    self._take(self._gather())
+                    results = self._gather()
+                    with self._monitor.doing("record and learn"):
+                        self._take(results)
                 elif self._budget.is_late(self.elapsed):
                     break
                 else:
@@ -168,7 +170,8 @@ class TuningSession:
         under_way = sum(_is_for(work, target) for work in self._pending.values())
         while under_way < capacity and not self._stopped:
             if not any(_is_for(work, target) for work in self._queue):
-                self._propose(target)
+                with self._monitor.doing("propose"):
+                    self._propose(target)
             places = (n for n, work in enumerate(self._queue) if _is_for(work, target))
             place = next(places, None)
             if place is None:

@@ -1,0 +1,97 @@
+"""The monitor writes down where a job stands, seldom, and never ends a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from db import queries
+from db.store import Store
+from measure.farm.steps import Step
+from tests.tuner.commands.live_jobs import task
+from tests.tuner.reports.traces import assert_nested, lanes
+from tuner.reports.job_state import JobState
+from tuner.reports.trace import Trace
+from tuner.search.monitor import RECORD_SECONDS, Monitor, add_step
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as store:
+        yield store
+
+
+def recorded(store: Store) -> JobState:
+    return JobState.of(queries.jobs(store)[0].progress)
+
+
+def test_states_are_recorded_seldom_and_phases_at_once(store: Store) -> None:
+    clock = Clock()
+    monitor = Monitor(clock=clock, now=lambda: 1000.0)
+    monitor.begin(store, store.start_job("net", "h", {}).id, "net")
+    monitor.enter("searching", [task(0)], 60.0)
+    for number in range(1, 10):
+        clock.now += 0.9 * RECORD_SECONDS / 9
+        monitor.count(["ok", "crashed"])
+        monitor.update([task(number)], 50.0, workers=4, busy=3)
+    assert recorded(store).trials == 0 and recorded(store).phase == "searching"
+    clock.now += RECORD_SECONDS
+    monitor.update([task(10)], 40.0, workers=4, busy=2)
+    found = recorded(store)
+    assert (found.trials, found.left, found.workers, found.busy) == (10, 40.0, 4, 2)
+    assert found.measured == {"ok": 9, "crashed": 9} and found.at == 1000.0
+    monitor.enter("comparing", [task(11)], None)
+    assert recorded(store).phase == "comparing" and recorded(store).left is None
+
+
+def test_a_job_after_another_begins_anew(store: Store, tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "t.json"
+    monitor = Monitor(clock=clock, trace=str(file))
+    for model in ("first", "second"):
+        monitor.begin(store, store.start_job(model, "h", {}).id, model)
+        monitor.enter("searching", [task(3)], None)
+        monitor.count(["ok"])
+        clock.now += 7.0
+        ended = monitor.end([task(4)], "finished")
+        assert ended.measured == {"ok": 1} and ended.elapsed == 7.0 and ended.phase == ""
+    found = lanes(json.loads(file.read_text()))
+    (first,), (second,) = (found[lane] for lane in sorted(found))
+    assert first["dur"] == second["dur"] == 7e6 and second["ts"] == first["ts"] + 7e6
+
+
+def test_a_file_that_cannot_be_written_is_told_once(store: Store, tmp_path: Path) -> None:
+    said: list[str] = []
+    gone = tmp_path / "gone"
+    monitor = Monitor(metrics=str(gone / "m"), trace=str(gone / "t"), tell=said.append)
+    monitor.begin(store, store.start_job("net", "h", {}).id, "net")
+    for phase in ("preparing", "searching"):
+        monitor.enter(phase, [task(1)], None)
+    monitor.end([task(1)], "finished")
+    assert len(said) == 2 and all(line.startswith(f"cannot write {gone}") for line in said)
+
+
+def test_parts_of_a_step_lie_within_it() -> None:
+    trace = Trace()
+    add_step(trace, Step(True, 0, 0, "1", "key", 0.0, 1.0, "ok", build_seconds=0.9), "conv")
+    # What the worker tells may be longer than what was seen of it here.
+    more = Step(False, 0, 0, "1", "key", 1.0, 2.0, "ok", check_seconds=3.0, run_seconds=0.5)
+    add_step(trace, more, "conv")
+    add_step(trace, Step(False, 0, 0, "x-final-3", "key", 2.0, 3.0), "conv")
+    found = trace.to_json()
+    assert_nested(found)
+    names = {lane: [event["name"] for event in events] for lane, events in lanes(found).items()}
+    assert names["node 0/builder 0"] == ["conv", "build"]
+    slot = ["conv", "check", "timed runs", "finalists of conv"]
+    assert names["node 0/timing slot 0"] == slot
