@@ -68,7 +68,10 @@ EXAMPLES: Mapping[str, Example] = {
         'tune db show "$key" --db tuning.db --top 5'
     ),
     "tune db builds": Example("tune db builds --db tuning.db"),
-    "tune db export": Example("tune db export --db tuning.db --output night.jsonl"),
+    "tune db export": Example(
+        "tune db export --db tuning.db --output night.jsonl\n"
+        "tune db export --db tuning.db --optuna study.db       # for optuna-dashboard"
+    ),
     "tune db import": Example(
         "tune db export --db tuning.db --output night.jsonl\n"
         "tune db import night.jsonl --db other.db"
