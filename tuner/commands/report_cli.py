@@ -24,7 +24,9 @@ def report(
     ] = None,
     builds: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="What changed from one build to another."),
+        typer.Option(
+            metavar="A B", help="What changed from one build (its artefact's beginning) to another."
+        ),
     ] = None,
     bench: Annotated[
         list[str] | None,
@@ -38,7 +40,8 @@ def report(
     """Write a page about models, jobs and kernels of a database: one file that needs no network.
 
     With --against the page begins with what changed between two jobs, with --builds between two
-    builds, which `tune db builds --ids` lists.
+    builds, which `tune db builds` lists by the
+    beginnings of their artefacts.
     """
     if html is None and json is None:
         raise UsageError("say where the page goes: --html FILE (or --json FILE for the values)")

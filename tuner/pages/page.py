@@ -17,6 +17,7 @@ from markupsafe import Markup
 from compiler.content_cache import ContentCache
 from configs.settings import cache_folder, load_settings
 from db.store import Store
+from tuner.pages.comparison import compared
 from tuner.pages.contents import Contents, PageOptions, read_contents
 from tuner.pages.kernel_code import SECONDS, CodeMaker
 from tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
@@ -48,6 +49,7 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
         "kernels": rows_of(kernels),
         "details": {kernel.anchor: _details(contents, kernel, maker) for kernel in kernels},
         "left_out": contents.left_out,
+        "comparison": compared(store, contents, kernels),
         "plans": html_plans.plans(store),
         "size_curves": drawn([*options.benches, *curves_of_plans(store)]),
     }
@@ -65,7 +67,7 @@ def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
         for model in parts["models"]
     ]
     kernels = [{**row, "details": parts["details"][row["anchor"]]} for row in parts["kernels"]]
-    named = ("name", "jobs", "plans", "size_curves", "left_out")
+    named = ("name", "jobs", "comparison", "plans", "size_curves", "left_out")
     return dict(visible({**{n: parts[n] for n in named}, "models": models, "kernels": kernels}))
 
 
