@@ -49,6 +49,10 @@ class DatabaseError(TunefarmError):
     """A tuning database cannot be opened, read or written."""
 
 
+class LeaseTakenError(DatabaseError):
+    """Another process goes on with a job that this one was at work on."""
+
+
 class DatabaseUnavailableError(DatabaseError):
     """A tuning database cannot be used at the moment: its disk is full or fails, or others hold it.
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from configs.errors import LeaseTakenError
 from db import schema
 from db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
 from db.processes import machine_name
@@ -38,10 +39,40 @@ class LostJob:
     where: str
 
 
-def renew_lease(store: Store, job: str) -> None:
-    """Say that this process is at work on the job. Raises DatabaseError; does not wait."""
+def renew_lease(store: Store, job: str) -> bool:
+    """Say that this process is at work on the job; whether the lease had lapsed meanwhile.
+
+    A job that was taken to be lost, because its process was stopped for long, runs again. Raises
+    LeaseTakenError if another process goes on with it, and DatabaseError; does not wait.
+    """
     with store.writing() as session:
+        row = job_row(session, job)
+        lapsed = row.state == "lost"
+        if lapsed and (heir := _heir(session, row)) is not None:
+            raise LeaseTakenError(
+                f"{heir} goes on with this job, which was taken to be lost while it was stopped",
+                hint="what was measured is recorded; tune status shows both",
+            )
+        if lapsed:
+            row.state, row.finished = "running", None
         hold_lease(session, job)
+        return lapsed
+
+
+def _heir(session: Session, row: schema.Job) -> str | None:
+    """The process at work on a later job that is this one again, for people; None if none is."""
+    later = select(schema.Job).where(
+        schema.Job.id > row.id,
+        schema.Job.state == "running",
+        schema.Job.model_hash == row.model_hash,
+    )
+    for job in session.scalars(later).all():
+        lease = session.scalar(select(schema.Lease).filter_by(job_id=job.id))
+        if lease is None or not is_held(lease, clock(session)) or job.settings != row.settings:
+            continue
+        process = process_of(lease)
+        return f"process {process.pid} on {machine_name(process)}"
+    return None
 
 
 def close_lost_jobs(store: Store) -> list[LostJob]:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from compiler.types.numerics import Numerics
+from configs.errors import LeaseTakenError
 from configs.settings import Settings
 from db.records import JobState
 from db.store import Store
@@ -82,6 +83,9 @@ def tune_lowered(
             state = "interrupted" if end is End.INTERRUPTED else "finished"
         except KeyboardInterrupt:
             end, state = End.INTERRUPTED, "interrupted"
+        except LeaseTakenError:
+            state = "lost"
+            raise
         finally:
             store.finish_job(job.id, state, request.monitor.end(job.statuses(), state).to_json())
         return _result(request, job, store.name, end, results)

@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic
 from typing import BinaryIO, NamedTuple
 
 from compiler.errors import MeasureError
 from configs.remains import on_leaving
 from measure.machine import oom_kills
 from measure.measurement import Status
+from measure.sandbox.countdown import Countdown
 from measure.sandbox.messages import Decoder, Message, MessageError, encode
 from measure.sandbox.python_path import python_path
 from measure.sandbox.turn import NOBODY, read_turn, write_turn
@@ -120,7 +120,7 @@ class WorkerProcess:
         os.set_blocking(self._input, False)
         os.set_blocking(self._output, False)
         try:
-            ready = self._receive(monotonic() + settings.start_timeout, "to start")
+            ready = self._receive(Countdown(settings.start_timeout), "to start")
         except WorkerEndError as end:
             self.kill()
             raise WorkerStartError(f"a {role.name} worker did not start: {end.text}") from None
@@ -148,9 +148,9 @@ class WorkerProcess:
         os.ftruncate(self._errors.fileno(), 0)
         self._errors.seek(0)
         write_turn(self._turn.fileno(), NOBODY)
-        deadline = monotonic() + timeout
-        self._send(encode(message), deadline, timeout)
-        return self._receive(deadline, f"within {timeout:g} s")
+        countdown = Countdown(timeout)
+        self._send(encode(message), countdown, timeout)
+        return self._receive(countdown, f"within {timeout:g} s")
 
     def kill(self) -> None:
         """End the process group and reap the process. Idempotent, from any thread."""
@@ -166,11 +166,10 @@ class WorkerProcess:
             if stream is not None:
                 stream.close()
 
-    def _send(self, data: bytes, deadline: float, timeout: float) -> None:
+    def _send(self, data: bytes, countdown: Countdown, timeout: float) -> None:
         view = memoryview(data)
         while view:
-            _, ready, _ = select.select([], [self._input], [], max(0.0, deadline - monotonic()))
-            if not ready:
+            if not countdown.wait(self._takes_more):
                 raise self._timed_out(f"within {timeout:g} s")
             try:
                 view = view[os.write(self._input, view[:_CHUNK]) :]
@@ -179,13 +178,16 @@ class WorkerProcess:
             except BrokenPipeError:
                 raise self._ended() from None
 
-    def _receive(self, deadline: float, limit: str) -> Message:
+    def _takes_more(self, seconds: float) -> bool:
+        return bool(select.select([], [self._input], [], seconds)[1])
+
+    def _has_answered(self, seconds: float) -> bool:
+        return bool(select.select([self._output], [], [], seconds)[0])
+
+    def _receive(self, countdown: Countdown, limit: str) -> Message:
         try:
             while (message := self._decoder.next()) is None:
-                ready, _, _ = select.select(
-                    [self._output], [], [], max(0.0, deadline - monotonic())
-                )
-                if not ready:
+                if not countdown.wait(self._has_answered):
                     raise self._timed_out(limit)
                 data = os.read(self._output, _CHUNK)
                 if not data:

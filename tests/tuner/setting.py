@@ -22,6 +22,7 @@ from tuner.model.cost_model import BoostedTrees
 from tuner.model.features import FeatureExtractor, FeatureLayout
 from tuner.reports.progress import Progress
 from tuner.search.budget import Budget, End, Limits, TaskProgress
+from tuner.search.pauses import Pauses
 from tuner.search.session import SessionOptions, TuningSession
 from tuner.search.strategy import Score, SearchProblem, make_strategy
 from tuner.search.task_search import TaskSearch
@@ -102,6 +103,7 @@ class Setting:
         self.session: TuningSession | None = None
         self.placements: tuple[Placement, ...] = ()
         self.progress = Messages()
+        self.pauses = Pauses()
 
     def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
         layout = FeatureLayout.of([space for _, space, _ in kinds])
@@ -145,6 +147,7 @@ class Setting:
             SessionOptions(4, {}, background=False),
             job=self.job,
             progress=self.progress,
+            pauses=self.pauses,
         )
         return self.session.run()
 

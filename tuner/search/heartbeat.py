@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from configs.errors import DatabaseError
+from configs.errors import DatabaseError, LeaseTakenError
 from db.requests import asked
 from db.store import Store
 from db.work import renew_lease
@@ -43,6 +43,9 @@ def heartbeat(
                     renew_lease(store, job)
                     renewed = time.monotonic()
                 request = asked(store, job) if listens else None
+            except LeaseTakenError as error:
+                listens = listens and not stop(error.message)
+                continue
             except DatabaseError:
                 continue
             if request is not None and not ended.is_set():

@@ -41,9 +41,10 @@ def runner_options(
     )
 
 
-def capacities_of(runner: Runner) -> Mapping[str, int] | None:
-    """How much a runner can do for each target, by its key; None where it makes no difference."""
-    return runner.capacities if isinstance(runner, PipelineRunner) else None
+def capacities_of(runner: Runner) -> Callable[[], Mapping[str, int]] | None:
+    """What tells how much a runner can do for each target, by its key, as nodes come and go; None
+    where it makes no difference."""
+    return (lambda: runner.capacities) if isinstance(runner, PipelineRunner) else None
 
 
 def timing_options(settings: Settings) -> dict[str, float | int]:

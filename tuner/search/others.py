@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from db import queries
 from db.records import TaskKey, TrialRecord
 from db.store import Store
-from db.work import Claim, claim, release_claims
+from db.work import Claim, claim, release_claims, renew_lease
 from measure.measurement import Status
 
 LOOK_SECONDS = 0.5
@@ -43,6 +43,16 @@ class Others:
         return claim(
             self.store, self.job, wanted, done=done, unmeasured=(Status.INFRASTRUCTURE.value,)
         )
+
+    def go_on(self, at_work: Iterable[Claim]) -> set[Claim]:
+        """Take the job again after a pause of this process, in which others may have taken it to
+        be lost; those of the claims at work that are another job's now, or measured.
+
+        Raises LeaseTakenError if another process goes on with the job.
+        """
+        renew_lease(self.store, self.job)
+        wanted = set(at_work)
+        return wanted - self.claim(wanted)
 
     def measured(self, claims: Iterable[Claim]) -> None:
         """These claims are needed no more; they are given up with the next that is made."""

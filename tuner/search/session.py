@@ -27,6 +27,7 @@ from tuner.reports.report import TaskStatus
 from tuner.search.budget import Budget, End
 from tuner.search.monitor import Monitor
 from tuner.search.others import Others
+from tuner.search.pauses import Pauses
 from tuner.search.tasks import TuningTask, says_something
 from tuner.search.work import Answer, Work, record_of, refuted_reference
 
@@ -82,7 +83,8 @@ class TuningSession:
         clock: Callable[[], float] = time.monotonic,
         background: Sequence[TrainingData] = (),
         seen: int | None = None,
-        capacities: Mapping[str, int] | None = None,
+        capacities: Callable[[], Mapping[str, int]] | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         """`background` is what is known of other kernels, for the cost model to start from; `seen`
         the number of the last trial that the tasks know of (None: the newest). `capacities` are
@@ -106,7 +108,8 @@ class TuningSession:
         self._elsewhere: dict[Claim, Work] = {}  # what other jobs have claimed
         self._heard: set[str] = set()  # other jobs' trials that were learnt from
         seen = queries.last_trial(store) if seen is None else seen
-        self._capacities = dict(capacities or {})
+        self._capacities = capacities
+        self._pauses = pauses or Pauses()
         keys = [task.key for task in self.tasks]
         self._others = Others(store, job, keys, seen, clock)
         self._machinery_failures = 0
@@ -160,9 +163,10 @@ class TuningSession:
 
     def _fill(self) -> None:
         """Submit until the runner has all it can use, for each kind of its nodes."""
-        if not self._capacities:
+        if self._capacities is None:
             self._fill_for(None, self._runner.capacity)
-        for target, capacity in self._capacities.items():
+            return
+        for target, capacity in self._capacities().items():
             self._fill_for(target, capacity)
 
     def _fill_for(self, target: str | None, capacity: int) -> None:
@@ -264,12 +268,27 @@ class TuningSession:
         results = list(self._runner.results(POLL_SECONDS))
         if results and len(results) < GATHER and self._runner.pending > 0:
             results += self._runner.results(GATHER_SECONDS)
+        self._go_on()
         return results
+
+    def _go_on(self) -> None:
+        """After a pause, leave to other jobs what they have taken over meanwhile."""
+        if not self._pauses.has_been():
+            return
+        fresh = [work for work in self._queue if work.is_fresh]
+        asked = {request: work for request, work in self._pending.items() if work.is_fresh}
+        taken = self._others.go_on(work.claim for work in (*fresh, *asked.values()))
+        self._elsewhere |= {work.claim: work for work in fresh if work.claim in taken}
+        self._queue = deque(work for work in self._queue if work.claim not in self._elsewhere)
+        for request, work in asked.items():
+            if work.claim in taken:  # its answer says nothing that they do not
+                self._elsewhere[work.claim] = self._pending.pop(request)
 
     def _take(self, results: Sequence[MeasureResult]) -> None:
         """Record results, all in one transaction, then learn from them."""
         begin = time.thread_time()
-        answers = [Answer.of(self._pending.pop(result.request_id), result) for result in results]
+        ours = [result for result in results if result.request_id in self._pending]
+        answers = [Answer.of(self._pending.pop(result.request_id), result) for result in ours]
         failed = [answer for answer in answers if answer.blames_reference]
         answers = [answer for answer in answers if not answer.blames_reference]
         records = [answer.record(self._job) for answer in answers]

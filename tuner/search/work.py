@@ -46,6 +46,11 @@ class Work:
         """What no other job measures meanwhile."""
         return self.task.key, self.planned.hash
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its schedule has not been measured yet."""
+        return not (self.again or self.retried)
+
     def beside_the_reference(self) -> Work:
         """The work, to be measured beside the reference of its task unless one is given."""
         current = self.task.ranking.references.current
