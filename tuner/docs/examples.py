@@ -52,7 +52,7 @@ EXAMPLES: Mapping[str, Example] = {
     "tune jobs add": Example("tune jobs add --model mlp.onnx --db tuning.db --threads 1"),
     "tune jobs list": Example("tune jobs list --db tuning.db"),
     "tune jobs run": Example("tune jobs run --db tuning.db --until 07:00", runs=False),
-    "tune jobs remove": Example("tune jobs remove 1 --db tuning.db", runs=False),
+    "tune jobs remove": Example("tune jobs remove --finished --db tuning.db"),
     "tune farm": Example("tune farm status", runs=False),
     "tune farm start": Example("tune farm start", runs=False),
     "tune farm join": Example("tune farm join HEAD:6379 --token-file farm-token", runs=False),
