@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from configs.errors import DatabaseError, DatabaseUnavailableError
 from db.queue import (
@@ -60,12 +62,13 @@ POLL_SECONDS = 0.2
 WAIT_SECONDS = 1.0  # between two looks at what other runners do
 TRIALS_WANTED = 32  # of a kernel; before that it counts as untuned
 LEAST_UNTUNED = 0.1  # share of an entry's work that is left when all its kernels have their trials
-TAIL_SECONDS = 1.5  # of the night, for the summary and what a turn's process takes to end
+TAIL_SECONDS = 2.0  # of the night, for the summary and what a turn's process takes to end
 LATE_SHARE = 0.01  # of the night: a turn that is so late is interrupted
 TOO_LATE_SHARE = 0.022  # and killed then
 OVERTIME_SECONDS = 300.0  # of a turn without a deadline, until it is interrupted
 END_SECONDS = 30.0  # for an interrupted turn to end, then
 LEAST_SHARE = 0.5  # of the least seconds of a turn; an entry whose limit leaves it less is finished
+LATELY = 5  # turns by which it is judged how late turns end
 NO_TRIALS = 2  # good turns in a row without any: nothing is left
 
 
@@ -89,6 +92,7 @@ class Night:
     _aside: set[str] = field(default_factory=set)  # stopped by somebody: not again in this night
     _process: TurnProcess | None = None
     _number: int = 0
+    _late: deque[float] = field(default_factory=lambda: deque(maxlen=LATELY))
 
     def __post_init__(self) -> None:
         self.began = self.clock()
@@ -101,10 +105,14 @@ class Night:
 
     @property
     def left(self) -> float | None:
-        """Seconds for turns until the night ends; None if nothing says when."""
+        """Seconds for turns until the night ends; None if nothing says when.
+
+        What turns took longer than they were given, on this machine and lately, is kept for that.
+        """
         if self.deadline is None:
             return None
-        return max(0.0, self.deadline - TAIL_SECONDS - self.clock())
+        late = median(self._late) if self._late else 0.0
+        return max(0.0, self.deadline - TAIL_SECONDS - late - self.clock())
 
     def run(self) -> None:
         """Work until nothing is left to do, the night is over, or somebody interrupts.
@@ -258,6 +266,7 @@ class Night:
         result = process.result()
         if result is not None and process.poll() == 0:
             turn = turn_of_result(result, turn.began, seconds, asked)
+            self._late.append(max(0.0, seconds - asked))
             self._good(item, replace(options, failures=0), turn, why_finished(result, turn))
         elif self.interrupted or (ended and self.deadline is not None):
             self._keep(item, options, turn, "waiting")

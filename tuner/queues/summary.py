@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from rich.table import Table
@@ -149,9 +150,14 @@ def cells(entry: EntrySummary, night: float | None = None) -> list[str]:
         "-" if entry.untuned is None else format_seconds(entry.untuned),
         "-" if entry.tuned is None else format_seconds(entry.tuned),
         faster(entry),
-        "-" if ends is None else format_time(ends),
+        "-" if ends is None else _local_time(ends),
         entry.why,
     ]
+
+
+def _local_time(moment: float) -> str:
+    """As `--until` takes it, with the day."""
+    return datetime.fromtimestamp(moment).strftime("%a %H:%M")
 
 
 def faster(entry: EntrySummary) -> str:

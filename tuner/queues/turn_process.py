@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from measure.sandbox.python_path import python_path
 from tuner.interrupt import signals_held
 
 LAST_LINES = 20
@@ -26,7 +27,8 @@ Command = Callable[[Sequence[str]], list[str]]
 
 def tune_command(arguments: Sequence[str]) -> list[str]:
     """`tune` by this interpreter, ended when this process is."""
-    return [sys.executable, "-P", "-m", "tuner.commands.turn", str(os.getpid()), *arguments]
+    python = ["env", f"PYTHONPATH={python_path()}", sys.executable, "-P"]
+    return [*python, "-m", "tuner.commands.turn", str(os.getpid()), *arguments]
 
 
 class TurnProcess:

@@ -13,7 +13,14 @@ from db.queue import QueueEntry, add_entry, change_entry, entries, entry, take_e
 from db.store import Store
 from tuner.queues.entry_options import CurrentTurn, EntryOptions, options_of
 from tuner.queues.night import Night
-from tuner.queues.summary import ALL_FINISHED, SOME_FAILED, SOME_WAIT, status_of, summary_of
+from tuner.queues.summary import (
+    ALL_FINISHED,
+    SOME_FAILED,
+    SOME_WAIT,
+    cells,
+    status_of,
+    summary_of,
+)
 from tuner.reports.progress import Progress
 
 JOB = """
@@ -294,3 +301,23 @@ def test_options_are_read_as_they_were_written(bench: Bench) -> None:
     options = options_of(entry(bench.store, item.id))
     assert options.weight == 2.0 and len(options.turns) == 2
     assert json.loads(json.dumps(options.to_json())) == entry(bench.store, item.id).options
+
+
+def test_the_expected_end_is_told_of_what_runs(bench: Bench) -> None:
+    """While a turn is under way: its own end, and that of the night."""
+    bench.add("a", "more")
+    bench.add("b", "more")
+    until = bench.clock() + 600.0
+    told: list[list[str]] = []
+
+    def look(text: str) -> None:
+        if not told and ": turn 1" in text:
+            found = [summary_of(bench.store, item) for item in entries(bench.store)]
+            assert [item.state for item in found] == ["running", "waiting"]
+            assert found[0].night_ends == until and found[0].ends is not None
+            told.extend(cells(item, until) for item in found)
+
+    bench.on_line = look
+    bench.run(600.0)
+    ends = [row[8] for row in told]
+    assert len(ends) == 2 and all(":" in end for end in ends)
