@@ -24,9 +24,9 @@ FLOOR = 0.5  # of an equal share of the time, which every entry gets whatever ot
 TURNS = 4  # of each entry in a night, about
 LONGEST_SECONDS = 1800.0  # of a turn
 UNLIMITED_SECONDS = 900.0  # of a turn where nothing says when the night ends
-START_SECONDS = 12.0  # of a turn: imports, the untuned build, the runner, the model's comparison
+START_SECONDS = 15.0  # of a turn: imports, the untuned build, the runner, the model's comparison
 KERNEL_SECONDS = 1.0  # of a turn, for each kernel: its finalists meet
-COMFORT = 2.0  # times as long as a turn must be, it should be, so that half of it is a search
+COMFORT = 2.5  # times as long as a turn must be, it should be, so that most of it is a search
 
 
 @dataclass(frozen=True, slots=True)
