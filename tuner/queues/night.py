@@ -55,7 +55,8 @@ from tuner.reports.progress import Progress
 from tuner.reports.report import format_duration
 from tuner.search.patience import DatabasePatience
 
-MOST_FAILURES = 2  # turns in a row, after which an entry is failed
+SAME_FAILURES = 2  # turns in a row that fail for one reason: the entry is failed
+MOST_FAILURES = 4  # for whatever reasons: a node was lost, the process killed
 HEARTBEAT_SECONDS = 10.0
 LOOK_SECONDS = 1.0  # between two looks at which job a turn has begun
 POLL_SECONDS = 0.2
@@ -298,7 +299,8 @@ class Night:
         self, item: QueueEntry, options: EntryOptions, turn: TurnRecord, reason: str
     ) -> None:
         failures = options.failures + 1
-        state: EntryState = "failed" if failures >= MOST_FAILURES else "waiting"
+        is_same = failures >= SAME_FAILURES and reason == item.error
+        state: EntryState = "failed" if is_same or failures >= MOST_FAILURES else "waiting"
         again = "" if state == "failed" else "; it is tried once more"
         self.progress.message(f"{name_of(item, options)} failed: {reason}{again}")
         self._keep(item, replace(options, failures=failures), turn, state, error=reason)

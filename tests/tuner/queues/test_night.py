@@ -177,6 +177,13 @@ def test_a_crash_is_tried_again_and_two_that_are_apart_are_no_failure(bench: Ben
     assert entry(bench.store, twice.id).error == "its process was ended by SIGKILL"
 
 
+def test_failures_of_several_kinds_are_no_reason_to_give_up_soon(bench: Bench) -> None:
+    bench.add("a", "crash error crash more done")
+    bench.add("b", "crash error crash error done")
+    bench.run()
+    assert bench.states == ["finished", "failed"]
+
+
 def test_an_entry_whose_folder_is_gone_is_failed(bench: Bench) -> None:
     own = EntryOptions().to_json()
     lost = add_entry(bench.store, "a", ("--model", "/a"), str(bench.folder / "gone"), own)
