@@ -38,7 +38,7 @@ from tuner.building.size_plan import record_size_plan
 from tuner.confirm.elsewhere import compare_elsewhere
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import Agree, ModelLatency
-from tuner.confirm.model_times import times_of_job, with_kernels, with_steps
+from tuner.confirm.model_times import times_of_job, with_kernels, with_roof, with_steps
 from tuner.confirm.models_at_sizes import confirm_plan, seconds_at
 from tuner.confirm.placement import PlacementCheck
 from tuner.confirm.size_race import SizeRace, applied_schedules
@@ -343,6 +343,8 @@ class Job:
         times = with_kernels(times, self.store, [use.report for use in found.report.kernels])
         model = Executable(found.spec.of_tensors()) if is_here else None
         times = with_steps(times, found.spec, model, self.time.profile_seconds)
+        if is_here:
+            times = with_roof(times, self.settings, target)
         model_hash, settings = self.built_from or (structural_hash(self.graph), self.settings)
         conditions = Conditions.of(settings, model_hash, target)
         where = fingerprint() if is_here else {"cpu": target.cpu}

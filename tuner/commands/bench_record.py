@@ -13,7 +13,7 @@ from measure.machine import fingerprint
 from tuner.building.request import BuildRequest, BuildResult
 from tuner.commands.bench import BenchResult, EngineLatency
 from tuner.commands.bench_sizes import AtSize, SizedBench
-from tuner.confirm.model_times import with_kernels, with_steps
+from tuner.confirm.model_times import with_kernels, with_roof, with_steps
 from tuner.records.model_latencies import (
     Conditions,
     EngineTime,
@@ -40,6 +40,7 @@ def record_bench(
         with Store.open(settings.database.url, create=False) as store:
             times = with_kernels(times, store, ours.kernels)
             times = with_steps(times, spec, ours, PROFILE_SECONDS)
+            times = with_roof(times, settings, spec.target)
             name = Path(request.model).name
             record_latency(store, times, name, conditions, "bench", fingerprint())
     except DatabaseError as error:

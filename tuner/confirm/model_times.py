@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from compiler.content_cache import ContentCache, cache_key
 from compiler.errors import TunefarmError
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import CallStep, ExecutableSpec, FunctionStep
 from compiler.runtime.kernel_report import TUNED, KernelReport
 from compiler.runtime.profile import COPY, StepTime
 from compiler.runtime.step_reads import step_reads
-from compiler.target import llvm_version
+from compiler.target import Target, llvm_version
+from configs.settings import Settings, cache_folder
 from db import queries
 from db.store import Store
 from measure.compare import Comparison
+from measure.machine import fingerprint
+from measure.worker.roof import measure_roof
 from tuner.confirm.latency import ModelLatency, aligned_inputs, pinned
-from tuner.records.model_latencies import AppliedKernel, ModelStep, ModelTimes, Ratio
+from tuner.records.model_latencies import AppliedKernel, MachineRoof, ModelStep, ModelTimes, Ratio
 
 MOST_ROUNDS = 20
 
@@ -88,6 +92,28 @@ def _timed(model: Executable, sizes: Mapping[str, int], rounds: int) -> tuple[St
             return model.profile(aligned_inputs(model, sizes=sizes), rounds).steps
     except TunefarmError:
         return ()
+
+
+def with_roof(times: ModelTimes, settings: Settings, target: Target) -> ModelTimes:
+    """The same with what this machine can do at most, measured once and kept in the cache."""
+    threads = settings.compile.threads
+    folder = cache_folder(settings)
+    cache = None if folder is None else ContentCache(folder)
+    key = cache_key("roof", fingerprint()["fingerprint"], target.to_json(), threads)
+    kept = None if cache is None else cache.find(key)
+    try:
+        roof = MachineRoof(*map(float, kept[0])) if kept is not None else None
+    except (TypeError, ValueError):
+        roof = None
+    if roof is None:
+        try:
+            found = measure_roof(target, threads)
+        except TunefarmError:  # nothing depends on it
+            return times
+        roof = MachineRoof(found.flops, found.bytes)
+        if cache is not None:
+            cache.add(key, [roof.flops, roof.bytes])
+    return replace(times, roof=roof)
 
 
 def known_steps(spec: ExecutableSpec) -> tuple[ModelStep, ...]:

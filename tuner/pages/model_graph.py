@@ -14,7 +14,7 @@ from tuner.reports.report import format_seconds, format_share
 
 MOST_STEPS = 600
 """Of a drawing; the rest of a larger model is left out of it."""
-COLUMNS = 7
+COLUMNS = 8
 _WIDTH, _HEIGHT = 124, 36  # of a box
 _GAP, _ROW, _LINE = 26, 8, 26  # between columns, boxes of a layer, and lines
 _MARGIN = 10
@@ -65,9 +65,10 @@ def drawing_of(steps: Sequence[ModelStep], anchors: Mapping[str, str]) -> Drawin
     for reader, (step, spot) in enumerate(zip(shown, layout.spots, strict=True)):
         for source in step.reads:
             other = layout.spots[source]
-            path = _path(boxes[source], boxes[reader], spot.line - other.line)
+            over = None if spot.line == other.line else tops[spot.line] - _LINE / 2
+            path = _path(boxes[source], boxes[reader], over)
             edges.append((path, source, reader))
-    width = 2 * _MARGIN + min(COLUMNS, 1 + _last(layout)) * (_WIDTH + _GAP) - _GAP
+    width = 2 * _MARGIN + min(COLUMNS, 1 + _last(layout)) * (_WIDTH + _GAP) - _GAP / 2 + 2
     return Drawing(width, tops[-1], tuple(boxes), tuple(edges), len(steps) - len(shown))
 
 
@@ -97,39 +98,22 @@ def _box(
     return Box(x, y, shortened(step.name, _CHARACTERS), told, title, shade, anchor)
 
 
-def _path(source: Box, reader: Box, lines: int) -> str:
-    """From the right side of a box to the left one of another, around what is between them."""
+def _path(source: Box, reader: Box, over: float | None) -> str:
+    """From the right side of a box to the left one of another, around what is between them.
+
+    `over` is the height between lines at which it goes to the reader's line, None within one.
+    """
     x, y = source.x + _WIDTH, source.y + _HEIGHT / 2
     end_x, end_y = reader.x, reader.y + _HEIGHT / 2
-    if lines == 0 and end_x - x <= _GAP + 1:
+    if over is None and end_x - x <= _GAP + 1:
         bend = (end_x - x) / 2
         return f"M{x:g} {y:g}C{x + bend:g} {y:g} {end_x - bend:g} {end_y:g} {end_x:g} {end_y:g}"
-    half, radius = _GAP / 2, 6
-    if lines == 0:  # above the boxes between
+    left = x + _GAP / 2
+    right = end_x - _GAP / 2 + (0 if over is None else 4)
+    if over is None:  # above the boxes between
         over = min(source.y, reader.y) - _ROW
-        return _corners(
-            [
-                (x, y),
-                (x + half, y),
-                (x + half, over),
-                (end_x - half, over),
-                (end_x - half, end_y),
-                (end_x, end_y),
-            ],
-            radius,
-        )
-    over = reader.y - _LINE / 2 if reader.y > source.y else reader.y + _HEIGHT + _ROW / 2
-    return _corners(
-        [
-            (x, y),
-            (x + half, y),
-            (x + half, over),
-            (end_x - half + 4, over),
-            (end_x - half + 4, end_y),
-            (end_x, end_y),
-        ],
-        radius,
-    )
+    corners = [(x, y), (left, y), (left, over), (right, over), (right, end_y), (end_x, end_y)]
+    return _corners(corners, 6)
 
 
 def _corners(points: Sequence[tuple[float, float]], radius: float) -> str:

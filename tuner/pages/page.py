@@ -23,6 +23,7 @@ from tuner.pages.kernel_code import SECONDS, CodeMaker
 from tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
 from tuner.pages.models import jobs_of, models_of
 from tuner.pages.packed import packed, packed_text, visible
+from tuner.pages.roofline import rooflines
 from tuner.reports import html_plans, size_curves
 from tuner.reports.size_curves import curves_of_plans, drawn
 from tuner.reports.terminal import printable
@@ -42,12 +43,13 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
     folder = cache_folder(load_settings())
     cache = None if folder is None else ContentCache(folder)
     maker = CodeMaker(cache, None if options.full else SECONDS)
+    roofs = rooflines(contents, kernels)
     return {
         "name": contents.name,
         "jobs": jobs_of(contents),
         "models": models_of(contents, kernels),
         "kernels": rows_of(kernels),
-        "details": {kernel.anchor: _details(contents, kernel, maker) for kernel in kernels},
+        "details": {k.anchor: _details(contents, k, maker, roofs.get(k.anchor)) for k in kernels},
         "left_out": contents.left_out,
         "comparison": compared(store, contents, kernels),
         "plans": html_plans.plans(store),
@@ -55,9 +57,11 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
     }
 
 
-def _details(contents: Contents, kernel: Kernel, maker: CodeMaker) -> dict[str, Any]:
+def _details(
+    contents: Contents, kernel: Kernel, maker: CodeMaker, roof: Mapping[str, Any] | None
+) -> dict[str, Any]:
     code = maker.code_of(kernel, contents.targets.get(kernel.key.target))
-    return details_of(kernel, None, code)
+    return details_of(kernel, roof, code)
 
 
 def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,6 +87,15 @@ class EngineTime:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineRoof:
+    """What the machine could do at most with the model's threads: f32 operations a second, and
+    bytes of memory read and written a second."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTimes:
     """How long a whole model takes, in seconds per run.
 
@@ -110,6 +119,7 @@ class ModelTimes:
     steps: tuple[ModelStep, ...] = ()
     kernels: Mapping[str, AppliedKernel] = field(default_factory=dict)
     engines: tuple[EngineTime, ...] = ()
+    roof: MachineRoof | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The times as a JSON value."""
@@ -128,6 +138,7 @@ class ModelTimes:
             "steps": steps,
             "kernels": {key: asdict(kernel) for key, kernel in self.kernels.items()},
             "engines": [asdict(engine) for engine in self.engines],
+            "roof": None if self.roof is None else asdict(self.roof),
         }
 
     @staticmethod
@@ -257,6 +268,7 @@ def _times(data: Mapping[str, Any]) -> ModelTimes:
         steps=steps,
         kernels={_text(key): _kernel(item) for key, item in data["kernels"].items()},
         engines=tuple(_engine(item) for item in _list(data["engines"])),
+        roof=_optional(_roof, data.get("roof")),  # which the first records have not
     )
 
 
@@ -290,6 +302,10 @@ def _engine(item: Mapping[str, Any]) -> EngineTime:
         _optional(_number, item["top1"]),
         item["wrong"] is True,
     )
+
+
+def _roof(item: Mapping[str, Any]) -> MachineRoof:
+    return MachineRoof(_positive(item["flops"]), _positive(item["bytes"]))
 
 
 def _ratio(item: Mapping[str, Any]) -> Ratio:

@@ -27,6 +27,7 @@ from tests.tuner.synthetic import matmul_kernel
 from tuner.records.model_latencies import (
     AppliedKernel,
     EngineTime,
+    MachineRoof,
     ModelStep,
     ModelTimes,
     Ratio,
@@ -199,6 +200,7 @@ def _latency(keys: Sequence[TaskKey], name: str, job: str, draw: random.Random) 
             EngineTime("tunefarm", "default", 2.1e-3, Ratio(1.0, 1.0, 1.0)),
             EngineTime("onnxruntime", "f32", 3.3e-3, Ratio(1.57, 1.5, 1.64), "", 1e-6, 1.0),
         ),
+        roof=MachineRoof(1e11, 2e10),
     )
     key = keys[0]
     return LatencyRecord(

@@ -62,11 +62,19 @@ def test_nothing_is_loaded_and_no_name_runs(browser: Browser, page: Path) -> Non
 def test_a_kernel_opens_with_its_plots_code_and_failures(browser: Browser, page: Path) -> None:
     browser.open(page, "#k1", COMPLETE.format("k1"))
     text = browser.value("document.getElementById('kernel').textContent")
-    for part in ("Finalists", "(applied)", "loop nest", "assembly", "build_error", "lost to noise"):
+    for part in (
+        "Finalists",
+        "(applied)",
+        "loop nest",
+        "assembly",
+        "build_error",
+        "lost to noise",
+        "arithmetic",
+    ):
         assert part in text
     assert "vector registers are needed" in text
     drawn = "[...document.querySelectorAll('[data-drawn]')].map((plot) => plot.dataset.drawn)"
-    assert {"trials", "drift"} <= set(browser.value(drawn))
+    assert {"trials", "drift", "roof"} <= set(browser.value(drawn))
     points = (
         "Bokeh.documents.flatMap((d) => d.roots()).flatMap((r) => r.renderers)"
         ".reduce((sum, one) => sum + one.data_source.get_length(), 0)"

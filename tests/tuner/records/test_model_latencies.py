@@ -19,6 +19,7 @@ from tuner.records.model_latencies import (
     AppliedKernel,
     Conditions,
     EngineTime,
+    MachineRoof,
     ModelStep,
     ModelTimes,
     Ratio,
@@ -47,6 +48,7 @@ TIMES = ModelTimes(
         EngineTime("tunefarm", "f32", 1e-3, Ratio(1.0, 1.0, 1.0)),
         EngineTime("onnxruntime", "f32", 2e-3, Ratio(2.0, 1.9, 2.1), "batch=4", 1e-6, 1.0, True),
     ),
+    roof=MachineRoof(1e11, 2e10),
 )
 MACHINE = {"cpu": "made-up", "fingerprint": "f1"}
 

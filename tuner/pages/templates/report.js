@@ -218,5 +218,6 @@ document.querySelectorAll("table.sortable").forEach(makeSortable);
 document.querySelectorAll(".graph svg").forEach(litUp);
 document.getElementById("search").addEventListener("input", (event) => search(event.target.value));
 window.addEventListener("hashchange", follow);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", follow); // plots have colours of their own
 follow();
 document.documentElement.dataset.interactive = Math.round(performance.now());

@@ -1,0 +1,58 @@
+"""A loop that does nothing but multiply and add in registers: what a core could reach at most.
+
+    for i in 0..n:  a0 = a0 * x + y;  a1 = a1 * x + y;  …
+
+There are so many sums that none waits for its last value: more than latency times throughput of
+multiply-add on the CPUs we know (4 cycles, 2 a cycle), and few enough for 16 registers.
+"""
+
+from __future__ import annotations
+
+from compiler.target import Target
+from compiler.types.dtypes import DType
+
+SYMBOL = "peak_loop"
+_SUMS = 12
+
+
+def peak_loop(target: Target) -> tuple[str, int]:
+    """LLVM text of `void peak_loop(i64 n, float* results)` and the operations of one round."""
+    lanes = target.lanes(DType.F32)
+    vector = f"<{lanes} x float>"
+    fused = f"{vector} @llvm.fmuladd.v{lanes}f32({vector}, {vector}, {vector})"
+    half = f"<{', '.join(['float 0.5'] * lanes)}>"
+    sums = range(_SUMS)
+    starts = [f"  %s{k} = getelementptr {vector}, ptr %results, i64 {k}" for k in sums]
+    loads = [f"  %l{k} = load {vector}, ptr %s{k}, align 4" for k in sums]
+    phis = [f"  %a{k} = phi {vector} [ %l{k}, %entry ], [ %b{k}, %loop ]" for k in sums]
+    name = f"@llvm.fmuladd.v{lanes}f32"
+    steps = [
+        f"  %b{k} = call {vector} {name}({vector} %a{k}, {vector} {half}, {vector} {half})"
+        for k in sums
+    ]
+    stores = [f"  store {vector} %b{k}, ptr %s{k}, align 4" for k in sums]
+    lines = [
+        f"declare {fused}",
+        f"define void @{SYMBOL}(i64 %n, ptr %results) {{",
+        "entry:",
+        *starts,
+        *loads,
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *phis,
+        *steps,
+        "  %next = add i64 %i, 1",
+        "  %more = icmp ult i64 %next, %n",
+        "  br i1 %more, label %loop, label %end",
+        "end:",
+        *stores,
+        "  ret void",
+        "}",
+    ]
+    return "\n".join(lines) + "\n", _SUMS * lanes * 2
+
+
+def result_floats(target: Target) -> int:
+    """How many floats the results are."""
+    return _SUMS * target.lanes(DType.F32)

@@ -1,0 +1,90 @@
+"""What a machine can do at most: arithmetic in registers, and bytes from and to its memory.
+
+Arithmetic is that of one core times the threads; memory is measured by all of them at once. The
+best of a few rounds counts: other work on the machine only takes away. (The roofline model:
+Williams, Waterman, Patterson, CACM 52, 2009.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.llvm.machine import object_code
+from compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
+from compiler.runtime.loaded_code import LoadedCode
+from compiler.target import Target
+from measure.machine import available_cores, on_cores
+
+ROUNDS = 5
+ROUND_SECONDS = 0.02
+LEAST_BYTES = 32 << 20
+"""That a thread copies in a round, or as many as the caches hold twice."""
+_FIRST_TURNS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """f32 operations a second of so many threads together, and bytes a second read and written."""
+
+    flops: float
+    bytes: float
+
+
+def measure_roof(target: Target, threads: int) -> Roof:
+    """Of this machine, which `target` describes; takes a few tenths of a second.
+
+    Raises `ArtefactError` or `LoweringError` where the machine cannot run the target's code.
+    """
+    text, operations = peak_loop(target)
+    code = LoadedCode([object_code(text, target)], [SYMBOL])
+    loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.address(SYMBOL))
+
+    def compute(turns: int) -> Callable[[], None]:
+        results = np.zeros(result_floats(target), np.float32)
+        return lambda: loop(turns, results.ctypes.data)
+
+    turns = _FIRST_TURNS
+    while (seconds := _best(compute, turns, 1, rounds=1)) < ROUND_SECONDS / 2:
+        turns = int(turns * min(100.0, max(2.0, ROUND_SECONDS / max(seconds, 1e-6))))
+    peak = threads * turns * operations / _best(compute, turns, 1)
+    size = max(LEAST_BYTES, 2 * target.l3_bytes // threads)
+
+    def copy(size: int) -> Callable[[], None]:
+        source, destination = np.ones(size, np.uint8), np.zeros(size, np.uint8)
+        return lambda: np.copyto(destination, source)
+
+    return Roof(peak, 2.0 * threads * size / _best(copy, size, threads))
+
+
+def _best(
+    make: Callable[[int], Callable[[], None]], amount: int, threads: int, rounds: int = ROUNDS
+) -> float:
+    """Seconds of the fastest round in which every thread has done its part once."""
+    cores = available_cores()[-threads:]
+    barrier = threading.Barrier(threads + 1)
+    spans: list[list[float]] = [[] for _ in range(rounds)]
+
+    def work(number: int) -> None:
+        with on_cores([cores[number % len(cores)]]):
+            part = make(amount)
+            part()
+            for taken in spans:
+                barrier.wait()
+                begin = time.perf_counter()
+                part()
+                taken += [begin, time.perf_counter()]
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for _ in spans:
+        barrier.wait()
+    for worker in workers:
+        worker.join()
+    return min(max(taken) - min(taken) for taken in spans)

@@ -1,0 +1,34 @@
+"""The roof of this machine: its loop computes what it says, and nothing measured is above it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from compiler.llvm.machine import assembly, object_code
+from compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
+from compiler.runtime.loaded_code import LoadedCode
+from compiler.target import host_target
+from measure.worker.roof import measure_roof
+
+
+def test_the_loop_multiplies_and_adds_as_often_as_it_says() -> None:
+    target = host_target()
+    text, operations = peak_loop(target)
+    results = np.zeros(result_floats(target), np.float32)
+    assert operations == 2 * len(results)
+    code = LoadedCode([object_code(text, target)], [SYMBOL])
+    loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.address(SYMBOL))
+    loop(3, results.ctypes.data)
+    assert (results == 0.875).all()  # 0.5, 0.75, 0.875
+    if target.has_fma and target.triple.startswith("x86_64"):
+        assert assembly(text, target).count("vfmadd") == 12  # one a sum, none of them split
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_machine_has_a_roof(threads: int) -> None:
+    roof = measure_roof(host_target(), threads)
+    assert 1e8 < roof.flops < 1e14
+    assert 1e7 < roof.bytes < 1e13
