@@ -15,6 +15,7 @@ from tuner.records.size_ranges import SizePlan
 from tuner.reports.gains import NO_DIFFERENCE
 from tuner.reports.report import (
     TaskStatus,
+    format_counts,
     format_duration,
     format_ratio,
     format_seconds,
@@ -54,17 +55,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class TrialCounts:
-    """Trials of all kernels, and those of them that were lost to noise."""
+    """Trials of all kernels, those of them that were lost to noise, and those that failed."""
 
     trials: int = 0
     scattered: int = 0
+    failures: int = 0
 
     @staticmethod
     def of(tasks: Iterable[TaskStatus]) -> TrialCounts:
         """The counts of these tasks together."""
         tasks = list(tasks)
         return TrialCounts(
-            sum(task.trials for task in tasks), sum(task.scattered for task in tasks)
+            sum(task.trials for task in tasks),
+            sum(task.scattered for task in tasks),
+            sum(task.failures for task in tasks),
+        )
+
+    def since(self, before: TrialCounts) -> TrialCounts:
+        """Those that have come after `before`."""
+        return TrialCounts(
+            self.trials - before.trials,
+            self.scattered - before.scattered,
+            self.failures - before.failures,
         )
 
 
@@ -117,6 +129,11 @@ class TuneResult:
         return self.end is End.INTERRUPTED
 
     @property
+    def new(self) -> TrialCounts:
+        """The trials of this run."""
+        return TrialCounts.of(self.tasks).since(self.known)
+
+    @property
     def claimed_seconds(self) -> float:
         """Time of the model's kernels as the search expected it before its finalists met."""
         return kernel_sums(self.tasks)[0]
@@ -158,10 +175,11 @@ class TuneResult:
 
     def _search_to_json(self) -> dict[str, Any]:
         """What the search claimed and what was confirmed; null where the job was interrupted."""
-        now = TrialCounts.of(self.tasks)
+        new = self.new
         found: dict[str, Any] = {
-            "trials": now.trials - self.known.trials,
-            "lost_to_noise": now.scattered - self.known.scattered,
+            "trials": new.trials,
+            "failed": new.failures,
+            "lost_to_noise": new.scattered,
         }
         names = ("claimed_seconds", "confirmed_seconds", "speedup", "speedup_low", "speedup_high")
         if self.latency is None:
@@ -234,6 +252,7 @@ def _drawn(rows: Sequence[tuple[str, float, float]], other: str) -> list[str]:
 def summary_lines(result: TuneResult, command: str) -> list[str]:
     """What a job did and what to do next, for people."""
     count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
+    count = format_counts(count, result.new.failures, result.new.scattered)
     lines = [
         f"{count} in {format_duration(result.seconds)}: {result.end}; "
         f"the search itself took {100 * result.overhead.total / result.seconds:.1f} % of that"

@@ -21,7 +21,8 @@ def read_array(path: str) -> Array:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (EOFError, ValueError) as error:
-        raise InputError(f"{path} is not a .npy file: {error}") from error
+        reason = "numpy.save of an array writes one" if "pickle" in str(error) else str(error)
+        raise InputError(f"{path} is not a .npy file: {reason}") from error
     if not isinstance(loaded, np.ndarray):
         raise InputError(f"{path} holds several arrays, give a .npy file")
     return loaded

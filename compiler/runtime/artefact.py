@@ -77,6 +77,7 @@ OLDEST_FORMAT = 3
 MAGIC = b"TUNEFARM"
 _HEADER = struct.Struct("<8sIIQQ32s")
 _REBUILD = "build the model again"
+_MADE_BY = "tune build makes one of a model; it is run from there"
 
 
 def save(
@@ -252,7 +253,7 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
     """The manifest, after its bytes and the header's have been checked."""
     head = mapped[: _HEADER.size].tobytes()
     if head[: len(MAGIC)] != MAGIC:
-        raise ArtefactError(f"{path} is not a tunefarm artefact")
+        raise ArtefactError(f"{path} is not a tunefarm artefact", hint=_MADE_BY)
     if len(head) < _HEADER.size:
         raise ArtefactError(f"{path} is truncated", hint=_REBUILD)
     _, version, reserved, manifest_bytes, file_bytes, digest = _HEADER.unpack(head)

@@ -71,7 +71,8 @@ def test_what_was_confirmed_takes_the_place_of_what_was_expected() -> None:
 def test_an_interrupted_job_confirms_nothing() -> None:
     search = replace(RESULT, end=End.INTERRUPTED, latency=None).to_json()["search"]
     assert search["trials"] == 25
-    assert {search[name] for name in search if name not in ("trials", "lost_to_noise")} == {None}
+    counts = ("trials", "failed", "lost_to_noise")
+    assert {search[name] for name in search if name not in counts} == {None}
 
 
 def test_what_is_refused_brings_no_speedup() -> None:
@@ -92,6 +93,13 @@ def test_noise_is_no_result() -> None:
     lines = "\n".join(summary_lines(noisy, "tune build"))
     assert "1.05 ms tuned: no difference found (95 % sure: 0.56x to 1.67x)" in lines
     assert "0.95x" not in lines
+
+
+def test_the_summary_tells_what_failed_from_what_was_lost_to_noise() -> None:
+    (first, *_) = summary_lines(RESULT, "tune build")
+    assert first.startswith("50 measurements (2 failed, 3 lost to noise) in ")
+    quiet = replace(RESULT, known=TrialCounts(15, 4, 2))
+    assert summary_lines(quiet, "tune build")[0].startswith("50 measurements in ")
 
 
 def test_a_model_of_microseconds_has_figures_too() -> None:

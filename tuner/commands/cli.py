@@ -57,6 +57,7 @@ from tuner.commands.precision_options import (
 from tuner.commands.report_cli import report
 from tuner.commands.tune_options import tune_options
 from tuner.commands.typed_command import to_go_on, typed_command
+from tuner.commands.usage import FIRST_STEPS, Workflow
 from tuner.commands.verify_cli import verify
 from tuner.interrupt import exit_code, signals_held
 
@@ -66,11 +67,12 @@ if TYPE_CHECKING:
 _C_FORMS = ("c-header+shared-library", "object")
 
 app = typer.Typer(
+    cls=Workflow,
     add_completion=False,
     invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="--debug behind any command shows the traceback of an error.",
+    epilog=f"{FIRST_STEPS} --debug behind any command shows the traceback of an error.",
 )
 app.add_typer(database, name="db")
 app.add_typer(farm, name="farm")
@@ -184,7 +186,12 @@ def build(
     ] = "artefact",
     require_tuned: Annotated[
         float,
-        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Fail if less of the time is tuned."),
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="SHARE",
+            help="Fail if less of the time runs from records.",
+        ),
     ] = 0.0,
     untuned: UntunedOption = False,
     fallback: Annotated[
@@ -213,7 +220,11 @@ def build(
     dump_after: DumpOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Build a model from the best records, and list for every kernel what it runs."""
+    """Build a model from the best records, and list for every kernel what it runs.
+
+    The records are those of --db, which tune --model has written. To build without any:
+    tune build --model FILE --untuned --output PATH.
+    """
     load_modules(functions or ())
     short_lived()
     shapes = shapes_of(shape)
@@ -374,8 +385,13 @@ def bench(
 
 @app.command()
 def zoo(
-    name: Annotated[str, typer.Argument(help="Which network; an unknown name lists all of them.")],
-    output: Annotated[str, typer.Option(metavar="FILE", help="Where the ONNX file goes.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Which network; all are listed without."),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where the ONNX file goes.")
+    ] = None,
     quantised: Annotated[
         bool, typer.Option("--quantised", help="In 8 bits, as onnxruntime writes it.")
     ] = False,
@@ -389,8 +405,15 @@ def zoo(
     """Write a well-known network with seeded random weights as an ONNX file."""
     check_files(writes=[output])
     import compiler
-    from compiler.frontend.zoo import dynamic_shapes, write_model
+    from compiler.frontend.zoo import build_model, dynamic_shapes, model_names, write_model
 
+    if name is None:
+        print("\n".join(model_names()))
+        return
+    if output is None:
+        if name not in model_names():
+            build_model(name)  # says which there are
+        raise UsageError(f"say where the file goes: tune zoo {name} --output {name}.onnx")
     prepare = (lambda graph: compiler.build(graph).run) if quantised else None
     write_model(name, Path(output), prepare=prepare, form=form, dynamic=dynamic)
     print(output)

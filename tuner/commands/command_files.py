@@ -43,6 +43,11 @@ def check_files(
     An output must be none of what is read, by whatever name, no second output, and no database.
     Raises SettingsError.
     """
+    if model is not None and (not model or os.path.isdir(model)):
+        raise SettingsError(
+            f"{model!r} is no model but a folder" if model else "the model's name is empty",
+            hint="give the ONNX file itself",
+        )
     inputs = [os.fspath(path) for path in (*reads, model) if path is not None]
     for path in inputs:
         _check_input(path)

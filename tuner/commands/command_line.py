@@ -17,6 +17,7 @@ from configs.errors import SettingsError, TunefarmError
 from configs.files import write_text
 from tuner.commands.command_files import check_files
 from tuner.commands.streams import OutputError, abandon_stdout
+from tuner.commands.usage import is_help, usage_message
 from tuner.interrupt import exit_code, interrupted
 from tuner.reports.terminal import console, printable_json, printable_streams
 
@@ -40,7 +41,10 @@ def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except TyperException as error:
-        return _fail(error.format_message(), error.exit_code)
+        if is_help(error):
+            print(error.format_message(), file=sys.stderr)
+            return error.exit_code
+        return _fail(usage_message(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:

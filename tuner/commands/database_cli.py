@@ -12,12 +12,15 @@ from configs.errors import DatabaseError
 from tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tuner.commands.command_line import show
 from tuner.commands.options import DbOption, JsonOption, UsageError
+from tuner.commands.usage import Workflow
 from tuner.reports.terminal import console
 
 if TYPE_CHECKING:
     from db.store import Store
 
-database = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look after the records.")
+database = typer.Typer(
+    cls=Workflow, rich_markup_mode=None, no_args_is_help=True, help="Look after the records."
+)
 
 
 @database.command("list")

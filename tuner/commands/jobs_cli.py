@@ -19,6 +19,7 @@ from tuner.commands.command_files import check_files, database_file
 from tuner.commands.command_line import prepare, show, write_file, write_json
 from tuner.commands.database_cli import open_database
 from tuner.commands.options import DbOption, JsonOption, UsageError
+from tuner.commands.usage import Workflow
 from tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tuner.queues.summary import NightSummary
 
 jobs = typer.Typer(
+    cls=Workflow,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Tune several models, one turn after the other, until a time.",

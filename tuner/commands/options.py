@@ -73,7 +73,8 @@ MetricsOption = Annotated[
     ),
 ]
 UntunedOption = Annotated[
-    bool, typer.Option("--untuned", help="Default schedules only, without a database.")
+    bool,
+    typer.Option("--untuned", help="Default schedules only, without a database."),
 ]
 DumpOption = Annotated[
     str | None,

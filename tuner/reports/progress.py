@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tuner.reports.report import (
     TaskStatus,
+    format_counts,
     format_duration,
     format_latency,
     format_seconds,
@@ -46,7 +47,7 @@ def status_line(tasks: Sequence[TaskStatus], elapsed: float, left: float | None)
     trials = sum(task.trials for task in tasks)
     failures = sum(task.failures for task in tasks)
     scattered = sum(task.scattered for task in tasks)
-    parts = [f"{trials} trials ({failures} failed, {scattered} scattered)"]
+    parts = [format_counts(f"{trials} trials", failures, scattered)]
     parts += _latencies(tasks)
     parts.append(f"{format_duration(elapsed)} elapsed")
     if left is not None:

@@ -164,6 +164,16 @@ def format_bytes(count: float) -> str:
     return f"{count:.4g} {unit}"
 
 
+def format_counts(what: str, failures: int, scattered: int) -> str:
+    """`260 trials` and how many of them say nothing: `260 trials (3 failed, 247 lost to noise)`.
+
+    What was lost to noise gave the right result: it has not failed.
+    """
+    counted = ((failures, "failed"), (scattered, "lost to noise"))
+    parts = ", ".join(f"{count} {why}" for count, why in counted if count)
+    return f"{what} ({parts})" if parts else what
+
+
 def format_times(ratio: float, low: float, high: float) -> str:
     """A time over another one with its interval: `0.812 (0.790 to 0.834)`."""
     return f"{ratio:.3f} ({low:.3f} to {high:.3f})"

@@ -88,6 +88,11 @@ def verify_model(
         raise SettingsError(
             "one size, or one range of sizes, is verified at a time", hint="give --shape one value"
         )
+    url = request.settings.database.url
+    if "://" not in url and not Path(url).exists():
+        raise SettingsError(
+            f"no such database: {url}", hint="what tune --model has recorded there is verified"
+        )
     with _built(request, tell) as (tuned, untuned, built):
         settings, model = request.settings, load(tuned)
         with Store.open(settings.database.url, create=False, read_only=True) as store:
