@@ -11,6 +11,7 @@ import typer
 from tuner.commands.command_files import check_files
 from tuner.commands.command_line import show, write_json
 from tuner.commands.options import JsonOption
+from tuner.commands.usage import Workflow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from measure.farm.farm_status import FarmStatus
 
 farm = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Have several machines measure."
+    cls=Workflow,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Have several machines measure.",
 )
 
 SlotsOption = Annotated[
