@@ -28,11 +28,13 @@ class Workflow(TyperGroup):
     """Commands in the order in which they are used, each with its whole first sentence."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, those of ORDER first."""
         names = list(super().list_commands(ctx))
         known = [name for name in ORDER if name in names]
         return known + [name for name in names if name not in known]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write them, wrapped where the terminal is narrow, and none cut short."""
         rows = []
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
