@@ -184,7 +184,7 @@ def padded_extents(state: StageState) -> dict[str, int]:
 
 
 def extent_of(state: StageState, axis: str, env: Env) -> int:
-    """How many iterations a loop has: of an axis, of a part of one, or of several that are fused."""
+    """How many iterations a loop has: of an axis, of a part of one, or of several fused ones."""
     if axis in state.fusions:
         extent = 1
         for part in state.fusions[axis]:
