@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -76,7 +77,7 @@ def _public(
                 yield f"{node.name}.{member.name}", member, node
 
 
-def _is_public(node: ast.stmt) -> bool:
+def _is_public(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
     if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
         return False
     return not any(_name_of(decorator) in _TABLES for decorator in node.decorator_list)
