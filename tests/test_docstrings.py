@@ -72,7 +72,9 @@ def _public(
         if not _is_public(node):
             continue
         yield node.name, node, None
-        for member in node.body if isinstance(node, ast.ClassDef) else ():
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for member in node.body:
             if _is_public(member):
                 yield f"{node.name}.{member.name}", member, node
 
