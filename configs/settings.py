@@ -252,6 +252,11 @@ def files_read(preset_or_path: str | None, settings: Settings) -> list[Path]:
     return files
 
 
+def completion_asked(variable: str) -> str:
+    """What a shell asks for that completes a command line, in this variable; "" if none asks."""
+    return os.environ.get(variable, "")
+
+
 def names_database(settings: Settings) -> bool:
     """Whether a file, the environment or the caller said which database, not the default alone."""
     return "url" in settings.database.model_fields_set

@@ -68,7 +68,6 @@ _C_FORMS = ("c-header+shared-library", "object")
 
 app = typer.Typer(
     cls=Workflow,
-    add_completion=False,
     invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -8,6 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from configs.settings import Settings
+
+
+_NAMES = ("tune", "tunefarm")
 
 
 def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -72,12 +76,37 @@ def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def _invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
     command = typer.main.get_command(app)
+    name = program_name()
     try:
-        with command.make_context("tune", list(arguments)) as context:
+        if not arguments and (code := _completed(command, name)) is not None:
+            return code
+        with command.make_context(name, list(arguments)) as context:
             command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
     return 0
+
+
+def program_name() -> str:
+    """The name by which the command was called, of the two that it has."""
+    name = Path(sys.argv[0]).name
+    return name if name in _NAMES else _NAMES[0]
+
+
+def _completed(command: Any, name: str) -> int | None:
+    """The exit code of an answer to a shell that completes, which gives no arguments, else None."""
+    from configs.settings import completion_asked
+
+    variable = f"_{name.upper()}_COMPLETE"
+    asked = completion_asked(variable)
+    if not asked:
+        return None
+    from typer.completion import shell_complete
+
+    from tuner.commands.completion import complete_values
+
+    complete_values(command)
+    return shell_complete(command, {}, name, variable, asked)
 
 
 def _interrupted() -> int:

@@ -31,7 +31,7 @@ from tuner.from_settings import limits_of, target_of
 
 Model: TypeAlias = str | PathLike[str]
 
-_PROGRAMS = ("graph", "kernels", "space", "loops", "llvm", "asm")
+PROGRAMS = ("graph", "kernels", "space", "loops", "llvm", "asm")
 
 
 def inspect_model(
@@ -52,9 +52,9 @@ def inspect_model(
     those are dumped that `kernel` names. Raises SettingsError for an unknown stage or kernel, and
     for a kernel of the graph.
     """
-    if stage not in _PROGRAMS:
-        near = difflib.get_close_matches(stage, _PROGRAMS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(_PROGRAMS)}"
+    if stage not in PROGRAMS:
+        near = difflib.get_close_matches(stage, PROGRAMS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(PROGRAMS)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
     if stage == "graph" and kernel is not None:
         raise SettingsError("the graph has no kernels yet", hint="choose a later stage")

@@ -1,0 +1,121 @@
+"""What shells complete: asked as they ask, and in a real bash."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from db.store import Store
+from tuner.commands.cli import app
+from tuner.commands.command_line import run_command
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets").mkdir()
+    for name in ("a.onnx", "b.onnx", "b.tuned", "own.toml", "nets/c.onnx", "tuning.db-journal"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+class Shell:
+    """A bash that asks for what may stand at the end of a line."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def complete(self, line: str) -> list[str]:
+        words = line.split(" ")
+        self._monkeypatch.setenv("_TUNE_COMPLETE", "complete_bash")
+        self._monkeypatch.setenv("COMP_WORDS", line)
+        self._monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        assert run_command(app, []) == 0
+        said = self._capsys.readouterr()
+        assert said.err == ""
+        return said.out.split()
+
+
+@pytest.fixture
+def shell(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    return Shell(capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("tune bu", ["build"]),
+        ("tune build --requ", ["--require-tuned"]),
+        ("tune --model ", ["a.onnx", "b.onnx"]),
+        ("tune build --model b", ["b.onnx"]),
+        ("tune build --model nets/", ["nets/c.onnx"]),
+        ("tune build --model none/", []),
+        ("tune run ", ["b.tuned"]),
+        ("tune --config q", ["quick"]),
+        ("tune --config o", ["overnight", "own.toml"]),
+        ("tune build --targets ho", ["host"]),
+        ("tune build --targets host,zn", ["host,znver4", "host,znver5"]),
+        ("tune build --emit a", ["artefact", "asm"]),
+        ("tune build --numerics b", ["bf16"]),
+        ("tune build --dump-after plan_", ["plan_memory"]),
+        ("tune inspect --stage l", ["loops", "llvm"]),
+        ("tune bench --against onnxruntime,open", ["onnxruntime,openvino"]),
+        ("tune zoo mobile", ["mobilenet_v2"]),
+        ("tune zoo mlp --form ", ["qdq", "qoperator"]),
+        ("tune docs runn", ["running"]),
+        ("tune stop ", []),  # there is no database
+    ],
+)
+def test_names_and_files_complete(shell: Shell, line: str, values: list[str]) -> None:
+    assert shell.complete(line) == values
+
+
+def test_jobs_of_the_database_complete(shell: Shell) -> None:
+    with Store.open("own.db") as store:
+        job = store.start_job("net", "hash", {}).id
+    assert shell.complete("tune stop --db own.db ") == ["last", job]
+    assert shell.complete(f"tune resume --db own.db {job[:3]}") == [job]
+    assert shell.complete("tune report --db own.db --job l") == ["last"]
+    Path("own.db").write_bytes(b"no database at all" * 100)
+    assert shell.complete("tune stop --db own.db ") == []
+
+
+def test_without_a_shell_that_asks_nothing_changes(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("_TUNE_COMPLETE", raising=False)
+    assert run_command(app, []) == 2
+    assert "say what to tune" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tune", "tunefarm"])
+def test_a_real_bash_completes(folder: Path, repository: Path, name: str) -> None:
+    """What `--show-completion` prints is read by the shell that it is typed in."""
+    program = folder / "bin" / name
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\nfrom tuner.commands.entry import main\n\nmain()\n", encoding="utf-8"
+    )
+    program.chmod(0o755)
+    script = f"""
+    source <({name} --show-completion) || exit 1
+    COMP_WORDS=({name} build --model "") COMP_CWORD=3
+    _{name}_completion {name}
+    printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    paths = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(repository)}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**os.environ, **paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout.split(), done.stderr) == (["a.onnx", "b.onnx"], "")
