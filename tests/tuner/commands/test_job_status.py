@@ -1,0 +1,100 @@
+"""What `tune status`, `stop` and `resume` say of jobs in each state."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from configs.errors import DatabaseError
+from db import queries
+from db.requests import asked
+from db.store import Store
+from tests.tuner.commands.live_jobs import begin, state
+from tuner.commands.job_status import resuming, status_table, status_to_json, stop_job
+from tuner.records.job_command import JobCommand
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as store:
+        yield store
+
+
+def with_command(store: Store, minutes: float | None, *, ago: float = 0.0) -> str:
+    """A running job of a command that was begun so many seconds ago."""
+    command = JobCommand(("--model", "/m.onnx"), "/", time.time() - ago, minutes)
+    return store.start_job("net.onnx", "h", command.kept_in({})).id
+
+
+def test_every_job_is_listed_with_what_is_expected(store: Store) -> None:
+    older, running = begin(store, "older.onnx"), begin(store)
+    store.finish_job(older, "interrupted", state(5).to_json())
+    store.update_job(running, replace(state(9), at=time.time()).to_json())
+    rows: list[dict[str, Any]] = status_to_json(queries.jobs(store))
+    assert [row["job"] for row in rows] == [running, older]
+    assert (rows[0]["state"], rows[0]["phase"]) == ("running", "searching")
+    assert 0 < rows[0]["seconds_left"] <= 60.0 and rows[1]["seconds_left"] is None
+    assert rows[0]["trials"] == 9 and rows[0]["expected_seconds"] == 1e-3
+    assert rows[0]["speed_up"] == pytest.approx(2.0)
+    json.dumps(rows, allow_nan=False)
+    console = Console(width=200, record=True)
+    console.print(status_table(queries.jobs(store)))
+    text = console.export_text()
+    assert running[:8] in text and "searching" in text and "interrupted" in text
+
+
+def test_before_anything_is_measured_nothing_is_expected(store: Store) -> None:
+    begin(store)
+    (row,) = status_to_json(queries.jobs(store))
+    assert row["expected_seconds"] is row["speed_up"] is row["seconds_left"] is None
+    assert row["command"] is None
+
+
+def test_a_job_that_does_not_end_in_time_is_said_to_be_asked(store: Store) -> None:
+    job = begin(store)
+    with pytest.raises(DatabaseError, match="asked to stop and has not ended within 0 s"):
+        stop_job(store, job, 0.0, "")
+    assert asked(store, job) is not None
+
+
+@pytest.mark.parametrize("end", ["finished", "failed", "interrupted"])
+def test_ended_jobs_cannot_be_stopped(store: Store, end: Any) -> None:
+    job = begin(store)
+    store.finish_job(job, end)
+    with pytest.raises(DatabaseError, match=f"has ended already: {end}"):
+        stop_job(store, job, 0.0, "")
+
+
+def test_an_interrupted_job_gets_the_minutes_that_it_had_left(store: Store) -> None:
+    job = with_command(store, 10.0, ago=240.0)
+    store.finish_job(job, "interrupted")
+    _, arguments = resuming(store, job, "/t.db", minutes=None, trials=None)
+    assert arguments[:4] == ["--model", "/m.onnx", "--db", "/t.db"]
+    assert arguments[4] == "--minutes" and float(arguments[5]) == pytest.approx(6.0, abs=0.5)
+    _, arguments = resuming(store, job, "/t.db", minutes=3.0, trials=7)
+    assert arguments[4:] == ["--minutes", "3", "--trials", "7"]
+
+
+def test_a_job_whose_minutes_are_used_up_needs_more(store: Store) -> None:
+    job = with_command(store, 1.0, ago=240.0)
+    store.finish_job(job, "interrupted")
+    with pytest.raises(DatabaseError, match="has used its 1 minutes"):
+        resuming(store, job, "/t.db", minutes=None, trials=None)
+
+
+def test_a_finished_job_goes_on_only_with_more_to_do(store: Store) -> None:
+    job = with_command(store, None)
+    with pytest.raises(DatabaseError, match="is running"):
+        resuming(store, job, "/t.db", minutes=None, trials=None)
+    store.finish_job(job, "finished")
+    with pytest.raises(DatabaseError, match="has finished"):
+        resuming(store, job, "/t.db", minutes=None, trials=None)
+    _, arguments = resuming(store, job, "/t.db", minutes=None, trials=900)
+    assert "--minutes" not in arguments and arguments[-2:] == ["--trials", "900"]
