@@ -27,11 +27,13 @@ from configs.errors import DatabaseError
 from configs.files import replacing
 from db import queries
 from db.records import TaskKey, TrialRecord
+from db.scratch_file import ScratchConnection
 from db.store import Store
 
 Values: TypeAlias = Mapping[str, CategoricalChoiceType]
 SKETCH = "sketch"
 """The parameter that names a trial's sketch."""
+_MOST_CHOICES = 64  # of a parameter without an order; others become attributes
 _ERROR_CHARACTERS = 500  # of a trial's error: all attributes are read at once
 
 
@@ -45,7 +47,8 @@ def export_studies(store: Store, path: Path) -> tuple[int, int]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         with replacing(path, new=True) as unfinished:
-            storage = RDBStorage(f"sqlite:///{unfinished}")
+            connection = {"connect_args": {"factory": ScratchConnection}}
+            storage = RDBStorage(f"sqlite:///{unfinished}", engine_kwargs=connection)
             try:
                 return _write(store, storage)
             finally:
@@ -89,12 +92,17 @@ def _trials(records: Sequence[TrialRecord]) -> list[FrozenTrial]:
 
 
 def _values(record: TrialRecord) -> Values:
-    """The choices and the sketch; choices that are no single value as JSON text."""
-    plain = {
-        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
-        for name, value in record.choices.items()
-    }
-    return {SKETCH: record.sketch, **plain}
+    """The choices and the sketch: of lists of numbers each number, else what is no single value as
+    JSON text."""
+    plain: dict[str, CategoricalChoiceType] = {SKETCH: record.sketch}
+    for name, value in record.choices.items():
+        if isinstance(value, list) and value and all(type(item) is int for item in value):
+            plain |= {f"{name}[{place}]": item for place, item in enumerate(value)}
+        elif isinstance(value, bool | int | float | str):
+            plain[name] = value
+        else:
+            plain[name] = json.dumps(value)
+    return plain
 
 
 def _alike(trials: Sequence[Values]) -> list[Values]:
@@ -115,7 +123,15 @@ def _distributions(trials: Iterable[Values]) -> dict[str, BaseDistribution]:
     for trial in trials:
         for name, value in trial.items():
             seen.setdefault(name, set()).add(value)
-    return {name: _distribution(values) for name, values in seen.items()}
+    found = {name: _distribution(values) for name, values in seen.items()}
+    return {name: one for name, one in found.items() if _is_short(one)}
+
+
+def _is_short(distribution: BaseDistribution) -> bool:
+    """Whether a study can have it as a parameter: each trial repeats all its choices."""
+    if not isinstance(distribution, CategoricalDistribution):
+        return True
+    return len(distribution.choices) <= _MOST_CHOICES
 
 
 def _distribution(values: Collection[CategoricalChoiceType]) -> BaseDistribution:
@@ -143,6 +159,7 @@ def _trial(
         "schedule": record.schedule_hash,
         "ratio to its reference": record.ratio,
         "error": record.error[:_ERROR_CHARACTERS],
+        **{name: value for name, value in values.items() if name not in distributions},
     }
     return FrozenTrial(
         number=number,
@@ -151,8 +168,8 @@ def _trial(
         value=record.latency if state is TrialState.COMPLETE else None,
         datetime_start=_moment(record.created - seconds),
         datetime_complete=_moment(record.created),
-        params=dict(values),
-        distributions={name: distributions[name] for name in values},
+        params={name: value for name, value in values.items() if name in distributions},
+        distributions={name: distributions[name] for name in values if name in distributions},
         user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
         system_attrs={},
         intermediate_values={},

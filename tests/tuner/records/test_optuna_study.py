@@ -36,7 +36,8 @@ def test_trials_are_read_with_choices_latencies_and_states(store: Store, tmp_pat
     states = [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED]
     assert [one.state for one in study.trials] == states
     assert study.best_trial.value == 2e-3
-    assert study.best_trial.params == {"sketch": "direct", "tile": "[1, 4]", "order": "nhwc"}
+    best = {"sketch": "direct", "tile[0]": 1, "tile[1]": 4, "order": "nhwc"}
+    assert study.best_trial.params == best
     crashed = study.trials[2].user_attrs
     assert crashed["status"] == "crashed" and crashed["error"] == "signal 11"
     assert study.trials[0].duration is not None
@@ -50,6 +51,14 @@ def test_choices_of_several_types_stand_beside_each_other(store: Store, tmp_path
     params = [one.params for one in read(tmp_path / "study.db").trials]
     assert [one["a"] for one in params] == ["1", "true", '"null"', '"1"']
     assert [one.get("n") for one in params] == [8, 4, 16, None]
+
+
+def test_a_parameter_of_very_many_values_becomes_an_attribute(store: Store, tmp_path: Path) -> None:
+    store.add([trial(number, choices={"name": f"n{number}"}) for number in range(70)])
+    export_studies(store, tmp_path / "study.db")
+    study = read(tmp_path / "study.db")
+    assert study.trials[69].params == {"sketch": "direct"}
+    assert study.trials[69].user_attrs["name"] == "n69"
 
 
 def test_an_empty_database_gives_no_studies(store: Store, tmp_path: Path) -> None:
