@@ -178,7 +178,9 @@ def night_lines(summary: NightSummary) -> list[str]:
     lines = [f"{told or 'nothing'} in {format_duration(summary.ended - summary.began)}"]
     if summary.deadline is not None:
         off = summary.ended - summary.deadline
-        if abs(off) < 60.0 or off > 0:
+        if summary.interrupted:
+            lines[0] += f", {format_duration(-off)} before the deadline"
+        elif abs(off) < 60.0 or off > 0:
             lines[0] += f", {abs(off):.1f} s {'after' if off > 0 else 'before'} the deadline"
         else:
             lines[0] += f", {format_duration(-off)} before the deadline: nothing was left to do"

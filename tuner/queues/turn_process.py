@@ -76,9 +76,9 @@ class TurnProcess:
             self._process.wait(seconds)
 
     def interrupt(self) -> None:
-        """Ask it to end cleanly."""
+        """Ask it to end cleanly. Not by SIGINT, which shells have background jobs ignore."""
         with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it and its group at once."""

@@ -40,11 +40,11 @@ if kind == "error":
 if kind == "crash":
     os.kill(os.getpid(), signal.SIGKILL)
 if kind == "hang":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if kind == "wait":
     def stop(*_):
         raise KeyboardInterrupt
-    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
 if kind in ("hang", "wait"):
     print("waiting", file=sys.stderr, flush=True)
     try:
