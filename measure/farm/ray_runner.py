@@ -1,4 +1,4 @@
-"""RayRunner: builds as Ray tasks, timed runs in a disposable process under an actor for each slot.
+"""RayRunner: builds and timed runs in disposable processes under actors, one a builder or slot.
 
 Ray moves requests to nodes and tells when one is lost; it neither pins nor times anything. What its
 defaults would spoil is set here: workers keep niceness 0 (they start at 15), tasks and actors are
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import ray
 from ray.exceptions import RayError
@@ -34,7 +34,7 @@ from measure.farm.ray_cluster import RayCluster
 from measure.farm.ray_nodes import Node, find_nodes, live_nodes
 from measure.farm.ray_start import ray_among_us, read_authentication_again
 from measure.farm.ray_watch import RayWatch, ray_daemons
-from measure.farm.ray_workers import MeasuringSlot, Sharing, build_task, start_task
+from measure.farm.ray_workers import Builder, MeasuringSlot, Sharing
 from measure.farm.runner import RunnerOptions
 from measure.farm.slots import ProcessPin, SlotPlan
 from measure.measurement import MeasureRequest, MeasureResult
@@ -52,6 +52,10 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about devices
 }
+
+
+_Worker: TypeAlias = tuple[Literal["build", "measure"], int, int]
+"""What a worker does, and the numbers of its node and of its builder or slot there."""
 
 
 class RayBackend:
@@ -74,10 +78,10 @@ class RayBackend:
         self._forget: Callable[[], None] = lambda: None
         self._folder: str | None = None  # of an embedded Ray's own files
         self.daemons: set[Process] = set()  # of an embedded Ray
-        self._build: Any = ray.remote(build_task)
+        self._builder: Any = ray.remote(Builder)
         self._slot: Any = ray.remote(MeasuringSlot)
         self._nodes: list[Node] = []
-        self._actors: dict[tuple[int, int], Any] = {}
+        self._actors: dict[_Worker, Any] = {}
         try:
             self._start(plan)
         except BaseException:  # an interrupt as well: nothing may be left running
@@ -111,30 +115,24 @@ class RayBackend:
             self._start_workers(number)
 
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
-        """Build a candidate on a node, or on another one if that is lost."""
-        plan = self._nodes[node].plan
-        settings = replace(self._settings_of(node), cores=plan.build_cores)
-        task = self._build.options(
-            num_cpus=1,
-            max_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[node].id, soft=True),
-        )
-        core = plan.build_cores[index]
-        reference = task.remote(settings, core, request, self._sharing(node))
-        future: Future[BuildResult] = reference.future()
-        return future
+        """Build a candidate with a builder of a node; fails with SlotLostError if that is gone."""
+        return self._call(("build", node, index), request)
 
     def measure(
         self, node: int, index: int, request: MeasureRequest, build: BuildResult
     ) -> Future[MeasureResult]:
-        """Check and time a candidate in a slot of a node."""
-        if (node, index) not in self._actors and not self._is_alive(node):
-            gone: Future[MeasureResult] = Future()
+        """Check and time a candidate in a slot of a node; fails with SlotLostError like that."""
+        return self._call(("measure", node, index), request, build)
+
+    def _call(self, worker: _Worker, *arguments: object) -> Future[Any]:
+        """Have a worker do what it is for."""
+        what, node, _ = worker
+        if worker not in self._actors and not self._is_alive(node):
+            gone: Future[Any] = Future()
             gone.set_exception(SlotLostError(f"node {self._nodes[node].id} is gone"))
             return gone
-        reference = self._actor(node, index).measure.remote(request, build)
-        future: Future[MeasureResult] = reference.future()
-        future.add_done_callback(lambda done: self._drop_dead_actor(node, index, done))
+        future: Future[Any] = getattr(self._actor(worker), what).remote(*arguments).future()
+        future.add_done_callback(lambda done: self._drop_dead_actor(worker, done))
         return future
 
     def hire(self, node: Node) -> int:
@@ -145,7 +143,7 @@ class RayBackend:
 
     def drop(self, number: int) -> None:
         """End the workers of a node that leaves or is gone. Idempotent."""
-        for key in [key for key in self._actors if key[0] == number]:
+        for key in [key for key in self._actors if key[1] == number]:
             with suppress(RayError):
                 ray.kill(self._actors.pop(key))
 
@@ -196,44 +194,45 @@ class RayBackend:
         return Sharing(self.driver, self._nodes[node].plan.alternates)
 
     def _start_workers(self, number: int) -> None:
-        for index in range(len(self._nodes[number].plan.slots)):
-            self._actor(number, index)
-        self._start_builders(number)
+        plan = self._nodes[number].plan
+        for index in range(len(plan.slots)):
+            self._actor(("measure", number, index))
+        for index in range(len(plan.build_cores)):
+            self._actor(("build", number, index))
 
-    def _start_builders(self, number: int) -> None:
-        node = self._nodes[number]
-        start: Any = ray.remote(start_task)
-        options = start.options(
-            num_cpus=1,
-            max_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=True),
-        )
-        for _ in node.plan.build_cores:
-            options.remote(replace(self._settings_of(number), cores=node.plan.build_cores))
-
-    def _actor(self, node: int, index: int) -> Any:
-        """The actor of a slot, started if there is none."""
-        actor = self._actors.get((node, index))
+    def _actor(self, worker: _Worker) -> Any:
+        """The actor of a slot or builder, started if there is none."""
+        actor = self._actors.get(worker)
         if actor is None:
-            plan = self._nodes[node].plan
-            settings = replace(self._settings_of(node), cores=plan.slots[index])
-            actor = self._slot.options(
-                num_cpus=0,  # the runner leases cores; Ray only places the actor
-                max_restarts=0,
-                max_task_retries=0,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(
+            what, node, index = worker
+            plan, settings = self._nodes[node].plan, self._settings_of(node)
+            options = {
+                "num_cpus": 0,  # the runner leases cores; Ray only places the actor
+                "max_restarts": 0,
+                "max_task_retries": 0,
+                "scheduling_strategy": NodeAffinitySchedulingStrategy(
                     self._nodes[node].id, soft=False
                 ),
-            ).remote(settings, self._sharing(node))
+            }
+            if what == "measure":
+                actor = self._slot.options(**options).remote(
+                    replace(settings, cores=plan.slots[index]), self._sharing(node)
+                )
+            else:
+                actor = self._builder.options(**options).remote(
+                    replace(settings, cores=plan.build_cores),
+                    plan.build_cores[index],
+                    self._sharing(node),
+                )
             actor.start.remote()
-            self._actors[node, index] = actor
+            self._actors[worker] = actor
         return actor
 
-    def _drop_dead_actor(self, node: int, index: int, done: Future[MeasureResult]) -> None:
-        """Forget an actor that died, so that the next run starts another."""
+    def _drop_dead_actor(self, worker: _Worker, done: Future[Any]) -> None:
+        """Forget an actor that died, so that the next call starts another."""
         error = done.exception()
         if isinstance(error, RayError) and not isinstance(error, ray.exceptions.RayTaskError):
-            self._actors.pop((node, index), None)
+            self._actors.pop(worker, None)
 
     def _is_alive(self, node: int) -> bool:
         wanted = self._nodes[node].id

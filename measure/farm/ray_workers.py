@@ -53,30 +53,30 @@ class MeasuringSlot:
         shutil.rmtree(self._settings.scratch, ignore_errors=True)
 
 
-_builders: dict[str, Supervisor] = {}  # one per Ray worker process, by its settings
+class Builder:
+    """The actor of a builder. A crash of the compiler costs its process only.
 
+    An actor and no task: of several drivers' idle workers Ray ends those that are more than the
+    node has cores, and starting others takes longer than many builds.
+    """
 
-def build_task(
-    settings: WorkerSettings, core: int, request: MeasureRequest, sharing: Sharing | None
-) -> BuildResult:
-    """Build in this Ray worker's builder process; a compiler crash costs that process only."""
-    with _held(sharing, (core,), "build"):
-        return _builder(settings).build(request, core)
+    def __init__(self, settings: WorkerSettings, core: int, sharing: Sharing | None) -> None:
+        self._core = core
+        self._sharing = sharing
+        self._supervisor = Supervisor(settings, BUILD)
 
+    def start(self) -> None:
+        """Have the worker process ready."""
+        self._supervisor.start()
 
-def start_task(settings: WorkerSettings) -> None:
-    """Have this Ray worker's builder process ready before the first build."""
-    _builder(settings).start()
+    def build(self, request: MeasureRequest) -> BuildResult:
+        """Build a candidate."""
+        with _held(self._sharing, (self._core,), "build"):
+            return self._supervisor.build(request, self._core)
 
-
-def _builder(settings: WorkerSettings) -> Supervisor:
-    key = settings.to_json()
-    if key not in _builders:
-        for old in _builders.values():
-            old.close()
-        _builders.clear()
-        _builders[key] = Supervisor(settings, BUILD)
-    return _builders[key]
+    def close(self) -> None:
+        """End the worker process."""
+        self._supervisor.close()
 
 
 def _held(

@@ -104,6 +104,7 @@ class Setting:
         self.placements: tuple[Placement, ...] = ()
         self.progress = Messages()
         self.pauses = Pauses()
+        self.batch = 4
 
     def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
         layout = FeatureLayout.of([space for _, space, _ in kinds])
@@ -144,7 +145,7 @@ class Setting:
             self.store,
             model,
             Budget(limits),
-            SessionOptions(4, {}, background=False),
+            SessionOptions(self.batch, {}, background=False),
             job=self.job,
             progress=self.progress,
             pauses=self.pauses,
