@@ -24,7 +24,7 @@ class Example:
 
 
 EXAMPLES: Mapping[str, Example] = {
-    "tune": Example("tune --model mlp.onnx --db other.db --runner local --trials 6"),
+    "tune": Example("tune --model mlp.onnx --db tuning.db --runner local --trials 24"),
     "tune build": Example(
         "tune build --model mlp.onnx --db tuning.db --output mlp.tuned\n"
         "tune build --model mlp.onnx --untuned --output mlp.untuned    # without records"

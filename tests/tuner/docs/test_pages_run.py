@@ -51,6 +51,8 @@ _SMALL = {
 _RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
+LONG = ("doctor", "farm")
+"""Pages whose commands start Ray; `pytest -m nightly -k test_commands_of_the_page_run`."""
 REAL = "squeezenet1_1"
 """The model of the README and of the tutorial, for which `MODEL` stands in the ordinary run."""
 
@@ -99,6 +101,11 @@ TEXTS["README"] = re.sub(
 PAGES = {name: list(blocks_of(text.replace(REAL, MODEL))) for name, text in TEXTS.items()}
 
 
+def _marked(name: str) -> object:
+    """The page as a parameter; what takes long is for the night."""
+    return pytest.param(name, marks=pytest.mark.nightly) if name in LONG else name
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `mlp.onnx` and `tuning.db`."""
@@ -109,7 +116,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name, blocks in PAGES.items() if blocks])
+@pytest.mark.parametrize("name", [_marked(name) for name, blocks in PAGES.items() if blocks])
 def test_commands_of_the_page_run(
     name: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +127,7 @@ def test_commands_of_the_page_run(
     for variable, value in _SMALL.items():
         monkeypatch.setenv(variable, value)
     for block in PAGES[name]:
-        commands = None if name == "README" else plain_commands(block)
+        commands = plain_commands(block)
         printed = run(block, tmp_path) if commands is None else _run_here(commands)
         block.check(printed)
 
