@@ -8,13 +8,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from compiler.content_cache import ContentCache
+from compiler.content_cache import ContentCache, cache_key, source_digest
 from configs.settings import cache_folder, load_settings
 from db.store import Store
 from tuner.pages.comparison import compared
@@ -40,9 +41,7 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
     """What a page shows, by its parts. Raises SettingsError as `page_of` does."""
     contents = read_contents(store, options)
     kernels = kernels_of(contents)
-    folder = cache_folder(load_settings())
-    cache = None if folder is None else ContentCache(folder)
-    maker = CodeMaker(cache, None if options.full else SECONDS)
+    maker = CodeMaker(_cache(), None if options.full else SECONDS)
     roofs = rooflines(contents, kernels)
     return {
         "name": contents.name,
@@ -108,10 +107,25 @@ def html_of(parts: Mapping[str, Any]) -> str:
 def _plots() -> tuple[str, str]:
     """The figures and the library that draws them, packed; nothing where that is not installed."""
     try:
-        from tuner.pages import plots
-    except ModuleNotFoundError:
+        made_by = version("bokeh")
+    except PackageNotFoundError:
         return "", ""
-    return packed(plots.figures()), packed_text(plots.library())
+    kept_in = _cache()
+    key = cache_key("plots", made_by, source_digest(Path(__file__).parent))
+    kept = None if kept_in is None else kept_in.find(key)
+    if kept is not None and isinstance(kept[0], list) and len(kept[0]) == 2:
+        return str(kept[0][0]), str(kept[0][1])
+    from tuner.pages import plots  # takes longer than all the rest
+
+    made = packed(plots.figures()), packed_text(plots.library())
+    if kept_in is not None:
+        kept_in.add(key, list(made))
+    return made
+
+
+def _cache() -> ContentCache | None:
+    folder = cache_folder(load_settings())
+    return None if folder is None else ContentCache(folder)
 
 
 def _own(name: str) -> Markup:
