@@ -205,7 +205,8 @@ def judge(night: NightOnFarm, off: float, status: int) -> list[tuple[str, str, b
     rows.append(
         ("trials noted before faults, and gone", f"{len(gone)} of {len(night.seen)}", not gone)
     )
-    twice = sum(count > 1 for count in requests.values())
+    measured = Counter((trial.key, trial.schedule_hash, trial.request_id) for trial in trials)
+    twice = sum(count > 1 for count in measured.values())
     rows.append((f"of {len(trials)} trials recorded twice", str(twice), twice == 0))
     again, accidents, count = _measured_again(trials)
     rows.append((f"of {count} schedules known, measured anew", str(accidents), accidents == 0))

@@ -151,8 +151,8 @@ class Night:
 
     def _standing(self, item: QueueEntry) -> Standing:
         options = options_of(item)
-        counted = [turn for turn in options.turns if turn.end in (GOOD, FAILED)]
-        past = tuple(PastTurn(turn.seconds, turn.gain or 0.0) for turn in counted)
+        good = [turn for turn in options.turns if turn.end == GOOD]
+        past = tuple(PastTurn(turn.seconds, turn.gain or 0.0) for turn in good)
         left = None if options.minutes is None else 60.0 * options.minutes - item.seconds
         least = least_seconds(len(options.kernels))
         work, untuned = self._work_of(options)
