@@ -6,6 +6,7 @@ niceness that was asked for.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,18 +87,10 @@ class Node:
 
 def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:
     """The cluster's nodes that stand for a wanted target, each divided into builders and slots."""
-    entries = [entry for entry in node_entries() if not entry.leaves]
-    references = [begin_inspection(entry, options) for entry in entries]
-    try:
-        facts: list[NodeFacts] = ray.get(references, timeout=_INSPECT_SECONDS)
-    except RayError as error:
-        raise MeasureError(
-            f"the cluster's nodes do not answer: {str(error).strip().splitlines()[-1]}",
-            hint="tunefarm must be installed on every node",
-        ) from error
+    answers = _answers([entry for entry in node_entries() if not entry.leaves], options)
     nodes = []
     refusals: dict[str, str] = {}
-    for entry, fact in zip(entries, facts, strict=True):
+    for entry, fact in answers:
         target = kind_of(fact.target, wanted)
         node = node_of(entry, fact, wanted)
         if node is not None:
@@ -108,13 +101,35 @@ def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:
     if missing and missing[0].key in refusals:
         raise MeasureError(f"no node of the cluster can measure: {refusals[missing[0].key]}")
     if missing:
-        found = ", ".join(sorted({fact.target.key for fact in facts}))
+        found = ", ".join(sorted({fact.target.key for _, fact in answers}))
         lacking = " or a ".join(target.key for target in missing)
         raise MeasureError(
             f"no node of the cluster is a {lacking} (there are: {found})",
             hint="start Ray on such a machine, or leave the target out",
         )
     return nodes
+
+
+def _answers(
+    entries: Sequence[NodeEntry], options: RunnerOptions
+) -> list[tuple[NodeEntry, NodeFacts]]:
+    """What each node says of itself; those are passed over that do not answer, as one that is lost
+    meanwhile. Raises MeasureError if none does."""
+    references = [begin_inspection(entry, options) for entry in entries]
+    end = time.monotonic() + _INSPECT_SECONDS
+    found: list[tuple[NodeEntry, NodeFacts]] = []
+    silence: RayError | None = None
+    for entry, reference in zip(entries, references, strict=True):
+        try:
+            found.append((entry, ray.get(reference, timeout=max(0.0, end - time.monotonic()))))
+        except RayError as error:
+            silence = error
+    if silence is not None and not found:
+        raise MeasureError(
+            f"the cluster's nodes do not answer: {str(silence).strip().splitlines()[-1]}",
+            hint="tunefarm must be installed on every node",
+        ) from silence
+    return found
 
 
 def begin_inspection(entry: NodeEntry, options: RunnerOptions) -> Any:

@@ -9,23 +9,12 @@ from typer.core import TyperGroup
 
 from tuner.commands.cli import app
 from tuner.docs.command_pages import COMMANDS, command_pages, path_of, walk
-from tuner.docs.pages import PAGES
 
 
 def on_config(config: Any) -> Any:
     """List the commands in the navigation."""
-    config.nav = [_with_commands(_existing(entry)) for entry in config.nav]
+    config.nav = [_with_commands(entry) for entry in config.nav]
     return config
-
-
-def _existing(entry: Any) -> Any:
-    """Without pages that are not written yet."""
-    if not isinstance(entry, dict):
-        return entry
-    ((title, pages),) = entry.items()
-    if isinstance(pages, str):
-        return entry
-    return {title: [page for page in pages if (PAGES / page).is_file()]}
 
 
 def on_files(files: Any, config: Any) -> Any:
