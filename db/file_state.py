@@ -29,7 +29,7 @@ def file_digest(path: str | Path) -> str | None:
     was cut short, or is under way.
     """
     path = Path(path)
-    log, journal = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
+    log, journal = (Path(f"{path}{suffix}") for suffix in ("-wal", "-journal"))
     try:
         if path.stat().st_size > _MOST_BYTES or journal.exists():
             return None

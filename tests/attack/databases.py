@@ -55,6 +55,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "report": ("report", "--db", DATABASE, "--html", "page.html"),
     "build": ("build", "--model", MODEL, "--db", DATABASE, "--output", "out.tuned", "--json", "-"),
     "inspect": ("inspect", "--model", MODEL, "--stage", "loops", "--db", DATABASE),
+    "status": ("status", "--db", DATABASE, "--json", "-"),
+    "jobs list": ("jobs", "list", "--db", DATABASE),
 }
 """What reads a database, by the command that it is of; `bench` and `--model` read as `build` does.
 """
@@ -63,6 +65,16 @@ READ_OTHERWISE = {
     "bench": "looks records up as build does, and measures",
     "run": "reads no database",
     "zoo": "reads no database",
+    "docs": "reads no database",
+    **dict.fromkeys(("farm start", "farm join", "farm status", "farm stop"), "read no database"),
+    "doctor": "says what is wrong with a database, and goes on",
+    "verify": "looks records up as build does, and measures",
+    "watch": "reads jobs as status does, for as long as they run",
+    "stop": "finds its job as status does",
+    "resume": "finds its job as status does, and tunes",
+    "jobs add": "writes the queue, which jobs list reads",
+    "jobs run": "reads the queue as jobs list does, and tunes",
+    "jobs remove": "reads the queue as jobs list does",
 }
 _SLOW = ("build", "inspect")
 _REPORTS_DAMAGE = ("db check", "db salvage")

@@ -5,7 +5,7 @@ records -> contents -> kernels, models, jobs -> a template and compressed JSON -
 
 from __future__ import annotations
 
-import secrets
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -77,10 +77,12 @@ def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 def html_of(parts: Mapping[str, Any]) -> str:
     """The parts as one HTML file.
 
-    No script runs but the page's own, which its policy names by a number drawn for the page; what
-    comes from records could not load anything either.
+    No script runs but the page's own, which its policy names by a hash of all that the page holds
+    (the same records give the same page); what comes from records could not load anything either.
     """
     figures, library = _plots()
+    script = _own("report.js")
+    details = {name: packed(value) for name, value in parts["details"].items()}
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -92,15 +94,22 @@ def html_of(parts: Mapping[str, Any]) -> str:
     )
     return environment.get_template("report.jinja").render(
         **parts,
-        nonce=secrets.token_hex(16),
-        packed_details={name: packed(value) for name, value in parts["details"].items()},
+        nonce=_nonce(parts, details),
+        packed_details=details,
         figures=figures,
         library=library,
         style=_own("report.css"),
-        script=_own("report.js"),
+        script=script,
         curves_size=(size_curves.WIDTH, size_curves.HEIGHT),
         plan_size=(html_plans.WIDTH, html_plans.HEIGHT),
     )
+
+
+def _nonce(parts: Mapping[str, Any], details: Mapping[str, str]) -> str:
+    """Of all that came from records: who writes one cannot know it."""
+    told = repr([parts[name] for name in ("name", "jobs", "models", "kernels", "plans")])
+    content = "".join((told, *details.values()))
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @cache

@@ -134,9 +134,9 @@ def _built(
     """The artefacts of the model with and without its records, while the block runs."""
     folder = make_folder("verify")
     try:
-        tell(f"building {request.name} from its records, and without")
         tuned, untuned = str(folder / "tuned.tuned"), str(folder / "untuned.tuned")
         result = build(replace(request, output=tuned, listed=False))
+        tell(f"{request.name} is built from its records; now without")
         build(replace(request, output=untuned, listed=False, untuned=True))
         yield tuned, untuned, result
     finally:
