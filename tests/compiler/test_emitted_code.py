@@ -41,8 +41,18 @@ def check_emitted(name: str, make: Callable[[], Json], update: bool) -> None:
     )
 
 
+_LARGE = ("resnet34", "vgg11", "yolov8n")
+"""Looked at by night (`pytest -m nightly -k model_code`): others have kernels of the same kinds."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly) if name in _LARGE else name
+        for name in model_names()
+    ],
+)
 def test_model_code_is_that_of_the_compiler_version(name: str, update_golden: bool) -> None:
     check_emitted(name, lambda: model_code(name), update_golden)
 
