@@ -228,7 +228,9 @@ def test_no_process_is_left_when_the_driver_is_interrupted_or_killed(
     wait_until_gone(tag, noted)
 
 
-@pytest.mark.parametrize("daemon", ["raylet", "gcs_server"])
+@pytest.mark.parametrize(
+    "daemon", [pytest.param("raylet", marks=pytest.mark.nightly), "gcs_server"]
+)
 def test_the_death_of_ray_ends_the_job_and_leaves_no_process(daemon: str, repository: Path) -> None:
     tag = f"{os.getpid()}-{daemon}"
     environment = {**os.environ, TAG: tag, "PYTHONPATH": str(repository)}

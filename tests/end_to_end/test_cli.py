@@ -27,7 +27,7 @@ from tuner.commands.accuracy import error_of
 from tuner.commands.cli import app
 from tuner.commands.command_line import run_command
 from tuner.confirm.drawn_inputs import seeded_inputs
-from tuner.records.model_latencies import newest
+from tuner.records.model_latencies import measured_models, newest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -249,16 +249,16 @@ def test_bench_compares_outputs_and_times_both(tune: CommandLine, tuned: SimpleN
 
 def test_a_job_keeps_how_long_the_model_takes(tuned: SimpleNamespace) -> None:
     with Store.open(tuned.db, read_only=True) as store:
-        kept = newest(store, purpose="job")
-        jobs = queries.jobs(store)
+        (kept,) = measured_models(store, job=tuned.result["job"])
+        (job,) = (job for job in queries.jobs(store) if job.id == tuned.result["job"])
         hashes = {
-            task.key.workload: found[1].schedule_hash
-            for task in jobs[-1].tasks
-            if (found := queries.best(store, task.key)) is not None
+            best.key.workload: best.schedule_hash
+            for best in queries.iterate_bests(store)
+            if best.job == job.id
         }
-    told, times = tuned.result["latency"], None if kept is None else kept.times
-    assert kept is not None and times is not None and times.over_untuned is not None
-    assert kept.record.job == jobs[-1].id and kept.record.model_hash == jobs[-1].model_hash
+    told, times = tuned.result["latency"], kept.times
+    assert times.over_untuned is not None
+    assert kept.record.purpose == "job" and kept.record.model_hash == job.model_hash
     assert times.untuned == told["untuned"]
     assert times.over_untuned.ratio == (told["kept"] or told)["ratio"]
     assert times.confirmed == pytest.approx(tuned.result["search"]["confirmed_seconds"])

@@ -111,14 +111,17 @@ def assert_agrees(
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance, strict=True)
 
 
+@pytest.mark.parametrize("share", [0.5, pytest.param(1.0, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_schedule_computes_the_kernel(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_schedule_computes_the_kernel(
+    family: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strategy, examples = FAMILIES[family]
     for module, least in SMALLEST_PARALLEL:
         monkeypatch.setattr(module, least, 1)  # kernels this small would not run in parallel
 
     @settings(
-        max_examples=examples,
+        max_examples=round(share * examples),
         deadline=None,
         derandomize=True,
         database=None,

@@ -300,11 +300,12 @@ def test_flushed_caches_are_part_of_the_request(measurer: Supervisor) -> None:
 
 
 @pytest.mark.slow
-def test_every_fault_ten_times_is_never_selected(measurer: Supervisor) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.nightly)])
+def test_a_fault_is_never_selected_however_often(measurer: Supervisor, times: int) -> None:
     rng = random.Random(10)
     key = TaskKey("w", "t", 1, "default", "1")
     records: list[TrialRecord] = []
-    for round in range(10):
+    for round in range(times):
         faults = [*((fault, status) for fault, status, _ in FAULTS), ("hang", Status.RUN_TIMEOUT)]
         for fault, status in rng.sample(faults, len(faults)):
             timeout = {"run_timeout": 0.3} if fault == "hang" else {}

@@ -32,8 +32,6 @@ from tuner.commands.command_line import run_command
 from tuner.commands.docs_hooks import root_command
 from tuner.docs.pages import all_pages
 
-pytestmark = pytest.mark.alone
-
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
 )
