@@ -60,7 +60,7 @@ def test_every_option_of_every_command_has_faults() -> None:
 
 def test_draws_reach_every_command_and_option() -> None:
     rng = random.Random(0)
-    text = "\n".join(" ".join(draw(rng).arguments) for _ in range(3000))
+    text = "\n".join(" ".join(draw(rng).arguments) for _ in range(9000))
     for command, parameters in commands().items():
         for parameter in parameters:
             assert parameter.opts[0] in text or not parameter.opts[0].startswith("-"), command
