@@ -191,6 +191,13 @@ class LoadEmitter:
 
     def masked_load(self, pointer: str, mask: Value, dtype: DType) -> Value:
         """A vector of the elements whose mask is set, 0 for the others."""
+        width, side = mask.width, 1 << (mask.width - 1).bit_length()
+        one_register = dtype.bytes >= 4 and side * dtype.bytes <= 64
+        if width < side and one_register and self.writer.has_avx512:
+            none = Value("zeroinitializer", DType.BOOL, width)
+            every = [min(lane, width) for lane in range(side)]
+            whole = self.masked_load(pointer, shuffle(self.writer, mask, none, every), dtype)
+            return shuffle(self.writer, self._loaded(whole), whole, range(width))
         type_name = type_of(dtype, mask.width)
         name = self.writer.intrinsic(
             f"llvm.masked.load.{suffix_of(dtype, mask.width)}.p0",
@@ -198,6 +205,16 @@ class LoadEmitter:
             [f"ptr align {dtype.bytes} {pointer}", mask.typed, f"{type_name} zeroinitializer"],
         )
         return Value(name, dtype, mask.width)
+
+    def _loaded(self, value: Value) -> Value:
+        """The value, in a register by now.
+
+        LLVM folds a masked load into a masked operation on what it has loaded, and in a loop may
+        take the two apart again with a plain load, which reads behind the end of a buffer.
+        """
+        type_name = type_of(value.dtype, value.width)
+        name = self.writer.emit(f'call {type_name} asm "", "=v,0"({value.typed})')
+        return Value(name, value.dtype, value.width)
 
     def _lanes_of(self, node: Load) -> Value | None:
         """The mask for a vector load: what a select and a masked tile leave of the lanes.
