@@ -112,6 +112,7 @@ def test_one_job_tunes_for_both_kinds(cluster: Any, tmp_path: Path) -> None:
         assert len({key.target for key in queries.tasks(store)}) == 2
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_of_another_kind_times_nothing_and_a_target_without_one_is_refused(
     cluster: Any, kind_file: Path
 ) -> None:
