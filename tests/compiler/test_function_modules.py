@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler import unregister_function
+from compiler import function_modules, unregister_function
 from compiler.errors import SettingsError
 from compiler.foreign_functions import registered_functions
 from compiler.function_modules import load_modules, loaded_modules
@@ -21,7 +21,9 @@ compiler.register_function(
 
 
 @pytest.fixture(autouse=True)
-def forgets() -> Iterator[None]:
+def forgets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither this process nor its children, which load what it has, keep them for other tests."""
+    monkeypatch.setattr(function_modules, "_LOADED", {})
     yield
     unregister_function("file.domain::Twice")
 
