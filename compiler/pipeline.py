@@ -24,6 +24,7 @@ from compiler.llvm.scalar_work import scalar_work
 from compiler.plan.choose_precision import NARROW
 from compiler.plan.end_sums import end_sums
 from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from compiler.runtime.entry import entry_of
@@ -115,6 +116,7 @@ def compile_model(
     fallback: bool = False,
     keep_llvm: bool = False,
     guards: Sequence[SizeGuard] = (),
+    plan: GraphPlan = RULES,
 ) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -126,23 +128,23 @@ def compile_model(
     has code that was made before. What the model needs is within `limits`, or refused; they are
     this machine's if None. `fallback` marks a variant for CPUs that cannot run another one,
     `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of several programs
-    of a model. Raises
-    `ImportModelError` and its kinds for models that cannot be compiled; a schedule that does not
-    fit is reported, not raised.
+    of a model. What `plan` says of the graph goes before the rules. Raises
+    `ImportModelError` and its kinds for models that cannot be compiled, and `PlanError` for a plan
+    that does not fit; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
     admitted = Numerics.of(numerics)
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
     allowance = Allowance(limits)
-    graph, program = _to_kernels(model, target, shapes, stages, allowance, admitted)
+    graph, program = _to_kernels(model, target, shapes, stages, allowance, admitted, plan)
     chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
     kernel_stages = KernelStages(stages, target, threads, admitted, allowance, cache)
     schedules, compiled = kernel_stages.run(chosen)
     constants = stages.run("pack_constants", lambda: pack_constants(program, compiled, allowance))
-    plan = stages.run(
+    memory = stages.run(
         "plan_memory", lambda: plan_memory(program, _workspaces(program, compiled), allowance)
     )
-    steps = stages.run("run_steps", lambda: run_steps(program, compiled, constants, plan))
+    steps = stages.run("run_steps", lambda: run_steps(program, compiled, constants, memory))
     objects = tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values())
     functions = function_links(program)
     spec = ExecutableSpec(
@@ -151,8 +153,8 @@ def compile_model(
         threads=threads,
         inputs=tuple((name, program.types[name]) for name in program.inputs),
         outputs=tuple((name, graph.types[name]) for name in graph.outputs),
-        arena_bytes=plan.arena_bytes + (REPORT_BYTES if functions else 0),
-        arena_lower_bound=plan.lower_bound,
+        arena_bytes=memory.arena_bytes + (REPORT_BYTES if functions else 0),
+        arena_lower_bound=memory.lower_bound,
         steps=steps,
         constants=constants.arrays,
         kernels=_reports(program, schedules, compiled),
@@ -184,11 +186,12 @@ def kernels_of(
     dump_after: DumpAfter = None,
     limits: Limits | None = None,
     numerics: Numerics | str = DEFAULT_NUMERICS,
+    plan: GraphPlan = RULES,
 ) -> KernelProgram:
-    """The fused kernels of a model, in order: what a tuner tunes."""
+    """The fused kernels of a model, in order: what a tuner tunes. `plan` as in `compile_model`."""
     target = host_target() if target is None else target
     stages, allowance = Stages(STAGES, dump_after), Allowance(limits)
-    return _to_kernels(model, target, shapes, stages, allowance, Numerics.of(numerics))[1]
+    return _to_kernels(model, target, shapes, stages, allowance, Numerics.of(numerics), plan)[1]
 
 
 def _to_kernels(
@@ -198,6 +201,7 @@ def _to_kernels(
     stages: Stages,
     allowance: Allowance,
     numerics: Numerics,
+    decided: GraphPlan,
 ) -> tuple[Graph, KernelProgram]:
     """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
 
@@ -216,10 +220,13 @@ def _to_kernels(
             numerics,
             activations=target.activations,
             summed=summed,
+            plan=decided,
         ),
     )
-    rounds_each = numerics.rounds_each
-    program = stages.run("extract_kernels", lambda: extract_kernels(graph, allowance, rounds_each))
+    program = stages.run(
+        "extract_kernels",
+        lambda: extract_kernels(graph, allowance, numerics.rounds_each, decided),
+    )
     whole, signature = program, graph.signature
     program = stages.run(
         "live_extents",

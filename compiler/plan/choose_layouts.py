@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
 from compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedUse
@@ -36,6 +37,7 @@ from compiler.operators.evaluate_node import evaluate_node
 from compiler.operators.registry import Pattern, complete_attributes, multiplications, operator
 from compiler.operators.use import Types
 from compiler.plan.blocked_emission import BlockedEmitter, has_channels
+from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
@@ -48,15 +50,20 @@ FLOPS_PER_CONVERTED_BYTE = 16
 _BLOCKED_TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8)
 
 
-def run(graph: Graph, block: int | None) -> Graph:
+def run(graph: Graph, block: int | None, decided: GraphPlan = RULES) -> Graph:
     """The graph with blocked layouts where they pay; `block` is the number of lanes.
 
-    With fewer than two, or None, it stays as it is.
+    With fewer than two, or None, it stays as it is. Results that are `decided` to be plain are.
+    Raises PlanError for what is decided of a value that no node computes.
     """
+    computed = {node.output for node in graph.nodes}
+    for decision in decided.of(Layout):
+        if decision.value not in computed:
+            raise PlanError(f"{decision}: no node computes {decision.value!r}")
     if block is None or block < 2:
         return graph
     prepared = _with_kept_dimensions(graph)
-    rejected: set[str] = set()
+    rejected = {decision.value for decision in decided.of(Layout) if decision.block == PLAIN}
     while True:
         plan = _Planner(prepared, block, rejected).plan()
         if not plan.forms:

@@ -32,6 +32,7 @@ from compiler.operators.loop import LoopParts
 from compiler.operators.registry import Pattern, add_expression, complete_attributes, operator
 from compiler.plan.find_guards import common_guards, conditions_first, find_guards
 from compiler.plan.fuse import Group, fuse
+from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.loop_order import Bound, LoopNodes, loop_order
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
@@ -42,7 +43,10 @@ WRITTEN_LIMIT = 8192
 
 
 def extract_kernels(
-    graph: Graph, allowance: Allowance | None = None, rounds_each: bool = False
+    graph: Graph,
+    allowance: Allowance | None = None,
+    rounds_each: bool = False,
+    plan: GraphPlan = RULES,
 ) -> KernelProgram:
     """The kernels of `graph` in execution order, each verified.
 
@@ -50,9 +54,9 @@ def extract_kernels(
     no input, constant or other output; where the graph says otherwise, a copy kernel is inserted.
     A constant that is an output keeps its name as output and becomes NAME_value as constant; an
     input that is an output too is returned as NAME_output. `rounds_each` is that of the numerics.
-    Raises `LimitError` when the time is over.
+    What `plan` says goes before the rules. Raises `LimitError` when the time is over.
     """
-    return _Extractor(graph, allowance or Allowance(), rounds_each).run()
+    return _Extractor(graph, allowance or Allowance(), rounds_each, plan).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,11 @@ class _Made:
 
 
 class _Extractor:
-    def __init__(self, graph: Graph, allowance: Allowance, rounds_each: bool) -> None:
+    def __init__(
+        self, graph: Graph, allowance: Allowance, rounds_each: bool, plan: GraphPlan
+    ) -> None:
         self.graph = graph
+        self.plan = plan
         self.rounds_each = rounds_each
         self.allowance = allowance
         self.types: dict[str, TensorType] = dict(graph.types)
@@ -89,7 +96,7 @@ class _Extractor:
         for name in self.graph.outputs:
             if name in self.constants:
                 self._rename_constant(name)
-        groups = list(fuse(self.graph, self.allowance))
+        groups = list(fuse(self.graph, self.allowance, self.plan))
         self.guards = find_guards(self.graph, groups)
         ordered = conditions_first(groups, self.guards) if self.guards else groups
         for group in loop_order(self.graph, ordered):

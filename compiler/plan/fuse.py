@@ -45,6 +45,7 @@ from compiler.operators.registry import (
     turns,
 )
 from compiler.plan import place_fills
+from compiler.plan.graph_plan import RULES, GraphPlan, Separate
 from compiler.types.node import Node
 from compiler.types.numerics import is_narrow
 
@@ -72,17 +73,20 @@ class Group:
         return _pattern(self.nodes[0])
 
 
-def fuse(graph: Graph, allowance: Allowance | None = None) -> tuple[Group, ...]:
+def fuse(
+    graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = RULES
+) -> tuple[Group, ...]:
     """The groups in execution order; every node is in exactly one.
 
-    Raises `LimitError` when the time is over.
+    What `plan` says goes before the rules. Raises `LimitError` when the time is over.
     """
-    return _Fuser(graph, allowance or Allowance()).run()
+    return _Fuser(graph, allowance or Allowance(), plan).run()
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, allowance: Allowance) -> None:
+    def __init__(self, graph: Graph, allowance: Allowance, plan: GraphPlan) -> None:
         self.graph = graph
+        self.separate = {decision.value for decision in plan.of(Separate)}
         self.allowance = allowance
         self.readers = consumers(graph)
         self.producers = {node.output: node for node in graph.nodes}
@@ -202,7 +206,7 @@ class _Fuser:
         while len(members) < MAXIMUM_NODES:
             inside = {node.output for node in members}
             open_values = [node.output for node in members if not self._closed(node, inside)]
-            if self.outputs.intersection(open_values):
+            if self.outputs.intersection(open_values) or self.separate.intersection(open_values):
                 break
             readers = [
                 reader
@@ -299,6 +303,8 @@ class _Fuser:
     def _may_absorb(self, node: Node, part: Sequence[Node], patterns: Sequence[Pattern]) -> bool:
         inside = {member.output for member in part}
         if node.output in self.grouped or _pattern(node) not in patterns:
+            return False
+        if node.output in self.separate:
             return False
         if not self._run_as_often(node, part[0]):
             return False

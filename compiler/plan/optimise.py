@@ -27,6 +27,7 @@ from compiler.plan import (
     spread_dequantised,
     transposed_convolutions,
 )
+from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.types.dtypes import DType
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
@@ -36,16 +37,17 @@ def passes(
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
+    plan: GraphPlan = RULES,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements.
 
     `activations` is the type in which it multiplies 8-bit data with weights, `summed` are the
-    narrow floats whose products it has instructions to sum.
+    narrow floats whose products it has instructions to sum. What `plan` says goes before rules.
     """
     folded = plain(lambda graph: fold_quantised.run(graph, activations))
     types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
-    layouts = plain(lambda graph: choose_layouts.run(graph, block))
+    layouts = plain(lambda graph: choose_layouts.run(graph, block, plan))
     precision = partial(choose_precision.run, numerics=numerics, summed=summed)
     planned = (
         ("transposed_convolutions", transposed),
@@ -79,15 +81,17 @@ def optimise(
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
+    plan: GraphPlan = RULES,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
     which the target multiplies 8-bit data with weights, `summed` are the narrow floats whose
-    products it has instructions to sum. `observe` is called with the name and result of every pass.
-    Raises `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for
-    what goes beyond the `allowance` (this machine's if None).
+    products it has instructions to sum. What `plan` says goes before the rules. `observe` is called
+    with the name and result of every pass. Raises `PlanError` for a decision that does not fit,
+    `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for what
+    goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed)
+    found = passes(block, numerics, activations, summed, plan)
     return run_passes(graph, found, observe, allowance or Allowance())

@@ -8,6 +8,7 @@ from compiler.content_cache import ContentCache
 from compiler.graph.ir import Graph
 from compiler.llvm.object_cache import ObjectCache
 from compiler.pipeline import Compiled, compile_model
+from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.runtime.guards import SizeGuard
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
@@ -28,6 +29,7 @@ def compile_with(
     keep_llvm: bool = False,
     numerics: Numerics | None = None,
     guards: Sequence[SizeGuard] = (),
+    plan: GraphPlan = RULES,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
@@ -50,6 +52,7 @@ def compile_with(
         fallback=fallback,
         keep_llvm=keep_llvm,
         guards=guards,
+        plan=plan,
     )
     if cache is not None and objects is not None and objects.misses:
         cache.trim()

@@ -1,0 +1,186 @@
+"""GraphPlan: what the graph decides for its kernels, as data.
+
+A plan is a tuple of decisions, each about values by the names that they have in the graph before
+layouts are chosen. Where it says nothing, the rules of the passes decide: `RULES`, the plan without
+a decision, is what they do alone. Printed, it reads like
+
+    layout conv1 NCHW16c
+    separate add7
+    spelled gelu3
+    chain depthwise4
+    merged query key value
+
+Passes apply decisions, each those of its kind, and raise `PlanError` for one that does not fit the
+graph; so a plan that was applied is legal, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from compiler.errors import PlanError
+
+PLAIN = 0
+"""The block of values that lie in rows, NCHW."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Layout:
+    """The result `value` lies in blocks of `block` channels; PLAIN: it does not.
+
+    A block of all channels is NHWC.
+    """
+
+    kind: ClassVar[str] = "layout"
+    value: str
+    block: int
+
+    def __post_init__(self) -> None:
+        if self.block < 0 or self.block == 1:
+            raise PlanError(f"{self.value!r} cannot lie in blocks of {self.block} channels")
+
+    def __str__(self) -> str:
+        return f"layout {self.value} {f'NCHW{self.block}c' if self.block else 'NCHW'}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Separate:
+    """What makes `value` ends its kernel: none of the value's readers is fused with it."""
+
+    kind: ClassVar[str] = "separate"
+    value: str
+
+    def __str__(self) -> str:
+        return f"separate {self.value}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Spelled:
+    """The operators whose result is `value` stay as they are spelled: no pattern takes them."""
+
+    kind: ClassVar[str] = "spelled"
+    value: str
+
+    def __str__(self) -> str:
+        return f"spelled {self.value}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Chain:
+    """The contraction or pool that makes `value` is computed in its reader's kernel, tile by tile.
+
+    Its reader is one contraction or pool, which takes what lies between as well.
+    """
+
+    kind: ClassVar[str] = "chain"
+    value: str
+
+    def __str__(self) -> str:
+        return f"chain {self.value}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Merged:
+    """The contractions of these results read the same data and run as one kernel."""
+
+    kind: ClassVar[str] = "merged"
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.values)) != len(self.values) or len(self.values) < 2:
+            raise PlanError(f"{self.values} are not two or more results that can be merged")
+
+    def __str__(self) -> str:
+        return f"merged {' '.join(self.values)}"
+
+
+Decision: TypeAlias = Layout | Separate | Spelled | Chain | Merged
+_KINDS: Mapping[str, type[Decision]] = {
+    kind.kind: kind for kind in (Layout, Separate, Spelled, Chain, Merged)
+}
+_D = TypeVar("_D", Layout, Separate, Spelled, Chain, Merged)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """Decisions in a canonical order, each value once a kind. Raises PlanError for others."""
+
+    decisions: tuple[Decision, ...] = ()
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(set(self.decisions), key=lambda item: (item.kind, str(item))))
+        object.__setattr__(self, "decisions", ordered)
+        seen: set[tuple[str, str]] = set()
+        for decision in ordered:
+            for value in _values(decision):
+                if (decision.kind, value) in seen:
+                    raise PlanError(f"the plan decides {decision.kind} of {value!r} twice")
+                seen.add((decision.kind, value))
+
+    def of(self, kind: type[_D]) -> Iterator[_D]:
+        """The decisions of one kind."""
+        return (decision for decision in self.decisions if isinstance(decision, kind))
+
+    def with_decisions(self, *decisions: Decision) -> GraphPlan:
+        """The plan with these too; they replace what was decided of the same values."""
+        new = {(item.kind, value) for item in decisions for value in _values(item)}
+        kept = (
+            item
+            for item in self.decisions
+            if not any((item.kind, value) in new for value in _values(item))
+        )
+        return GraphPlan((*kept, *decisions))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The decisions as JSON values."""
+        return [_to_json(decision) for decision in self.decisions]
+
+    @staticmethod
+    def from_json(value: object) -> GraphPlan:
+        """The plan that was written as these JSON values. Raises PlanError for anything else."""
+        if not isinstance(value, list):
+            raise PlanError(f"a plan is a list of decisions, not {value!r:.80}")
+        return GraphPlan(tuple(map(_from_json, value)))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.decisions)) or "as the rules decide"
+
+
+RULES = GraphPlan()
+"""Decides nothing: the rules of each pass do."""
+
+
+def _values(decision: Decision) -> tuple[str, ...]:
+    return decision.values if isinstance(decision, Merged) else (decision.value,)
+
+
+def _to_json(decision: Decision) -> dict[str, Any]:
+    named: dict[str, Any] = {"decide": decision.kind}
+    match decision:
+        case Merged(values):
+            return {**named, "values": list(values)}
+        case Layout(value, block):
+            return {**named, "value": value, "block": block}
+        case _:
+            return {**named, "value": decision.value}
+
+
+def _from_json(value: object) -> Decision:
+    if not isinstance(value, dict) or value.get("decide") not in _KINDS:
+        raise PlanError(f"no decision of a plan: {value!r:.80}")
+    fields = {name: item for name, item in value.items() if name != "decide"}
+    match value["decide"], fields:
+        case "merged", {"values": list(values), **others} if not others:
+            if all(isinstance(name, str) for name in values):
+                return Merged(tuple(values))
+        case "layout", {"value": str(name), "block": int(block), **others} if not others:
+            return Layout(name, block)
+        case ("separate", {"value": str(name), **others}) if not others:
+            return Separate(name)
+        case ("spelled", {"value": str(name), **others}) if not others:
+            return Spelled(name)
+        case ("chain", {"value": str(name), **others}) if not others:
+            return Chain(name)
+    raise PlanError(f"no decision of a plan: {value!r:.80}")
