@@ -330,17 +330,26 @@ def plans(store: Store) -> list[PlanRecord]:
 
 
 def newest_plan(
-    store: Store, model_hash: str, target: str, threads: int, numerics: str, compiler_version: str
+    store: Store,
+    model_hash: str,
+    target: str,
+    threads: int,
+    numerics: str,
+    compiler_version: str | None,
 ) -> PlanRecord | None:
-    """What was last chosen for a model under these conditions; None if nothing was."""
+    """What was last chosen for a model under these conditions; None if nothing was.
+
+    That of any version of the compiler where it is None.
+    """
     plan = schema.Plan
     statement = _of_plans().where(
         plan.model_hash == model_hash,
         schema.Target.key == target,
         plan.threads == threads,
         plan.numerics == numerics,
-        plan.compiler_version == compiler_version,
     )
+    if compiler_version is not None:
+        statement = statement.where(plan.compiler_version == compiler_version)
     return next(iter(_plans(store, statement.limit(1))), None)
 
 

@@ -1,7 +1,8 @@
 """What was built before, found by what it was made from. Three kinds of entries, and artefacts:
 
     build      files of model and database, settings, programs -> how it was built, its artefact
-    kernels    file of the model, target, numerics             -> the model's distinct kernels
+    kernels    file of the model, target, numerics             -> the model's distinct kernels, and
+                                                                  the plan that they are of
     artefact   kernels with the schedules chosen now, settings -> how it was built, its artefact
 
 Where a `build` is found, neither is a record looked up nor a library imported that could. The
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key, source_digest
 from compiler.errors import ArtefactError, TunefarmError
 from compiler.function_modules import modules_digests
+from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.large_files import ChangedFileError, copy_file
 from compiler.target import Target
@@ -65,10 +67,12 @@ class KeptArtefact:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that was read before: its distinct kernels by workload key, in order of first use."""
+    """A model that was read before: its distinct kernels by workload key, in order of first use,
+    under the plan that was last applied."""
 
     model_hash: str
     kernels: Mapping[str, FusedKernel]
+    plan: GraphPlan = RULES
 
 
 class BuildCache:
@@ -147,7 +151,8 @@ class BuildCache:
         def known(facts: Any) -> KnownModel:
             kernels = [kernel_from_json(value) for value in facts["kernels"]]
             by_key = {workload_key(kernel): kernel for kernel in kernels}
-            return KnownModel(str(facts["model_hash"]), by_key)
+            plan = GraphPlan.from_json(facts["plan"])
+            return KnownModel(str(facts["model_hash"]), by_key, plan)
 
         return self._find(self._kernels_key, known)
 
@@ -175,7 +180,12 @@ class BuildCache:
         from compiler.kernels.serialize import kernel_to_json
 
         values = [kernel_to_json(kernel) for kernel in model.kernels.values()]
-        self._cache.add(self._kernels_key, {"model_hash": model.model_hash, "kernels": values})
+        known = {
+            "model_hash": model.model_hash,
+            "kernels": values,
+            "plan": model.plan.to_json(),
+        }
+        self._cache.add(self._kernels_key, known)
         facts = {"kept": asdict(kept), "kernels": [asdict(report) for report in reports]}
         self._cache.add(self._key_of_schedules(model, chosen), facts)
 
@@ -244,7 +254,7 @@ class BuildCache:
         self, model: KnownModel, chosen: Mapping[str, ScheduleChoice | None]
     ) -> str:
         uses = [[key, _choice_to_json(chosen.get(key))] for key in model.kernels]
-        return cache_key("artefact", *self._artefact_key, uses)
+        return cache_key("artefact", *self._artefact_key, model.plan.to_json(), uses)
 
     def _path(self, digest: str) -> Path:
         return self._cache.path(cache_key("artefact", digest))

@@ -27,9 +27,14 @@ from tuner.from_settings import limits_of, target_of
 
 if TYPE_CHECKING:
     from compiler.graph.ir import Graph
+    from compiler.pipeline import Compiled
+    from compiler.plan.graph_plan import GraphPlan
     from compiler.runtime.executable import Executable
+    from compiler.runtime.executable_spec import ExecutableSpec
     from compiler.target import Target
+    from configs.settings import Settings
     from db.store import Store
+    from tuner.building.lowered import LoweredModel
 
 
 def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) -> BuildResult:
@@ -109,16 +114,21 @@ def _put_together(
 ) -> BuildResult | None:
     """The artefact of the same kernels with the same schedules; None if there is none."""
     from tuner.building.apply_best import Records
+    from tuner.building.recorded_plan import plan_to_apply
     from tuner.building.size_plan import size_plan
 
     if size_plan(store, model.model_hash, request.settings, target) is not None:
+        return None
+    planned = plan_to_apply(store, model.model_hash, request.settings, target)
+    if planned.plan != model.plan:  # its kernels are others, or it does not fit
         return None
     records = Records(store, request.settings, target)
     found = cache.artefact(model, records.chosen(model.kernels))
     if found is None:
         return None
     reports, kept = found
-    report = build_report(reports, model.kernels, records.notes(reports))
+    notes = (*planned.notes, *records.notes(reports))
+    report = build_report(reports, model.kernels, notes, planned.choice)
     result = built_artefact(request.output, report, model.model_hash, kept.digest, kept)
     return result if cache.place(result) else None
 
@@ -141,29 +151,36 @@ def _compiled(
     from tuner.building.fallback_targets import fallback_targets
     from tuner.building.lowered import keep_choice, lower_model
     from tuner.building.overflow import overflow_note
+    from tuner.building.recorded_plan import plan_to_apply
     from tuner.building.size_plan import size_plan
 
     settings, output, graph = request.settings, request.output, read()
+    model_hash = structural_hash(graph)
     is_sized = request.form in OF_SEVERAL and graph.signature is not None
     if is_sized and request.dump_after is None:
-        plan = size_plan(store, structural_hash(graph), settings, target)
+        plan = size_plan(store, model_hash, settings, target)
         if plan is not None:
             return _several(request, store, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target)
-    built = compile_with(
-        lowered.graph,
-        records.choose,
-        settings,
-        target,
-        numerics=lowered.numerics,
-        dump_after=request.dump_after,
-        keep_llvm=request.form in CODE_TEXTS,
-    )
+
+    def compile(plan: GraphPlan) -> Compiled:
+        return compile_with(
+            lowered.graph,
+            records.choose,
+            settings,
+            target,
+            numerics=lowered.numerics,
+            dump_after=request.dump_after,
+            keep_llvm=request.form in CODE_TEXTS,
+            plan=plan,
+        )
+
+    built, planned = plan_to_apply(store, model_hash, settings, target).compile(compile)
     reports = built.spec.kernels
     told = [lowered.note, overflow_note(graph, built, settings)]
-    notes = (*filter(None, told), *records.notes(reports))
-    report = build_report(reports, built.kernels, notes)
+    notes = (*filter(None, told), *planned.notes, *records.notes(reports))
+    report = build_report(reports, built.kernels, notes, planned.choice)
     require_share(report, request.require_tuned)
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
@@ -174,16 +191,11 @@ def _compiled(
         files, command = write_form(request, built)
         return BuildResult(request.form, output, files, report, command)
     spec, chosen = built.spec, built.chosen
-    model = KnownModel(structural_hash(graph), built.kernels)
+    model = KnownModel(model_hash, built.kernels, planned.plan)
     del built  # whose constants, not packed, would stay beside those of the fallbacks
     fallbacks = []
     for other in fallback_targets(target) if request.fallback else ():
-        choose = Records(store, settings, other).choose
-        made = compile_with(
-            lowered.graph, choose, settings, other, fallback=True, numerics=lowered.numerics
-        )
-        fallbacks.append(made.spec)
-        del made
+        fallbacks.append(_fallback(lowered, settings, other, store, model_hash))
     save(spec, output, fallbacks)
     del spec, fallbacks  # whose constants leave room for the copy
     digest = digest_of(output)
@@ -191,3 +203,21 @@ def _compiled(
     if cache is not None and kept is not None:
         cache.remember_artefact(model, chosen, reports, kept)
     return built_artefact(output, report, model.model_hash, digest, kept)
+
+
+def _fallback(
+    lowered: LoweredModel, settings: Settings, target: Target, store: Store | None, model_hash: str
+) -> ExecutableSpec:
+    """The variant for other CPUs, from their own records, with their own plan if there is one."""
+    from tuner.building.apply_best import Records
+    from tuner.building.compile import compile_with
+    from tuner.building.recorded_plan import plan_to_apply
+
+    choose, numerics = Records(store, settings, target).choose, lowered.numerics
+
+    def compile(plan: GraphPlan) -> Compiled:
+        return compile_with(
+            lowered.graph, choose, settings, target, fallback=True, numerics=numerics, plan=plan
+        )
+
+    return plan_to_apply(store, model_hash, settings, target).compile(compile)[0].spec

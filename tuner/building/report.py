@@ -10,6 +10,7 @@ from rich.table import Table
 
 from compiler.errors import TunefarmError
 from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
+from tuner.records.graph_choice import GraphChoice
 from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ class KernelUse:
 class BuildReport:
     """Every distinct kernel, and the share of the estimated time that runs tuned schedules.
 
-    `notes` say which kernels are scalar loops, and what of the database could not be used.
+    `notes` say which kernels are scalar loops, and what of the database could not be used; `plan`
+    is what was chosen for the graph and applied, None where the rules decided.
     """
 
     kernels: tuple[KernelUse, ...]
     notes: tuple[str, ...] = ()
+    plan: GraphChoice | None = None
 
     @property
     def tuned_share(self) -> float:
@@ -56,20 +59,33 @@ class BuildReport:
 
         share = f"{format_share(self.tuned_share)} of the estimated time runs tuned schedules"
         table = html_table(COLUMNS, [_cells(use) for use in _costliest_first(self)], texts=2)
-        return f"{table}{html_lines([share, *self.notes])}"
+        return f"{table}{html_lines([share, *self.plan_lines, *self.notes])}"
+
+    @property
+    def plan_lines(self) -> list[str]:
+        """The plan that was applied and what its parts gain; nothing where the rules decided."""
+        if self.plan is None:
+            return []
+        return [f"plan: {self.plan}", *(f"  {note}" for note in self.plan.notes)]
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
         kernels = [{**asdict(use.report), "share": use.share} for use in self.kernels]
-        return {"tuned_share": self.tuned_share, "notes": list(self.notes), "kernels": kernels}
+        return {
+            "tuned_share": self.tuned_share,
+            "notes": list(self.notes),
+            "plan": None if self.plan is None else self.plan.to_json(),
+            "kernels": kernels,
+        }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> BuildReport:
-        """The inverse of `to_json`; `KeyError` or `TypeError` on other JSON."""
+        """The inverse of `to_json`; `KeyError`, `TypeError` or PlanError on other JSON."""
         kernels = [dict(kernel) for kernel in data["kernels"]]
         shares = [kernel.pop("share") for kernel in kernels]
         uses = zip(map(KernelReport.from_json, kernels), shares, strict=True)
-        return BuildReport(tuple(KernelUse(*use) for use in uses), tuple(data["notes"]))
+        plan = None if data["plan"] is None else GraphChoice.from_json(data["plan"])
+        return BuildReport(tuple(KernelUse(*use) for use in uses), tuple(data["notes"]), plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +112,9 @@ def build_report(
     reports: Sequence[KernelReport],
     kernels: Mapping[str, FusedKernel],
     notes: tuple[str, ...] = (),
+    plan: GraphChoice | None = None,
 ) -> BuildReport:
-    """The report of a build; `kernels` is by workload key.
+    """The report of a build; `kernels` is by workload key, `plan` what was applied of its graph.
 
     A kernel's time is the one that was measured, or an estimate: by a coarse roofline, scaled so
     that it is right on the whole for the kernels that were measured.
@@ -114,7 +131,7 @@ def build_report(
         KernelUse(report, cost / total if total else 0.0)
         for report, cost in zip(reports, seconds, strict=True)
     )
-    return BuildReport(uses, (*_scalar_note(uses), *notes))
+    return BuildReport(uses, (*_scalar_note(uses), *notes), plan)
 
 
 def _scalar_note(uses: Sequence[KernelUse]) -> tuple[str, ...]:

@@ -152,9 +152,17 @@ class BuildResult:
         files = ", ".join(self.files)
         next_line = f"next: {self.next_command}"
         if not self.programs:
-            return [f"{files}: {format_share(self.report.tuned_share)} {runs}", next_line]
-        each = [f"for {p}: {format_share(p.report.tuned_share)} {runs}" for p in self.programs]
-        return [f"{files}: {len(each)} programs", *each, next_line]
+            share = f"{files}: {format_share(self.report.tuned_share)} {runs}"
+            return [*self.report.plan_lines, share, next_line]
+        each = [
+            line
+            for p in self.programs
+            for line in (
+                f"for {p}: {format_share(p.report.tuned_share)} {runs}",
+                *p.report.plan_lines,
+            )
+        ]
+        return [f"{files}: {len(self.programs)} programs", *each, next_line]
 
 
 def built_artefact(

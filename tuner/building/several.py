@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from compiler.errors import SettingsError
 from compiler.graph.serialize import structural_hash
+from compiler.pipeline import Compiled
+from compiler.plan.graph_plan import GraphPlan
 from compiler.runtime.artefact import digest_of, save
 from compiler.runtime.check_target import platform_of
 from compiler.runtime.executable_spec import ExecutableSpec
@@ -25,6 +27,7 @@ from tuner.building.compile import compile_with
 from tuner.building.fallback_targets import fallback_targets
 from tuner.building.lowered import keep_choice, lower_model
 from tuner.building.overflow import overflow_note
+from tuner.building.recorded_plan import plan_to_apply
 from tuner.building.report import BuildReport, ProgramReport, build_report, require_share
 from tuner.building.request import (
     ARTEFACT,
@@ -33,7 +36,7 @@ from tuner.building.request import (
     BuildResult,
     built_artefact,
 )
-from tuner.building.size_plan import range_programs, size_plan
+from tuner.building.size_plan import RangeProgram, range_programs, size_plan
 from tuner.building.size_values import guards_of, programs_of
 from tuner.from_settings import limits_of, targets_of
 
@@ -103,20 +106,26 @@ def _build(
     if request.form in OF_SEVERAL and not fallback:
         plan = size_plan(store, structural_hash(graph), settings, target)
     programs = []
+    planned = plan_to_apply(store, structural_hash(graph), settings, target)
     for item in range_programs(plan, lowered.graph, guards, records.choose):
-        built = compile_with(
-            lowered.graph,
-            item.choose,
-            settings,
-            target,
-            fallback=fallback,
-            numerics=lowered.numerics,
-            guards=item.guards,
-        )
+
+        def compile(decided: GraphPlan, item: RangeProgram = item) -> Compiled:
+            return compile_with(
+                lowered.graph,
+                item.choose,
+                settings,
+                target,
+                fallback=fallback,
+                numerics=lowered.numerics,
+                guards=item.guards,
+                plan=decided,
+            )
+
+        built, applied = planned.compile(compile)
         kernels = built.spec.kernels
         told = [lowered.note, overflow_note(graph, built, settings)]
-        notes = (*filter(None, told), *records.notes(kernels))
-        report = build_report(kernels, built.kernels, notes)
+        notes = (*filter(None, told), *applied.notes, *records.notes(kernels))
+        report = build_report(kernels, built.kernels, notes, applied.choice)
         if not fallback:
             require_share(report, request.require_tuned)
         programs.append(_Program(built.spec, report))

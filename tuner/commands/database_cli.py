@@ -25,7 +25,7 @@ database = typer.Typer(
 
 @database.command("list")
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
-    """List what is recorded: a row per kernel, target and thread count; jobs not finished."""
+    """List what is recorded: kernels with their targets and thread counts, plans, open jobs."""
     check_files(writes=[json], databases=[db])
     from tuner.commands.database_commands import (
         job_lines,
@@ -33,23 +33,27 @@ def db_list(db: DbOption = None, json: JsonOption = None) -> None:
         list_to_json,
         listed,
     )
+    from tuner.commands.plan_records import plan_list
 
     with open_database(db) as store:
-        tasks = listed(store)
-        show(json, list_to_json(tasks), list_table(tasks), *job_lines(store))
+        tasks, lines = listed(store), [*plan_list(store), *job_lines(store)]
+        show(json, list_to_json(tasks), list_table(tasks), *lines)
 
 
 @database.command("show")
 def db_show(
-    workload: Annotated[str, typer.Argument(metavar="KEY", help="Workload, or the start of it.")],
+    workload: Annotated[
+        str, typer.Argument(metavar="KEY", help="Workload or plan, or the start of it.")
+    ],
     db: DbOption = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Trials to show.")] = 10,
 ) -> None:
-    """Show one kernel, its best trials and the schedule that a build would use."""
+    """Show one kernel, its best trials and the schedule that a build would use; or a plan."""
     from tuner.commands.database_commands import show_lines
+    from tuner.commands.plan_records import shown_plans
 
     with open_database(db) as store:
-        print("\n".join(show_lines(store, workload, top)))
+        print("\n".join(shown_plans(store, workload) or show_lines(store, workload, top)))
 
 
 @database.command("builds")

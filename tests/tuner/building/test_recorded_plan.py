@@ -1,0 +1,199 @@
+"""Recorded plans are applied by builds, or it is said why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import compiler
+from compiler.graph.serialize import structural_hash
+from compiler.pipeline import kernels_of
+from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.target import host_target
+from configs.settings import Settings, load_settings
+from db import queries
+from db.records import TargetRecord
+from db.store import Store
+from measure.sandbox.import_model import import_model
+from tests.end_to_end.tiny_model import tiny_model
+from tuner.building.cache import BuildCache
+from tuner.building.flow import build
+from tuner.building.recorded_plan import PlanToApply, plan_to_apply, record_plan
+from tuner.building.request import BuildRequest, BuildResult
+from tuner.building.size_plan import size_plan
+from tuner.records.graph_choice import GraphChoice
+
+PLAIN_CONV = GraphChoice(GraphPlan((Layout("c", PLAIN),)), "NCHW at c", 1.2, 1.1, 1.3, 1e-5)
+
+
+class Setting:
+    """The tiny model, a database with plans of it, and builds from that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = folder / "tiny.onnx"
+        onnx.save(tiny_model(), self.model)
+        self.hash = structural_hash(import_model(self.model))
+        self.db = folder / "tuning.db"
+        Store.open(self.db).close()
+
+    def settings(self, **changes: object) -> Settings:
+        folder = {"cache.folder": str(self.folder / "cache"), "database.url": str(self.db)}
+        return load_settings(None, folder | changes, environment={})
+
+    def record(self, choice: GraphChoice, **changes: Any) -> None:
+        target = host_target()
+        with Store.open(":memory:") as scratch, Store.open(self.db) as store:
+            record_plan(scratch, choice, "tiny", self.hash, self.settings(), target)
+            (record,) = queries.plans(scratch)
+            store.add([TargetRecord(target.key, target.to_json())])
+            store.add([replace(record, **changes)])
+
+    def build(self, *, cache: bool = True, **options: Any) -> tuple[bytes, BuildResult]:
+        output = self.folder / "tiny.tuned"
+        settings = options.pop("settings", None) or self.settings(**{"cache.enabled": cache})
+        result = build(BuildRequest(str(self.model), str(output), settings, **options))
+        return output.read_bytes(), result
+
+    def keys(self, plan: GraphPlan) -> list[str]:
+        return list(kernels_of(self.model, plan=plan).kernel_calls())
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+def keys(result: BuildResult) -> list[str]:
+    return [use.report.key for use in result.report.kernels]
+
+
+def test_a_build_applies_the_recorded_plan_and_names_it(setting: Setting) -> None:
+    before, _ = setting.build()
+    setting.record(PLAIN_CONV)
+    planned, result = setting.build()
+    assert planned != before
+    assert keys(result) == setting.keys(PLAIN_CONV.plan) != setting.keys(RULES)
+    assert result.report.plan == PLAIN_CONV
+    assert result.lines()[0] == (
+        "plan: NCHW at c (1.20x faster than the rules, 1.10-1.30, confirmed)"
+    )
+    assert result.to_json()["plan"]["decisions"] == PLAIN_CONV.plan.to_json()
+
+
+def test_an_untuned_build_takes_no_plan(setting: Setting) -> None:
+    setting.record(PLAIN_CONV)
+    _, result = setting.build(untuned=True)
+    assert result.report.plan is None and keys(result) == setting.keys(RULES)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"threads": 2}, {"numerics": "strict by graph"}, {"model_hash": "other"}]
+)
+def test_a_plan_of_something_else_is_not_applied(setting: Setting, changes: Any) -> None:
+    setting.record(PLAIN_CONV, **changes)
+    with Store.open(setting.db) as store:
+        asked = store, setting.hash, setting.settings(), host_target()
+        assert plan_to_apply(*asked) == PlanToApply()
+
+
+def test_the_newest_plan_counts(setting: Setting) -> None:
+    setting.record(PLAIN_CONV)
+    setting.record(GraphChoice())  # a later job found the rules as good
+    _, result = setting.build()
+    assert result.report.plan is None
+    assert not any("plan" in note for note in result.notes)
+
+
+def test_a_plan_that_does_not_fit_is_said_and_the_rules_decide(setting: Setting) -> None:
+    plain, _ = setting.build()
+    setting.record(GraphChoice(GraphPlan((Layout("nothing", 16),)), "NCHW16c at nothing"))
+    for _ in range(2):
+        found, result = setting.build()
+        assert found == plain and result.report.plan is None
+        (note,) = [note for note in result.notes if "plan" in note]
+        assert note.startswith("the recorded plan does not fit the model, the rules decide: ")
+        assert "no node computes 'nothing'" in note
+
+
+def test_a_plan_of_another_compiler_is_said_and_the_rules_decide(setting: Setting) -> None:
+    setting.record(PLAIN_CONV, compiler_version="0")
+    _, result = setting.build()
+    assert result.report.plan is None and keys(result) == setting.keys(RULES)
+    (note,) = [note for note in result.notes if "plan" in note]
+    assert note == (
+        "the recorded plan (NCHW at c) is of version 0 of the compiler, this is "
+        f"{compiler.VERSION}: the rules decide"
+    )
+
+
+def test_a_record_that_is_no_plan_is_said(setting: Setting) -> None:
+    setting.record(PLAIN_CONV, plan={"decisions": [{"decide": "colour"}]})
+    _, result = setting.build()
+    assert result.report.plan is None
+    assert any("cannot be read" in note for note in result.notes)
+
+
+def test_kernels_of_another_plan_are_not_put_together(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the same bytes were not built before, the plan decides which artefact is found."""
+    monkeypatch.setattr(BuildCache, "repeated", lambda _: None)
+    rules, _ = setting.build()
+    setting.record(PLAIN_CONV)
+    first, _ = setting.build()
+    again, result = setting.build()
+    assert first == again != rules and result.report.plan == PLAIN_CONV
+    assert setting.build(cache=False)[0] == first
+    setting.record(GraphChoice())
+    assert setting.build()[0] == rules
+
+
+def test_a_fallback_takes_the_plan_of_its_own_target(setting: Setting) -> None:
+    setting.record(PLAIN_CONV)
+    setting.build(fallback=True)
+    model = compiler.load(setting.folder / "tiny.tuned", fallback=True)
+    setting.build(fallback=True, untuned=True)
+    other = compiler.load(setting.folder / "tiny.tuned", fallback=True)
+    assert [k.key for k in model.spec.kernels] == [k.key for k in other.spec.kernels]
+
+
+def test_every_program_of_several_is_built_with_its_plan(setting: Setting) -> None:
+    setting.record(PLAIN_CONV)
+    settings = setting.settings(**{"compile.targets": ("host", "x86-64-v2")})
+    _, result = setting.build(settings=settings)
+    plans = {program.target: program.report.plan for program in result.programs}
+    assert plans.pop(host_target().key) == PLAIN_CONV
+    assert set(plans.values()) == {None}
+
+
+def test_the_same_records_give_the_same_bytes_in_another_process(setting: Setting) -> None:
+    setting.record(PLAIN_CONV)
+    here, _ = setting.build(cache=False)
+    output = setting.folder / "there.tuned"
+    script = (
+        "import sys; from configs.settings import load_settings;"
+        "from tuner.building.flow import build; from tuner.building.request import BuildRequest;"
+        "values = {'cache.enabled': False, 'database.url': sys.argv[2]};"
+        "settings = load_settings(None, values, environment={});"
+        "build(BuildRequest(sys.argv[1], sys.argv[3], settings))"
+    )
+    command = [sys.executable, "-c", script, str(setting.model), str(setting.db), str(output)]
+    subprocess.run(command, check=True, timeout=120)
+    assert output.read_bytes() == here
+
+
+def test_a_plan_is_no_task_and_no_choice_of_precisions(setting: Setting) -> None:
+    """Records of other kinds have other keys: neither is taken for the other."""
+    setting.record(PLAIN_CONV)
+    with Store.open(setting.db) as store:
+        asked = store, setting.hash, host_target().key, 1, "default", compiler.VERSION
+        assert queries.newest_plan(*asked) is None
+        assert size_plan(store, setting.hash, setting.settings(), host_target()) is None
+        assert queries.tasks(store) == []

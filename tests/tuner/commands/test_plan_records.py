@@ -1,0 +1,77 @@
+"""Plans of graphs in `tune db`: listed, shown, exported, imported, merged and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compiler.plan.graph_plan import GraphPlan, Layout, Separate
+from compiler.target import host_target
+from configs.settings import load_settings
+from db import queries
+from db.check import check
+from db.export import export_records, import_records, merge_records
+from db.records import TargetRecord
+from db.store import Store
+from tests.db.examples import plan as other_plan
+from tests.db.examples import populate
+from tuner.building.recorded_plan import plan_to_apply, record_plan
+from tuner.commands.plan_records import plan_list, shown_plans
+from tuner.records.graph_choice import GraphChoice
+from tuner.records.prune import plan_pruning, prune
+
+CHOICE = GraphChoice(
+    GraphPlan((Layout("conv1", 24), Separate("add7"))),
+    "NHWC24 at conv1, separate add7",
+    1.08,
+    1.06,
+    1.1,
+    0.003,
+    ("NHWC24 at conv1: 6 % faster than the rules, confirmed",),
+)
+SETTINGS = load_settings(None, environment={})
+
+
+def fill(store: Store) -> None:
+    """An older plan of a model, and its newest one, beside what is no plan of a graph."""
+    populate(store)
+    store.add([other_plan(1)])
+    for choice in (GraphChoice(), CHOICE):
+        record_plan(store, choice, "net", "hash", SETTINGS, host_target())
+
+
+def test_the_newest_plan_of_a_model_is_listed(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a.db") as store:
+        fill(store)
+        (line,) = plan_list(store)
+    assert line.endswith(
+        f"of net, {host_target().key}, 1 thread(s), default: NHWC24 at conv1, separate add7 "
+        "(1.08x faster than the rules, 1.06-1.10, confirmed)"
+    )
+
+
+def test_a_plan_is_shown_by_the_start_of_its_id(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a.db") as store:
+        fill(store)
+        newest = queries.plans(store)[0] if queries.plans(store)[0].model_name == "net" else None
+        assert newest is not None
+        lines = shown_plans(store, newest.id[:10])
+        assert shown_plans(store, "zz") == []
+    assert "  NHWC24 at conv1: 6 % faster than the rules, confirmed" in lines
+    assert lines[-2:] == ["    layout conv1 NCHW24c", "    separate add7"]
+
+
+def test_plans_go_where_records_go(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a.db") as store:
+        fill(store)
+        export_records(store, tmp_path / "a.jsonl")
+        with Store.open(tmp_path / "b.db") as other:
+            import_records(other, tmp_path / "a.jsonl")
+            assert plan_to_apply(other, "hash", SETTINGS, host_target()).choice == CHOICE
+            assert plan_list(other) == plan_list(store)
+        with Store.open(tmp_path / "c.db") as third:
+            target = host_target()
+            third.add([TargetRecord(target.key, target.to_json())])
+            merge_records(third, store)
+            prune(third, plan_pruning(third, 1))
+            assert plan_to_apply(third, "hash", SETTINGS, target).choice == CHOICE
+            assert check(third) == []

@@ -1,0 +1,69 @@
+"""What was chosen for a model's graph: written and read, and told in a few words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compiler.errors import PlanError
+from compiler.plan.graph_plan import RULES, Chain, GraphPlan, Layout, Merged, Separate
+from tuner.records.graph_choice import GraphChoice, described
+
+PLAN = GraphPlan((Layout("conv1", 24), Layout("add7", 24), Chain("depthwise4")))
+CHOICE = GraphChoice(
+    PLAN,
+    "NHWC24 from conv1 to add7",
+    speedup=1.081,
+    low=1.06,
+    high=1.1,
+    seconds=0.003,
+    notes=("NHWC24 from conv1 to add7: 8 % faster than the rules, confirmed",),
+    found={"layout": 12, "measured": 9},
+)
+
+
+def test_a_choice_is_read_as_it_was_written() -> None:
+    assert GraphChoice.from_json(CHOICE.to_json()) == CHOICE
+    assert GraphChoice.from_json(GraphChoice().to_json()) == GraphChoice()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decisions": [{"decide": "anything"}]},
+        {"decisions": "layout conv1 NCHW16c"},
+        {"speedup": "fast"},
+        {"notes": 7},
+        {"found": [1]},
+    ],
+)
+def test_anything_else_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="plan"):
+        GraphChoice.from_json({**CHOICE.to_json(), **change})
+    with pytest.raises(PlanError, match="no choice of a plan"):
+        GraphChoice.from_json({"points": []})
+
+
+def test_a_choice_says_what_it_gains() -> None:
+    gain = "1.08x faster than the rules, 1.06-1.10, confirmed"
+    assert str(CHOICE) == f"NHWC24 from conv1 to add7 ({gain})"
+    assert str(GraphChoice(GraphPlan((Layout("c", 16),)))) == "NCHW16c at c (not confirmed)"
+    assert str(GraphChoice(RULES)) == "as the rules decide"
+
+
+def test_layouts_are_told_from_where_to_where() -> None:
+    plan = GraphPlan(
+        (*(Layout(name, 24) for name in "abd"), Layout("c", 0), Separate("e"), Merged(("q", "k")))
+    )
+    order = ("a", "b", "c", "d", "e", "q", "k")
+    found = described(plan, order, dict.fromkeys(order, 48))
+    assert found == "NCHW24c from a to b, NCHW at c, NCHW24c at d, merged q k, separate e"
+    assert described(PLAN, ("conv1", "add7"), {"conv1": 24, "add7": 24}).startswith(
+        "NHWC24 from conv1 to add7, chain"
+    )
+
+
+def test_many_decisions_are_counted() -> None:
+    plan = GraphPlan(tuple(Separate(f"v{number}") for number in range(9)))
+    assert described(plan) == "separate v0, separate v1, separate v2, 6 more separate decisions"

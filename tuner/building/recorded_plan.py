@@ -1,0 +1,120 @@
+"""Plans of a model's graph in the database: what a job chose, and how a build applies it.
+
+A plan that no longer fits its model is said so of, and the rules decide: so is one that another
+version of the compiler was asked for, since it may mean something else to this one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import compiler
+from compiler.errors import LimitError, PlanError
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.target import Target
+from configs.settings import Settings
+from tuner.records.graph_choice import GraphChoice
+
+if TYPE_CHECKING:
+    from compiler.pipeline import Compiled
+    from db.store import Store
+
+BY_GRAPH = " by graph"
+"""What the numerics' name ends with where a plan of a graph is recorded: no choice of precisions
+has such a name, and no plan of sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanToApply:
+    """The plan that a build is to apply, None where the rules decide, and what is to be said."""
+
+    choice: GraphChoice | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> GraphPlan:
+        """Its decisions; none where the rules decide."""
+        return RULES if self.choice is None else self.choice.plan
+
+    def compile(self, compile: Callable[[GraphPlan], Compiled]) -> tuple[Compiled, PlanToApply]:
+        """What `compile` makes under the plan, or under the rules where that does not fit the model
+        or the memory that is allowed; and what was applied."""
+        if self.plan == RULES:
+            return compile(RULES), self
+        try:
+            return compile(self.plan), self
+        except PlanError as error:
+            note = f"the recorded plan does not fit the model, the rules decide: {error.message}"
+        except LimitError as error:
+            note = f"the recorded plan goes beyond the limits, the rules decide: {error.message}"
+        return compile(RULES), PlanToApply(None, (*self.notes, note))
+
+
+def plan_to_apply(
+    store: Store | None, model_hash: str, settings: Settings, target: Target
+) -> PlanToApply:
+    """What was last chosen for a model, by its graph as it was imported, under these settings."""
+    if store is None:
+        return PlanToApply()
+    from db import queries
+
+    threads, kind = settings.compile.threads, kind_of_plan(settings)
+    asked = (store, model_hash, target.key, threads, kind)
+    found = queries.newest_plan(*asked, compiler.VERSION)
+    if found is None:
+        other = queries.newest_plan(*asked, None)
+        if other is None or not other.plan.get("decisions"):
+            return PlanToApply()
+        note = (
+            f"the recorded plan ({other.plan.get('described', other.id)}) is of version "
+            f"{other.compiler_version} of the compiler, this is {compiler.VERSION}: the rules "
+            "decide"
+        )
+        return PlanToApply(None, (note,))
+    try:
+        choice = GraphChoice.from_json(found.plan)
+    except PlanError as error:
+        note = f"the recorded plan {found.id} cannot be read, the rules decide: {error.message}"
+        return PlanToApply(None, (note,))
+    return PlanToApply(None if choice.plan == RULES else choice)
+
+
+def record_plan(
+    store: Store,
+    choice: GraphChoice,
+    name: str,
+    model_hash: str,
+    settings: Settings,
+    target: Target,
+) -> None:
+    """Keep what was chosen for a model, by its graph as it was imported, under these settings.
+
+    Raises DatabaseError.
+    """
+    from db.records import PlanRecord, TargetRecord
+
+    store.add([TargetRecord(target.key, target.to_json())])
+    store.add(
+        [
+            PlanRecord(
+                id=uuid.uuid4().hex,
+                model_name=name,
+                model_hash=model_hash,
+                target=target.key,
+                threads=settings.compile.threads,
+                numerics=kind_of_plan(settings),
+                compiler_version=compiler.VERSION,
+                plan=choice.to_json(),
+                created=time.time(),
+            )
+        ]
+    )
+
+
+def kind_of_plan(settings: Settings) -> str:
+    """What plans of graphs are recorded under."""
+    return f"{settings.compile.numerics}{BY_GRAPH}"

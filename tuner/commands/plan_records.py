@@ -1,0 +1,66 @@
+"""What `tune db list` and `tune db show` print of the plans that were chosen for models' graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import compiler
+from compiler.errors import PlanError
+from db import queries
+from db.records import PlanRecord
+from db.store import Store
+from tuner.building.recorded_plan import BY_GRAPH
+from tuner.records.graph_choice import GraphChoice
+from tuner.reports.report import format_seconds, format_time
+
+_DIGITS = 12  # of an id in a line
+
+
+def plan_list(store: Store) -> list[str]:
+    """A line for each plan of a model's graph, the newest of each model and setting."""
+    seen: set[tuple[object, ...]] = set()
+    lines = []
+    for record in _of_graphs(store):
+        key = record.model_hash, record.target, record.threads, record.numerics
+        if key in seen:
+            continue
+        seen.add(key)
+        lines.append(f"plan {record.id[:_DIGITS]} of {_where(record)}: {_told(record)}")
+    return lines
+
+
+def shown_plans(store: Store, start: str) -> list[str]:
+    """The plans whose ids begin with `start`: where they came from, and every decision."""
+    lines: list[str] = []
+    for record in _of_graphs(store):
+        if not record.id.startswith(start):
+            continue
+        lines += [f"plan {record.id} of {_where(record)}, {format_time(record.created)} UTC"]
+        lines += [f"  {_told(record)}"]
+        if record.compiler_version != compiler.VERSION:
+            lines += [f"  of version {record.compiler_version} of the compiler: not applied"]
+        try:
+            choice = GraphChoice.from_json(record.plan)
+        except PlanError:
+            continue
+        if choice.seconds is not None:
+            lines += [f"  {format_seconds(choice.seconds)} a run"]
+        lines += [f"  {note}" for note in choice.notes]
+        lines += [f"    {decision}" for decision in choice.plan.decisions]
+    return lines
+
+
+def _of_graphs(store: Store) -> Iterator[PlanRecord]:
+    return (record for record in queries.plans(store) if record.numerics.endswith(BY_GRAPH))
+
+
+def _where(record: PlanRecord) -> str:
+    numerics = record.numerics.removesuffix(BY_GRAPH)
+    return f"{record.model_name}, {record.target}, {record.threads} thread(s), {numerics}"
+
+
+def _told(record: PlanRecord) -> str:
+    try:
+        return str(GraphChoice.from_json(record.plan))
+    except PlanError as error:
+        return f"cannot be read: {error.message}"

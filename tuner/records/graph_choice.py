@@ -1,0 +1,125 @@
+"""GraphChoice: what was chosen for a model's graph, what it gains, and how it was found, as JSON.
+
+{"decisions": [{"decide": "layout", "value": "conv1", "block": 24}, ...],
+ "described": "NHWC24 from conv1 to conv5",
+ "speedup": 1.08, "low": 1.06, "high": 1.1, "seconds": 0.0031,
+ "notes": ["NHWC24 from conv1 to conv5: 8 % faster than the rules, confirmed"],
+ "found": {"layout": 12, "measured": 9}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from compiler.errors import PlanError
+from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+
+_NAMED = 3
+"""Decisions of one kind that a description names."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChoice:
+    """A plan of a model's graph: `speedup` is the model's time under the rules over its time under
+    the plan, from whole models run in turn, which `low` and `high` bound with 95 % confidence, and
+    `seconds` those of a run; None where nothing was confirmed.
+
+    `described` names the plan in a few words, `notes` say what its parts gain, `found` counts what
+    was looked at to find it.
+    """
+
+    plan: GraphPlan = RULES
+    described: str = ""
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seconds: float | None = None
+    notes: tuple[str, ...] = ()
+    found: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice as JSON values."""
+        return {
+            "decisions": self.plan.to_json(),
+            "described": self.described,
+            "speedup": self.speedup,
+            "low": self.low,
+            "high": self.high,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+            "found": dict(self.found),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> GraphChoice:
+        """The inverse of `to_json`. Raises PlanError for other JSON."""
+        try:
+            return GraphChoice(
+                GraphPlan.from_json(data["decisions"]),
+                str(data["described"]),
+                speedup=_figure(data["speedup"]),
+                low=_figure(data["low"]),
+                high=_figure(data["high"]),
+                seconds=_figure(data["seconds"]),
+                notes=tuple(map(str, data["notes"])),
+                found={str(name): int(count) for name, count in data["found"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanError(f"no choice of a plan: {error!r:.80}") from error
+
+    def __str__(self) -> str:
+        name = self.described or described(self.plan)
+        if self.plan == RULES:
+            return name
+        if self.speedup is None or self.low is None or self.high is None:
+            return f"{name} (not confirmed)"
+        return (
+            f"{name} ({self.speedup:.2f}x faster than the rules, "
+            f"{self.low:.2f}-{self.high:.2f}, confirmed)"
+        )
+
+
+def _figure(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def described(
+    plan: GraphPlan, order: Sequence[str] = (), channels: Mapping[str, int] | None = None
+) -> str:
+    """The plan in a few words: its layouts from where to where, the rest by kind.
+
+    `order` are the graph's values in order, `channels` those of its values: blocks of all are NHWC.
+    """
+    if not plan.decisions:
+        return "as the rules decide"
+    place = {name: number for number, name in enumerate(order)}
+    layouts = sorted(plan.of(Layout), key=lambda item: place.get(item.value, len(place)))
+    runs = groupby(layouts, key=lambda item: _layout_name(item, channels or {}))
+    parts = list(_shortened([_run(name, list(items)) for name, items in runs], "layouts"))
+    rest = [item for item in plan.decisions if not isinstance(item, Layout)]
+    rest.sort(key=lambda item: item.kind)
+    for kind, items in groupby(rest, key=lambda item: item.kind):
+        parts += _shortened([str(item) for item in items], f"{kind} decisions")
+    return ", ".join(parts)
+
+
+def _layout_name(item: Layout, channels: Mapping[str, int]) -> str:
+    if item.block == PLAIN:
+        return "NCHW"
+    if channels.get(item.value) == item.block:
+        return f"NHWC{item.block}"
+    return f"NCHW{item.block}c"
+
+
+def _run(name: str, items: Sequence[Layout]) -> str:
+    first, last = items[0].value, items[-1].value
+    return f"{name} at {first}" if len(items) == 1 else f"{name} from {first} to {last}"
+
+
+def _shortened(parts: Sequence[str], what: str) -> Iterator[str]:
+    yield from parts[:_NAMED]
+    if len(parts) > _NAMED:
+        yield f"{len(parts) - _NAMED} more {what}"
