@@ -39,10 +39,11 @@ from db.queue import entries
 from db.records import LOST_TO_NOISE, TaskKey, TrialRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
+from tuner.queues.night import TIME_OVER
 from tuner.search.ranking import AGAIN_SHARE
 
 ROOT = Path(__file__).resolve().parents[2]
-OFF = 0.03  # of the night, that its end may be off the deadline
+OFF = 0.03  # of the night, that its end may be off the deadline; before it, if there is work left
 DISK_MEGABYTES = 64
 FULL_SHARE = 0.05  # of the night, for which the disk is full
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
@@ -186,11 +187,14 @@ def run(
 
 def judge(night: NightOnFarm, off: float, status: int) -> list[tuple[str, str, bool]]:
     share = off / (60.0 * night.minutes)
-    rows = [("end, off the deadline", f"{off:+.1f} s, {100 * share:+.1f} %", abs(share) <= OFF)]
     with Store.open(night.db) as store:
         queue, jobs = entries(store), queries.jobs(store)
         trials = list(queries.iterate_trials(store))
         problems = check(store)
+    nothing_left = all(item.options["ended"] not in ("", TIME_OVER) for item in queue)
+    on_time = share <= OFF and (share >= -OFF or nothing_left)
+    early = ", nothing was left to do" if nothing_left else ""
+    rows = [("end, off the deadline", f"{off:+.1f} s, {100 * share:+.1f} %{early}", on_time)]
     states = Counter(item.state for item in queue)
     rows.append(("exit status", str(status), status == 0))
     rows.append(("entries", _counts(states), set(states) == {"finished"}))

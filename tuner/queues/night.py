@@ -68,6 +68,7 @@ LATE_SHARE = 0.01  # of the night: a turn that is so late is interrupted
 TOO_LATE_SHARE = 0.022  # and killed then
 OVERTIME_SECONDS = 300.0  # of a turn without a deadline, until it is interrupted
 END_SECONDS = 30.0  # for an interrupted turn to end, then
+TIME_OVER = "the time of the night used up"
 LEAST_SHARE = 0.5  # of the least seconds of a turn; an entry whose limit leaves it less is finished
 LATELY = 5  # turns by which it is judged how late turns end
 NO_TRIALS = 2  # good turns in a row without any: nothing is left
@@ -339,5 +340,5 @@ class Night:
         for item in waiting:
             options = with_lost_turn(item, options_of(item))
             if options.good_turns and item.id not in self._aside:
-                told = replace(options, ended="the time of the night used up")
+                told = replace(options, ended=TIME_OVER)
                 change_entry(self.store, item.id, state="finished", options=told.to_json())
