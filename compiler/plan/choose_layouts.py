@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
 from compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedUse
@@ -38,6 +37,7 @@ from compiler.operators.registry import Pattern, complete_attributes, multiplica
 from compiler.operators.use import Types
 from compiler.plan.blocked_emission import BlockedEmitter, has_channels
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.plan_names import unknown_value
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType
@@ -59,7 +59,7 @@ def run(graph: Graph, block: int | None, decided: GraphPlan = RULES) -> Graph:
     computed = {node.output for node in graph.nodes}
     for decision in decided.of(Layout):
         if decision.value not in computed:
-            raise PlanError(f"{decision}: no node computes {decision.value!r}")
+            raise unknown_value(decision, decision.value, computed)
     if block is None or block < 2:
         return graph
     prepared = _with_kept_dimensions(graph)

@@ -45,7 +45,8 @@ from compiler.operators.registry import (
     turns,
 )
 from compiler.plan import place_fills
-from compiler.plan.graph_plan import RULES, GraphPlan, Separate
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.plan_names import kernel_ends
 from compiler.types.node import Node
 from compiler.types.numerics import is_narrow
 
@@ -78,7 +79,8 @@ def fuse(
 ) -> tuple[Group, ...]:
     """The groups in execution order; every node is in exactly one.
 
-    What `plan` says goes before the rules. Raises `LimitError` when the time is over.
+    What `plan` says goes before the rules. Raises `LimitError` when the time is over, and
+    `PlanError` for what is decided of a value that no node makes.
     """
     return _Fuser(graph, allowance or Allowance(), plan).run()
 
@@ -86,7 +88,7 @@ def fuse(
 class _Fuser:
     def __init__(self, graph: Graph, allowance: Allowance, plan: GraphPlan) -> None:
         self.graph = graph
-        self.separate = {decision.value for decision in plan.of(Separate)}
+        self.separate = kernel_ends(graph, plan)
         self.allowance = allowance
         self.readers = consumers(graph)
         self.producers = {node.output: node for node in graph.nodes}
