@@ -21,12 +21,11 @@ from compiler.llvm.compile_kernel import CompiledKernel, emit_loops
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.llvm.scalar_work import scalar_work
-from compiler.plan.choose_precision import NARROW
 from compiler.plan.end_sums import end_sums
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.live_extents import limit_kernels
-from compiler.plan.optimise import PASS_NAMES, optimise
+from compiler.plan.optimise import PASS_NAMES, optimise_for
 from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import REPORT_BYTES, ExecutableSpec, ObjectPart
 from compiler.runtime.guards import SizeGuard
@@ -41,7 +40,6 @@ from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.spaces import default_schedule, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
 from compiler.types.extents import Shapes
 from compiler.types.numerics import DEFAULT_NUMERICS, Algorithm, Numerics
 from compiler.types.tensor_type import TensorType
@@ -208,20 +206,9 @@ def _to_kernels(
     The program's outputs are the graph's in order; one that is an input too has a name of its own.
     """
     graph = stages.run("import", lambda: _imported(model, shapes, allowance))
-    block = target.lanes(DType.F32)
-    summed = [dtype for dtype in NARROW if target.dot_products(dtype, dtype, DType.F32)]
     graph = stages.run(
         "optimise",
-        lambda: optimise(
-            graph,
-            block,
-            stages.observe,
-            allowance,
-            numerics,
-            activations=target.activations,
-            summed=summed,
-            plan=decided,
-        ),
+        lambda: optimise_for(graph, target, stages.observe, allowance, numerics, decided),
     )
     program = stages.run(
         "extract_kernels",

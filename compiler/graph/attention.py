@@ -26,6 +26,7 @@ import numpy as np
 from compiler.graph import dead_code
 from compiler.graph.emit_attention import Mask, Match, Operand, Perm, emit_attention, plain_order
 from compiler.graph.ir import Graph
+from compiler.graph.pattern_sites import PatternSite, PatternSites
 from compiler.graph.rewriter import Rewriter, consumers, use_counts
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.types.dtypes import DType
@@ -35,8 +36,13 @@ FEWEST_QUERIES = 4  # of a head with keys of its own
 _TYPES = frozenset((DType.F32, DType.F16, DType.BF16))
 
 
-def run(graph: Graph, summed: Collection[DType] = (), rounds_each: bool = False) -> Graph:
-    """The graph with attention operators for what spells them out.
+def run(
+    graph: Graph,
+    summed: Collection[DType] = (),
+    rounds_each: bool = False,
+    sites: PatternSites | None = None,
+) -> Graph:
+    """The graph with attention operators for what spells them out, unless `sites` leave it.
 
     They are computed in f32, whatever 16-bit floats the model has; where every operator rounds its
     result (`rounds_each`), such attention stays. So does that in a type whose products the target
@@ -45,16 +51,17 @@ def run(graph: Graph, summed: Collection[DType] = (), rounds_each: bool = False)
     types = frozenset((DType.F32,)) if rounds_each else _TYPES
     finder = _Finder(graph, summed, types)
     matches = [match for node in graph.nodes if (match := finder.match(node)) is not None]
-    if not matches:
-        return graph
     by_output = {match.last.output: match for match in matches}
+    sites = PatternSites() if sites is None else sites
+    taken = sites.taken(graph, (PatternSite(name, "attention", (name,)) for name in by_output))
+    if not taken:
+        return graph
     rewriter = Rewriter(graph)
     for node in graph.nodes:
-        match = by_output.get(node.output)
-        if match is None:
-            rewriter.keep(node)
+        if node.output in taken:
+            emit_attention(rewriter, by_output[node.output])
         else:
-            emit_attention(rewriter, match)
+            rewriter.keep(node)
     return dead_code.run(rewriter.finish())
 
 

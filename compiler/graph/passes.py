@@ -17,6 +17,7 @@ from compiler.graph import (
     turned_operands,
 )
 from compiler.graph.ir import Graph
+from compiler.graph.pattern_sites import PatternSites
 from compiler.graph.verify import verify_graph
 from compiler.limits import Allowance
 from compiler.types.dtypes import DType
@@ -40,23 +41,33 @@ BEFORE_TYPES: tuple[tuple[str, GraphPass], ...] = (
 
 
 def before_layouts(
-    summed: Collection[DType] = (), rounds_each: bool = False
+    summed: Collection[DType] = (), rounds_each: bool = False, sites: PatternSites | None = None
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Those whose result layouts are chosen for.
 
     `summed` are the narrow floats whose products the target has instructions to sum; `rounds_each`
-    as `Numerics` has it.
+    as `Numerics` has it. `sites`, of one run over one graph, say which patterns stay spelled out:
+    the last pass that finds some raises PlanError if there is none where one was to stay.
     """
-    recognised = plain(lambda graph: recognise_patterns.run(graph, rounds_each))
+    shared = PatternSites() if sites is None else sites
+
+    def recognised(graph: Graph) -> Graph:
+        return recognise_patterns.run(graph, rounds_each, shared)
+
+    def recognised_last(graph: Graph) -> Graph:
+        result = recognised(graph)
+        shared.check()
+        return result
+
     return (
         ("fold_batch_norm", plain(fold_batch_norm.run)),
         ("fold_constants_2", fold_constants.run),
         ("simplify_2", plain(simplify.run)),
-        ("recognise_patterns", recognised),
-        ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each))),
+        ("recognise_patterns", plain(recognised)),
+        ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each, shared))),
         ("turned_operands", plain(turned_operands.run)),
         ("common_subexpressions", plain(common_subexpressions.run)),
-        ("recognise_patterns_2", recognised),
+        ("recognise_patterns_2", plain(recognised_last)),
         ("dead_code", plain(dead_code.run)),
     )
 

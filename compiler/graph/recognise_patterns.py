@@ -7,8 +7,11 @@ be needed by nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from compiler.graph import dead_code
 from compiler.graph.ir import Graph
+from compiler.graph.pattern_sites import PatternSite, PatternSites
 from compiler.graph.patterns import (
     activations,
     casts,
@@ -35,29 +38,36 @@ PATTERNS: tuple[MatchRule, ...] = (
 )
 
 
-def run(graph: Graph, rounds_each: bool = False) -> Graph:
+def run(graph: Graph, rounds_each: bool = False, sites: PatternSites | None = None) -> Graph:
     """The graph with one operator for each pattern.
 
-    Where every operator rounds its result (`rounds_each`) those in 16-bit floats stay spelled out.
+    Where every operator rounds its result (`rounds_each`) those in 16-bit floats stay spelled out,
+    and so do those of which `sites` say it.
     """
-    matches = _matches(graph, rounds_each)
-    if not matches:
+    sites = PatternSites() if sites is None else sites
+    matches = _matches(graph, rounds_each, sites.left)
+    taken = sites.taken(graph, (_site(graph, *found) for found in matches.values()))
+    if not taken:
         return graph
     rewriter = Rewriter(graph)
     for node in graph.nodes:
-        match = matches.get(node.output)
-        if match is None:
-            rewriter.keep(node)
+        if node.output in taken:
+            matches[node.output][0].emit(rewriter)
         else:
-            match.emit(rewriter)
+            rewriter.keep(node)
     return dead_code.run(rewriter.finish())
 
 
-def _matches(graph: Graph, rounds_each: bool) -> dict[str, Match]:
-    """The matches by their last value; none takes in a value of another one."""
+def _matches(
+    graph: Graph, rounds_each: bool, left: Collection[str]
+) -> dict[str, tuple[Match, frozenset[str]]]:
+    """The matches by their last value, and what each takes in: no value that another one does.
+
+    None takes in a value that is `left` as it is.
+    """
     finder = Finder(graph)
-    found: dict[str, Match] = {}
-    taken: set[str] = set()
+    found: dict[str, tuple[Match, frozenset[str]]] = {}
+    taken = set(left)
     for node in reversed(graph.nodes):
         if node.output in taken or (rounds_each and is_narrow(finder.dtype(node.output))):
             continue
@@ -65,7 +75,12 @@ def _matches(graph: Graph, rounds_each: bool) -> dict[str, Match]:
             match = rule(finder, node)
             inside = finder.inside(match) if match is not None else None
             if match is not None and inside is not None and not inside & taken:
-                found[node.output] = match
+                found[node.output] = match, inside
                 taken |= inside
                 break
     return found
+
+
+def _site(graph: Graph, match: Match, inside: frozenset[str]) -> PatternSite:
+    ordered = tuple(node.output for node in graph.nodes if node.output in inside)
+    return PatternSite(match.last.output, match.operator, ordered)

@@ -16,6 +16,8 @@ from compiler.graph.verify import verify_graph
 from compiler.limits import Allowance
 from compiler.plan import quantise
 from compiler.plan.contractions import contractions
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.optimise import sites_of
 from compiler.types.dtypes import DType
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.precision import Precision, PrecisionPlan
@@ -23,13 +25,14 @@ from compiler.types.precision import Precision, PrecisionPlan
 _STORAGE = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
 
 
-def prepare(graph: Graph, allowance: Allowance | None = None) -> Graph:
+def prepare(graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = RULES) -> Graph:
     """The graph after the passes that need no target, each contraction with its own source.
 
-    Identities of plans and calibrations are of this graph. Raises `VerifyError` and `LimitError` as
-    `optimise` does.
+    Identities of precisions and calibrations are of this graph. The patterns that stay spelled out
+    by `plan` do so. Raises `VerifyError`, `LimitError` and `PlanError` as `optimise` does.
     """
-    prepared = run_passes(graph, before_layouts(), None, allowance or Allowance())
+    passes = before_layouts(sites=sites_of(plan))
+    prepared = run_passes(graph, passes, None, allowance or Allowance())
     return _with_own_sources(prepared)
 
 

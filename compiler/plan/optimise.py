@@ -16,6 +16,7 @@ from compiler.graph.passes import (
     plain,
     run_passes,
 )
+from compiler.graph.pattern_sites import PatternSites
 from compiler.limits import Allowance
 from compiler.plan import (
     choose_layouts,
@@ -27,9 +28,15 @@ from compiler.plan import (
     spread_dequantised,
     transposed_convolutions,
 )
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.graph_plan import RULES, GraphPlan, Spelled
+from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
+
+
+def sites_of(plan: GraphPlan) -> PatternSites:
+    """What the passes of one run ask, and tell, of patterns."""
+    return PatternSites(decision.value for decision in plan.of(Spelled))
 
 
 def passes(
@@ -38,12 +45,16 @@ def passes(
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = RULES,
+    sites: PatternSites | None = None,
 ) -> tuple[tuple[str, GraphPass], ...]:
-    """Name and pass, in order, for a target with vectors of `block` elements.
+    """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
 
     `activations` is the type in which it multiplies 8-bit data with weights, `summed` are the
     narrow floats whose products it has instructions to sum. What `plan` says goes before rules.
+    `sites` come to know the patterns that are found, if there are any to tell.
     """
+    if sites is None:
+        sites = sites_of(plan)
     folded = plain(lambda graph: fold_quantised.run(graph, activations))
     types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
@@ -66,7 +77,7 @@ def passes(
     )
     packs = plain(lambda graph: weight_products.run(graph, numerics == STRICT_NUMERICS))
     weights = ("weight_products", packs)
-    before = (*types, weights, *before_layouts(summed, numerics.rounds_each))
+    before = (*types, weights, *before_layouts(summed, numerics.rounds_each, sites))
     return *BEFORE_TYPES, *before, *planned, *AFTER_LAYOUTS, *spread, *stored
 
 
@@ -82,6 +93,7 @@ def optimise(
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = RULES,
+    sites: PatternSites | None = None,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
@@ -89,9 +101,34 @@ def optimise(
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
     which the target multiplies 8-bit data with weights, `summed` are the narrow floats whose
     products it has instructions to sum. What `plan` says goes before the rules. `observe` is called
-    with the name and result of every pass. Raises `PlanError` for a decision that does not fit,
+    with the name and result of every pass, `sites` (`sites_of` the plan) come to know the patterns
+    that are found. Raises `PlanError` for a decision that does not fit,
     `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for what
     goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed, plan)
+    found = passes(block, numerics, activations, summed, plan, sites)
     return run_passes(graph, found, observe, allowance or Allowance())
+
+
+def optimise_for(
+    graph: Graph,
+    target: Target,
+    observe: Observe | None = None,
+    allowance: Allowance | None = None,
+    numerics: Numerics = DEFAULT_NUMERICS,
+    plan: GraphPlan = RULES,
+    sites: PatternSites | None = None,
+) -> Graph:
+    """`optimise` with what a target has: its lanes and its instructions for narrow types."""
+    narrow = choose_precision.NARROW
+    return optimise(
+        graph,
+        target.lanes(DType.F32),
+        observe,
+        allowance,
+        numerics,
+        activations=target.activations,
+        summed=[dtype for dtype in narrow if target.dot_products(dtype, dtype, DType.F32)],
+        plan=plan,
+        sites=sites,
+    )
