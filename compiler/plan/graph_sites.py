@@ -1,0 +1,52 @@
+"""What can be decided of a model's graph: its patterns, the values before layouts, the cuts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.graph.ir import Graph
+from compiler.graph.pattern_sites import PatternSite
+from compiler.limits import Allowance
+from compiler.plan.fusion_candidates import Cut, fusion_candidates
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.optimise import optimise_for, sites_of
+from compiler.target import Target
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+
+BEFORE_LAYOUTS = "cut_windows"
+"""The pass whose result has the values that decisions name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSites:
+    """A model's graph under a plan, with what else could be decided of it.
+
+    `planned` is the graph whose values decisions name, before layouts; `optimised` the one that
+    kernels are extracted from. `patterns` are what `Spelled` can keep as it is, those that it does
+    included; `cuts` are where `Separate` could end kernels earlier than they do.
+    """
+
+    planned: Graph
+    optimised: Graph
+    patterns: tuple[PatternSite, ...]
+    cuts: tuple[Cut, ...]
+
+
+def graph_sites(
+    graph: Graph,
+    target: Target,
+    numerics: Numerics = DEFAULT_NUMERICS,
+    plan: GraphPlan = RULES,
+    allowance: Allowance | None = None,
+) -> GraphSites:
+    """What can be decided of an imported graph. The same graph gives the same, in one order.
+
+    Raises PlanError for a plan that does not fit, and what `optimise` does.
+    """
+    stages: dict[str, Graph] = {}
+    patterns = sites_of(plan)
+    optimised = optimise_for(graph, target, stages.__setitem__, allowance, numerics, plan, patterns)
+    planned = stages[BEFORE_LAYOUTS]
+    known = {node.output for node in planned.nodes}
+    cuts = fusion_candidates(optimised, plan, known)
+    return GraphSites(planned, optimised, patterns.found, cuts)
