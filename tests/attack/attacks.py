@@ -10,6 +10,7 @@ _HOMES = {
     "graphs": "tests.attack.graphs:Graphs",
     "sized": "tests.attack.sized:Sized",
     "quantised": "tests.attack.quantised:Quantised",
+    "plans": "tests.attack.planned:Plans",
     "models": "tests.attack.models:Models",
     "artefacts": "tests.attack.artefacts:Artefacts",
     "cache": "tests.attack.cache_entries:CacheEntries",

@@ -48,32 +48,41 @@ class Graphs(Attack):
         """Builds a model, so that forks have imported and set up already what that needs."""
         super().__init__(folder)
         path = folder / ".first.onnx"
-        drawn = draw(0)
+        drawn = self.drawn(0)
         onnx.save(drawn.proto(), path)
-        _run_ours(path, {name: drawn.values[name] for name in drawn.inputs}, 1)
+        self.run(path, {name: drawn.values[name] for name in drawn.inputs}, 1)
+
+    @classmethod
+    def drawn(cls, seed: int) -> Drawn:
+        """The model of this seed."""
+        return draw(seed)
+
+    @classmethod
+    def run(cls, path: Path, inputs: Mapping[str, Array], seed: int) -> list[Array]:
+        """The outputs of what is built of a model, as it is built for this seed."""
+        executable = compiler.build(path, threads=threads_of(seed))
+        return list(executable.run(dict(inputs)).values())
 
     def attempt(self, seed: int) -> Outcome:
         """Build and run the model of this seed, and compare it with onnxruntime."""
         drawn = self._draw(seed)
-        return drawn if isinstance(drawn, Outcome) else self._ask(drawn, _threads(seed))
+        return drawn if isinstance(drawn, Outcome) else self._ask(drawn, seed)
 
     def minimise(self, seed: int, outcome: Outcome) -> str:
         """Cut values into inputs, and drop outputs, as long as the same goes wrong."""
         drawn = self._draw(seed)
         if isinstance(drawn, Outcome):
             return ""
-        return printed(
-            smaller(drawn, lambda other: self._ask(other, _threads(seed)).label == outcome.label)
-        )
+        return printed(smaller(drawn, lambda other: self._ask(other, seed).label == outcome.label))
 
     def _draw(self, seed: int) -> Drawn | Outcome:
         """In a fork: onnxruntime runs each node of it, and may crash."""
-        drawn = self._made(lambda: draw(seed))
+        drawn = self._made(lambda: self.drawn(seed))
         if isinstance(drawn, Forked):
             return Outcome(f"onnxruntime: {drawn.end}", detail=drawn.text)
         return drawn
 
-    def _ask(self, drawn: Drawn, threads: int) -> Outcome:
+    def _ask(self, drawn: Drawn, seed: int) -> Outcome:
         model = drawn.proto()
         onnx.checker.check_model(model)
         path = self.folder / "drawn.onnx"
@@ -82,7 +91,7 @@ class Graphs(Attack):
         theirs = self._made(lambda: run_onnxruntime(model, inputs))
         if not isinstance(theirs, list):
             return Outcome(NO_REFERENCE, detail=theirs.text)
-        ours = self._made(lambda: _run_ours(path, inputs, threads))
+        ours = self._made(lambda: self.run(path, inputs, seed))
         if not isinstance(ours, list):
             if ours.end is End.RETURNED:
                 return Outcome(REFUSED, broke=True, detail=ours.text)
@@ -102,13 +111,9 @@ class Graphs(Attack):
         return made_in_fork(make, self.folder / "made.pickle", seconds=SECONDS)
 
 
-def _threads(seed: int) -> int:
+def threads_of(seed: int) -> int:
+    """Of the build of a seed's model."""
     return 2 if seed % 5 == 0 else 1
-
-
-def _run_ours(path: Path, inputs: Mapping[str, Array], threads: int) -> list[Array]:
-    executable = compiler.build(path, threads=threads)
-    return list(executable.run(dict(inputs)).values())
 
 
 def draw(seed: int) -> Drawn:
