@@ -5,6 +5,9 @@ first axis of more than one element becomes a `join`: its operands are written o
 by whoever makes them. Neither runs any code. An operand that cannot be written there, since it is
 an input, a constant or an output, or lies in another join, is copied.
 
+Of a value with several parts, what begins with its last one is joined with the whole of it, and so
+is what ends with its first one: the concat is a part of that, and the other parts lie beside it.
+
 A value can lie in one place only, and the last of its concats has it. An earlier one whose operands
 lie there one behind the other already is a part of that (the growing concats of a DenseNet).
 
@@ -45,9 +48,20 @@ def run(graph: Graph) -> Graph:
             rewriter.emit("copy", (operand.name,), like=node) if operand.is_copied else operand.name
             for operand in operands
         )
-        shape: dict[str, Attribute] = {"shape": parts.types[node.output].shape}
-        rewriter.emit("join", inputs, shape, like=node, output=node.output)
+        _emit_join(rewriter, node, inputs, operands[0].before)
     return rewriter.finish()
+
+
+def _emit_join(rewriter: Rewriter, node: Node, inputs: tuple[str, ...], before: int) -> None:
+    """The join of these values; where they are more than the concat, that is a part of it."""
+    type = rewriter.graph.types[node.output]
+    total = sum(rewriter.types[name].size for name in inputs)
+    if total == type.size:
+        rewriter.emit("join", inputs, {"shape": type.shape}, like=node, output=node.output)
+        return
+    joined = rewriter.emit("join", inputs, {"shape": (total,)}, like=node)
+    part: dict[str, Attribute] = {"offset": before, "shape": type.shape}
+    rewriter.emit("part", (joined,), part, like=node, output=node.output)
 
 
 # --- slices -------------------------------------------------------------------------------------
@@ -68,11 +82,16 @@ def _with_parts(graph: Graph) -> Graph:
 
 def _offset(graph: Graph, node: Node) -> int | None:
     """The first element of a slice whose elements are neighbours in memory, else None."""
-    if node.operator != "slice":
-        return None
-    attributes = complete_attributes(node)
-    starts, steps = attributes.integers("starts"), attributes.integers("steps")
     whole, taken = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
+    attributes = complete_attributes(node)
+    if node.operator == "slice":
+        starts, steps = attributes.integers("starts"), attributes.integers("steps")
+    elif node.operator == "channels":
+        block = 1 if attributes["layout"] == "NCHW" else whole[-1]
+        starts = (0, attributes.integer("start") // block, *(0 for _ in whole[2:]))
+        steps = (1,) * len(whole)
+    else:
+        return None
     if any(step != 1 and extent > 1 for step, extent in zip(steps, taken, strict=True)):
         return None
     inner = len(taken)
@@ -131,10 +150,14 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """What a join is made of: a value, or a copy of it."""
+    """What a join is made of: a value, or a copy of it.
+
+    Of the first one `before` elements lie before what is joined.
+    """
 
     name: str
     is_copied: bool
+    before: int = 0
 
 
 class _Joins:
@@ -169,6 +192,7 @@ class _Joins:
         offsets = list(accumulate(sizes, initial=0))
         if self._lie_in_order(node, roots, offsets):
             return [_Operand(name, False) for name in names]
+        before = self._wholes_of_parts(node, names, roots, offsets)
         copied = [
             root in roots[:position] or not self._can_lie_elsewhere(root)
             for position, root in enumerate(roots)
@@ -180,7 +204,34 @@ class _Joins:
         for root, offset, is_copied in zip(roots, offsets, copied, strict=False):
             if not is_copied:
                 self.spots[root] = (node.output, offset)
-        return [_Operand(*pair) for pair in zip(names, copied, strict=True)]
+        first, *others = zip(names, copied, strict=True)
+        return [_Operand(*first, before), *(_Operand(*pair) for pair in others)]
+
+    def _wholes_of_parts(
+        self, node: Node, names: list[str], roots: list[str], offsets: list[int]
+    ) -> int:
+        """Put whole values where a concat begins with the last part of one, or ends with a first.
+
+        Returns how many elements then lie before it.
+        """
+        before = 0
+        if node.output in self.spots or node.output in self.facts.returned:
+            return 0
+        for position, at_its_end in ((0, True), (-1, False)):
+            part = self.facts.producers.get(roots[position])
+            if part is None or part.operator != "part":
+                continue
+            types, (whole,) = self.graph.types, part.inputs
+            offset, root = complete_attributes(part).integer("offset"), self.facts.root(whole)
+            end = types[whole].size - types[part.output].size
+            fits = offset == (end if at_its_end else 0) and self._can_lie_elsewhere(root)
+            if not fits or root in roots:
+                continue
+            names[position] = roots[position] = root
+            if at_its_end:
+                before = end
+                offsets[0] = -end * types[whole].dtype.bytes
+        return before
 
     def _whole(self, names: Sequence[str]) -> list[str]:
         """The values, with all parts of one value in their order taken as that value."""
