@@ -22,6 +22,7 @@ from compiler.plan import (
     choose_layouts,
     choose_precision,
     cut_windows,
+    merge_contractions,
     place_fills,
     share_memory,
     split_moves,
@@ -58,11 +59,13 @@ def passes(
     folded = plain(lambda graph: fold_quantised.run(graph, activations))
     types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
+    merged = plain(lambda graph: merge_contractions.run(graph, block, plan))
     layouts = plain(lambda graph: choose_layouts.run(graph, block, plan))
     precision = partial(choose_precision.run, numerics=numerics, summed=summed)
     planned = (
         ("transposed_convolutions", transposed),
         ("cut_windows", plain(cut_windows.run)),
+        ("merge_contractions", merged),
         ("choose_layouts", layouts),
     )
     spread = (
