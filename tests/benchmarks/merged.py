@@ -1,0 +1,141 @@
+"""What it brings to run contractions of the same data as one.
+
+    python -m tests.benchmarks.merged [MODEL ...] [--threads 1,2] [--seconds 4] [--each]
+
+A model is a name of the zoo, or `inception`: modules like those of GoogLeNet (Szegedy et al.,
+arXiv:1409.4842), by default those that have such contractions. Both builds have default schedules
+and take turns in one process; printed is the time of the merged one over the other's with its 95 %
+interval, below 1 where merging is faster. `--each` merges one set at a time as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import onnx
+
+from compiler.frontend.import_onnx import import_onnx
+from compiler.frontend.zoo import write_model
+from compiler.frontend.zoo.network import Layer, NetworkBuilder
+from compiler.graph.ir import Graph
+from compiler.pipeline import compile_model
+from compiler.plan.graph_plan import RULES, GraphPlan, Merged
+from compiler.plan.merge_candidates import merge_candidates
+from compiler.plan.optimise import optimise
+from compiler.runtime.executable import Executable
+from compiler.target import host_target
+from compiler.types.dtypes import DType
+from measure.compare import compare_paired
+from tests.benchmarks.models import different
+from tuner.confirm.latency import LatencyOptions, aligned_inputs, interleaved_latencies, pinned
+
+MODELS = ("inception", "yolov8n", "encoder", "vit_tiny", "decoder_prefill", "decoder_step")
+
+Module = tuple[int, int, int, int, int, int]
+"""Channels of an inception module: direct, 3x3 reduced and wide, 5x5 reduced and wide, pooled."""
+
+MODULES: dict[int, tuple[Module, ...]] = {
+    28: ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
+    14: ((192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64)),
+    7: ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
+}
+"""By extent of the image: of GoogLeNet 3a and 3b, 4a to 4c, and 5a and 5b."""
+
+
+def inception(path: Path) -> None:
+    """Write a model of these modules."""
+    net = NetworkBuilder("inception", 0)
+    data = Layer(net.input("input", (1, 192, 28, 28)), 192)
+    for extent, modules in MODULES.items():
+        if extent < max(MODULES):
+            data = net.max_pool(data, 3, 2, padding=1)
+        for number, channels in enumerate(modules):
+            data = _module(net, f"{extent}.{number}", data, channels)
+    net.output(data.name, "output", (1, data.channels, extent, extent))
+    onnx.save(net.model(), path)
+
+
+def _module(net: NetworkBuilder, name: str, data: Layer, channels: Module) -> Layer:
+    direct, reduced, wide, more_reduced, wider, pooled = channels
+
+    def conv(part: str, data: Layer, channels: int, kernel: int) -> Layer:
+        padding = kernel // 2
+        made = net.conv(f"{name}.{part}", data, channels, kernel, padding=padding, bias=True)
+        return net.relu(made)
+
+    parts = (
+        conv("direct", data, direct, 1),
+        conv("wide", conv("reduced", data, reduced, 1), wide, 3),
+        conv("wider", conv("more_reduced", data, more_reduced, 1), wider, 5),
+        conv("pooled", net.max_pool(data, 3, 1, padding=1), pooled, 1),
+    )
+    return net.concat(*parts)
+
+
+def candidates(graph: Graph) -> list[Merged]:
+    """What may be merged of a model."""
+    seen: dict[str, Graph] = {}
+    optimise(graph, host_target().lanes(DType.F32), lambda name, made: seen.update({name: made}))
+    return merge_candidates(seen["cut_windows"])
+
+
+def measure(path: Path, threads: int, seconds: float, each: bool) -> None:
+    """Print a line for all sets merged, and with `each` one for each of them."""
+    graph = import_onnx(path)
+    sets = candidates(graph)
+    plans = {f"all {len(sets)}": GraphPlan(tuple(sets))}
+    if each:
+        plans |= {str(decision): GraphPlan((decision,)) for decision in sets}
+    if not sets:
+        print(f"{path.stem:16} {threads} threads: nothing to merge", flush=True)
+        return
+    before = _built(graph, threads, RULES)
+    inputs = aligned_inputs(before)
+    for name, plan in plans.items():
+        after = _built(graph, threads, plan)
+        if wrong := different(after.run(inputs), before.run(inputs)):
+            raise SystemExit(f"{path.stem}: outputs {wrong} differ")
+        runs = [partial(after.run, inputs), partial(before.run, inputs)]
+        timing = LatencyOptions(240, 0.0025, seconds, settle=False)
+        with pinned(threads):
+            merged, apart = interleaved_latencies(runs, timing)
+        found = compare_paired(merged, apart)
+        print(
+            f"{path.stem:16} {threads} threads  {1e3 * median(apart):8.3f} ms  merged / apart "
+            f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})  {name}",
+            flush=True,
+        )
+
+
+def _built(graph: Graph, threads: int, plan: GraphPlan) -> Executable:
+    return Executable(compile_model(graph, threads=threads, plan=plan).spec)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command of this module."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.merged")
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--each", action="store_true")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        for model in options.models:
+            path = Path(folder, f"{model}.onnx")
+            if model == "inception":
+                inception(path)
+            else:
+                write_model(model, path)
+            for threads in map(int, options.threads.split(",")):
+                measure(path, threads, options.seconds, options.each)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
