@@ -141,6 +141,7 @@ HOMES = {
     "onnxruntime": ("tuner/",),
     "openvino": ("tuner/",),
     "IPython": ("tuner/reports/notebook.py",),
+    "scipy": ("compiler/plan/solving/integer_program.py",),
     "setuptools": ("tuner/packaging/",),
     "pytest": (),
     "hypothesis": (),
