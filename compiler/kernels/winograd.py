@@ -131,9 +131,8 @@ def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
     data, weight = factors
     taps = (binary("add", index(a.name), index(tap.name)) for a, tap in ((oh, kh), (ow, kw)))
     plain = (index(n.name), index(icb.name), *taps, index(ici.name))
-    lanes = integer(oci.extent)
     channels = (
-        add(mul(index(block.name), lanes), index(lane.name))
+        add(mul(index(block.name), integer(lane.extent)), index(lane.name))
         for block, lane in ((ocb, oci), (icb, ici))
     )
     packed = (*channels, index(kh.name), index(kw.name))
@@ -347,7 +346,7 @@ def _stages(
     transforms, size = TRANSFORMS[m], m + 2
     extents = {name: getattr(conv, name).extent for name in ("n", "ocb", "oci", "icb", "ici")}
     rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
-    dtype, lanes = anchor.dtype, conv.oci.extent
+    dtype = anchor.dtype
     n, icb, th, tw, x, y, ici = (index(i) for i in ("n", "icb", "th", "tw", "x", "y", "ici"))
     ocb, oci, p = (index(i) for i in ("ocb", "oci", "p"))
     tiles, tile_axes = ((th, tw), "th tw") if by_rows_of_tiles else ((index("t"),), "t")
@@ -374,8 +373,8 @@ def _stages(
     position: tuple[Expr, ...] = tiles
     if not by_rows_of_tiles:
         position = tuple(binary(op, tiles[0], integer(columns)) for op in ("floordiv", "mod"))
-    oc = add(mul(ocb, integer(lanes)), oci)
-    ic = add(mul(icb, integer(lanes)), ici)
+    oc = add(mul(ocb, integer(conv.oci.extent)), oci)
+    ic = add(mul(icb, integer(conv.ici.extent)), ici)
     products = Stage(
         "products",
         axes(f"n x y ocb {tile_axes} oci"),

@@ -22,7 +22,9 @@ class BlockedUse:
     """A node that may run on blocked data, all types and attributes still those of plain data.
 
     `lanes` has for each operand the number in the lanes that pad its channels, None where the
-    operand is plain; `constants` says which are known when the model is built.
+    operand is plain; `constants` says which are known when the model is built. The data lies in
+    blocks of `reads` channels, the result in blocks of `block`. Where a plan has `decided` so, what
+    pays does not count: only whether it can be.
     """
 
     attributes: Attributes
@@ -30,7 +32,9 @@ class BlockedUse:
     result: TensorType
     lanes: tuple[float | None, ...]
     constants: tuple[bool, ...]
+    reads: int
     block: int
+    decided: bool = False
 
     @property
     def fills_lanes(self) -> bool:
@@ -52,17 +56,29 @@ class BlockedForm:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedLayout:
+    """How a node runs on blocked data: its data in blocks of `reads` channels, or plain (0), and
+    its result in blocks of `gives`."""
+
+    layout: str
+    reads: int
+    gives: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlockedRule:
     """How an operator runs on blocked data.
 
     `form` is None where it has to run plain. An operator that `starts` does so without a blocked
     operand, too. One that `joins` reads all operands blocked, and plain ones are converted where
     that moves fewer bytes; others read the first one, and constants behind it, which `padded` gives
-    other shapes (from attributes, shapes, layout and block), filled with zeros. Attributes `layout`
-    and `block` are set where the operator has them.
+    other shapes (from attributes, shapes and layout), filled with zeros. Data and result lie in
+    blocks of equally many channels, unless it `reblocks`. Attributes `layout` and `block` are set
+    where the operator has them.
     """
 
     form: Callable[[BlockedUse], BlockedForm | None]
     starts: bool = False
     joins: bool = False
-    padded: Callable[[Attributes, Sequence[Shape], str, int], list[Shape]] | None = None
+    padded: Callable[[Attributes, Sequence[Shape], BlockedLayout], list[Shape]] | None = None
+    reblocks: Callable[[Attributes, Types], bool] | None = None

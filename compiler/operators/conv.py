@@ -2,7 +2,8 @@
 
 Layouts of conv: "NCHW" (data, weight and result as in ONNX, 1 to 3 spatial axes); "NCHWc" (data and
 result blocked, 2 spatial axes; the weight keeps its logical axes [OC, IC/groups, KH, KW] with
-channels padded to whole blocks); "NCHW->NCHWc" (plain data, blocked result; `block` is needed).
+channels padded to whole blocks; the result lies in blocks of `block`, 0: as the data does);
+"NCHW->NCHWc" (plain data, blocked result; `block` is needed).
 
 Data and weights narrower than their sums (u8 and i8 in i32, bf16 in f32) come with the attribute
 `accumulator`, the type of the bias and the result. Around the data lies `pad_value`: the zero point
@@ -23,6 +24,7 @@ from compiler.operators.blocked import (
     BLOCKED,
     PLAIN_TO_BLOCKED,
     BlockedForm,
+    BlockedLayout,
     BlockedRule,
     BlockedUse,
     Shape,
@@ -120,7 +122,7 @@ def _check_pad_value(attributes: Attributes, dtype: DType) -> None:
 def _block(attributes: Attributes, data_shape: Shape) -> int:
     """Channels per block of the result of a blocked convolution."""
     plain = attributes["layout"] == PLAIN_TO_BLOCKED
-    return attributes.integer("block") if plain else data_shape[-1]
+    return attributes.integer("block") if plain else attributes.integer("block") or data_shape[-1]
 
 
 def _check_blocked(
@@ -136,8 +138,10 @@ def _check_blocked(
             f"the data has {data.shape[1]} channels, the weight {group_inputs}",
         )
         return
-    channels = data.shape[1] * block
+    reads = data.shape[-1]
+    channels = data.shape[1] * reads
     if _is_depthwise(groups, weight.shape):
+        check(reads == block, f"depthwise gives blocks of {reads} as it reads, not of {block}")
         check(
             outputs == channels and channels - block < groups <= channels,
             f"depthwise: {groups} groups, {channels} channels and {outputs} output "
@@ -145,8 +149,8 @@ def _check_blocked(
         )
         return
     check(
-        group_inputs % block == 0 and outputs // groups % block == 0,
-        f"the channels of one of {groups} groups are no whole blocks of {block}",
+        group_inputs % reads == 0 and outputs // groups % block == 0,
+        f"the channels of one of {groups} groups are no whole blocks of {reads} and {block}",
     )
     check(
         channels == group_inputs * groups and outputs % groups == 0,
@@ -217,8 +221,9 @@ def _blocked_conv(
 ) -> Tensor:
     groups, blocked_data = groups_of(attributes), attributes["layout"] == BLOCKED
     block, group_inputs = use.shape[-1], weight.shape[1]
+    reads = use.input(0).shape[-1] if blocked_data else 1
     axes = list(zip(("n", "ocb", "oh", "ow", "oci"), use.shape, strict=True))
-    input_blocks = group_inputs // block
+    input_blocks = group_inputs // reads
     output_blocks = use.shape[1] // groups  # of one group
     depthwise = _is_depthwise(groups, weight.shape)
     times = partial(product, attributes)
@@ -236,12 +241,12 @@ def _blocked_conv(
         if groups > 1:
             group = binary("floordiv", ocb, integer(output_blocks))
             position = add(mul(group, integer(input_blocks)), icb)
-        ic = add(mul(icb, integer(block)), ici)
+        ic = add(mul(icb, integer(reads)), ici)
         return times(source[n, position, ih, iw, ici], weight[oc, ic, kh, kw])
 
     channels: list[tuple[str, int]] = []
     if not depthwise:
-        whole = [("icb", input_blocks), ("ici", block)]
+        whole = [("icb", input_blocks), ("ici", reads)]
         channels = whole if blocked_data else [("ic", group_inputs)]
     reduce = [*channels, *windows.taps()]
     return use.builder.stage("conv", axes, body, reduce=reduce, combiner="sum")
@@ -255,8 +260,13 @@ def work_by_weight(attributes: Attributes, types: Types, result: TensorType) -> 
 # --- on blocked data ----------------------------------------------------------------------------
 
 
+def _reblocks(attributes: Attributes, types: Types) -> bool:
+    """Channels are summed over: those of data and result need not share blocks."""
+    return not _is_depthwise(attributes.integer("groups"), types.present(1).shape)
+
+
 def _blocked_form(use: BlockedUse) -> BlockedForm | None:
-    """Blocked unless channels would be mostly padding, groups share a block, or it is a matrix
+    """Blocked unless groups share a block, channels would be mostly padding, or it is a matrix
     product in disguise.
 
     With fewer input channels than lanes it reads plain data if its data is plain.
@@ -270,9 +280,10 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     channels, groups = data.shape[1], use.attributes.integer("groups")
     depthwise = group_inputs == 1 and groups == channels == outputs and outputs > 1
     if groups != 1 and not depthwise:
-        whole = outputs // groups % use.block == 0 and group_inputs % use.block == 0
+        whole = outputs // groups % use.block == 0 and group_inputs % use.reads == 0
         return BlockedForm(BLOCKED, 0.0) if whole else None
-    if 2 * outputs < use.block or (window == [1, 1] and data.shape[2:] == (1, 1)):
+    product = window == [1, 1] and data.shape[2:] == (1, 1)
+    if (2 * outputs < use.block or product) and not use.decided:
         return None
     few = channels <= 4 or channels < use.block
     if few and not depthwise and use.lanes[0] is None:
@@ -281,14 +292,14 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
 
 
 def _padded_shapes(
-    attributes: Attributes, shapes: Sequence[Shape], layout: str, block: int
+    attributes: Attributes, shapes: Sequence[Shape], layout: BlockedLayout
 ) -> list[Shape]:
     """The weight with whole blocks of channels, the bias with as many."""
     (outputs, group_inputs, *kernel), *bias = shapes
-    padded_outputs = -(-outputs // block) * block
+    padded_outputs = -(-outputs // layout.gives) * layout.gives
     depthwise = outputs > 1 and _is_depthwise(attributes.integer("groups"), shapes[0])
-    if layout == BLOCKED and not depthwise:
-        group_inputs = -(-group_inputs // block) * block
+    if layout.layout == BLOCKED and not depthwise:
+        group_inputs = -(-group_inputs // layout.reads) * layout.reads
     return [(padded_outputs, group_inputs, *kernel), *((padded_outputs,) for _ in bias)]
 
 
@@ -311,6 +322,6 @@ register(
         },
         work=work_by_weight,
         outside=lambda attributes, dtype: float(attributes.integer("pad_value")),
-        blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
+        blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes, reblocks=_reblocks),
     )
 )

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 
 from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
 from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
+from compiler.operators.blocked import (
+    BLOCKED,
+    BlockedForm,
+    BlockedLayout,
+    BlockedRule,
+    BlockedUse,
+    Shape,
+)
 from compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from compiler.operators.rules import check, pad_stage, product
@@ -256,17 +263,17 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     whole = inputs % use.block == 0 and outputs % use.block == 0
     if groups > 1 and not whole and not _is_depthwise(groups, weight.shape):
         return None
-    if 2 * outputs * groups < use.block:
+    if 2 * outputs * groups < use.block and not use.decided:
         return None
     return BlockedForm(BLOCKED, 0.0)
 
 
 def _padded_shapes(
-    attributes: Attributes, shapes: Sequence[Shape], layout: str, block: int
+    attributes: Attributes, shapes: Sequence[Shape], layout: BlockedLayout
 ) -> list[Shape]:
     """The weight with whole blocks of channels, the bias with as many."""
     (inputs, group_outputs, *kernel), *bias = shapes
-    groups = attributes.integer("groups")
+    groups, block = attributes.integer("groups"), layout.gives
     inputs = -(-inputs // block) * block
     if _is_depthwise(groups, shapes[0]):
         return [(inputs, 1, *kernel), *((inputs,) for _ in bias)]

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub, unary
 from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
+from compiler.operators.blocked import (
+    BLOCKED,
+    BlockedForm,
+    BlockedLayout,
+    BlockedRule,
+    BlockedUse,
+    Shape,
+)
 from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from compiler.operators.rules import (
     broadcast_load,
@@ -211,9 +218,9 @@ def _blocked_layer_norm(node: BlockedUse) -> BlockedForm | None:
 
 
 def _padded_parameters(
-    attributes: Attributes, shapes: Sequence[Shape], layout: str, block: int
+    attributes: Attributes, shapes: Sequence[Shape], layout: BlockedLayout
 ) -> list[Shape]:
-    return [(-(-channels // block) * block, *rest) for channels, *rest in shapes]
+    return [(-(-channels // layout.gives) * layout.gives, *rest) for channels, *rest in shapes]
 
 
 def _rms_norm(attributes: Attributes, use: Use) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
-from compiler.operators.blocked import PLAIN_TO_BLOCKED
+from compiler.operators.blocked import PLAIN_TO_BLOCKED, BlockedLayout
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.types.dims import is_whole, whole
 from compiler.types.node import Node
@@ -21,21 +21,20 @@ def has_channels(shape: tuple[int, ...], channels: int) -> bool:
 
 
 class BlockedEmitter:
-    """Rewrites the nodes in `forms` (by output); converts values where the other form is asked for.
+    """Rewrites the nodes in `forms` (by output); converts values where another form is asked for.
 
-    `forms` maps to "NCHWc" or "NCHW->NCHWc"; `fills` has, for pointwise nodes, the number that pads
-    their per-channel constants (0 unless given). Each value is converted at most once.
+    `fills` has, for pointwise nodes, the number that pads their per-channel constants (0 unless
+    given). Each value is converted at most once into each form.
     """
 
     def __init__(
-        self, graph: Graph, block: int, forms: Mapping[str, str], fills: Mapping[str, float]
+        self, graph: Graph, forms: Mapping[str, BlockedLayout], fills: Mapping[str, float]
     ) -> None:
         self.graph = graph
-        self.block = block
         self.forms = forms
         self.fills = fills
         self.rewriter = Rewriter(graph)
-        self.blocked_names: dict[str, str] = {}  # value -> its blocked form in the new graph
+        self.blocked_names: dict[tuple[str, int], str] = {}  # value and block -> in the new graph
         self.plain_names = {*graph.inputs, *graph.constants}  # values whose plain form exists
 
     def run(self) -> Graph:
@@ -60,80 +59,81 @@ class BlockedEmitter:
     def _plain(self, name: str, reader: Node) -> str:
         """The plain form, which keeps the value's name."""
         if name and name not in self.plain_names:
-            shape = self.graph.types[name].shape
+            shape, block = self.graph.types[name].shape, self.forms[name].gives
             operator_name: str = "from_blocked"
             attributes: dict[str, Attribute] = {"channels": shape[1]}
-            if self._same_memory(shape):
+            if _same_memory(shape, block):
                 operator_name, attributes = "reshape", {"shape": shape}
-            source = (self.blocked_names[name],)
+            source = (self.blocked_names[name, block],)
             self.rewriter.emit(operator_name, source, attributes, like=reader, output=name)
             self.plain_names.add(name)
         return name
 
-    def _blocked(self, name: str, reader: Node) -> str:
-        """The blocked form of a 4-D value."""
-        if name in self.blocked_names:
-            return self.blocked_names[name]
+    def _blocked(self, name: str, block: int, reader: Node) -> str:
+        """The form of a 4-D value in blocks of so many channels."""
+        if (name, block) in self.blocked_names:
+            return self.blocked_names[name, block]
+        self._plain(name, reader)
         new_name = self.rewriter.fresh(f"{name}_blocked")
         shape = self.graph.types[name].shape
         operator_name: str = "to_blocked"
-        attributes: dict[str, Attribute] = {"block": self.block}
-        if self._same_memory(shape):
-            blocked_shape = (shape[0], shape[1] // self.block, 1, 1, self.block)
+        attributes: dict[str, Attribute] = {"block": block}
+        if _same_memory(shape, block):
+            blocked_shape = (shape[0], shape[1] // block, 1, 1, block)
             operator_name, attributes = "reshape", {"shape": blocked_shape}
         self.rewriter.emit(operator_name, (name,), attributes, like=reader, output=new_name)
-        self.blocked_names[name] = new_name
+        self.blocked_names[name, block] = new_name
         return new_name
-
-    def _same_memory(self, shape: tuple[int, ...]) -> bool:
-        """With one pixel and whole blocks, both layouts are the same bytes: a reshape will do."""
-        return shape[2:] == (1, 1) and shape[1] % self.block == 0
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def _emit_blocked(self, node: Node, form: str) -> None:
+    def _emit_blocked(self, node: Node, form: BlockedLayout) -> None:
         attributes: dict[str, Attribute] = dict(node.attributes)
         definition = operator(node.operator)
         if "layout" in definition.attributes:
-            attributes["layout"] = form
-        if form == PLAIN_TO_BLOCKED:
-            attributes["block"] = self.block
+            attributes["layout"] = form.layout
+        if form.reads != form.gives:
+            attributes["block"] = form.gives
         if definition.pattern is Pattern.ELEMENTWISE:
             inputs = tuple(
-                name if position == definition.looked_up else self._operand(name, node)
+                name if position == definition.looked_up else self._operand(name, node, form.gives)
                 for position, name in enumerate(node.inputs)
             )
         elif definition.blocked is not None and definition.blocked.joins:
-            inputs = tuple(self._blocked(name, node) for name in node.inputs)
+            inputs = tuple(self._blocked(name, form.reads, node) for name in node.inputs)
         else:
-            form_of_data = self._plain if form == PLAIN_TO_BLOCKED else self._blocked
-            inputs = (form_of_data(node.inputs[0], node), *self._padded_constants(node, form))
+            inputs = (self._data(node, form), *self._padded_constants(node, form))
         name = self.rewriter.fresh(f"{node.output}_blocked")
         self.rewriter.emit(node.operator, inputs, attributes, like=node, output=name)
-        self.blocked_names[node.output] = name
+        self.blocked_names[node.output, form.gives] = name
         dims = self.graph.unread.get(node.output)
         if dims is not None and is_whole(dims[1]):
-            blocks = (whole(self.rewriter.types[name].shape[1]), *dims[2:], whole(self.block))
+            blocks = (whole(self.rewriter.types[name].shape[1]), *dims[2:], whole(form.gives))
             self.rewriter.note_unread(name, (dims[0], *blocks))
 
-    def _padded_constants(self, node: Node, form: str) -> list[str]:
+    def _data(self, node: Node, form: BlockedLayout) -> str:
+        """The first operand in the form in which the node reads it."""
+        if form.layout == PLAIN_TO_BLOCKED:
+            return self._plain(node.inputs[0], node)
+        return self._blocked(node.inputs[0], form.reads, node)
+
+    def _padded_constants(self, node: Node, form: BlockedLayout) -> list[str]:
         """The constants behind the data, in the shapes that the node's blocked form needs."""
         rule, names = operator(node.operator).blocked, [name for name in node.inputs[1:] if name]
         if rule is None or rule.padded is None:
             return names
         arrays = [self.graph.constants[name] for name in names]
-        shapes = rule.padded(
-            complete_attributes(node), [array.shape for array in arrays], form, self.block
-        )
+        given = [array.shape for array in arrays]
+        shapes = rule.padded(complete_attributes(node), given, form)
         return [
             self._constant(_padded(array, shape), name)
             for array, shape, name in zip(arrays, shapes, names, strict=True)
         ]
 
-    def _operand(self, name: str, node: Node) -> str:
+    def _operand(self, name: str, node: Node, block: int) -> str:
         """An operand of a pointwise node in a form that broadcasts to the blocked result."""
         if name in self.forms:
-            return self._blocked(name, node)
+            return self._blocked(name, block, node)
         type = self.graph.types[name]
         if type.size == 1:
             return self._plain(name, node)
@@ -147,28 +147,34 @@ class BlockedEmitter:
             return self._reshaped(name, spread, node)
         if constant is not None:
             fill = self.fills.get(node.output, 0.0)
-            return self._constant(self._block_array(constant.reshape(shape), fill), name)
+            return self._constant(_block_array(constant.reshape(shape), block, fill), name)
         if type.shape == shape:
-            return self._blocked(name, node)
+            return self._blocked(name, block, node)
         aligned = self._reshaped(name, shape, node)
-        return self.rewriter.emit("to_blocked", (aligned,), {"block": self.block}, like=node)
+        return self.rewriter.emit("to_blocked", (aligned,), {"block": block}, like=node)
 
     def _reshaped(self, name: str, shape: tuple[int, ...], node: Node) -> str:
         return self.rewriter.emit(
             "reshape", (self._plain(name, node),), {"shape": shape}, like=node
         )
 
-    def _block_array(self, array: Array, fill: float) -> Array:
-        """[N, C, H, W] as [N, ceil(C/b), H, W, b], the tail of the channels filled with `fill`."""
-        batch, channels, height, width = array.shape
-        blocks = -(-channels // self.block)
-        padded = np.full((batch, blocks * self.block, height, width), fill, array.dtype)
-        padded[:, :channels] = array
-        split = padded.reshape(batch, blocks, self.block, height, width)
-        return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
-
     def _constant(self, array: Array, hint: str) -> str:
         return self.rewriter.constant(array, f"{hint}_blocked")
+
+
+def _same_memory(shape: tuple[int, ...], block: int) -> bool:
+    """With one pixel and whole blocks, both layouts are the same bytes: a reshape will do."""
+    return shape[2:] == (1, 1) and shape[1] % block == 0
+
+
+def _block_array(array: Array, block: int, fill: float) -> Array:
+    """[N, C, H, W] as [N, ceil(C/b), H, W, b], the tail of the channels filled with `fill`."""
+    batch, channels, height, width = array.shape
+    blocks = -(-channels // block)
+    padded = np.full((batch, blocks * block, height, width), fill, array.dtype)
+    padded[:, :channels] = array
+    split = padded.reshape(batch, blocks, block, height, width)
+    return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
 
 
 def _padded(array: Array, shape: tuple[int, ...]) -> Array:

@@ -1,11 +1,12 @@
 """Pass: run convolutions and what lies between them on blocked data.
 
-An NCHW value becomes [N, ceil(C/b), H, W, b], b being the target's lanes of f32 and i32, in which
-products are summed; narrower types have blocks of as many channels. Weights and per-channel
-constants are padded with zeros. A value that is needed in both forms is converted once, and only
-where a consumer asks for the other form.
+An NCHW value becomes [N, ceil(C/b), H, W, b]. A plan says which b a value gets, or that it stays
+plain; elsewhere rules do, and b is the target's lanes of f32 and i32, in which products are summed;
+narrower types have blocks of as many channels. With a block of all channels the layout is NHWC,
+and nothing is padded; else weights and per-channel constants are padded with zeros. A value that is
+needed in several forms is converted once for each, and only where a consumer asks for it.
 
-Which nodes run blocked (in f32, and on what narrow products read and give):
+By the rules these nodes run blocked (in f32, and on what narrow products read and give):
 
 - Convolutions, which start regions, as far as their rules (`OperatorDefinition.blocked`) say so.
 - Pointwise operators, and others whose rules do, when an operand is blocked already. If other
@@ -24,58 +25,89 @@ operations in convolutions per byte that enters or leaves by a conversion; else 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from typing import Final
 
-import numpy as np
-
+from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
-from compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedUse
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.registry import Pattern, complete_attributes, multiplications, operator
-from compiler.operators.use import Types
-from compiler.plan.blocked_emission import BlockedEmitter, has_channels
+from compiler.operators.registry import complete_attributes, multiplications, operator
+from compiler.plan.blocked_emission import BlockedEmitter
+from compiler.plan.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.plan.plan_names import unknown_value
-from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from compiler.types.tensor_type import Attribute
 
 # A blocked convolution saves some 15 ns per thousand operations against a plain one; a conversion
 # reads and writes a value, some 0.25 ns per byte.
 FLOPS_PER_CONVERTED_BYTE = 16
 
-# f64 is what QLinearConv rounds its sums from.
-_BLOCKED_TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8)
+WIDEST_BLOCK: Final = 64
+"""Channels of a block that is wider than the value it holds, at most: the rest is padding."""
 
 
 def run(graph: Graph, block: int | None, decided: GraphPlan = RULES) -> Graph:
     """The graph with blocked layouts where they pay; `block` is the number of lanes.
 
-    With fewer than two, or None, it stays as it is. Results that are `decided` to be plain are.
-    Raises PlanError for what is decided of a value that no node computes.
+    With fewer than two, or None, it stays as it is. What is `decided` goes before the rules. Raises
+    `PlanError` for a decision about a value that no node computes, or that cannot lie so.
     """
+    wanted = {decision.value: decision.block for decision in decided.of(Layout)}
+    _check_decisions(graph, block, decided)
+    if block is None or block < 2:
+        return graph
+    prepared = with_kept_dimensions(graph)
+    forms = _worthwhile_forms(prepared, block, wanted)
+    _check_followed(graph, forms, decided)
+    return BlockedEmitter(prepared, forms.forms, forms.fills).run() if forms.forms else graph
+
+
+def forms_by_rules(graph: Graph, block: int) -> BlockedForms:
+    """How the nodes of a graph run by the rules alone, for a target of so many lanes."""
+    return _worthwhile_forms(with_kept_dimensions(graph), block, {})
+
+
+def _worthwhile_forms(graph: Graph, block: int, wanted: Mapping[str, int]) -> BlockedForms:
+    rejected: set[str] = set()
+    while True:
+        forms = blocked_forms(graph, block, wanted, rejected)
+        worthless = _worthless_convolutions(graph, forms) - wanted.keys()
+        if not worthless:
+            return forms
+        rejected |= worthless
+
+
+def _check_decisions(graph: Graph, block: int | None, decided: GraphPlan) -> None:
+    """Raise `PlanError` for decisions that no rule of an operator is needed to refuse."""
     computed = {node.output for node in graph.nodes}
     for decision in decided.of(Layout):
         if decision.value not in computed:
             raise unknown_value(decision, decision.value, computed)
-    if block is None or block < 2:
-        return graph
-    prepared = _with_kept_dimensions(graph)
-    rejected = {decision.value for decision in decided.of(Layout) if decision.block == PLAIN}
-    while True:
-        plan = _Planner(prepared, block, rejected).plan()
-        if not plan.forms:
-            return graph
-        worthless = _worthless_convolutions(prepared, plan)
-        if not worthless:
-            return BlockedEmitter(prepared, block, plan.forms, plan.fills).run()
-        rejected |= worthless
+        if decision.block == PLAIN:
+            continue
+        if block is None or block < 2:
+            raise PlanError(f"{decision}: the target has no vectors to block channels for")
+        type = graph.types[decision.value]
+        if len(type.shape) != 4 or type.dtype not in BLOCKED_TYPES:
+            raise PlanError(f"{decision}: {type} has no channels that could be blocked")
+        most = max(type.shape[1], WIDEST_BLOCK)
+        if decision.block > most:
+            raise PlanError(f"{decision}: of {type.shape[1]} channels, blocks have {most} at most")
 
 
-def _with_kept_dimensions(graph: Graph) -> Graph:
-    """Global pools that drop H and W as pools that keep them and a reshape."""
+def _check_followed(graph: Graph, found: BlockedForms, decided: GraphPlan) -> None:
+    """Raise `PlanError` for the first value that does not lie as decided."""
+    for decision in decided.of(Layout):
+        form = found.forms.get(decision.value)
+        if decision.block != (PLAIN if form is None else form.gives):
+            producers = {node.output: node for node in graph.nodes}
+            name = producers[decision.value].operator
+            raise PlanError(f"{decision}: {name!r} cannot give its result so")
+
+
+def with_kept_dimensions(graph: Graph) -> Graph:
+    """The graph with global pools that drop H and W as pools that keep them and a reshape."""
     rewriter = Rewriter(graph)
     for node in graph.nodes:
         attributes = complete_attributes(node)
@@ -90,159 +122,7 @@ def _with_kept_dimensions(graph: Graph) -> Graph:
     return rewriter.finish()
 
 
-@dataclass(slots=True)
-class Plan:
-    """Which nodes run blocked, by output: their form, and what ties them into regions."""
-
-    forms: dict[str, str] = field(default_factory=dict)  # "NCHWc" or "NCHW->NCHWc"
-    fills: dict[str, float] = field(default_factory=dict)  # padding of per-channel constants
-    lanes: dict[str, float] = field(default_factory=dict)  # value in the padding lanes
-    to_blocked: dict[str, list[str]] = field(default_factory=dict)  # value -> blocked readers
-    from_blocked: set[str] = field(default_factory=set)
-    edges: list[tuple[str, str]] = field(default_factory=list)  # blocked value, its blocked reader
-
-
-class _Planner:
-    def __init__(self, graph: Graph, block: int, rejected: set[str]) -> None:
-        self.graph = graph
-        self.block = block
-        self.rejected = rejected
-        self.result = Plan()
-
-    def plan(self) -> Plan:
-        for node in self.graph.nodes:
-            form = self._form(node)
-            if form:
-                self._take(node, form)
-            else:
-                self._need_plain(*node.inputs)
-        self._need_plain(*self.graph.outputs)
-        return self.result
-
-    def _take(self, node: Node, form: str) -> None:
-        plan = self.result
-        plan.forms[node.output] = form
-        for name in self._blocked_operands(node, form):
-            if name in plan.forms:
-                plan.edges.append((name, node.output))
-            elif name not in self.graph.constants:
-                plan.to_blocked.setdefault(name, []).append(node.output)
-
-    def _need_plain(self, *names: str) -> None:
-        self.result.from_blocked.update(name for name in names if name in self.result.forms)
-
-    def _blocked_operands(self, node: Node, form: str) -> list[str]:
-        if form == PLAIN_TO_BLOCKED:
-            return []
-        rule = operator(node.operator).blocked
-        if rule is not None:
-            return list(node.inputs if rule.joins else node.inputs[:1])
-        channels = self._shape(node.output)[1]
-        return [name for name in node.inputs if self._has_channels(name, channels)]
-
-    def _form(self, node: Node) -> str:
-        """The blocked form of the node, "" if it runs plain. Records lanes and fills."""
-        definition, plan = operator(node.operator), self.result
-        rule = definition.blocked
-        reads_blocked = any(name in plan.forms for name in node.inputs)
-        if node.output in self.rejected or not (reads_blocked or (rule and rule.starts)):
-            return ""
-        data = [name for at, name in enumerate(node.inputs) if name and at != definition.looked_up]
-        if any(self._type(name).dtype not in _BLOCKED_TYPES for name in (*data, node.output)):
-            return ""
-        if definition.pattern is Pattern.ELEMENTWISE and rule is None:
-            return BLOCKED if self._elementwise(node) else ""
-        if rule is None:
-            return ""
-        form = rule.form(self._use(node))
-        if form is None or (rule.joins and not self._blocking_is_cheaper(node)):
-            return ""
-        plan.lanes[node.output] = form.lane
-        return form.layout
-
-    def _use(self, node: Node) -> BlockedUse:
-        return BlockedUse(
-            complete_attributes(node),
-            Types(self._type(name) if name else None for name in node.inputs),
-            self._type(node.output),
-            tuple(self.result.lanes.get(name) for name in node.inputs),
-            tuple(not name or name in self.graph.constants for name in node.inputs),
-            self.block,
-        )
-
-    # --- pointwise operators --------------------------------------------------------------------
-
-    def _elementwise(self, node: Node) -> bool:
-        shape = self._shape(node.output)
-        if len(shape) != 4:
-            return False
-        blocked = [name for name in node.inputs if name in self.result.forms]
-        if any(self._shape(name)[1] != shape[1] for name in blocked):
-            return False  # its channel axis would have to broadcast
-        if not self._blocking_is_cheaper(node):
-            return False
-        if shape[1] % self.block == 0:
-            return self._accept(node, 0.0)
-        for fill in (0.0, 1.0):
-            lane = self._elementwise_lane(node, fill)
-            if lane is not None and math.isfinite(lane):
-                self.result.fills[node.output] = fill
-                return self._accept(node, lane)
-        return False
-
-    def _elementwise_lane(self, node: Node, fill: float) -> float | None:
-        """The result in a padding lane; None when it is not one known number."""
-        channels = self._shape(node.output)[1]
-        operands: list[Array] = []
-        for position, name in enumerate(node.inputs):
-            lane: float | None = None
-            constant = self.graph.constants.get(name)
-            if position == operator(node.operator).looked_up and constant is not None:
-                operands.append(constant)
-                continue
-            if name in self.result.forms:
-                lane = self.result.lanes[name]
-            elif constant is not None and constant.size == 1:
-                lane = float(constant.reshape(-1)[0])
-            elif self._has_channels(name, channels):
-                lane = 0.0 if constant is None else fill
-            if lane is None:
-                return None
-            operands.append(np.array(lane, dtype=self._type(name).dtype.numpy))
-        with np.errstate(all="ignore"):
-            return float(evaluate_node(node, tuple(operands)))
-
-    def _accept(self, node: Node, lane: float) -> bool:
-        self.result.lanes[node.output] = lane
-        return True
-
-    def _blocking_is_cheaper(self, node: Node) -> bool:
-        """Compare the bytes of operands to convert if the node runs blocked, and if plain."""
-        plan = self.result
-        channels, rule = self._shape(node.output)[1], operator(node.operator).blocked
-        if_blocked = if_plain = 0
-        for name in dict.fromkeys(node.inputs):
-            if name in plan.forms:
-                if_plain += 0 if name in plan.from_blocked else self._type(name).bytes
-            elif name in self.graph.constants or name in plan.to_blocked:
-                continue
-            elif (rule and rule.joins) or self._has_channels(name, channels):
-                if_blocked += self._type(name).bytes
-        return if_blocked <= if_plain
-
-    # --- shapes ---------------------------------------------------------------------------------
-
-    def _type(self, name: str) -> TensorType:
-        return self.graph.types[name]
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return self.graph.types[name].shape
-
-    def _has_channels(self, name: str, channels: int) -> bool:
-        return has_channels(self._shape(name), channels) or name in self.result.forms
-
-
-def _worthless_convolutions(graph: Graph, plan: Plan) -> set[str]:
+def _worthless_convolutions(graph: Graph, plan: BlockedForms) -> set[str]:
     """Convolutions of regions in which conversions cost more than blocking saves."""
     region = _regions(plan)
     flops: dict[str, int] = {}
@@ -283,7 +163,7 @@ def _needs_blocks(node: Node, graph: Graph) -> bool:
     return taps == (3, 3) and ones == {1} and attributes.integer("groups") == 1
 
 
-def _regions(plan: Plan) -> dict[str, str]:
+def _regions(plan: BlockedForms) -> dict[str, str]:
     """A representative of the connected region of each blocked node (union-find)."""
     parent = {name: name for name in plan.forms}
 

@@ -113,6 +113,8 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     if conv is None or not epilogue_is_plain(kernel):
         return []
     lanes = vector_lanes(kernel, target)
+    if lanes % conv.oci.extent or lanes % conv.ici.extent:
+        return []  # a block of channels is no vector
     cycles = {m: _cycles(conv, m, lanes, target) for m in (1, *TRANSFORMS)}
     direct = cycles.pop(1)
     leads = MARGIN * min(cycles.values()) < direct
