@@ -112,6 +112,8 @@ class BlockedConv:
     ici: Axis
     data: Load
     weight: Load
+    block: int  # channels of one of the data
+    inputs: int  # channels that the filter has, with or without those that pad the last block
 
 
 def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
@@ -125,21 +127,28 @@ def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
     if anchor.dtype is not DType.F32 or anchor.accumulates is not DType.F32:
         return None
     (n, ocb, oh, ow, oci), (icb, ici, kh, kw) = anchor.axes, anchor.reduce_axes
-    factors = _factors(anchor)
+    guard, term = _guarded(anchor.body)
+    factors = _factors(term)
     if (kh.extent, kw.extent) != (3, 3) or factors is None:
         return None
     data, weight = factors
     taps = (binary("add", index(a.name), index(tap.name)) for a, tap in ((oh, kh), (ow, kw)))
     plain = (index(n.name), index(icb.name), *taps, index(ici.name))
-    channels = (
-        add(mul(index(block.name), integer(lane.extent)), index(lane.name))
-        for block, lane in ((ocb, oci), (icb, ici))
-    )
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    shapes |= {stage.name: stage.shape for stage in kernel.stages}
+    block = shapes[data.buffer][-1]
+    channels = [
+        add(mul(index(blocks.name), integer(lanes)), index(lane.name))
+        for blocks, lane, lanes in ((ocb, oci, oci.extent), (icb, ici, block))
+    ]
     packed = (*channels, index(kh.name), index(kw.name))
     constant = {buffer.name for buffer in kernel.inputs if buffer.constant}
     if data.indices != plain or weight.indices != packed or weight.buffer not in constant:
         return None
-    found = BlockedConv(n, ocb, oh, ow, oci, icb, ici, data, weight)
+    inputs = kernel.buffer(weight.buffer).shape[1]
+    if guard not in (None, binary("lt", channels[1], integer(inputs))):
+        return None
+    found = BlockedConv(n, ocb, oh, ow, oci, icb, ici, data, weight, block, inputs)
     return None if _plane_ends(kernel, found) is None else found
 
 
@@ -197,9 +206,15 @@ def _compares_sizes(node: Expr) -> bool:
     return False
 
 
-def _factors(anchor: Stage) -> tuple[Load, Load] | None:
+def _guarded(body: Expr) -> tuple[Expr | None, Expr]:
+    """The condition under which there is a term, None for always, and the term."""
+    if isinstance(body, Select) and body.otherwise == const(0, body.dtype):
+        return body.condition, body.then
+    return None, body
+
+
+def _factors(body: Expr) -> tuple[Load, Load] | None:
     """Data and weight of a body data * weight, converted from narrow floats or not."""
-    body = anchor.body
     if not isinstance(body, Binary) or body.op != "mul":
         return None
     data, weight = (_unconverted(side) for side in (body.left, body.right))
@@ -351,6 +366,7 @@ def _stages(
     ocb, oci, p = (index(i) for i in ("ocb", "oci", "p"))
     tiles, tile_axes = ((th, tw), "th tw") if by_rows_of_tiles else ((index("t"),), "t")
     extents |= {"th": rows, "tw": columns, "t": rows * columns, "x": size, "y": size, "p": m}
+    extents["ici"] = conv.block  # of the data, of which the filter may have fewer
 
     def axes(names: str) -> tuple[Axis, ...]:
         return tuple(Axis(name, extents[name]) for name in names.split())
@@ -374,17 +390,16 @@ def _stages(
     if not by_rows_of_tiles:
         position = tuple(binary(op, tiles[0], integer(columns)) for op in ("floordiv", "mod"))
     oc = add(mul(ocb, integer(conv.oci.extent)), oci)
-    ic = add(mul(icb, integer(conv.ici.extent)), ici)
-    products = Stage(
-        "products",
-        axes(f"n x y ocb {tile_axes} oci"),
-        axes("icb ici"),
-        "sum",
-        mul(
-            Load(dtype, "data.both", (n, x, y, icb, *position, ici)),
-            Load(dtype, conv.weight.buffer, (x, y, oc, ic)),
-        ),
+    ic = add(mul(icb, integer(conv.block)), ici)
+    term = mul(
+        Load(dtype, "data.both", (n, x, y, icb, *position, ici)),
+        Load(dtype, conv.weight.buffer, (x, y, oc, ic)),
     )
+    guard, _ = _guarded(anchor.body)
+    if guard is not None:
+        term = select(binary("lt", ic, integer(conv.inputs)), term, const(0, dtype))
+    summed = (Axis("icb", conv.icb.extent), Axis("ici", conv.ici.extent))
+    products = Stage("products", axes(f"n x y ocb {tile_axes} oci"), summed, "sum", term)
 
     def product(i: int) -> Expr:
         return Load(dtype, "products", (n, integer(i), y, ocb, *tiles, oci))

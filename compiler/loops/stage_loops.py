@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from compiler.errors import ScheduleError
 from compiler.expr.affine import affine, decide, expr_range
-from compiler.expr.nodes import Const, Expr, Index, binary, index, integer, mul
+from compiler.expr.nodes import Binary, Const, Expr, Index, binary, index, integer, mul
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.loops.ir import Body, For, If, Let, LoopKind, Stmt
 from compiler.loops.loop_ranges import (
@@ -59,6 +59,7 @@ class StageLoops:
         if env.edge and axis in state.unrolled_inside:
             kind = LoopKind.SERIAL
         statements: list[Stmt] = []
+        env = self._ended(axis, env)
         parts = pieces_of(state, axis, env)
         if kind is LoopKind.SERIAL and self._settles_guards(axis, env):
             parts = [
@@ -201,13 +202,39 @@ class StageLoops:
             body = (If(condition, body),)
         return body
 
+    def _ended(self, axis: str, env: Env) -> Env:
+        """An axis of a sum ends where guards over such axes alone leave out all that follows.
+
+        for k < 8: if 40 + k < 44: s += ..     ->     for k < 4: s += ..
+        """
+        state, root = self.state, axis
+        if not env.guards or axis not in state.reduce:
+            return env
+        while (split := state.splits_by_outer.get(root)) is not None:
+            root = split.parent
+        own, ends = free_name(root), [env.extents.get(root, 0)]
+        values = self.placed.values(env)
+        for guard in filter(self._ends_sums, env.guards):
+            assert isinstance(guard, Binary) and isinstance(guard.right, Const)
+            form = affine(substitute(guard.left, values), env.ranges)
+            if form.terms == ((own, 1),):
+                ends.append(max(0, int(guard.right.value) - form.constant))
+        return replace(env, extents={**env.extents, root: min(ends)}) if ends[1:] else env
+
+    def _ends_sums(self, guard: Expr) -> bool:
+        """Whether a guard says where the axes of a sum, which it counts through, end."""
+        if not isinstance(guard, Binary) or guard.op != "lt" or not isinstance(guard.right, Const):
+            return False
+        axes, summed = axes_of(guard.left), {item.name for item in self.state.stage.reduce_axes}
+        return len(axes) > 1 and axes <= summed
+
     def _settles_guards(self, axis: str, env: Env) -> bool:
         """A pending guard needs nothing but this short loop and unrolled ones to be decided."""
         if not env.guards or axis not in env.extents or env.extents[axis] > SHORT_LOOP:
             return False
         values = self.placed.values(env)
-        own = free_name(axis)
+        own, others = free_name(axis), [g for g in env.guards if not self._ends_sums(g)]
         return any(
             own in names and all(name.startswith("?") for name in names)
-            for names in (axes_of(substitute(guard, values)) for guard in env.guards)
+            for names in (axes_of(substitute(guard, values)) for guard in others)
         )

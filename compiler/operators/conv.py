@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from compiler.expr.nodes import Expr, add, binary, const, integer, mul
+from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
 from compiler.kernels.kernel import KernelBuilder, Tensor
 from compiler.operators.blocked import (
     BLOCKED,
@@ -148,6 +148,12 @@ def _check_blocked(
             "channels (both padded to whole blocks) do not fit",
         )
         return
+    if groups == 1:
+        check(
+            channels - reads < group_inputs <= channels,
+            f"{data.shape[1]} blocks of {reads} do not hold {group_inputs} channels",
+        )
+        return
     check(
         group_inputs % reads == 0 and outputs // groups % block == 0,
         f"the channels of one of {groups} groups are no whole blocks of {reads} and {block}",
@@ -223,7 +229,7 @@ def _blocked_conv(
     block, group_inputs = use.shape[-1], weight.shape[1]
     reads = use.input(0).shape[-1] if blocked_data else 1
     axes = list(zip(("n", "ocb", "oh", "ow", "oci"), use.shape, strict=True))
-    input_blocks = group_inputs // reads
+    input_blocks = -(-group_inputs // reads)
     output_blocks = use.shape[1] // groups  # of one group
     depthwise = _is_depthwise(groups, weight.shape)
     times = partial(product, attributes)
@@ -242,12 +248,16 @@ def _blocked_conv(
             group = binary("floordiv", ocb, integer(output_blocks))
             position = add(mul(group, integer(input_blocks)), icb)
         ic = add(mul(icb, integer(reads)), ici)
-        return times(source[n, position, ih, iw, ici], weight[oc, ic, kh, kw])
+        term = times(source[n, position, ih, iw, ici], weight[oc, ic, kh, kw])
+        if input_blocks == 1 or group_inputs % reads == 0:
+            return term
+        exists = binary("lt", ic, integer(group_inputs))
+        return select(exists, term, const(0, term.dtype))
 
     channels: list[tuple[str, int]] = []
     if not depthwise:
-        whole = [("icb", input_blocks), ("ici", reads)]
-        channels = whole if blocked_data else [("ic", group_inputs)]
+        within = [("icb", input_blocks), ("ici", min(reads, group_inputs))]
+        channels = within if blocked_data else [("ic", group_inputs)]
     reduce = [*channels, *windows.taps()]
     return use.builder.stage("conv", axes, body, reduce=reduce, combiner="sum")
 

@@ -28,8 +28,9 @@ from compiler.plan import (
     split_moves,
     spread_dequantised,
     transposed_convolutions,
+    trim_sums,
 )
-from compiler.plan.graph_plan import RULES, GraphPlan, Spelled
+from compiler.plan.graph_plan import RULES, GraphPlan, Layout, Spelled
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
@@ -72,9 +73,12 @@ def passes(
         ("spread_dequantised", plain(spread_dequantised.run)),
         ("place_fills", plain(place_fills.run)),
     )
+    # Records of kernels by the rules are of those that sum over padding too.
+    trimmed = trim_sums.run if any(plan.of(Layout)) else lambda graph: graph
     # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
     stored = (
         ("choose_precision", precision),
+        ("trim_sums", plain(trimmed)),
         ("share_memory", plain(share_memory.run)),
         ("split_moves", split_moves.run),
     )

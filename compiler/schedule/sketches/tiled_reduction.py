@@ -21,6 +21,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.nest_shape import NestShape
 from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.operand_copies import copying_steps
+from compiler.schedule.sketches.ragged_sums import apart
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
 from compiler.schedule.sketches.tile_context import TileContext
 from compiler.schedule.sketches.tile_domains import (
@@ -294,6 +295,7 @@ class _Plan(TileLoops):
         steps.append(Vectorize(anchor, vector[-1]))
         widened = self.values.are("factors", "widened").item()
         steps += [DotProduct(anchor, axis, widened) for axis in within]
+        steps += apart(self.context.anchor, anchor)
         return [*steps, *self._held_rows(anchor)]
 
     def _held_rows(self, anchor: str) -> list[Step]:

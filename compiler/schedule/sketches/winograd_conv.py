@@ -23,6 +23,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
 from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
 from compiler.schedule.sketches.even_shares import evenly_shared
+from compiler.schedule.sketches.ragged_sums import apart
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
 from compiler.schedule.sketches.tile_dots import float_products
@@ -81,7 +82,7 @@ class _Context:
     @property
     def inputs(self) -> int:
         """Input channels."""
-        return self.conv.icb.extent * self.conv.ici.extent
+        return self.conv.inputs
 
     @property
     def rows(self) -> int:
@@ -107,14 +108,14 @@ class _Context:
 def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """One sketch per tile size, the better first, where Winograd's form exists for the kernel.
 
-    They lead where the better size is clearly faster than the direct form, by a rough count.
+    They lead where the better size is clearly faster than the direct form, by a rough count. There
+    is none for blocks that are no vectors: all that is held of a tile is in vectors of a block.
     """
-    conv = blocked_conv(kernel)
-    if conv is None or not epilogue_is_plain(kernel):
+    conv, lanes = blocked_conv(kernel), vector_lanes(kernel, target)
+    if conv is None or lanes % conv.oci.extent or lanes % conv.block:
         return []
-    lanes = vector_lanes(kernel, target)
-    if lanes % conv.oci.extent or lanes % conv.ici.extent:
-        return []  # a block of channels is no vector
+    if not epilogue_is_plain(kernel):
+        return []
     cycles = {m: _cycles(conv, m, lanes, target) for m in (1, *TRANSFORMS)}
     direct = cycles.pop(1)
     leads = MARGIN * min(cycles.values()) < direct
@@ -135,7 +136,7 @@ def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
     inputs, outputs = conv.icb.extent, conv.ocb.extent
     window = (m + 2) ** 2
     tiles = conv.n.extent * -(-conv.oh.extent // m) * -(-conv.ow.extent // m)
-    vectors = inputs * conv.ici.extent * outputs * window
+    vectors = conv.inputs * outputs * window
     filters = vectors * lanes * DType.F32.bytes
     products = tiles * vectors / 2
     if m == 1:
@@ -162,7 +163,7 @@ def _stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
     if not blocks or _default_rows(conv, m, blocks) > 1:
         return True
     tiles = -(-conv.ow.extent // m)
-    stride = tiles * conv.icb.extent * conv.ici.extent * DType.F32.bytes
+    stride = tiles * conv.icb.extent * conv.block * DType.F32.bytes
     return stride % PAGE == 0
 
 
@@ -202,7 +203,7 @@ def _sketch(
 def _row_blocks(conv: BlockedConv, m: int, lanes: int) -> tuple[int, ...]:
     """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
     rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
-    channels = conv.icb.extent * conv.ici.extent
+    channels = conv.icb.extent * conv.block
     result = []
     for block in range(1, rows + 1):
         transformed = (m + 2) ** 2 * channels * block * columns
@@ -331,6 +332,7 @@ class _Plan:
             ComputeAt("output.rows", output, f"{column}.o"),
             *_transform_steps(context),
             *_product_steps(self.unroll.item(), self.columns.item(), context.tiles),
+            *apart(context.kernel.stage("products"), "products.sum"),
         ]
 
     def _ordered(self, *loops: Loop) -> Reorder:

@@ -91,6 +91,30 @@ def blocked_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
 
 
 @st.composite
+def odd_blocks(draw: st.DrawFn, lanes: int) -> list[Case]:
+    """Blocks that are no vectors, as NHWC's of all channels, and last blocks that are not full."""
+    plane = draw(st.sampled_from([(1, 1), (7, 13), (3, 4), (1, 29), (9, 8)]))
+    kernel = draw(st.sampled_from([(1, 1), (3, 3), (3, 3), (1, 3), (2, 2)]))
+    geometry = draw(geometries(2))
+    geometry.outputs(plane, kernel)
+    block = draw(st.sampled_from([lanes, lanes, 2 * lanes, 5, lanes + 4, 24, 53]))
+    most = 3 if block <= lanes else 1
+    inputs, outputs = draw(st.integers(1, most)), draw(st.integers(1, most))
+    chain = Chain()
+    groups, channels = 1, inputs * block - draw(st.integers(0, block - 1))
+    if draw(st.integers(0, 3)) == 0:
+        groups, outputs, channels = inputs * block, inputs, 1
+    data = chain.input((draw(st.integers(1, 2)), inputs, *plane, block))
+    weight = chain.input((outputs * block, channels, *kernel), constant=True)
+    operands = [data, weight]
+    if draw(st.booleans()):
+        operands.append(chain.input((outputs * block,), constant=True))
+    value = chain.apply("conv", *operands, layout="NCHWc", groups=groups, **geometry.attributes())
+    epilogue(draw, chain, value)
+    return chain.cases()
+
+
+@st.composite
 def transposed_convolutions(draw: st.DrawFn, lanes: int) -> list[Case]:
     """Blocked, with strides that divide the kernel, or not, or have a factor of the dilation."""
     plane = draw(st.sampled_from([(1, 1), (7, 13), (3, 4), (1, 29), (8, 5)]))

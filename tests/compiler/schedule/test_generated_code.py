@@ -51,6 +51,7 @@ from tests.compiler.schedule.drawn_scatters import scatters
 from tests.compiler.schedule.drawn_turns import rows_of_windows, turns
 from tests.compiler.schedule.drawn_windows import (
     blocked_convolutions,
+    odd_blocks,
     plain_convolutions,
     pools,
     stem_convolutions,
@@ -72,6 +73,7 @@ WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
 # Family, and how many kernels are drawn of it.
 FAMILIES: dict[str, tuple[Callable[[int], st.SearchStrategy[list[Case]]], int]] = {
     "blocked_convolutions": (blocked_convolutions, 90),
+    "odd_blocks": (odd_blocks, 90),
     "stem_convolutions": (stem_convolutions, 40),
     "transposed_convolutions": (transposed_convolutions, 80),
     "plain_convolutions": (plain_convolutions, 130),

@@ -95,3 +95,35 @@ def test_winograd_leads_where_it_is_faster_than_dot_products(
     made = narrowed(kernel, DType.BF16, DType.BF16)
     for each, leads in ((kernel, in_f32), (made, in_bf16)):
         assert [sketch.leads for sketch in winograd_sketches(each, target, 1)] == [leads] * 2
+
+
+def test_channels_that_pad_the_last_block_are_in_no_product() -> None:
+    target = host_target()
+    lanes = target.lanes(DType.F32)
+    data = TensorType(DType.F32, (1, 2, 9, 9, lanes))
+    weight = TensorType(DType.F32, (lanes, lanes + 3, 3, 3))
+    attributes: dict[str, str | tuple[int, ...]] = {"layout": "NCHWc", "pads": (1,) * 4}
+    kernel = kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
+    rng = np.random.default_rng(0)
+    inputs = {
+        buffer.name: rng.standard_normal(buffer.shape).astype(np.float32)
+        for buffer in kernel.inputs
+    }
+    (data_name,) = (buffer.name for buffer in kernel.inputs if not buffer.constant)
+    inputs[data_name][:, 1, :, :, 3:] = 1e30
+    for sketch in winograd_sketches(kernel, target, 1):
+        space = ScheduleSpace([sketch])
+        outcome = run_guarded(kernel, space.schedule(space.default()), inputs, target)
+        found, expected = outcome.output, evaluate_kernel(kernel, inputs)
+        both = found.astype(np.float32), expected.astype(np.float32)
+        np.testing.assert_allclose(*both, rtol=1e-4, atol=1e-3)
+
+
+def test_blocks_wider_than_a_vector_have_no_winograd_form() -> None:
+    target = host_target()
+    block = target.lanes(DType.F32) + 4
+    data = TensorType(DType.F32, (1, 1, 9, 9, block))
+    weight = TensorType(DType.F32, (block, block, 3, 3))
+    attributes: dict[str, str | tuple[int, ...]] = {"layout": "NCHWc", "pads": (1,) * 4}
+    kernel = kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
+    assert winograd_sketches(kernel, target, 1) == []
