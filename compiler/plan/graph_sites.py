@@ -8,13 +8,16 @@ from compiler.graph.ir import Graph
 from compiler.graph.pattern_sites import PatternSite
 from compiler.limits import Allowance
 from compiler.plan.fusion_candidates import Cut, fusion_candidates
-from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.plan.optimise import optimise_for, sites_of
+from compiler.plan.graph_plan import RULES, GraphPlan, Merged
+from compiler.plan.merge_candidates import merge_candidates
+from compiler.plan.optimise import PASS_NAMES, optimise_for, sites_of
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
-BEFORE_LAYOUTS = "cut_windows"
-"""The pass whose result has the values that decisions name."""
+BEFORE_LAYOUTS, BEFORE_MERGING = (
+    PASS_NAMES[PASS_NAMES.index(name) - 1] for name in ("choose_layouts", "merge_contractions")
+)
+"""The passes whose results have the values that decisions name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,16 @@ class GraphSites:
     """A model's graph under a plan, with what else could be decided of it.
 
     `planned` is the graph whose values decisions name, before layouts; `optimised` the one that
-    kernels are extracted from. `patterns` are what `Spelled` can keep as it is, those that it does
-    included; `cuts` are where `Separate` could end kernels earlier than they do.
+    kernels are extracted from. `patterns` are what `Spelled` can keep as it is, `merges` what can
+    run as one kernel, whether that is decided or not; `cuts` are where `Separate` could end kernels
+    earlier than they do.
     """
 
     planned: Graph
     optimised: Graph
     patterns: tuple[PatternSite, ...]
     cuts: tuple[Cut, ...]
+    merges: tuple[Merged, ...]
 
 
 def graph_sites(
@@ -49,4 +54,5 @@ def graph_sites(
     planned = stages[BEFORE_LAYOUTS]
     known = {node.output for node in planned.nodes}
     cuts = fusion_candidates(optimised, plan, known)
-    return GraphSites(planned, optimised, patterns.found, cuts)
+    merges = tuple(merge_candidates(stages[BEFORE_MERGING]))
+    return GraphSites(planned, optimised, patterns.found, cuts, merges)

@@ -13,8 +13,9 @@ from compiler.plan.verify_plan import verify_plan
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
-MOST_DRAWN = 12
-"""Decisions that are tried for a plan."""
+MOST_OF_A_KIND = 4
+"""Decisions of one kind that are tried for a plan."""
+BLOCKS = (PLAIN, 4, 8, 16, 32)
 
 
 def drawn_plan(
@@ -26,9 +27,7 @@ def drawn_plan(
     """The plan of this seed: decisions one by one, each left out that does not fit those before."""
     rng = random.Random(seed)
     plan = RULES
-    candidates = list(candidates_of(graph_sites(graph, target, numerics)))
-    rng.shuffle(candidates)
-    for decision in candidates[: rng.randint(1, MOST_DRAWN)]:
+    for decision in _drawn(graph_sites(graph, target, numerics), rng):
         try:
             wider = plan.with_decisions(decision)
         except PlanError:
@@ -38,10 +37,28 @@ def drawn_plan(
     return plan
 
 
-def candidates_of(sites: GraphSites) -> Iterator[Decision]:
-    """Every decision that may be worth something, and some that are not."""
+def _drawn(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
+    """Some candidates of each kind, in any order."""
+    candidates: dict[str, list[Decision]] = {}
+    for decision in candidates_of(sites, rng):
+        candidates.setdefault(decision.kind, []).append(decision)
+    drawn = [
+        decision
+        for found in candidates.values()
+        for decision in rng.sample(found, min(len(found), rng.randint(0, MOST_OF_A_KIND)))
+    ]
+    rng.shuffle(drawn)
+    yield from drawn
+
+
+def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
+    """Every decision that may be worth something, and some that are not; layouts are drawn."""
     yield from (Spelled(site.value) for site in sites.patterns)
     yield from (cut.decision for cut in sites.cuts)
+    yield from sites.merges
+    usual = rng.choice(BLOCKS)
     for node in sites.planned.nodes:
-        if len(sites.planned.types[node.output].shape) == 4:
-            yield Layout(node.output, PLAIN)
+        shape = sites.planned.types[node.output].shape
+        if len(shape) == 4:
+            block = rng.choice((usual, usual, rng.choice(BLOCKS), shape[1]))
+            yield Layout(node.output, block if block != 1 else PLAIN)
