@@ -425,7 +425,7 @@ def zoo(
 def inspect(
     model: ModelOption,
     stage: Annotated[
-        str, typer.Option(metavar="STAGE", help="graph, kernels, space, loops, llvm or asm.")
+        str, typer.Option(metavar="STAGE", help="graph, plan, kernels, space, loops, llvm or asm.")
     ],
     kernel: Annotated[
         str | None, typer.Option(metavar="K", help="Only this one: its key or its name.")

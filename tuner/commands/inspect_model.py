@@ -27,11 +27,12 @@ from tuner.building.apply_best import choose_from
 from tuner.building.compile import compile_with
 from tuner.building.lowered import lower_model
 from tuner.calibration.options import CHOSEN, PrecisionOptions
+from tuner.commands.inspect_plan import applied_plan, plan_text
 from tuner.from_settings import limits_of, target_of
 
 Model: TypeAlias = str | PathLike[str]
 
-PROGRAMS = ("graph", "kernels", "space", "loops", "llvm", "asm")
+PROGRAMS = ("graph", "plan", "kernels", "space", "loops", "llvm", "asm")
 
 
 def inspect_model(
@@ -46,18 +47,18 @@ def inspect_model(
 ) -> str:
     """The program after `stage` of all kernels, or of those that `kernel` names.
 
-    `stage` is graph, kernels, space, loops, llvm or asm; `kernel` a name, a key or the start of a
-    key. Kernels are lowered with the best schedule of `store`, else with the default one, and
-    where it does not fit as a build does. `dump_after` is as in `compile_with`; of single kernels
-    those are dumped that `kernel` names. Raises SettingsError for an unknown stage or kernel, and
-    for a kernel of the graph.
+    `stage` is graph, plan, kernels, space, loops, llvm or asm; `kernel` a name, a key or the start
+    of a key. They are those of the plan that `store` has, lowered with its best schedules, else
+    with the default ones, and where these do not fit as a build does. `dump_after` is as in
+    `compile_with`; of single kernels those are dumped that `kernel` names. Raises SettingsError for
+    an unknown stage or kernel, and for a kernel of the graph or the plan.
     """
     if stage not in PROGRAMS:
         near = difflib.get_close_matches(stage, PROGRAMS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(PROGRAMS)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
-    if stage == "graph" and kernel is not None:
-        raise SettingsError("the graph has no kernels yet", hint="choose a later stage")
+    if stage in ("graph", "plan") and kernel is not None:
+        raise SettingsError(f"the {stage} has no kernels yet", hint="choose a later stage")
     if dump_after is not None:
         check_stage(dump_after, STAGES)
     target, options, limits = target_of(settings), settings.compile, limits_of(settings)
@@ -68,8 +69,10 @@ def inspect_model(
         options = options.model_copy(update={"numerics": "default"})
     texts: dict[str, str] = {}
     observe = texts.__setitem__ if stage == "graph" else None
+    applied = applied_plan(imported, lowered, settings, target, store)
+    plan = applied.plan
     program = kernels_of(
-        graph, target, dump_after=observe, limits=limits, numerics=lowered.numerics
+        graph, target, dump_after=observe, limits=limits, numerics=lowered.numerics, plan=plan
     )
     calls = program.kernel_calls()
     selected = _select({key: uses[0].kernel for key, uses in calls.items()}, kernel)
@@ -85,9 +88,12 @@ def inspect_model(
             dump_after=dump_after,
             dump_kernels=selected,
             numerics=lowered.numerics,
+            plan=plan,
         )
     if stage == "graph":
         return texts["optimise"]
+    if stage == "plan":
+        return plan_text(applied, lowered, settings, target, store)
     show = _printer(stage, target, options, choose, Allowance(limits))
     return "\n\n".join(
         f"# {item.name} <{key}>, {len(calls[key])} times\n{show(key, item)}"

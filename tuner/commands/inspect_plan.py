@@ -1,0 +1,73 @@
+"""What the graph of a model decides, as text: the plan that a build takes, and what else it has."""
+
+from __future__ import annotations
+
+from compiler.graph.ir import Graph
+from compiler.graph.serialize import structural_hash
+from compiler.kernels.kernel import FusedKernel
+from compiler.limits import Allowance
+from compiler.plan.describe import describe_plan
+from compiler.plan.graph_plan import RULES
+from compiler.plan.graph_sites import graph_sites
+from compiler.plan.plan_costs import Cost, KernelCost, PlanCosts
+from compiler.plan.verify_plan import verify_plan
+from compiler.target import Target
+from configs.settings import Settings
+from db.store import Store
+from tuner.building.apply_best import choose_from
+from tuner.building.lowered import LoweredModel
+from tuner.building.recorded_plan import PlanToApply, plan_to_apply
+from tuner.from_settings import limits_of
+
+
+def applied_plan(
+    imported: Graph,
+    lowered: LoweredModel,
+    settings: Settings,
+    target: Target,
+    store: Store | None,
+) -> PlanToApply:
+    """The plan that a build of the model takes from the store; what does not fit is said."""
+    found = plan_to_apply(store, structural_hash(imported), settings, target)
+    if found.plan == RULES:
+        return found
+    allowance = Allowance(limits_of(settings))
+    problem = verify_plan(lowered.graph, found.plan, target, lowered.numerics, allowance)
+    if problem is None:
+        return found
+    note = f"the recorded plan does not fit the model, the rules decide: {problem}"
+    return PlanToApply(None, (*found.notes, note))
+
+
+def plan_text(
+    applied: PlanToApply,
+    lowered: LoweredModel,
+    settings: Settings,
+    target: Target,
+    store: Store | None,
+) -> str:
+    """A plan that fits: its candidates, what they cost, and the choice.
+
+    With a store kernels cost what was measured. Raises what the passes raise for a graph.
+    """
+    graph, numerics, plan = lowered.graph, lowered.numerics, applied.plan
+    allowance, cost = Allowance(limits_of(settings)), kernel_cost(settings, target, store)
+    costs = PlanCosts(graph, target, cost, numerics, allowance)
+    sites = graph_sites(graph, target, numerics, plan, allowance)
+    said = [*applied.notes, *(() if applied.choice is None else (str(applied.choice),))]
+    notes = "".join(f"# {note}\n" for note in said)
+    return f"{notes}{describe_plan(costs, sites, plan)}"
+
+
+def kernel_cost(settings: Settings, target: Target, store: Store | None) -> KernelCost:
+    """What kernels cost: as their best records have it."""
+    threads, numerics = settings.compile.threads, settings.compile.numerics
+    choose = None if store is None else choose_from(store, target, threads, numerics)
+
+    def cost(kernel: FusedKernel) -> Cost | None:
+        choice = None if choose is None else choose(kernel)
+        if choice is not None and choice.latency is not None:
+            return Cost(choice.latency, choice.latency)
+        return None
+
+    return cost
